@@ -1,0 +1,126 @@
+# Holds the stand-in to what kubelet and containerd do: paths, namespaces, limits, state file, the pool of the others.
+set -uo pipefail
+C=/sys/fs/cgroup
+k() { kubelet-standin "$@"; }
+failed=0
+check() { # what, expected, seen
+  if [ "$2" = "$3" ]; then echo "ok      $1: $3"; else echo "FAILED  $1: expected '$2', seen '$3'"; failed=1; fi
+}
+of() { k pod show "$1" | sed -n "s/^$2=//p"; } # pod, field
+stage() { echo "## $1 (at $(cut -d. -f1 /proc/uptime) s)"; }
+
+stage "state"
+k self-test
+k init || exit 1
+check "mode" 600 "$(stat -c %a /var/lib/kubelet/cpu_manager_state)"
+check "state" '{"policyName":"static","defaultCpuSet":"0-7","checksum":' "$(sed 's/[0-9]*}$//' /var/lib/kubelet/cpu_manager_state)"
+check "no newline" 0 "$(wc -l < /var/lib/kubelet/cpu_manager_state)"
+
+stage "three pods"
+mkdir -p /run/stelia/runner
+# With the package installed the socket may be the real one; without it, a listener of our own.
+[ -S /run/stelia/runner/socket ] || socat UNIX-LISTEN:/run/stelia/runner/socket,fork,mode=666 EXEC:'echo hello' &
+k pod start burst --qos burstable --memory 200M || exit 1
+k pod start best --qos besteffort || exit 1
+check "burstable on all CPUs" 0-7 "$(cat "$C/$(of burst cgroup)/cpuset.cpus")"
+uid=3ceda12c-3ee9-40fa-9f42-61428fe654a6
+k pod start vm --uid $uid --cpus 2 --memory 512M --pids 256 --mems 0-1 --env A=b --mount /job:/mnt:ro \
+  -- sh -c 'echo started $A; exec sleep 1000' || exit 1
+
+stage "the guaranteed pod"
+g=$(of vm cgroup) id=$(of vm id) pid=$(of vm pid)
+check "cgroup" "kubepods.slice/kubepods-pod${uid//-/_}.slice/cri-containerd-$id.scope" "$g"
+check "init is there" "0::/$g" "$(cat /proc/"$pid"/cgroup)"
+check "id's length" 64 "${#id}"
+check "inner pid" 1 "$(sed -n 's/^NSpid:.*\t//p' /proc/"$pid"/status)"
+check "cpuset.cpus" 0-1 "$(cat "$C/$g/cpuset.cpus")"
+check "cpuset.mems" 0-1 "$(cat "$C/$g/cpuset.mems")"
+check "container's memory" $((512 << 20)) "$(cat "$C/$g/memory.max")"
+check "pod's memory" $((512 << 20)) "$(cat "$C/${g%/*}/memory.max")"
+check "pod's pids" 256 "$(cat "$C/${g%/*}/pids.max")"
+unit=cri-containerd-$id.scope
+check "unit's memory" $((512 << 20)) "$(systemctl show -P MemoryMax "$unit")"
+check "unit's device policy" strict "$(systemctl show -P DevicePolicy "$unit")"
+check "unit delegated" yes "$(systemctl show -P Delegate "$unit")"
+check "/dev/null allowed" 1 "$(systemctl show -P DeviceAllow "$unit" | grep -cE '/dev/(null|char/1:3) rwm')"
+config=/run/containerd/io.containerd.runtime.v2.task/k8s.io/$id/config.json
+check "name in the runtime's config" instance \
+  "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["annotations"]["io.kubernetes.cri.container-name"])' "$config")"
+check "its environment" "started b" "$(k pod logs vm)"
+check "list" "best burst vm" "$(k pod list --json | python3 -c 'import json,sys; print(*(p["name"] for p in json.load(sys.stdin)))')"
+
+stage "the pool and the others"
+check "pool" 2-7 "$(k pool)"
+check "entry" '{"policyName":"static","defaultCpuSet":"2-7","entries":{"'$uid'":{"instance":"0-1"}},"checksum":' "$(k state | sed 's/[0-9]*}$//')"
+k self-test /var/lib/kubelet
+b=$(of burst cgroup) e=$(of best cgroup)
+check "burstable's path" "kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod" "${b%%pod????????_*}pod"
+check "besteffort's path" "kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod" "${e%%pod????????_*}pod"
+check "burstable's CPUs" 2-7 "$(cat "$C/$b/cpuset.cpus")"
+check "besteffort's CPUs" 2-7 "$(cat "$C/$e/cpuset.cpus")"
+check "burstable's memory" $((200 << 20)) "$(cat "$C/$b/memory.max")"
+
+stage "exec"
+check "exec" "vm" "$(k pod exec vm -- cat /proc/sys/kernel/hostname)"
+k pod exec vm -- sh -c 'exit 7'
+check "exec's exit code" 7 $?
+check "mount" run.sh "$(k pod exec vm -- sh -c 'cd /mnt && echo run.sh && ! touch x 2> /dev/null || echo writable')"
+check "the socket's folder is read-only" no "$(k pod exec vm -- sh -c 'touch /run/stelia/runner/x 2> /dev/null && echo yes || echo no')"
+check "connect() works there" 0 "$(k pod exec vm -- socat -u OPEN:/dev/null UNIX-CONNECT:/run/stelia/runner/socket > /dev/null; echo $?)"
+
+stage "QEMU in a pod"
+k pod start qemu --cpuset 4,6 -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -m 64 -S -display none -nodefaults \
+  -qmp unix:/tmp/qmp,server=on,wait=off || exit 1
+check "pool" 2-3,5,7 "$(k pool)"
+cat > /run/query.py <<'PY'
+import json, socket, sys, time
+for _ in range(100):
+    try:
+        s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1]); break
+    except OSError: time.sleep(0.2)
+f = s.makefile("rw")
+def ask(name):
+    f.write(json.dumps({"execute": name}) + "\n"); f.flush()
+    while "return" not in (answer := json.loads(f.readline())): pass
+    return answer["return"]
+f.readline(); ask("qmp_capabilities")
+print(*(c["thread-id"] for c in ask("query-cpus-fast")))
+PY
+pid=$(of qemu pid)
+threads=$(python3 /run/query.py "/proc/$pid/root/tmp/qmp")
+echo "vCPU threads, as QEMU sees them: $threads"
+check "two vCPU threads" 2 "$(wc -w <<< "$threads")"
+inner=$(for t in /proc/"$pid"/task/*; do sed -n 's/^NSpid:.*\t//p' "$t/status"; done | sort -n | tr '\n' ' ')
+for t in $threads; do check "thread $t has a host thread" 1 "$(grep -wo "$t" <<< "$inner" | wc -l)"; done
+
+stage "ends"
+k pod kill vm
+check "killed" 137 "$(k pod wait vm)"
+check "scope gone" no "$([ -e "$C/$g" ] && echo yes || echo no)"
+check "entry stays" 2-3,5,7 "$(k pool)"
+k pod restart vm || exit 1
+check "another container, the same CPUs" 0-1 "$(cat "$C/$(of vm cgroup)/cpuset.cpus")"
+k pod delete vm --grace 1
+check "pool" 0-3,5,7 "$(k pool)"
+check "pod's slice gone" no "$([ -e "$C/${g%/*}" ] && echo yes || echo no)"
+check "besteffort's CPUs" 0-3,5,7 "$(cat "$C/$e/cpuset.cpus")"
+k pod delete qemu --grace 5
+k pod start short --cpus 1 -- sh -c 'sleep 1; echo bye; exit 3' || exit 1
+check "own exit" 3 "$(k pod wait short --timeout 60)"
+check "log" bye "$(k pod logs short)"
+k pod delete short
+check "pool" 0-7 "$(k pool)"
+
+stage "entries without a pod"
+k entry add 416de7c2-21de-472d-817c-fa9d4306cb7d instance 2-3
+check "pool" 0-1,4-7 "$(k pool)"
+check "burstable's CPUs" 0-1,4-7 "$(cat "$C/$b/cpuset.cpus")"
+k entry add 416de7c2-21de-472d-817c-fa9d4306cb7d other 3 2> /dev/null
+check "overlap refused" 1 $?
+k entry remove 416de7c2-21de-472d-817c-fa9d4306cb7d
+check "pool" 0-7 "$(k pool)"
+k pod delete burst --grace 1
+k pod delete best --grace 1
+check "nothing left" "" "$(k pod list)$(ctr -n k8s.io container ls -q)"
+stage "end"
+exit $failed
