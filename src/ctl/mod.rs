@@ -1,0 +1,1 @@
+//! `steliactl`: the operator's view and hand.

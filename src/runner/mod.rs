@@ -1,0 +1,1 @@
+//! `stelia-runner`: PID 1 of the VM's container.
