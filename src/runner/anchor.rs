@@ -1,0 +1,87 @@
+//! The anchor: a process that sleeps in the container's own cgroup while everything else of the container lives in the
+//! instance's scope. Without it systemd removes the emptied container scope.
+
+use std::ffi::OsString;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode, Stdio};
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+use super::children::{Child, Children};
+use super::error::Error;
+
+/// The anchor as the runner sees it.
+#[derive(Debug)]
+pub struct Anchor {
+    /// Names the process for the daemon.
+    pub pidfd: OwnedFd,
+    /// Tells when it died.
+    pub child: Child,
+}
+
+impl Anchor {
+    /// Start it. `program` is the command to run.
+    pub fn spawn(program: &[OsString], children: &Children) -> Result<Anchor, Error> {
+        let Some((file, args)) = program.split_first() else {
+            return Err(Error::System {
+                operation: "start the anchor",
+                cause: std::io::ErrorKind::InvalidInput.into(),
+            });
+        };
+        let mut command = Command::new(file);
+        // A process group of its own: Ctrl-C on a terminal is for the guest and the runner, not for the anchor.
+        // No standard streams: it would hold the container's log pipes open.
+        command
+            .args(args)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        if file == "/proc/self/exe" {
+            command.arg0("stelia-runner");
+        }
+        let child = children.spawn(&mut command).map_err(|cause| Error::Path {
+            operation: "start the anchor",
+            path: file.into(),
+            cause,
+        })?;
+        let pidfd = open_pidfd(child.pid())?;
+        Ok(Anchor { pidfd, child })
+    }
+
+    /// Kill it. It may be dead already.
+    pub fn kill(&self) {
+        if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL)
+            && error != rustix::io::Errno::SRCH
+        {
+            tracing::warn!("kill the anchor: {error}");
+        }
+    }
+}
+
+/// A pidfd of a child that has not been reaped, so the number still means it.
+pub fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
+    pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::System {
+        operation: "pidfd_open",
+        cause: error.into(),
+    })
+}
+
+/// `stelia-runner anchor`: sleep for ever. Signals keep their default action: SIGTERM ends it.
+///
+/// In a container the kernel ends it together with PID 1. Elsewhere the parent-death signal does; it comes when the
+/// *thread* that started the anchor ends, which is the runner's only long-lived one, its main thread.
+pub fn stay(parent: Option<i32>) -> ExitCode {
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        tracing::warn!("anchor: set the parent-death signal: {error}");
+    }
+    // The runner may have died before the line above; then the signal never comes and somebody else is the parent now.
+    let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    if parent.is_some_and(|parent| parent != now) {
+        return ExitCode::SUCCESS;
+    }
+    loop {
+        std::thread::park();
+    }
+}

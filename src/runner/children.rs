@@ -1,0 +1,154 @@
+//! Reaping. PID 1 inherits every orphan of its PID namespace, and nobody else collects them.
+//!
+//! Tokio's own child handling is not used: it waits for its children by itself, and `waitpid(-1)` would take their
+//! status from under it. Here one task takes every status, and hands the ones somebody asked for to them.
+
+use std::collections::HashMap;
+use std::io;
+use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::process::{Pid, WaitOptions, WaitStatus};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Exit {
+    /// It called exit with this code.
+    Code(u8),
+    /// This signal ended it.
+    Signal(u8),
+}
+
+impl Exit {
+    /// The exit code a shell would give: its own, or 128 + signal.
+    pub fn code(self) -> u8 {
+        match self {
+            Exit::Code(code) => code,
+            Exit::Signal(signal) => 128_u8.saturating_add(signal),
+        }
+    }
+
+    fn from_status(status: WaitStatus) -> Option<Exit> {
+        let number = |n: i32| u8::try_from(n & 0xff).unwrap_or(u8::MAX);
+        status
+            .exit_status()
+            .map(|code| Exit::Code(number(code)))
+            .or_else(|| status.terminating_signal().map(|n| Exit::Signal(number(n))))
+    }
+}
+
+impl std::fmt::Display for Exit {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Exit::Code(code) => write!(f, "exit code {code}"),
+            Exit::Signal(signal) => write!(f, "signal {signal}"),
+        }
+    }
+}
+
+type Watched = Arc<Mutex<HashMap<Pid, watch::Sender<Option<Exit>>>>>;
+
+/// Every child of this process.
+#[derive(Debug, Clone, Default)]
+pub struct Children {
+    watched: Watched,
+}
+
+/// A child that was started here.
+#[derive(Debug, Clone)]
+pub struct Child {
+    pid: Pid,
+    ended: watch::Receiver<Option<Exit>>,
+}
+
+impl Child {
+    /// Its PID; valid as long as [`Child::exit`] is `None`.
+    pub fn pid(&self) -> Pid {
+        self.pid
+    }
+
+    /// How it ended, if it has.
+    pub fn exit(&self) -> Option<Exit> {
+        *self.ended.borrow()
+    }
+
+    /// Wait for its end.
+    pub async fn wait(&mut self) -> Exit {
+        match self.ended.wait_for(Option::is_some).await {
+            Ok(exit) => exit.unwrap_or(Exit::Code(u8::MAX)),
+            // The table went away without a status: only when the program itself ends.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+impl Children {
+    /// Start reaping. Call it before the first child is started, inside the runtime.
+    pub fn reap() -> io::Result<Children> {
+        let children = Children::default();
+        let mut died = signal(SignalKind::child())?;
+        let reaper = children.clone();
+        tokio::spawn(async move {
+            loop {
+                reaper.collect();
+                if died.recv().await.is_none() {
+                    return;
+                }
+            }
+        });
+        Ok(children)
+    }
+
+    /// Start a child and watch it.
+    ///
+    /// The child may end before it is in the table. That is harmless: the runtime has one thread, there is no await
+    /// between start and entry, so the reaper cannot run in between; and the table is locked meanwhile.
+    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        // Dropping std's handle neither waits nor kills.
+        let pid = i32::try_from(command.spawn()?.id())
+            .ok()
+            .and_then(Pid::from_raw)
+            .ok_or(io::ErrorKind::InvalidData)?;
+        let (sender, ended) = watch::channel(None);
+        watched.insert(pid, sender);
+        Ok(Child { pid, ended })
+    }
+
+    /// Take every status there is. One SIGCHLD may stand for many deaths.
+    fn collect(&self) {
+        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            match rustix::process::wait(WaitOptions::NOHANG) {
+                Ok(Some((pid, status))) => {
+                    if let Some(exit) = Exit::from_status(status) {
+                        match watched.remove(&pid) {
+                            Some(sender) => {
+                                sender.send_replace(Some(exit));
+                            }
+                            None => tracing::debug!("reaped {}: {exit}", pid.as_raw_nonzero()),
+                        }
+                    }
+                }
+                Err(rustix::io::Errno::INTR) => {}
+                // None has ended, or there is none.
+                Ok(None) | Err(_) => return,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exit_codes_are_those_of_a_shell() {
+        assert_eq!(Exit::Code(0).code(), 0);
+        assert_eq!(Exit::Code(3).code(), 3);
+        assert_eq!(Exit::Signal(9).code(), 137);
+        assert_eq!(Exit::Signal(15).to_string(), "signal 15");
+    }
+}

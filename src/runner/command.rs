@@ -1,0 +1,131 @@
+//! QEMU's command line: what the runner adds to the arguments it was given.
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+
+/// QEMU's program and arguments, completed so that the runner can hold it back and talk to it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QemuCommand {
+    /// The program, as given.
+    pub program: OsString,
+    /// Its arguments, with `-S` and `-qmp` added where they were absent.
+    pub args: Vec<OsString>,
+    /// `-incoming` is among the arguments: the guest arrives by migration.
+    pub incoming: bool,
+}
+
+/// Complete QEMU's command line. `None` when there is no program.
+pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
+    let (program, given) = command.split_first()?;
+    let mut args = given.to_vec();
+    if !given.iter().any(|arg| is_option(arg, "S")) {
+        args.push("-S".into());
+    }
+    if !mentions(given, qmp) {
+        args.push("-qmp".into());
+        args.push(format!("unix:{},server=on,wait=off", escaped(qmp)).into());
+    }
+    Some(QemuCommand {
+        program: program.clone(),
+        args,
+        incoming: given.iter().any(|arg| is_option(arg, "incoming")),
+    })
+}
+
+/// QEMU takes every option with one dash or two.
+fn is_option(arg: &OsStr, name: &str) -> bool {
+    arg.to_str()
+        .and_then(|arg| arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')))
+        == Some(name)
+}
+
+/// Does the value of a monitor or chardev option name this very path? Another path that merely begins alike does not count.
+fn mentions(args: &[OsString], qmp: &Path) -> bool {
+    let options = ["qmp", "qmp-pretty", "chardev"];
+    args.windows(2).any(|pair| match pair {
+        [option, value] => {
+            options.iter().any(|name| is_option(option, name))
+                && names_path(&value.to_string_lossy(), &qmp.to_string_lossy())
+        }
+        _ => false,
+    })
+}
+
+fn names_path(value: &str, path: &str) -> bool {
+    // In QEMU's option values a comma is doubled; no path holds NUL.
+    value.replace(",,", "\0").split(',').any(|part| {
+        let part = part.replace('\0', ",");
+        part.strip_prefix("unix:").or_else(|| part.strip_prefix("path=")) == Some(path)
+    })
+}
+
+fn escaped(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    fn complete(args: &[&str], qmp: &str) -> QemuCommand {
+        let args: Vec<OsString> = args.iter().map(OsString::from).collect();
+        qemu_command(&args, Path::new(qmp)).unwrap()
+    }
+
+    #[test]
+    fn a_plain_command_is_started_paused_with_a_monitor() {
+        let command = complete(&["qemu", "-m", "1G"], "/run/q");
+        assert_eq!(command.program, "qemu");
+        assert_eq!(
+            command.args,
+            ["-m", "1G", "-S", "-qmp", "unix:/run/q,server=on,wait=off"]
+        );
+        assert!(!command.incoming);
+    }
+
+    #[rstest]
+    #[case(&["qemu", "-S"])]
+    #[case(&["qemu", "--S"])]
+    fn pausing_is_asked_for_once(#[case] args: &[&str]) {
+        let added = &complete(args, "/q").args[1..];
+        assert_eq!(added, ["-qmp", "unix:/q,server=on,wait=off"]);
+    }
+
+    #[rstest]
+    #[case(&["qemu", "-S", "-qmp", "unix:/q,server=on,wait=off"])]
+    #[case(&["qemu", "-S", "--qmp", "unix:/q,server"])]
+    #[case(&["qemu", "-S", "-chardev", "socket,id=m,path=/q,server=on,wait=off", "-mon", "chardev=m,mode=control"])]
+    fn a_monitor_that_is_there_is_used(#[case] args: &[&str]) {
+        assert_eq!(complete(args, "/q").args, args[1..]);
+    }
+
+    #[rstest]
+    #[case(&["qemu", "-S", "-qmp", "unix:/q2,server=on,wait=off"])]
+    #[case(&["qemu", "-S", "-drive", "path=/q"])]
+    #[case(&["qemu", "-S", "-monitor", "unix:/q,server=on"])]
+    fn another_path_or_option_is_no_monitor(#[case] args: &[&str]) {
+        assert_eq!(complete(args, "/q").args.last().unwrap(), "unix:/q,server=on,wait=off");
+    }
+
+    #[test]
+    fn commas_in_the_path_are_doubled_and_found_again() {
+        assert_eq!(
+            complete(&["qemu"], "/a,b").args.last().unwrap(),
+            "unix:/a,,b,server=on,wait=off"
+        );
+        assert!(names_path("unix:/a,,b,server=on", "/a,b"));
+    }
+
+    #[rstest]
+    #[case("-incoming")]
+    #[case("--incoming")]
+    fn incoming_is_seen(#[case] option: &str) {
+        assert!(complete(&["qemu", option, "defer"], "/q").incoming);
+    }
+
+    #[test]
+    fn nothing_is_no_command() {
+        assert_eq!(qemu_command(&[], Path::new("/q")), None);
+    }
+}
