@@ -1,0 +1,303 @@
+//! The whole runner as a process of its own, between a daemon and a QEMU that only play their parts.
+//!
+//! The runner reaps every child of its process, so it must not share one with other tests: this test executable starts
+//! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
+
+mod fakes;
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+use tokio::time::{Instant, sleep};
+
+use super::cli::RunOptions;
+use fakes::{Behaviour, Calls};
+
+const DIR: &str = "STELIA_TEST_DIR";
+const ARGS: &str = "STELIA_TEST_QEMU_ARGS";
+/// The sleeper is orphaned at once, as a helper that a start script left behind.
+const QEMU: &str = "(sleep 0.2 &); exec \"$STELIA_TEST_EXE\" runner::tests::helper_qemu --exact --ignored --nocapture";
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn helper_runner() {
+    let Some(dir) = std::env::var_os(DIR).map(std::path::PathBuf::from) else {
+        return;
+    };
+    let more = std::env::var(ARGS).unwrap_or_default();
+    let mut qemu: Vec<_> = ["sh", "-c", QEMU, "qemu"].map(Into::into).into();
+    qemu.extend(more.split_whitespace().map(Into::into));
+    let options = RunOptions {
+        qmp: dir.join("qmp"),
+        socket: dir.join("socket"),
+        grace: Duration::from_secs(1),
+        register_timeout: Duration::from_secs(2),
+        pod_uid: String::new(),
+        cpuset: "2-3".into(),
+        anchor: vec!["sleep".into(), "1000".into()],
+        qemu,
+    };
+    super::start_logging();
+    std::process::exit(super::run(options).into());
+}
+
+#[test]
+#[ignore = "a process of the other tests"]
+fn helper_qemu() {
+    if let Some(dir) = std::env::var_os(DIR) {
+        fakes::qemu(dir.as_ref());
+    }
+}
+
+struct Bench {
+    dir: TempDir,
+    runner: Child,
+    calls: Calls,
+}
+
+impl Bench {
+    fn new(daemon: Option<Behaviour>, qemu: &str, args: &str) -> Bench {
+        Bench::wrapped(&[], daemon, qemu, args)
+    }
+
+    /// `wrapper` is a command that the runner is started by.
+    fn wrapped(wrapper: &[&str], daemon: Option<Behaviour>, qemu: &str, args: &str) -> Bench {
+        let dir = tempfile::tempdir().unwrap();
+        let calls = Calls::default();
+        if let Some(behaviour) = daemon {
+            fakes::daemon(&dir.path().join("socket"), behaviour, calls.clone());
+        }
+        let exe = std::env::current_exe().unwrap();
+        let mut command: Vec<_> = wrapper.iter().map(std::ffi::OsString::from).collect();
+        command.push(exe.clone().into());
+        let runner = Command::new(&command[0])
+            .args(&command[1..])
+            .args(["runner::tests::helper_runner", "--exact", "--ignored", "--nocapture"])
+            .env(DIR, dir.path())
+            .env(ARGS, args)
+            .env("STELIA_TEST_EXE", &exe)
+            .env("STELIA_TEST_QEMU", qemu)
+            .env("RUST_LOG", "info,steliad=debug")
+            .stdout(Stdio::null())
+            .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
+            .spawn()
+            .unwrap();
+        Bench { dir, runner, calls }
+    }
+
+    fn read(&self, name: &str) -> String {
+        std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
+    }
+
+    /// What QEMU was told, but for the questions.
+    fn orders(&self) -> String {
+        let orders = self.read("commands");
+        orders
+            .lines()
+            .filter(|c| !c.starts_with("query") && *c != "qmp_capabilities")
+            .collect::<Vec<_>>()
+            .join(" ")
+    }
+
+    async fn logged(&self, text: &str) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !self.read("log").contains(text) {
+            assert!(Instant::now() < deadline, "never logged {text:?}: {}", self.read("log"));
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.runner), signal).unwrap();
+    }
+
+    async fn exit_code(&mut self) -> i32 {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            if let Some(status) = self.runner.try_wait().unwrap() {
+                return status.code().unwrap();
+            }
+            assert!(Instant::now() < deadline, "never ended: {}", self.read("log"));
+            sleep(Duration::from_millis(20)).await;
+        }
+    }
+}
+
+impl Drop for Bench {
+    fn drop(&mut self) {
+        let _ = self.runner.kill();
+        let _ = self.runner.wait();
+        // Outside a PID namespace nothing takes QEMU and the anchor along.
+        for pid in self.calls.pids().into_iter().filter(|pid| alive(*pid)) {
+            let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
+        }
+    }
+}
+
+fn alive(pid: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    status.contains("State:") && !status.contains("State:\tZ")
+}
+
+#[tokio::test]
+async fn a_good_day_from_register_to_deregister() {
+    // Given a daemon and a QEMU that do what they are asked
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "-m 1G");
+    bench.logged("guest running").await;
+    // Then the guest was continued only after its vCPUs were handed over, and QEMU's socket was added
+    bench
+        .logged("isolated: vcpu 0 -> cpu 2 (tid 100), vcpu 1 -> cpu 3 (tid 101)")
+        .await;
+    assert_eq!(
+        bench.calls.names(),
+        [
+            "RegisterInstance '' '2-3'",
+            "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1"
+        ]
+    );
+    assert_eq!(bench.orders(), "cont");
+    let (anchor, qemu) = (bench.calls.pid("anchor"), bench.calls.pid("qemu"));
+    assert!(alive(anchor) && alive(qemu) && anchor != qemu);
+    // When the pod is terminated
+    bench.signal(Signal::HUP);
+    bench.signal(Signal::TERM);
+    // Then the guest powers down, its exit code comes through, all is given back and the anchor is gone
+    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.orders(), "cont system_powerdown");
+    assert_eq!(bench.calls.names()[2..], ["Deregister ''"]);
+    for _ in 0..100 {
+        if !alive(anchor) {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the anchor lives");
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
+    let behaviour = Behaviour {
+        refuse: true,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    assert_eq!(bench.exit_code().await, i32::from(super::EXIT_REFUSED));
+    let log = bench.read("log");
+    assert!(
+        log.contains("io.stelia.Isolation1.Error.NotGuaranteed: pod x has no exclusive CPUs"),
+        "{log}"
+    );
+    assert!(!bench.dir.path().join("commands").exists());
+    assert!(!bench.calls.names().iter().any(|c| c.starts_with("Deregister")));
+}
+
+#[tokio::test]
+async fn without_a_daemon_it_gives_up_with_its_own_code() {
+    let mut bench = Bench::new(None, "", "");
+    assert_eq!(bench.exit_code().await, i32::from(super::EXIT_UNREACHABLE));
+    assert!(bench.read("log").contains("connect on "));
+}
+
+#[tokio::test]
+async fn a_failed_attach_keeps_the_guest_paused_and_is_tried_again() {
+    let behaviour = Behaviour {
+        failing_attaches: 1,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench
+        .logged("io.stelia.Isolation1.Error.CpusetConflict: CPU 2 is taken")
+        .await;
+    assert_eq!(bench.orders(), "");
+    bench.logged("guest running").await;
+    assert_eq!(bench.orders(), "cont");
+    bench.signal(Signal::INT);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+#[tokio::test]
+async fn a_guest_that_never_ran_is_not_waited_for() {
+    let behaviour = Behaviour {
+        failing_attaches: 99,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench.logged("the guest stays paused").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_state_that_keeps_no_promise_does_not_start_the_guest() {
+    let behaviour = Behaviour {
+        state: "floating",
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench.logged("State is \"floating\"").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_migrated_guest_is_not_continued() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "-incoming defer");
+    bench.logged("ready for the migration").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_deaf_qemu_is_killed_and_a_second_sigterm_changes_nothing() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "deaf", "");
+    bench.logged("guest running").await;
+    let started = Instant::now();
+    bench.signal(Signal::TERM);
+    sleep(Duration::from_millis(700)).await;
+    bench.signal(Signal::TERM);
+    // Grace 1 s, quit 3 s, then SIGKILL
+    assert_eq!(bench.exit_code().await, 137);
+    let took = started.elapsed().as_secs_f32();
+    assert!((3.5..6.0).contains(&took), "{took}");
+    assert_eq!(bench.orders(), "cont system_powerdown quit");
+    bench.logged("deregistered").await;
+}
+
+#[tokio::test]
+async fn a_dead_anchor_is_a_warning_only() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    kill_process(Pid::from_raw(bench.calls.pid("anchor")).unwrap(), Signal::TERM).unwrap();
+    bench.logged("the anchor died (signal 15)").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+/// The gate of a container: PID 1, and a uid that is another one outside.
+#[tokio::test]
+#[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
+async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid() {
+    let unshare = [
+        "unshare",
+        "--user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--map-user=77",
+        "--kill-child",
+    ];
+    let mut bench = Bench::wrapped(&unshare, Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    bench.logged("reaped ").await;
+    // When QEMU dies on its own
+    kill_process(Pid::from_raw(bench.calls.pid("qemu")).unwrap(), Signal::ABORT).unwrap();
+    // Then everything is given back
+    bench.logged("QEMU ended: signal 6").await;
+    bench.logged("deregistered").await;
+    assert_eq!(bench.exit_code().await, 134);
+}
