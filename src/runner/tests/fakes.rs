@@ -41,6 +41,8 @@ impl Default for Behaviour {
 pub struct Calls {
     names: Arc<Mutex<Vec<String>>>,
     pids: Arc<Mutex<HashMap<&'static str, i32>>>,
+    /// The daemon breaks every connection, as a restart does.
+    pub hang_up: Arc<tokio::sync::Notify>,
 }
 
 impl Calls {
@@ -133,9 +135,18 @@ impl Instance {
 pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
     tokio::spawn(async move {
-        let mut connections = Vec::new();
+        let mut connections: Vec<zbus::Connection> = Vec::new();
         loop {
-            let stream = listener.accept().await.unwrap().0.into_std().unwrap();
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted.unwrap().0.into_std().unwrap(),
+                () = calls.hang_up.notified() => {
+                    for connection in connections.drain(..) {
+                        connection.close().await.unwrap();
+                    }
+                    calls.add("hung up".into());
+                    continue;
+                }
+            };
             let builder = Builder::unix_stream(stream)
                 .server(zbus::Guid::generate())
                 .p2p()

@@ -278,6 +278,23 @@ async fn a_dead_anchor_is_a_warning_only() {
     assert_eq!(bench.exit_code().await, 7);
 }
 
+#[tokio::test]
+async fn a_daemon_that_restarts_does_not_disturb_the_guest_and_is_found_again() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    // When every connection breaks
+    bench.calls.hang_up.notify_one();
+    while !bench.calls.names().contains(&"hung up".into()) {
+        sleep(Duration::from_millis(20)).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(bench.orders(), "cont");
+    // Then the shutdown still ends in Deregister
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
+}
+
 /// The gate of a container: PID 1, and a uid that is another one outside.
 #[tokio::test]
 #[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
