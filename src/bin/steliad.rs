@@ -1,2 +1,7 @@
-//! x
-fn main() {}
+//! The daemon; see `steliad::daemon`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    steliad::daemon::main()
+}

@@ -1,7 +1,20 @@
 //! The D-Bus side: names, client proxies, errors, interfaces and the two doors (system bus, runner socket).
 
+mod bus;
+mod caller;
 pub mod client;
+mod driver;
 pub mod error;
+mod export;
+mod gate;
+mod instance;
+mod manager;
+mod runner_socket;
+
+pub use bus::{Bus, connect, serve as serve_bus};
+pub use runner_socket::serve as serve_runner_socket;
+
+use crate::kubelet::PodUid;
 
 /// Bus name of the daemon on the system bus.
 pub const BUS_NAME: &str = "io.stelia.Isolation1";
@@ -11,3 +24,31 @@ pub const MANAGER_PATH: &str = "/io/stelia/Isolation1";
 pub const RUNNER_SOCKET: &str = "/run/stelia/runner/socket";
 /// AttachVcpus answers this CPU for a thread that is not pinned.
 pub const NOT_PINNED: u32 = u32::MAX;
+
+/// The object path of a pod's instance: the UID is escaped as systemd escapes labels (`_` and two hex digits for what is
+/// no letter, and for a digit in front).
+pub fn instance_path(pod: &PodUid) -> String {
+    let mut path = format!("{MANAGER_PATH}/instance/");
+    for (index, byte) in pod.as_str().bytes().enumerate() {
+        if byte.is_ascii_alphabetic() || (index > 0 && byte.is_ascii_digit()) {
+            path.push(char::from(byte));
+        } else {
+            path.push_str(&format!("_{byte:02x}"));
+        }
+    }
+    path
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_uid_is_escaped_as_systemd_does() {
+        let pod = PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
+        assert_eq!(
+            instance_path(&pod),
+            "/io/stelia/Isolation1/instance/_33ceda12c_2d3ee9_2d40fa_2d9f42_2d61428fe654a6"
+        );
+    }
+}

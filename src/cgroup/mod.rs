@@ -1,0 +1,186 @@
+//! cgroup v2: paths, the files we use, and the seam behind which the kernel stands.
+//!
+//! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
+
+mod kernel;
+
+use std::fmt;
+use std::io;
+
+pub use kernel::KernelCgroups;
+
+/// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath(String);
+
+impl CgroupPath {
+    /// Accept an absolute path without `.` or `..` parts; trailing slashes are dropped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix('/')?.trim_end_matches('/');
+        let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+        if !rest.is_empty() && rest.split('/').any(bad) {
+            return None;
+        }
+        Some(Self(format!("/{rest}")))
+    }
+
+    /// The slice all instances live in.
+    pub fn slice() -> Self {
+        Self("/stelia.slice".into())
+    }
+
+    /// The cgroup called `name` in this one.
+    pub fn child(&self, name: &str) -> Self {
+        Self(format!("{}/{name}", self.0.trim_end_matches('/')))
+    }
+
+    /// The path as text, beginning with `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last part of the path; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether this cgroup is `other` or lies below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.0 == other.0 || self.0.starts_with(&format!("{}/", other.0.trim_end_matches('/')))
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl serde::Serialize for CgroupPath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// The cgroup files this program reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum File {
+    /// `cgroup.procs`
+    Procs,
+    /// `cgroup.threads`
+    Threads,
+    /// `cgroup.type`
+    Type,
+    /// `cgroup.subtree_control`
+    SubtreeControl,
+    /// `cgroup.events`
+    Events,
+    /// `cpuset.cpus`
+    Cpus,
+    /// `cpuset.cpus.effective`
+    CpusEffective,
+    /// `cpuset.cpus.exclusive`
+    CpusExclusive,
+    /// `cpuset.cpus.partition`
+    Partition,
+    /// `cpuset.mems`
+    Mems,
+}
+
+impl File {
+    /// The file's name in the cgroup's directory.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Procs => "cgroup.procs",
+            Self::Threads => "cgroup.threads",
+            Self::Type => "cgroup.type",
+            Self::SubtreeControl => "cgroup.subtree_control",
+            Self::Events => "cgroup.events",
+            Self::Cpus => "cpuset.cpus",
+            Self::CpusEffective => "cpuset.cpus.effective",
+            Self::CpusExclusive => "cpuset.cpus.exclusive",
+            Self::Partition => "cpuset.cpus.partition",
+            Self::Mems => "cpuset.mems",
+        }
+    }
+}
+
+/// An operation on a cgroup that failed: what was done, where, and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {cause}")]
+pub struct CgroupError {
+    /// The operation with its path and value, as in `write "2-3" to /stelia.slice/cpuset.cpus`.
+    pub operation: String,
+    /// The kernel's answer.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl CgroupError {
+    /// The cgroup, or the task that was to be moved, is not there (any more).
+    pub fn is_gone(&self) -> bool {
+        // ENODEV: the directory was removed between open and read or write. ESRCH: the task ended.
+        matches!(self.cause.raw_os_error(), Some(code) if code == nix::libc::ENOENT || code == nix::libc::ENODEV || code == nix::libc::ESRCH)
+    }
+}
+
+/// What the program asks of cgroup v2. The kernel answers through [`KernelCgroups`].
+pub trait Cgroups: Send + Sync {
+    /// Whether the cgroup exists.
+    fn exists(&self, cgroup: &CgroupPath) -> bool;
+    /// Names of the cgroups directly in this one, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError>;
+    /// A file's text without its last newline.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError>;
+    /// Write a value in one `write(2)`.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError>;
+    /// Make the cgroup; one that exists is no error.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+    /// Remove the cgroup; one that is gone is no error.
+    ///
+    /// # Errors
+    /// The kernel refused (it is populated, say).
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+    /// The extended attributes `user.stelia.*` of the directory, without that prefix.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<std::collections::BTreeMap<String, String>, CgroupError>;
+    /// Set one extended attribute `user.stelia.<name>`.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_dots_or_without_a_root_is_none() {
+        for text in ["", "a", "/a/../b", "/a//b", "/./a"] {
+            assert_eq!(CgroupPath::parse(text), None, "{text}");
+        }
+        assert_eq!(CgroupPath::parse("/a/b/").unwrap().as_str(), "/a/b");
+    }
+
+    #[test]
+    fn within_is_by_whole_names() {
+        let slice = CgroupPath::slice();
+        assert!(slice.child("x").is_within(&slice));
+        assert!(!CgroupPath::parse("/stelia.slice2").unwrap().is_within(&slice));
+    }
+}

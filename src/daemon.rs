@@ -1,0 +1,167 @@
+//! `steliad`: start-up, the doors, the watchdog, the end.
+
+use std::os::fd::{FromRawFd, IntoRawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use clap::Parser;
+use libsystemd::activation::IsType;
+use sd_notify::NotifyState;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tracing_subscriber::prelude::*;
+
+use crate::config::{self, Settings};
+use crate::dbus;
+use crate::engine::{Engine, System, holder};
+use crate::systemd::DbusSystemd;
+
+/// Name the runner socket has in its unit (`FileDescriptorName=`).
+const RUNNER_SOCKET_NAME: &str = "runner";
+
+/// Gives virtual machines inside Kubernetes pods their CPUs to themselves.
+#[derive(Debug, Parser)]
+#[command(name = "steliad", version)]
+struct Arguments {
+    /// Check the configuration files and end.
+    #[arg(long)]
+    check_config: bool,
+    /// Hold a new scope open until standard input ends (used by the daemon itself).
+    #[arg(long = "hold-scope", hide = true)]
+    hold_scope: bool,
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    if arguments.hold_scope {
+        holder::hold();
+        return ExitCode::SUCCESS;
+    }
+    let settings = match config::load(Path::new("/")) {
+        Ok(settings) => settings,
+        Err(error) => {
+            eprintln!("steliad: {error}");
+            return ExitCode::FAILURE;
+        }
+    };
+    if arguments.check_config {
+        println!("configuration is good");
+        return ExitCode::SUCCESS;
+    }
+    log();
+    let result = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        // Blocking work is one pass at a time; the rest is head room for the runtime's own.
+        .max_blocking_threads(4)
+        .build()
+        .context("start the runtime")
+        .and_then(|runtime| runtime.block_on(serve(settings)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tracing::error!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// To the journal when systemd started us, else to standard error.
+fn log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("STELIAD_LOG")
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let journal = libsystemd::logging::connected_to_journal().then(tracing_journald::layer).and_then(Result::ok);
+    let registry = tracing_subscriber::registry().with(filter);
+    match journal {
+        Some(layer) => {
+            use tracing_journald::{Priority, PriorityMappings};
+            let mappings =
+                PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
+            let layer = layer
+                .with_field_prefix(None)
+                .with_syslog_identifier("steliad".into())
+                .with_priority_mappings(mappings);
+            registry.with(layer).init();
+        }
+        None => {
+            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+            registry.with(layer).init();
+        }
+    }
+}
+
+async fn serve(settings: Settings) -> anyhow::Result<()> {
+    let cancel = CancellationToken::new();
+    let bus = dbus::connect().await.context("connect to the system bus")?;
+    let system = System::kernel(Arc::new(DbusSystemd::new(bus.clone())));
+    let (engine, handle) = Engine::new(system, settings).context("start inotify")?;
+
+    // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.
+    let heartbeat = sd_notify::watchdog_enabled().map_or(Duration::from_secs(3600), |interval| interval / 2);
+    let running = tokio::spawn(engine.run(cancel.clone(), heartbeat, || {
+        notify(&[NotifyState::Watchdog]);
+    }));
+    // The pass at start-up adopts what is there; only then does anybody get an answer.
+    let first = handle.reconcile().await.context("first pass")?;
+    tracing::info!("{} instances adopted, {} steps taken", handle.view().instances.len(), first.steps);
+
+    let socket = runner_socket().context("take the runner socket from systemd")?;
+    if let Some(listener) = socket {
+        tokio::spawn(dbus::serve_runner_socket(listener, handle.clone(), cancel.clone()));
+    } else {
+        tracing::warn!("no runner socket was passed: pods cannot register");
+    }
+    dbus::serve_bus(&bus, handle.clone()).await.context("serve on the system bus")?;
+    let mut views = handle.watch();
+    notify(&[NotifyState::Ready]);
+
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut running = running;
+    loop {
+        let count = views.borrow_and_update().instances.len();
+        notify(&[NotifyState::Status(&format!("{count} instances"))]);
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            changed = views.changed() => if changed.is_err() { break },
+            ended = &mut running => {
+                ended.context("the engine failed")?;
+                anyhow::bail!("the engine ended by itself");
+            }
+        }
+    }
+    // Running VMs stay exactly as they are: the next start adopts them.
+    notify(&[NotifyState::Stopping]);
+    cancel.cancel();
+    running.await.context("the engine failed")?;
+    Ok(())
+}
+
+/// Telling systemd cannot fail in a way that anybody could act on.
+fn notify(states: &[NotifyState<'_>]) {
+    let _ = sd_notify::notify(states);
+}
+
+/// The socket systemd passed, if it passed one.
+fn runner_socket() -> anyhow::Result<Option<tokio::net::UnixListener>> {
+    let Ok(descriptors) = libsystemd::activation::receive_descriptors_with_names(true) else { return Ok(None) };
+    let runner = descriptors.into_iter().find(|(descriptor, name)| name == RUNNER_SOCKET_NAME && descriptor.is_unix());
+    let Some((descriptor, _)) = runner else { return Ok(None) };
+    let listener = listener(descriptor.into_raw_fd());
+    // Children (the holder) must not keep it.
+    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
+    listener.set_nonblocking(true)?;
+    Ok(Some(tokio::net::UnixListener::from_std(listener)?))
+}
+
+/// The one place that needs `unsafe`: descriptors passed by systemd are numbers only.
+#[allow(unsafe_code)]
+fn listener(descriptor: std::os::fd::RawFd) -> UnixListener {
+    // SAFETY: systemd passed this descriptor to us and libsystemd gave up its ownership with into_raw_fd.
+    unsafe { UnixListener::from_raw_fd(descriptor) }
+}

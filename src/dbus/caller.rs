@@ -1,0 +1,116 @@
+//! Who calls, and what that caller may do.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use zbus::Connection;
+use zbus::message::Header;
+
+use super::error::Error;
+use crate::authz::{Decision, Operation, Role, decide};
+use crate::engine::{Handle, Peer};
+use crate::kubelet::PodUid;
+use crate::plan::admission::{Kind, Refusal};
+use crate::proc::pid_of_pidfd;
+
+/// The door a connection came through.
+#[derive(Debug, Clone)]
+pub enum Door {
+    /// The system bus.
+    Bus,
+    /// The runner socket; the descriptor is the peer's pidfd, as the kernel gave it (SO_PEERPIDFD).
+    Runner(Arc<OwnedFd>),
+}
+
+/// A caller that was allowed in.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Caller {
+    /// For every instance (`None`) or for one pod's.
+    pub only: Option<PodUid>,
+    /// The process and who it is, on the runner socket.
+    pub process: Option<(i32, Peer)>,
+}
+
+impl Door {
+    /// The peer process of the runner socket, by its cgroup now. The runner moves (by registering), so this is asked at
+    /// each call; the pidfd is asked again after the cgroup was read, or the number could be somebody else's by then.
+    pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Refusal> {
+        let Self::Runner(pidfd) = self else { return Ok(None) };
+        let ended = |cause| Kind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
+        let pid = pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
+        let cgroup = engine.system().procs.cgroup(pid).map_err(ended)?;
+        pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
+        Ok(Some((pid, Peer::of(cgroup))))
+    }
+
+    /// Decide whether the caller of this message may do `operation`.
+    pub async fn admit(
+        &self,
+        engine: &Handle,
+        connection: &Connection,
+        header: &Header<'_>,
+        operation: Operation,
+    ) -> Result<Caller, Error> {
+        let process = self.peer(engine)?;
+        let role = match &process {
+            Some((_, peer)) if peer.pod().is_some() => Role::Pod,
+            Some(_) => Role::Stranger,
+            None => bus_role(connection, header).await?,
+        };
+        match decide(role, operation) {
+            Decision::Allow => Ok(Caller { only: None, process }),
+            Decision::Own => {
+                let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
+                Ok(Caller { only, process })
+            }
+            Decision::Deny => Err(Error::NotPermitted(format!("{operation:?} is not permitted to this caller"))),
+        }
+    }
+}
+
+impl Caller {
+    /// Whether the caller may see this pod's instance.
+    pub fn sees(&self, pod: &PodUid) -> bool {
+        self.only.as_ref().is_none_or(|only| only == pod)
+    }
+}
+
+/// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
+async fn bus_role(connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
+    let Some(sender) = header.sender() else {
+        return Err(Error::NotPermitted("the message has no sender".into()));
+    };
+    let bus = zbus::fdo::DBusProxy::new(connection).await?;
+    let credentials = bus
+        .get_connection_credentials(sender.to_owned().into())
+        .await
+        .map_err(|cause| Error::NotPermitted(format!("the bus does not say who {sender} is: {cause}")))?;
+    match credentials.unix_user_id() {
+        Some(0) => Ok(Role::Root),
+        Some(_) => Ok(Role::User),
+        None => Err(Error::NotPermitted(format!("the bus does not say who {sender} is"))),
+    }
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Self {
+        let text = refusal.text;
+        match refusal.kind {
+            Kind::InvalidArgument => Self::InvalidArgument(text),
+            Kind::NoSuchPod => Self::NoSuchPod(text),
+            Kind::NoSuchInstance => Self::NoSuchInstance(text),
+            Kind::InstanceExists => Self::InstanceExists(text),
+            Kind::NoAnchor => Self::NoAnchor(text),
+            Kind::AmbiguousContainer => Self::AmbiguousContainer(text),
+            Kind::NotGuaranteed => Self::NotGuaranteed(text),
+            Kind::CpusetMismatch => Self::CpusetMismatch(text),
+            Kind::CpusetConflict => Self::CpusetConflict(text),
+            Kind::SharedPidNamespace => Self::SharedPidNamespace(text),
+            Kind::ForeignProcess => Self::ForeignProcess(text),
+            Kind::KubeletStateUnusable => Self::KubeletStateUnusable(text),
+            Kind::Busy => Self::Busy(text),
+            Kind::NotPermitted => Self::NotPermitted(text),
+            Kind::Failed => Self::Failed(text),
+        }
+    }
+}

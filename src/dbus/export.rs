@@ -1,0 +1,96 @@
+//! Keeping one connection's objects, signals and property changes in step with the engine's view.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+
+use tokio::sync::Mutex;
+use zbus::Connection;
+use zbus::object_server::SignalEmitter;
+
+use super::caller::Door;
+use super::error::Error;
+use super::instance::Instance;
+use super::manager::{Manager, object_path};
+use super::{MANAGER_PATH, instance_path};
+use crate::engine::{Handle, InstanceView, View};
+use crate::kubelet::PodUid;
+
+/// The objects of one connection. On the runner socket that is at most the peer's own instance.
+pub(super) struct Exporter {
+    engine: Handle,
+    door: Door,
+    /// Whose instance is shown; `None`: everybody's.
+    only: Option<PodUid>,
+    connection: OnceLock<Connection>,
+    shown: Mutex<BTreeMap<PodUid, Arc<RwLock<InstanceView>>>>,
+}
+
+impl Exporter {
+    pub(super) fn new(engine: Handle, door: Door, only: Option<PodUid>) -> Arc<Self> {
+        Arc::new(Self { engine, door, only, connection: OnceLock::new(), shown: Mutex::default() })
+    }
+
+    /// Name the connection, once it is built.
+    pub(super) fn attach(&self, connection: &Connection) {
+        // A second call would be a bug without effect.
+        let _ = self.connection.set(connection.clone());
+    }
+
+    /// Follow the engine until it or the connection is gone.
+    pub(super) async fn follow(&self) {
+        let mut views = self.engine.watch();
+        loop {
+            let view = views.borrow_and_update().clone();
+            if let Err(error) = self.sync(&view).await {
+                tracing::debug!("objects of a connection: {error}");
+                return;
+            }
+            if views.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Make the objects what the view says, and tell of the difference.
+    pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
+        let Some(connection) = self.connection.get() else { return Ok(()) };
+        let server = connection.object_server();
+        let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+        let mut shown = self.shown.lock().await;
+        let gone: Vec<PodUid> = shown.keys().filter(|pod| !view.instances.contains_key(*pod)).cloned().collect();
+        for pod in gone {
+            shown.remove(&pod);
+            server.remove::<Instance, _>(instance_path(&pod)).await?;
+            Manager::instance_removed(&manager, pod.as_str(), object_path(&pod)?.into()).await?;
+        }
+        for (pod, new) in &view.instances {
+            if self.only.as_ref().is_some_and(|only| only != pod) {
+                continue;
+            }
+            let path = instance_path(pod);
+            if let Some(cell) = shown.get(pod) {
+                let old = {
+                    let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::replace(&mut *cell, new.clone())
+                };
+                if old != *new {
+                    let object = server.interface::<_, Instance>(path.as_str()).await?;
+                    let emitter = object.signal_emitter().to_owned();
+                    object.get().await.changed(&emitter, &old, new).await?;
+                }
+            } else {
+                let cell = Arc::new(RwLock::new(new.clone()));
+                let object = Instance {
+                    engine: self.engine.clone(),
+                    door: self.door.clone(),
+                    pod: pod.clone(),
+                    shown: cell.clone(),
+                };
+                server.at(path.as_str(), object).await?;
+                shown.insert(pod.clone(), cell);
+                Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,225 @@
+//! `io.stelia.Isolation1.Instance`, for both doors. The contract is `dbus-interfaces/`.
+
+use std::collections::BTreeMap;
+use std::os::fd::AsFd;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, Fd, Variant, interface};
+
+use super::caller::Door;
+use super::error::Error;
+use super::manager::{Options, report_dict};
+use crate::authz::Operation;
+use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
+use crate::kubelet::PodUid;
+use crate::plan::placement::Vcpu;
+
+/// One VM's object.
+pub(super) struct Instance {
+    pub(super) engine: Handle,
+    pub(super) door: Door,
+    pub(super) pod: PodUid,
+    /// The view last exported; the exporter replaces it.
+    pub(super) shown: Arc<RwLock<InstanceView>>,
+}
+
+impl Instance {
+    fn show<T>(&self, of: impl FnOnce(&InstanceView) -> T) -> T {
+        // A view is replaced whole: there is no half-written one to fear after a panic elsewhere.
+        of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    async fn admit(&self, connection: &Connection, header: &Header<'_>, operation: Operation) -> Result<(), Error> {
+        let caller = self.door.admit(&self.engine, connection, header, operation).await?;
+        if caller.sees(&self.pod) {
+            Ok(())
+        } else {
+            Err(Error::NoSuchInstance(format!("pod {:?} has no instance", self.pod.as_str())))
+        }
+    }
+
+    /// Tell of every property that differs between two views.
+    pub(super) async fn changed(
+        &self,
+        emitter: &SignalEmitter<'_>,
+        old: &InstanceView,
+        new: &InstanceView,
+    ) -> zbus::Result<()> {
+        if old.phase.state() != new.phase.state() {
+            self.state_changed(emitter).await?;
+        }
+        if old.degraded != new.degraded {
+            self.degraded_changed(emitter).await?;
+        }
+        if old.exclusive != new.exclusive {
+            self.exclusive_c_p_us_changed(emitter).await?;
+        }
+        if old.float != new.float {
+            self.float_c_p_us_changed(emitter).await?;
+        }
+        if old.mems != new.mems {
+            self.memory_nodes_changed(emitter).await?;
+        }
+        if old.partition != new.partition {
+            self.partition_changed(emitter).await?;
+        }
+        if old.placement != new.placement {
+            self.placement_changed(emitter).await?;
+        }
+        if old.isolated_us != new.isolated_us {
+            self.isolated_timestamp_changed(emitter).await?;
+        }
+        Ok(())
+    }
+}
+
+/// QMP's properties are small integers; of which D-Bus type does not matter.
+fn integer(value: &Variant<'_>) -> Option<i64> {
+    match value {
+        Variant::U8(number) => Some(i64::from(*number)),
+        Variant::I16(number) => Some(i64::from(*number)),
+        Variant::U16(number) => Some(i64::from(*number)),
+        Variant::I32(number) => Some(i64::from(*number)),
+        Variant::U32(number) => Some(i64::from(*number)),
+        Variant::I64(number) => Some(*number),
+        Variant::U64(number) => i64::try_from(*number).ok(),
+        _ => None,
+    }
+}
+
+#[interface(name = "io.stelia.Isolation1.Instance")]
+impl Instance {
+    #[zbus(out_args("placement"))]
+    async fn attach_vcpus(
+        &self,
+        qemu_pidfd: Fd<'_>,
+        vcpus: Vec<(u32, i32, Options)>,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vec<(u32, u32, u32)>, Error> {
+        self.admit(connection, &header, Operation::Attach).await?;
+        if let Some(unknown) = options.keys().next() {
+            let shown: String = unknown.chars().take(64).collect();
+            return Err(Error::InvalidArgument(format!("option {shown:?} is not known")));
+        }
+        let mut requests = Vec::with_capacity(vcpus.len());
+        for (index, thread, given) in vcpus {
+            let mut props = BTreeMap::new();
+            for (name, value) in given {
+                let number = integer(&value).ok_or_else(|| {
+                    let shown: String = name.chars().take(64).collect();
+                    Error::InvalidArgument(format!("property {shown:?} of vCPU {index} is no integer"))
+                })?;
+                props.insert(name, number);
+            }
+            requests.push(VcpuRequest { vcpu: Vcpu { index, props }, thread });
+        }
+        let qemu = qemu_pidfd
+            .as_fd()
+            .try_clone_to_owned()
+            .map_err(|cause| Error::Failed(format!("duplicate qemu_pidfd: {cause}")))?;
+        let placed = self.engine.attach(AttachRequest { pod: self.pod.clone(), qemu, vcpus: requests }).await;
+        let placed = placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
+        Ok(placed.into_iter().map(|placed| (placed.vcpu, placed.thread.unsigned_abs(), placed.cpu)).collect())
+    }
+
+    #[zbus(out_args("report"))]
+    async fn audit(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Options, Error> {
+        self.admit(connection, &header, Operation::Audit).await?;
+        drop(options);
+        let mut report = self.engine.reconcile().await?;
+        // A pod reads nothing of another.
+        let own = format!("{}: ", self.pod);
+        report.degraded.retain(|reason| reason.starts_with(&own));
+        report_dict(report)
+    }
+
+    async fn deregister(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), Error> {
+        self.admit(connection, &header, Operation::Deregister).await?;
+        drop(options);
+        Ok(self.engine.deregister(self.pod.clone()).await?)
+    }
+
+    #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
+    fn pod_uid(&self) -> String {
+        self.pod.to_string()
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn container(&self) -> String {
+        self.show(|view| view.container.clone())
+    }
+
+    #[zbus(property)]
+    fn state(&self) -> String {
+        self.show(|view| view.phase.state().to_owned())
+    }
+
+    #[zbus(property)]
+    fn degraded(&self) -> Vec<String> {
+        self.show(|view| view.degraded.clone())
+    }
+
+    #[zbus(property, name = "ExclusiveCPUs")]
+    fn exclusive_cpus(&self) -> String {
+        self.show(|view| view.exclusive.to_string())
+    }
+
+    #[zbus(property, name = "FloatCPUs")]
+    fn float_cpus(&self) -> String {
+        self.show(|view| view.float.to_string())
+    }
+
+    #[zbus(property)]
+    fn memory_nodes(&self) -> String {
+        self.show(|view| view.mems.clone())
+    }
+
+    #[zbus(property)]
+    fn partition(&self) -> String {
+        self.show(|view| view.partition.clone())
+    }
+
+    #[zbus(property)]
+    fn placement(&self) -> String {
+        self.show(|view| view.placement.to_owned())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn unit(&self) -> String {
+        self.show(|view| view.scope.name().to_owned())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn control_group(&self) -> String {
+        self.show(|view| view.scope.to_string())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn origin_control_group(&self) -> String {
+        self.show(|view| view.origin.to_string())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn registered_timestamp(&self) -> u64 {
+        self.show(|view| view.registered_us)
+    }
+
+    #[zbus(property)]
+    fn isolated_timestamp(&self) -> u64 {
+        self.show(|view| view.isolated_us)
+    }
+}

@@ -1,0 +1,269 @@
+//! `io.stelia.Isolation1.Manager`, for both doors. The contract is `dbus-interfaces/`.
+
+use std::collections::HashMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
+use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
+
+use super::caller::{Caller, Door};
+use super::error::Error;
+use super::export::Exporter;
+use super::instance_path;
+use crate::authz::Operation;
+use crate::cgroup::CgroupPath;
+use crate::engine::{Handle, Peer, RegisterRequest, Report};
+use crate::kubelet::PodUid;
+use crate::plan::admission::Claim;
+
+/// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(200);
+
+pub(super) type Options = HashMap<String, OwnedVariant>;
+type InstanceRow = (String, String, OwnedObjectPath, String, String);
+
+/// The interface's object; it holds no state of its own.
+pub(super) struct Manager {
+    pub(super) engine: Handle,
+    pub(super) door: Door,
+    pub(super) exporter: Arc<Exporter>,
+}
+
+pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
+    instance_path(pod).try_into().map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
+}
+
+pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
+    let failed = |cause| Error::Failed(format!("report: {cause}"));
+    let numbers = [
+        ("pass", report.pass),
+        ("steps", report.steps),
+        ("writes", report.writes),
+        ("moves", report.moves),
+        ("repaired", report.repaired),
+    ];
+    let mut dict = Options::new();
+    for (name, number) in numbers {
+        dict.insert(name.into(), Variant::from(number).try_into().map_err(failed)?);
+    }
+    dict.insert("degraded".into(), Variant::from(report.degraded).try_into().map_err(failed)?);
+    Ok(dict)
+}
+
+/// A descriptor among the options.
+fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
+    let Some(value) = options.get(name) else { return Ok(None) };
+    match &**value {
+        Variant::Fd(fd) => fd
+            .as_fd()
+            .try_clone_to_owned()
+            .map(Some)
+            .map_err(|cause| Error::Failed(format!("duplicate the descriptor of option {name:?}: {cause}"))),
+        other => Err(Error::InvalidArgument(format!(
+            "option {name:?} must be a file descriptor (h), not {}",
+            other.value_signature()
+        ))),
+    }
+}
+
+fn known_options(options: &Options, known: &[&str]) -> Result<(), Error> {
+    match options.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => {
+            let shown: String = unknown.chars().take(64).collect();
+            Err(Error::InvalidArgument(format!("option {shown:?} is not known")))
+        }
+        None => Ok(()),
+    }
+}
+
+impl Manager {
+    fn no_instance(pod: &str) -> Error {
+        let shown: String = pod.chars().take(64).collect();
+        Error::NoSuchInstance(format!("pod {shown:?} has no instance"))
+    }
+
+    /// The pod a caller names, or its own.
+    fn named(&self, caller: &Caller, pod_uid: &str) -> Result<PodUid, Error> {
+        if pod_uid.is_empty() {
+            return caller.only.clone().ok_or_else(|| Error::InvalidArgument("pod_uid is empty".into()));
+        }
+        let pod = PodUid::parse(pod_uid).map_err(|cause| Error::InvalidArgument(format!("pod_uid: {cause}")))?;
+        // What a caller may not see answers as what does not exist.
+        if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
+            Ok(pod)
+        } else {
+            Err(Self::no_instance(pod_uid))
+        }
+    }
+}
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Manager {
+    #[zbus(out_args("instance", "cgroup_path"))]
+    async fn register_instance(
+        &self,
+        pod_uid: &str,
+        cpuset: &str,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(OwnedObjectPath, String), Error> {
+        let caller = self.door.admit(&self.engine, connection, &header, Operation::Register).await?;
+        known_options(&options, &["anchor", "origin-cgroup"])?;
+        let anchor = descriptor(&options, "anchor")?;
+        let origin = match options.get("origin-cgroup").map(|value| &**value) {
+            None => None,
+            Some(_) if caller.process.is_some() => {
+                return Err(Error::NotPermitted("option \"origin-cgroup\" is for the system bus only".into()));
+            }
+            Some(Variant::Str(path)) => Some(CgroupPath::parse(path.as_str()).ok_or_else(|| {
+                Error::InvalidArgument("option \"origin-cgroup\" must be an absolute cgroup path".into())
+            })?),
+            Some(_) => return Err(Error::InvalidArgument("option \"origin-cgroup\" must be a string".into())),
+        };
+        let deadline = tokio::time::Instant::now() + PATIENCE;
+        let (pod, scope) = loop {
+            let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
+            let request = RegisterRequest {
+                claim: Claim { pod: pod_uid.to_owned(), cpuset: cpuset.to_owned() },
+                // Asked anew: a first attempt may have moved the caller.
+                caller: self.door.peer(&self.engine)?,
+                origin: origin.clone(),
+                anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
+            };
+            match self.engine.register(request).await {
+                Ok(done) => break done,
+                Err(refusal) if refusal.kind.may_pass() && tokio::time::Instant::now() < deadline => {
+                    tokio::time::sleep(RETRY).await;
+                }
+                Err(refusal) => {
+                    tracing::warn!("registration refused: {refusal}");
+                    return Err(refusal.into());
+                }
+            }
+        };
+        // The object must be there when the caller reads the answer.
+        self.exporter.sync(&self.engine.view()).await?;
+        Ok((object_path(&pod)?, scope.to_string()))
+    }
+
+    async fn deregister(
+        &self,
+        pod_uid: &str,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), Error> {
+        let caller = self.door.admit(&self.engine, connection, &header, Operation::Deregister).await?;
+        known_options(&options, &[])?;
+        let pod = self.named(&caller, pod_uid)?;
+        Ok(self.engine.deregister(pod).await?)
+    }
+
+    #[zbus(out_args("instances"))]
+    async fn list_instances(
+        &self,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vec<InstanceRow>, Error> {
+        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        let view = self.engine.view();
+        let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
+        seen.map(|instance| {
+            Ok((
+                instance.pod.to_string(),
+                instance.container.clone(),
+                object_path(&instance.pod)?,
+                instance.phase.state().to_owned(),
+                instance.exclusive.to_string(),
+            ))
+        })
+        .collect()
+    }
+
+    #[zbus(out_args("instance"))]
+    async fn get_instance(
+        &self,
+        pod_uid: &str,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<OwnedObjectPath, Error> {
+        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        object_path(&self.named(&caller, pod_uid)?)
+    }
+
+    #[zbus(name = "GetInstanceByPID", out_args("instance"))]
+    async fn get_instance_by_pid(
+        &self,
+        pid: u32,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<OwnedObjectPath, Error> {
+        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
+        let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
+        let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
+        let view = self.engine.view();
+        // The anchor, and what was exec'd into the container, are in the origin.
+        let pod = match Peer::of(cgroup) {
+            Peer::Instance(pod) => pod,
+            Peer::Container(path, container) if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) => {
+                container.pod
+            }
+            _ => return Err(none()),
+        };
+        if caller.sees(&pod) && view.instances.contains_key(&pod) { object_path(&pod) } else { Err(none()) }
+    }
+
+    #[zbus(out_args("report"))]
+    async fn reconcile(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Options, Error> {
+        self.door.admit(&self.engine, connection, &header, Operation::Reconcile).await?;
+        known_options(&options, &[])?;
+        report_dict(self.engine.reconcile().await?)
+    }
+
+    #[zbus(out_args("json"))]
+    async fn describe(
+        &self,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.door.admit(&self.engine, connection, &header, Operation::Describe).await?;
+        let description = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "node": &*self.engine.view() });
+        Ok(description.to_string())
+    }
+
+    async fn reload(
+        &self,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(), Error> {
+        self.door.admit(&self.engine, connection, &header, Operation::Reload).await?;
+        let settings = crate::config::load(std::path::Path::new("/"))
+            .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
+        Ok(self.engine.reload(settings).await?)
+    }
+
+    #[zbus(signal)]
+    pub(super) async fn instance_new(
+        emitter: &SignalEmitter<'_>,
+        pod_uid: &str,
+        instance: ObjectPath<'_>,
+    ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    pub(super) async fn instance_removed(
+        emitter: &SignalEmitter<'_>,
+        pod_uid: &str,
+        instance: ObjectPath<'_>,
+    ) -> zbus::Result<()>;
+}

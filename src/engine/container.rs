@@ -1,0 +1,224 @@
+//! Who a process is, by its cgroup, and what a container looks like before it is an instance.
+
+use std::fs;
+use std::os::fd::{AsFd, OwnedFd};
+
+use super::System;
+use super::observe::{numbers, optional};
+use crate::cgroup::{CgroupError, CgroupPath, File};
+use crate::cpuset::CpuSet;
+use crate::kubelet::{ContainerCgroup, PodUid};
+use crate::plan::Record;
+use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
+use crate::proc::{ProcError, TaskId, pid_of_pidfd};
+
+/// Who a process is, by where the kernel says it runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Peer {
+    /// It is in a container's own cgroup.
+    Container(CgroupPath, ContainerCgroup),
+    /// It is in one of our scopes.
+    Instance(PodUid),
+    /// It is neither.
+    Other(CgroupPath),
+}
+
+impl Peer {
+    /// Tell by the cgroup's path.
+    pub fn of(cgroup: CgroupPath) -> Self {
+        let ours = cgroup.as_str().strip_prefix("/stelia.slice/").and_then(|rest| rest.split('/').next());
+        if let Some(pod) = ours.and_then(PodUid::from_scope) {
+            return Self::Instance(pod);
+        }
+        match ContainerCgroup::parse(cgroup.as_str()) {
+            Some(container) => Self::Container(cgroup, container),
+            None => Self::Other(cgroup),
+        }
+    }
+
+    /// The pod it belongs to.
+    pub fn pod(&self) -> Option<&PodUid> {
+        match self {
+            Self::Container(_, container) => Some(&container.pod),
+            Self::Instance(pod) => Some(pod),
+            Self::Other(_) => None,
+        }
+    }
+}
+
+/// A call of RegisterInstance, with what the door knows of the caller.
+#[derive(Debug)]
+pub struct RegisterRequest {
+    /// The caller's words.
+    pub claim: Claim,
+    /// The caller, where it is one of the containers' processes (runner socket).
+    pub caller: Option<(i32, Peer)>,
+    /// The container's cgroup as an administrator named it (system bus).
+    pub origin: Option<CgroupPath>,
+    /// The anchor's pidfd.
+    pub anchor: Option<OwnedFd>,
+}
+
+fn failed(error: CgroupError) -> Refusal {
+    Kind::Failed.because(error.to_string())
+}
+
+/// A pidfd's process, sure to be that process: its identity is read twice around the question whether it lives.
+pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, ProcError> {
+    let pid = pid_of_pidfd(fd.as_fd())?;
+    let task = system.procs.identify(pid)?;
+    // The number could have been reused between the two reads; as long as the pidfd still names it, it was not.
+    pid_of_pidfd(fd.as_fd())?;
+    Ok(task)
+}
+
+/// The container a registration is about.
+///
+/// # Errors
+/// The caller is no container, or the words pick none or more than one.
+pub(super) fn find_origin(
+    system: &System,
+    request: &RegisterRequest,
+    claim: &CheckedClaim,
+) -> Result<(CgroupPath, ContainerCgroup), Refusal> {
+    if let Some((pid, peer)) = &request.caller {
+        return match peer {
+            Peer::Container(path, container) => Ok((path.clone(), container.clone())),
+            _ => Err(Kind::NotPermitted.because(format!("process {pid} is in no container's cgroup below kubepods"))),
+        };
+    }
+    if let Some(path) = &request.origin {
+        let container = ContainerCgroup::parse(path.as_str()).ok_or_else(|| {
+            Kind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
+        })?;
+        if !system.cgroups.exists(path) {
+            return Err(Kind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
+        }
+        return Ok((path.clone(), container));
+    }
+    let Some(pod) = &claim.pod else {
+        return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
+    };
+    let mut found = containers(system, pod)?;
+    if found.is_empty() {
+        return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
+    }
+    if let Some(cpus) = &claim.cpuset {
+        found.retain(|(path, _)| {
+            system.cgroups.read(path, File::Cpus).is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
+        });
+        if found.is_empty() {
+            return Err(Kind::CpusetMismatch.because(format!("no container of pod {pod} has the CPUs {cpus}")));
+        }
+    }
+    match (found.pop(), found.is_empty()) {
+        (Some(only), true) => Ok(only),
+        _ => Err(Kind::AmbiguousContainer.because(format!(
+            "more than one container of pod {pod} fits: give the cpuset, or option \"origin-cgroup\""
+        ))),
+    }
+}
+
+fn containers(system: &System, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, Refusal> {
+    let mut found = Vec::new();
+    let roots = ["/kubepods.slice", "/kubepods"];
+    let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
+    // kubepods / (QoS class) / pod / container
+    for _ in 0..3 {
+        let mut next = Vec::new();
+        for parent in levels {
+            if !system.cgroups.exists(&parent) {
+                continue;
+            }
+            for name in system.cgroups.children(&parent).map_err(failed)? {
+                let child = parent.child(&name);
+                match ContainerCgroup::parse(child.as_str()) {
+                    Some(container) if container.pod == *pod => found.push((child, container)),
+                    _ => next.push(child),
+                }
+            }
+        }
+        levels = next;
+    }
+    Ok(found)
+}
+
+/// Look at the container.
+///
+/// # Errors
+/// Its cgroup or processes cannot be read, or the anchor is no process.
+pub(super) fn candidate(
+    system: &System,
+    request: &RegisterRequest,
+    origin: CgroupPath,
+    container: ContainerCgroup,
+) -> Result<Candidate, Refusal> {
+    let cgroups = &*system.cgroups;
+    let anchor = match &request.anchor {
+        None => None,
+        Some(fd) => {
+            let bad = |cause: ProcError| Kind::NoAnchor.because(format!("anchor: {cause}"));
+            let task = identify_pidfd(system, fd).map_err(bad)?;
+            Some((task, system.procs.cgroup(task.id).map_err(bad)?))
+        }
+    };
+    let cpus = cgroups.read(&origin, File::Cpus).map_err(failed)?;
+    let cpus = cpus.parse().map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
+    let mut processes = Vec::new();
+    for pid in numbers(&cgroups.read(&origin, File::Procs).map_err(failed)?) {
+        // A process that ends while it is looked at is none to move.
+        if let Ok(ns) = system.procs.numbers(pid) {
+            processes.push((pid, ns));
+        }
+    }
+    let mut populated_children = Vec::new();
+    for name in cgroups.children(&origin).map_err(failed)? {
+        let events = optional(cgroups.read(&origin.child(&name), File::Events)).map_err(failed)?;
+        if events.is_some_and(|text| text.lines().any(|line| line == "populated 1")) {
+            populated_children.push(name);
+        }
+    }
+    let mems = optional(cgroups.read(&origin, File::Mems)).map_err(failed)?.unwrap_or_default();
+    let annotated_name = annotated_name(system, &container.container_id);
+    let caller = request.caller.as_ref().map(|(pid, _)| *pid);
+    Ok(Candidate { origin, container, cpus, mems, processes, populated_children, annotated_name, anchor, caller })
+}
+
+/// The container's name by the runtime's own configuration file: containerd's, any namespace, or CRI-O's.
+fn annotated_name(system: &System, id: &str) -> Option<String> {
+    let tasks = system.run.join("containerd/io.containerd.runtime.v2.task");
+    let mut files: Vec<_> = fs::read_dir(tasks)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|namespace| namespace.path().join(id).join("config.json"))
+        .collect();
+    files.push(system.run.join("containers/storage/overlay-containers").join(id).join("userdata/config.json"));
+    let name = |text: String| -> Option<String> {
+        let config: serde_json::Value = serde_json::from_str(&text).ok()?;
+        let annotations = config.get("annotations")?;
+        let keys = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
+        keys.iter().find_map(|key| annotations.get(*key)?.as_str().map(str::to_owned))
+    };
+    files.into_iter().find_map(|path| fs::read_to_string(path).ok().and_then(name))
+}
+
+/// Whether a record is of this very container.
+pub(super) fn is_same(record: &Record, origin: &CgroupPath) -> bool {
+    record.origin == *origin
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_who_its_cgroup_says() {
+        let of = |path: &str| Peer::of(CgroupPath::parse(path).unwrap());
+        let uid = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+        let scope = format!("/stelia.slice/stelia-instance-{uid}.scope/instance/float");
+        assert_eq!(of(&scope).pod().unwrap().as_str(), uid);
+        assert!(matches!(of("/system.slice/x.service"), Peer::Other(_)));
+        assert!(matches!(of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")), Peer::Other(_)));
+    }
+}

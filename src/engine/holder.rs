@@ -1,0 +1,52 @@
+//! The holder: a process of ours that keeps a new scope alive until the container's processes are in it.
+//!
+//! systemd starts a scope only round a process and ends it when it is empty. Starting it round a process of the
+//! container would leave, when the daemon dies before it recorded anything, a scope that nobody can explain. The holder
+//! reads its standard input, a pipe from the daemon: when the daemon dies the holder ends, and with it a scope in which
+//! nothing else is.
+
+use std::io::{self, Read};
+use std::process::{Child, Command, Stdio};
+
+/// The argument that makes the daemon's binary a holder.
+pub const ARGUMENT: &str = "--hold-scope";
+
+/// A running holder; it ends when this is dropped.
+#[derive(Debug)]
+pub struct Holder(Child);
+
+impl Holder {
+    /// Start one.
+    ///
+    /// # Errors
+    /// The process cannot be started.
+    pub fn start() -> io::Result<Self> {
+        let child = Command::new("/proc/self/exe")
+            .arg(ARGUMENT)
+            .env_clear()
+            .current_dir("/")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()?;
+        Ok(Self(child))
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.0.id()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It can only have ended already; the wait is for a process that was just killed.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Be a holder: wait for the end of standard input.
+pub fn hold() {
+    let _ = io::stdin().read_to_end(&mut Vec::new());
+}

@@ -1,0 +1,19 @@
+//! observe → plan → apply: the one task that owns the state and changes the system.
+//!
+//! Every trigger (a D-Bus call, a kubelet file, a scope that emptied, the audit timer, start-up) ends in the same pass.
+
+mod apply;
+mod container;
+pub mod holder;
+mod lifecycle;
+mod observe;
+mod system;
+mod task;
+mod view;
+mod watch;
+
+pub use container::{Peer, RegisterRequest};
+pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
+pub use system::System;
+pub use task::{Engine, Handle, Report};
+pub use view::{InstanceView, View};

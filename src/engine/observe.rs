@@ -1,0 +1,161 @@
+//! Reading the system into a [`Snapshot`]. Reads only.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use super::System;
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use crate::cpuset::CpuSet;
+use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::record::RecordError;
+use crate::plan::{Inner, Instance, Leaf, Record, Snapshot, VcpuNow};
+
+/// kubelet's state, or why it cannot be used.
+pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
+    let path = root.join(CPU_MANAGER_STATE);
+    let bytes = fs::read(&path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
+    let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
+    if state.policy != "static" {
+        return Err(format!("{}: CPU manager policy is {:?}, not \"static\"", path.display(), state.policy));
+    }
+    Ok(state)
+}
+
+/// The whole picture.
+///
+/// # Errors
+/// `stelia.slice` exists and cannot be listed. A single instance that cannot be read is in
+/// [`Snapshot::unreadable`].
+pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> Result<Snapshot, CgroupError> {
+    let cgroups = &*system.cgroups;
+    let slice = CgroupPath::slice();
+    let mut snapshot = Snapshot {
+        pool: kubelet.as_ref().map(CpuManagerState::shared_pool).map_err(Clone::clone),
+        slice_exclusive: None,
+        instances: Vec::new(),
+        unreadable: Vec::new(),
+    };
+    if !cgroups.exists(&slice) {
+        return Ok(snapshot);
+    }
+    snapshot.slice_exclusive = optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text));
+    for name in cgroups.children(&slice)? {
+        let Some(pod) = PodUid::from_scope(&name) else { continue };
+        let scope = slice.child(&name);
+        let attributes = match cgroups.attributes(&scope) {
+            Ok(attributes) => attributes,
+            Err(error) if error.is_gone() => continue,
+            Err(error) => {
+                snapshot.unreadable.push((name, error.to_string()));
+                continue;
+            }
+        };
+        let record = match Record::parse(&attributes) {
+            Ok(record) if record.pod == pod => record,
+            Ok(record) => {
+                snapshot.unreadable.push((name, format!("the scope's record is of pod {}", record.pod)));
+                continue;
+            }
+            Err(error) => {
+                // A scope without a record is one that is being made, or whose maker died: its holder has ended with
+                // the maker, so systemd removes it. Nothing of a container is in it.
+                if error != RecordError::Absent {
+                    snapshot.unreadable.push((name, error.to_string()));
+                }
+                continue;
+            }
+        };
+        match instance(system, record, scope) {
+            Ok(instance) => snapshot.instances.push(instance),
+            Err(error) if error.is_gone() => {}
+            Err(error) => snapshot.unreadable.push((name, error.to_string())),
+        }
+    }
+    Ok(snapshot)
+}
+
+fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instance, CgroupError> {
+    let cgroups = &*system.cgroups;
+    let inner_path = scope.child("instance");
+    let inner = if cgroups.exists(&inner_path) { Some(inner(cgroups, &inner_path)?) } else { None };
+    let origin_procs = optional(cgroups.read(&record.origin, File::Procs))?.map(|text| numbers(&text));
+    let vcpus = record
+        .vcpus
+        .iter()
+        .map(|thread| {
+            let same = system.procs.identify(thread.task.id).is_ok_and(|task| task == thread.task);
+            let now = || {
+                let cgroup = system.procs.cgroup(thread.task.id).ok()?;
+                Some(VcpuNow { cgroup, affinity: system.procs.affinity(thread.task.id).ok()? })
+            };
+            if same { now() } else { None }
+        })
+        .collect();
+    Ok(Instance {
+        populated: cgroups.read(&scope, File::Events)?.lines().any(|line| line == "populated 1"),
+        scope_procs: numbers(&cgroups.read(&scope, File::Procs)?),
+        scope_controllers: words(&cgroups.read(&scope, File::SubtreeControl)?),
+        scope_exclusive: set(cgroups, &scope, File::CpusExclusive)?,
+        inner,
+        origin_procs,
+        anchor_lives: system.procs.identify(record.anchor.id).is_ok_and(|task| task == record.anchor),
+        vcpus,
+        record,
+        scope,
+    })
+}
+
+fn inner(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<Inner, CgroupError> {
+    let leaf = |name: &str| -> Result<Option<Leaf>, CgroupError> {
+        let path = path.child(name);
+        if !cgroups.exists(&path) {
+            return Ok(None);
+        }
+        let threaded = cgroups.read(&path, File::Type)? == "threaded";
+        Ok(Some(Leaf {
+            threaded,
+            cpus: set(cgroups, &path, File::Cpus)?,
+            exclusive: set(cgroups, &path, File::CpusExclusive)?,
+            partition: optional(cgroups.read(&path, File::Partition))?.unwrap_or_default(),
+            // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
+            threads: if threaded { numbers(&cgroups.read(&path, File::Threads)?) } else { Vec::new() },
+        }))
+    };
+    Ok(Inner {
+        controllers: words(&cgroups.read(path, File::SubtreeControl)?),
+        exclusive: set(cgroups, path, File::CpusExclusive)?,
+        mems: optional(cgroups.read(path, File::Mems))?.unwrap_or_default(),
+        procs: numbers(&cgroups.read(path, File::Procs)?),
+        float: leaf("float")?,
+        vcpu: leaf("vcpu")?,
+    })
+}
+
+/// A file that may be absent: the controller is not enabled, or the kernel has no such file.
+pub(super) fn optional(result: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
+    match result {
+        Ok(text) => Ok(Some(text)),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
+    Ok(optional(cgroups.read(cgroup, file))?.map(|text| cpus(&text)).unwrap_or_default())
+}
+
+/// The kernel's own text: what does not parse is no set we wrote, and differs from any we want.
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap_or_default()
+}
+
+/// Process or thread ids, one a line; 0 (a task outside our PID namespace) is left out.
+pub(super) fn numbers(text: &str) -> Vec<i32> {
+    text.lines().filter_map(|line| line.parse().ok()).filter(|number| *number > 0).collect()
+}
+
+fn words(text: &str) -> BTreeSet<String> {
+    text.split_whitespace().map(str::to_owned).collect()
+}

@@ -1,0 +1,40 @@
+//! The seams behind which the system stands, gathered.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use crate::cgroup::{Cgroups, KernelCgroups};
+use crate::proc::{KernelProcs, Procs};
+use crate::systemd::Systemd;
+
+/// Everything the engine touches outside itself.
+#[derive(Clone)]
+pub struct System {
+    /// cgroup v2.
+    pub cgroups: Arc<dyn Cgroups>,
+    /// Processes.
+    pub procs: Arc<dyn Procs>,
+    /// systemd.
+    pub systemd: Arc<dyn Systemd>,
+    /// Where the cgroup hierarchy is mounted; for inotify watches.
+    pub cgroup_root: PathBuf,
+    /// `/sys`: CPU topology.
+    pub sys: PathBuf,
+    /// `/run`: the runtimes' container configurations.
+    pub run: PathBuf,
+}
+
+impl System {
+    /// The real system.
+    pub fn kernel(systemd: Arc<dyn Systemd>) -> Self {
+        let cgroup_root = PathBuf::from("/sys/fs/cgroup");
+        Self {
+            cgroups: Arc::new(KernelCgroups::new(&cgroup_root)),
+            procs: Arc::new(KernelProcs::new("/proc")),
+            systemd,
+            cgroup_root,
+            sys: "/sys".into(),
+            run: "/run".into(),
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! Pod UIDs and the cgroups kubelet and the container runtimes name after them.
+
+use std::fmt;
+
+/// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodUid(String);
+
+/// The text is no pod UID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no pod UID (a dashed UUID, or 32 hex digits for a static pod)")]
+pub struct BadPodUid(pub String);
+
+impl PodUid {
+    /// Accept a UID as kubelet writes it.
+    ///
+    /// # Errors
+    /// [`BadPodUid`] with the first 64 characters of the text.
+    pub fn parse(text: &str) -> Result<Self, BadPodUid> {
+        let bytes = text.as_bytes();
+        let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let good = match bytes.len() {
+            32 => bytes.iter().all(hex),
+            36 => bytes.iter().enumerate().all(|(index, byte)| match index {
+                8 | 13 | 18 | 23 => *byte == b'-',
+                _ => hex(byte),
+            }),
+            _ => false,
+        };
+        if good { Ok(Self(text.to_owned())) } else { Err(BadPodUid(text.chars().take(64).collect())) }
+    }
+
+    /// As kubelet writes it in its checkpoints.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The scope that holds the pod's instance.
+    pub fn scope(&self) -> String {
+        format!("stelia-instance-{}.scope", self.0)
+    }
+
+    /// The UID a scope's name carries.
+    pub fn from_scope(unit: &str) -> Option<Self> {
+        Self::parse(unit.strip_prefix("stelia-instance-")?.strip_suffix(".scope")?).ok()
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl serde::Serialize for PodUid {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// A container's cgroup below kubepods, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerCgroup {
+    /// The pod.
+    pub pod: PodUid,
+    /// The runtime's id of the container.
+    pub container_id: String,
+}
+
+impl ContainerCgroup {
+    /// Take apart a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
+    /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver).
+    ///
+    /// The path must be exactly the container's own cgroup, nothing below it.
+    pub fn parse(path: &str) -> Option<Self> {
+        let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let (top, pod, container) = match parts.as_slice() {
+            [top, pod, container] => (*top, *pod, *container),
+            [top, qos, pod, container] if is_qos(top, qos) => (*top, *pod, *container),
+            _ => return None,
+        };
+        let (pod, container_id) = match top {
+            "kubepods.slice" => {
+                let pod = pod.strip_suffix(".slice")?;
+                let uid = ["kubepods-pod", "kubepods-burstable-pod", "kubepods-besteffort-pod"]
+                    .iter()
+                    .find_map(|prefix| pod.strip_prefix(prefix))?;
+                let container = container.strip_suffix(".scope")?;
+                let id = ["cri-containerd-", "crio-"].iter().find_map(|prefix| container.strip_prefix(prefix))?;
+                // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
+                (uid.replace('_', "-"), id)
+            }
+            "kubepods" => (pod.strip_prefix("pod")?.to_owned(), container),
+            _ => return None,
+        };
+        let id_is_plain = (1..=128).contains(&container_id.len())
+            && container_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        let pod = PodUid::parse(&pod).ok()?;
+        id_is_plain.then(|| Self { pod, container_id: container_id.to_owned() })
+    }
+}
+
+fn is_qos(top: &str, name: &str) -> bool {
+    match top {
+        "kubepods.slice" => matches!(name, "kubepods-burstable.slice" | "kubepods-besteffort.slice"),
+        "kubepods" => matches!(name, "burstable" | "besteffort"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+
+    #[rstest]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-50ab.scope")]
+    #[case("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope")]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
+    #[case("/kubepods/besteffort/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
+    fn every_drivers_name_gives_pod_and_container(#[case] path: &str) {
+        let cgroup = ContainerCgroup::parse(path).unwrap();
+        assert_eq!((cgroup.pod.as_str(), cgroup.container_id.as_str()), (UID, "50ab"));
+    }
+
+    #[rstest]
+    #[case("/")]
+    #[case("/system.slice/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/below")]
+    #[case("/kubepods.slice/kubepods-pod..slice/cri-containerd-a.scope")]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/..")]
+    fn anything_else_is_no_container(#[case] path: &str) {
+        assert_eq!(ContainerCgroup::parse(path), None);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("../../etc")]
+    #[case("b9e4f71c/64a5-4f8d-8574-41363cbaf8e5")]
+    #[case("B9E4F71C-64a5-4f8d-8574-41363cbaf8e5")]
+    fn what_is_no_uid_never_becomes_one(#[case] text: &str) {
+        assert!(PodUid::parse(text).is_err());
+    }
+
+    #[test]
+    fn a_scopes_name_gives_the_uid_back() {
+        let uid = PodUid::parse(UID).unwrap();
+        assert_eq!(PodUid::from_scope(&uid.scope()), Some(uid));
+    }
+}

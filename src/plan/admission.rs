@@ -1,0 +1,241 @@
+//! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
+
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use crate::plan::{Phase, Record};
+use crate::proc::TaskId;
+
+/// Why a call is refused. Each text stands alone; the D-Bus error has the variant's name.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{text}")]
+pub struct Refusal {
+    /// Which error.
+    pub kind: Kind,
+    /// What was wrong, for a reader who sees nothing else.
+    pub text: String,
+}
+
+/// The refusals of the D-Bus contract.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[allow(missing_docs)] // Each is documented as the D-Bus error of the same name.
+pub enum Kind {
+    InvalidArgument,
+    NoSuchPod,
+    NoSuchInstance,
+    InstanceExists,
+    NoAnchor,
+    AmbiguousContainer,
+    NotGuaranteed,
+    CpusetMismatch,
+    CpusetConflict,
+    SharedPidNamespace,
+    ForeignProcess,
+    KubeletStateUnusable,
+    Busy,
+    NotPermitted,
+    Failed,
+}
+
+impl Kind {
+    /// A refusal of this kind.
+    pub fn because(self, text: impl Into<String>) -> Refusal {
+        Refusal { kind: self, text: text.into() }
+    }
+
+    /// Whether waiting may help: kubelet's second write may be milliseconds away, an old scope may be emptying.
+    pub fn may_pass(self) -> bool {
+        matches!(self, Self::NotGuaranteed | Self::CpusetMismatch | Self::KubeletStateUnusable | Self::InstanceExists)
+    }
+}
+
+/// What the caller says; empty strings say nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The pod's UID.
+    pub pod: String,
+    /// The CPUs.
+    pub cpuset: String,
+}
+
+/// A claim whose words parse.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct CheckedClaim {
+    /// The pod.
+    pub pod: Option<PodUid>,
+    /// The CPUs.
+    pub cpuset: Option<CpuSet>,
+}
+
+impl Claim {
+    /// Parse the caller's words.
+    ///
+    /// # Errors
+    /// `InvalidArgument`.
+    pub fn check(&self) -> Result<CheckedClaim, Refusal> {
+        let invalid = |cause: String| Kind::InvalidArgument.because(cause);
+        let pod = match self.pod.as_str() {
+            "" => None,
+            text => Some(PodUid::parse(text).map_err(|cause| invalid(format!("pod_uid: {cause}")))?),
+        };
+        let cpuset = match self.cpuset.as_str() {
+            "" => None,
+            text => Some(text.parse().map_err(|cause| invalid(format!("cpuset: {cause}")))?),
+        };
+        Ok(CheckedClaim { pod, cpuset })
+    }
+}
+
+/// A container as found, before it is an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    /// Its cgroup.
+    pub origin: CgroupPath,
+    /// The cgroup's name taken apart.
+    pub container: ContainerCgroup,
+    /// The origin's `cpuset.cpus`.
+    pub cpus: CpuSet,
+    /// The origin's `cpuset.mems`, as text.
+    pub mems: String,
+    /// Its processes, each with its number in every PID namespace.
+    pub processes: Vec<(i32, Vec<i32>)>,
+    /// Names of cgroups below the origin that hold processes.
+    pub populated_children: Vec<String>,
+    /// The container's name by the runtime's annotations, where one was found.
+    pub annotated_name: Option<String>,
+    /// The anchor handed over and the cgroup it is in.
+    pub anchor: Option<(TaskId, CgroupPath)>,
+    /// The process that asks, when it is one of the container's.
+    pub caller: Option<i32>,
+}
+
+/// Decide. The record has phase `registered` and no time yet.
+///
+/// # Errors
+/// The [`Refusal`] that says what is wrong.
+pub fn admit(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    kubelet: &Result<CpuManagerState, String>,
+    others: &[&Record],
+) -> Result<Record, Refusal> {
+    let pod = &candidate.container.pod;
+    if let Some(claimed) = &claim.pod
+        && claimed != pod
+    {
+        return Err(Kind::NotPermitted.because(format!("the caller's pod is {pod}, not {claimed}")));
+    }
+    if let Some(other) = others.iter().find(|other| other.pod == *pod) {
+        let text = format!("pod {pod} has an instance already, of the container in {}", other.origin);
+        return Err(Kind::InstanceExists.because(text));
+    }
+    let anchor = admit_anchor(candidate)?;
+    admit_processes(candidate)?;
+    let kubelet = kubelet
+        .as_ref()
+        .map_err(|reason| Kind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}")))?;
+    let (container, cpus) = find_entry(candidate, kubelet)?;
+    if let Some(claimed) = &claim.cpuset
+        && *claimed != cpus
+    {
+        let text = format!("kubelet gave container {container} of pod {pod} the CPUs {cpus}, not {claimed}");
+        return Err(Kind::CpusetMismatch.because(text));
+    }
+    for other in others {
+        let shared = other.exclusive.intersection(&cpus);
+        if !shared.is_empty() {
+            let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
+            return Err(Kind::CpusetConflict.because(text));
+        }
+    }
+    if kubelet.shared_pool().difference(&cpus).is_empty() {
+        return Err(Kind::KubeletStateUnusable.because("kubelet's shared pool is empty: there is nowhere to float"));
+    }
+    Ok(Record {
+        pod: pod.clone(),
+        container,
+        origin: candidate.origin.clone(),
+        anchor,
+        exclusive: cpus,
+        mems: candidate.mems.clone(),
+        phase: Phase::Registered,
+        vcpus: Vec::new(),
+        registered_us: 0,
+        isolated_us: 0,
+    })
+}
+
+fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
+    let Some((anchor, cgroup)) = &candidate.anchor else {
+        let text = "no anchor: option \"anchor\" must be the pidfd of a process that stays in the container's cgroup";
+        return Err(Kind::NoAnchor.because(text));
+    };
+    if *cgroup != candidate.origin {
+        let text = format!("the anchor (process {}) is in {cgroup}, not in {}", anchor.id, candidate.origin);
+        return Err(Kind::NoAnchor.because(text));
+    }
+    if candidate.caller == Some(anchor.id) {
+        return Err(Kind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved"));
+    }
+    Ok(*anchor)
+}
+
+fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
+    if let Some(child) = candidate.populated_children.first() {
+        let text = format!("{} has processes in a cgroup below it ({child}): not supported", candidate.origin);
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    // Private PID namespace: its first process is one of the container's own, and only one.
+    let first = |numbers: &&Vec<i32>| numbers.len() >= 2 && numbers.last() == Some(&1);
+    let firsts = candidate.processes.iter().map(|(_, numbers)| numbers).filter(first).count();
+    if firsts != 1 {
+        let text = format!(
+            "container {} of pod {} has no PID namespace of its own (hostPID or shareProcessNamespace?): {firsts} of \
+             its {} processes are the first of one",
+            candidate.container.container_id,
+            candidate.container.pod,
+            candidate.processes.len()
+        );
+        return Err(Kind::SharedPidNamespace.because(text));
+    }
+    Ok(())
+}
+
+/// The one entry of the pod that is this container's: by the CPUs the container has, then by the runtime's name for it.
+fn find_entry(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Refusal> {
+    let pod = &candidate.container.pod;
+    let Some(entries) = kubelet.entries.get(pod) else {
+        let text = format!(
+            "kubelet gave pod {pod} no exclusive CPUs (CPU manager policy {}; it must be a Guaranteed pod with whole CPUs)",
+            kubelet.policy
+        );
+        return Err(Kind::NotGuaranteed.because(text));
+    };
+    let fits: Vec<(&String, &CpuSet)> = entries.iter().filter(|(_, cpus)| **cpus == candidate.cpus).collect();
+    match fits.as_slice() {
+        [] => {
+            let known: Vec<String> = entries.iter().map(|(name, cpus)| format!("{name}: {cpus}")).collect();
+            let text = format!(
+                "{} has cpuset.cpus {:?}, which is no entry of pod {pod} in kubelet's state ({})",
+                candidate.origin,
+                candidate.cpus.to_string(),
+                known.join("; ")
+            );
+            Err(Kind::CpusetMismatch.because(text))
+        }
+        [(name, cpus)] => Ok(((*name).clone(), (*cpus).clone())),
+        several => several
+            .iter()
+            .find(|(name, _)| Some(*name) == candidate.annotated_name.as_ref())
+            .map(|(name, cpus)| ((*name).clone(), (*cpus).clone()))
+            .ok_or_else(|| {
+                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
+                let text = format!("containers {} of pod {pod} have the same CPUs {}", names.join(", "), candidate.cpus);
+                Kind::AmbiguousContainer.because(text)
+            }),
+    }
+}
+
+#[cfg(test)]
+#[path = "admission_tests.rs"]
+mod tests;

@@ -1,0 +1,248 @@
+//! What is known of an instance across restarts: the `user.stelia.*` attributes of its scope's directory.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+use crate::kubelet::PodUid;
+use crate::proc::TaskId;
+
+/// Version of the attributes' meaning. A scope with another one is left alone.
+pub const SCHEMA: &str = "1";
+/// The attribute that says the others are whole: written last.
+pub const SCHEMA_ATTRIBUTE: &str = "schema";
+/// Attribute of [`Record::phase`].
+pub const PHASE_ATTRIBUTE: &str = "phase";
+/// Attribute of [`Record::vcpus`].
+pub const VCPUS_ATTRIBUTE: &str = "vcpus";
+/// Attribute of [`Record::isolated_us`].
+pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
+
+/// Where an instance is in its life. The names are those of the D-Bus property `State`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The scope exists; the container's processes are being moved to float.
+    Registered,
+    /// Everything but the anchor is in float.
+    Floating,
+    /// vCPU threads are handed over: they are being moved, pinned and isolated. On D-Bus this is still `floating`.
+    Attaching,
+    /// Every vCPU thread is alone on its CPU in an isolated partition, as read back from the kernel.
+    Isolated,
+    /// Everything is being given back.
+    Leaving,
+}
+
+impl Phase {
+    /// The attribute's text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Floating => "floating",
+            Self::Attaching => "attaching",
+            Self::Isolated => "isolated",
+            Self::Leaving => "leaving",
+        }
+    }
+
+    /// The D-Bus property's text.
+    pub fn state(self) -> &'static str {
+        if self == Self::Attaching { Self::Floating.name() } else { self.name() }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [Self::Registered, Self::Floating, Self::Attaching, Self::Isolated, Self::Leaving]
+            .into_iter()
+            .find(|phase| phase.name() == text)
+    }
+
+    /// Whether the vCPU threads belong in `vcpu/`.
+    pub fn has_vcpus(self) -> bool {
+        matches!(self, Self::Attaching | Self::Isolated)
+    }
+}
+
+/// A vCPU thread and its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct VcpuThread {
+    /// vCPU index.
+    pub index: u32,
+    /// The thread on the host.
+    pub task: TaskId,
+    /// The CPU it is pinned to.
+    pub cpu: u32,
+}
+
+impl fmt::Display for VcpuThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:{}", self.index, self.task.id, self.task.start, self.cpu)
+    }
+}
+
+/// An instance as recorded.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Record {
+    /// The pod.
+    pub pod: PodUid,
+    /// The container's name in kubelet's state.
+    pub container: String,
+    /// The container's own cgroup below kubepods.
+    pub origin: CgroupPath,
+    /// The placeholder that stays in the origin.
+    pub anchor: TaskId,
+    /// The CPUs kubelet gave the container.
+    pub exclusive: CpuSet,
+    /// The origin's `cpuset.mems` text; empty = not restricted.
+    pub mems: String,
+    /// Where the instance is in its life.
+    pub phase: Phase,
+    /// The vCPU threads handed over; empty before AttachVcpus.
+    pub vcpus: Vec<VcpuThread>,
+    /// Microseconds since the epoch.
+    pub registered_us: u64,
+    /// Microseconds since the epoch; 0 before isolation.
+    pub isolated_us: u64,
+}
+
+/// A scope's attributes cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// No schema attribute: registration did not get far enough to record anything.
+    #[error("the scope has no record")]
+    Absent,
+    /// Written by another version.
+    #[error("the scope's record has schema {0:?}, not {SCHEMA}: left alone")]
+    Schema(String),
+    /// An attribute is missing or does not parse.
+    #[error("attribute user.stelia.{0} of the scope is missing or does not parse")]
+    Attribute(&'static str),
+}
+
+fn task(text: &str) -> Option<TaskId> {
+    let (id, start) = text.split_once(':')?;
+    Some(TaskId { id: id.parse().ok()?, start: start.parse().ok()? })
+}
+
+fn vcpu(text: &str) -> Option<VcpuThread> {
+    let mut parts = text.split(':');
+    let mut next = || parts.next();
+    let (index, id, start, cpu) = (next()?, next()?, next()?, next()?);
+    let task = TaskId { id: id.parse().ok()?, start: start.parse().ok()? };
+    let thread = VcpuThread { index: index.parse().ok()?, task, cpu: cpu.parse().ok()? };
+    parts.next().is_none().then_some(thread)
+}
+
+/// The text of [`VCPUS_ATTRIBUTE`].
+pub fn vcpus_text(vcpus: &[VcpuThread]) -> String {
+    vcpus.iter().map(VcpuThread::to_string).collect::<Vec<_>>().join(",")
+}
+
+impl Record {
+    /// The attributes in the order they must be written: the schema, which makes the rest valid, comes last.
+    pub fn attributes(&self) -> Vec<(&'static str, String)> {
+        vec![
+            ("pod-uid", self.pod.to_string()),
+            ("container", self.container.clone()),
+            ("origin", self.origin.to_string()),
+            ("anchor", format!("{}:{}", self.anchor.id, self.anchor.start)),
+            ("exclusive-cpus", self.exclusive.to_string()),
+            ("mems", self.mems.clone()),
+            (VCPUS_ATTRIBUTE, vcpus_text(&self.vcpus)),
+            ("registered-us", self.registered_us.to_string()),
+            (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
+            (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
+            (SCHEMA_ATTRIBUTE, SCHEMA.to_owned()),
+        ]
+    }
+
+    /// Read the attributes back.
+    ///
+    /// # Errors
+    /// [`RecordError`]; nothing of a record in doubt is used.
+    pub fn parse(attributes: &BTreeMap<String, String>) -> Result<Self, RecordError> {
+        match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
+            None => return Err(RecordError::Absent),
+            Some(SCHEMA) => {}
+            Some(other) => return Err(RecordError::Schema(other.chars().take(32).collect())),
+        }
+        fn field<T>(
+            attributes: &BTreeMap<String, String>,
+            name: &'static str,
+            parse: impl FnOnce(&str) -> Option<T>,
+        ) -> Result<T, RecordError> {
+            attributes.get(name).and_then(|text| parse(text)).ok_or(RecordError::Attribute(name))
+        }
+        let vcpus = |text: &str| -> Option<Vec<VcpuThread>> {
+            if text.is_empty() { Some(Vec::new()) } else { text.split(',').map(vcpu).collect() }
+        };
+        Ok(Self {
+            pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
+            container: field(attributes, "container", |text| Some(text.to_owned()))?,
+            origin: field(attributes, "origin", CgroupPath::parse)?,
+            anchor: field(attributes, "anchor", task)?,
+            exclusive: field(attributes, "exclusive-cpus", |text| text.parse().ok())?,
+            mems: field(attributes, "mems", |text| Some(text.to_owned()))?,
+            vcpus: field(attributes, VCPUS_ATTRIBUTE, vcpus)?,
+            registered_us: field(attributes, "registered-us", |text| text.parse().ok())?,
+            isolated_us: field(attributes, ISOLATED_ATTRIBUTE, |text| text.parse().ok())?,
+            phase: field(attributes, PHASE_ATTRIBUTE, Phase::parse)?,
+        })
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    pub(crate) fn record() -> Record {
+        Record {
+            pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
+            container: "instance".into(),
+            origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
+            anchor: TaskId { id: 40, start: 400 },
+            exclusive: "2-3".parse().unwrap(),
+            mems: "0".into(),
+            phase: Phase::Isolated,
+            vcpus: vec![
+                VcpuThread { index: 0, task: TaskId { id: 50, start: 500 }, cpu: 2 },
+                VcpuThread { index: 1, task: TaskId { id: 51, start: 501 }, cpu: 3 },
+            ],
+            registered_us: 7,
+            isolated_us: 8,
+        }
+    }
+
+    fn map(record: &Record) -> BTreeMap<String, String> {
+        record.attributes().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+    }
+
+    #[test]
+    fn a_record_comes_back_as_it_was_written() {
+        assert_eq!(Record::parse(&map(&record())), Ok(record()));
+    }
+
+    #[test]
+    fn a_record_cut_short_at_any_attribute_is_absent() {
+        let all = record().attributes();
+        for cut in 0..all.len() {
+            let part = all[..cut].iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            assert_eq!(Record::parse(&part), Err(RecordError::Absent), "{cut}");
+        }
+    }
+
+    #[test]
+    fn a_newer_schema_is_named_and_not_read() {
+        let mut attributes = map(&record());
+        attributes.insert("schema".into(), "2".into());
+        assert_eq!(Record::parse(&attributes), Err(RecordError::Schema("2".into())));
+    }
+
+    #[test]
+    fn a_damaged_attribute_is_named() {
+        let mut attributes = map(&record());
+        attributes.insert("vcpus".into(), "0:1:2".into());
+        assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("vcpus")));
+    }
+}

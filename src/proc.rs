@@ -1,0 +1,240 @@
+//! Processes and threads: identity, PID namespaces, affinity. The seam [`Procs`] has the kernel behind it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use nix::sched::CpuSet as Mask;
+use nix::unistd::Pid;
+
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+
+/// A process or thread that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct TaskId {
+    /// Process id, or thread id, on the host.
+    pub id: i32,
+    /// Start time in clock ticks since boot (`/proc/<id>/stat`, field 22).
+    pub start: u64,
+}
+
+/// A thread of a process, as its PID namespaces number it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Identity on the host.
+    pub task: TaskId,
+    /// `NSpid`: the thread's number in each PID namespace, outermost first.
+    pub numbers: Vec<i32>,
+}
+
+/// An operation on a process that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {cause}")]
+pub struct ProcError {
+    /// The operation with its subject.
+    pub operation: String,
+    /// The kernel's answer.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl ProcError {
+    /// The process or thread ended.
+    pub fn is_gone(&self) -> bool {
+        let code = self.cause.raw_os_error();
+        code == Some(nix::libc::ENOENT) || code == Some(nix::libc::ESRCH)
+    }
+}
+
+/// What the program asks of the process table.
+pub trait Procs: Send + Sync {
+    /// Identity of a process or thread now.
+    ///
+    /// # Errors
+    /// It ended, or `/proc` cannot be read.
+    fn identify(&self, id: i32) -> Result<TaskId, ProcError>;
+    /// The cgroup a process or thread is in.
+    ///
+    /// # Errors
+    /// It ended, or has no cgroup v2 path.
+    fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError>;
+    /// A process's number in each PID namespace, outermost first.
+    ///
+    /// # Errors
+    /// It ended.
+    fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError>;
+    /// The threads of a process.
+    ///
+    /// # Errors
+    /// It ended.
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError>;
+    /// A thread's name (`comm`); empty when it ended.
+    fn name(&self, id: i32) -> String;
+    /// The CPUs a thread may run on.
+    ///
+    /// # Errors
+    /// It ended.
+    fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError>;
+    /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`).
+    ///
+    /// # Errors
+    /// It ended, or the CPU is outside its cpuset (EINVAL).
+    fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
+}
+
+/// `/proc` and the scheduler's calls.
+#[derive(Debug, Clone)]
+pub struct KernelProcs {
+    root: PathBuf,
+}
+
+impl KernelProcs {
+    /// Work on the process table mounted at `root` (`/proc`). Does no I/O.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn read(&self, path: &str) -> Result<String, ProcError> {
+        let path = self.root.join(path);
+        fs::read_to_string(&path).map_err(|cause| ProcError { operation: format!("read {}", path.display()), cause })
+    }
+}
+
+/// The process a pidfd stands for, numbered as on the host.
+///
+/// # Errors
+/// The descriptor is no pidfd, or the process ended.
+pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let failed = |cause| ProcError { operation: format!("read {path}"), cause };
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    let number = text.lines().find_map(|line| line.strip_prefix("Pid:")).map(|value| value.trim().parse::<i32>());
+    match number {
+        Some(Ok(pid)) if pid > 0 => Ok(pid),
+        // -1: reaped. 0: in a PID namespace that we cannot see into.
+        Some(Ok(_)) => Err(ProcError { operation: "look up a pidfd's process".into(), cause: nix::errno::Errno::ESRCH.into() }),
+        _ => Err(ProcError {
+            operation: "look up a pidfd's process".into(),
+            cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
+        }),
+    }
+}
+
+fn bad(operation: String, text: &str) -> ProcError {
+    ProcError { operation, cause: io::Error::new(io::ErrorKind::InvalidData, text.to_owned()) }
+}
+
+fn start_time(stat: &str) -> Option<u64> {
+    // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn ns_numbers(status: &str) -> Option<Vec<i32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+impl Procs for KernelProcs {
+    fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
+        let stat = self.read(&format!("{id}/stat"))?;
+        let start = start_time(&stat).ok_or_else(|| bad(format!("read start time of {id}"), "unexpected form"))?;
+        Ok(TaskId { id, start })
+    }
+
+    fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
+        // For a thread that is not its process's first, /proc/<tid>/cgroup is the process's: ask by task.
+        let text = self.read(&format!("{id}/task/{id}/cgroup"))?;
+        let path = text.lines().find_map(|line| line.strip_prefix("0::"));
+        path.and_then(CgroupPath::parse).ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
+    }
+
+    fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
+        let status = self.read(&format!("{id}/status"))?;
+        ns_numbers(&status).ok_or_else(|| bad(format!("read NSpid of {id}"), "no such line"))
+    }
+
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
+        let directory = self.root.join(format!("{pid}/task"));
+        let failed = |cause| ProcError { operation: format!("list {}", directory.display()), cause };
+        let mut threads = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
+            let thread = self
+                .identify(tid)
+                .and_then(|task| Ok(Thread { task, numbers: self.numbers(tid)? }));
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        threads.sort_by_key(|thread| thread.task);
+        Ok(threads)
+    }
+
+    fn name(&self, id: i32) -> String {
+        self.read(&format!("{id}/comm")).map(|name| name.trim_end().to_owned()).unwrap_or_default()
+    }
+
+    fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
+        let mask = nix::sched::sched_getaffinity(Pid::from_raw(tid))
+            .map_err(|cause| ProcError { operation: format!("get affinity of thread {tid}"), cause: cause.into() })?;
+        Ok((0..Mask::count() as u32).filter(|cpu| mask.is_set(*cpu as usize).unwrap_or(false)).collect())
+    }
+
+    fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
+        let cpus = match cpu {
+            Some(cpu) => cpu..cpu.saturating_add(1),
+            None => 0..Mask::count() as u32,
+        };
+        let set = || {
+            let mut mask = Mask::new();
+            for cpu in cpus {
+                mask.set(cpu as usize)?;
+            }
+            nix::sched::sched_setaffinity(Pid::from_raw(tid), &mask)
+        };
+        let what = cpu.map_or("every CPU of its cpuset".to_owned(), |cpu| format!("CPU {cpu}"));
+        set().map_err(|cause| ProcError {
+            operation: format!("set affinity of thread {tid} to {what}"),
+            cause: cause.into(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_start_time() {
+        let fields: Vec<String> = (3..=25).map(|field| field.to_string()).collect();
+        assert_eq!(start_time(&format!("7 (a) b) S) {}", fields.join(" "))), Some(22));
+    }
+
+    #[test]
+    fn the_innermost_number_comes_last() {
+        assert_eq!(ns_numbers("Name:\tx\nNSpid:\t3794656\t30\n"), Some(vec![3_794_656, 30]));
+        assert_eq!(ns_numbers("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_pidfd_gives_its_process_and_another_descriptor_is_refused() {
+        let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+        assert_eq!(pid_of_pidfd(me.as_fd()).unwrap(), std::process::id() as i32);
+        let file = fs::File::open("/dev/null").unwrap();
+        assert!(pid_of_pidfd(file.as_fd()).unwrap_err().to_string().contains("no pidfd"));
+    }
+
+    #[test]
+    fn this_process_has_an_identity_and_this_thread() {
+        let procs = KernelProcs::new("/proc");
+        let pid = std::process::id() as i32;
+        let me = procs.identify(pid).unwrap();
+        assert!(procs.threads(pid).unwrap().iter().any(|thread| thread.task == me));
+    }
+}
