@@ -1,1 +1,109 @@
 //! `steliactl`: the operator's view and hand.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`cli`] | the command line |
+//! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
+//! | [`view`] | text and JSON |
+//!
+//! The daemon is asked for what it promised; the threads are read from the kernel, so that `show` holds one against the other.
+
+pub mod cli;
+pub mod client;
+pub mod threads;
+pub mod view;
+
+#[cfg(test)]
+mod tests;
+
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::Parser;
+use zbus::Connection;
+
+use cli::{Cli, Command};
+use client::{Client, Failure};
+use threads::Roots;
+
+/// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
+pub fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => finish(runtime.block_on(async {
+            let connection = client::connect(cli.address.as_deref()).await?;
+            run(&cli, &connection, &Roots::default()).await
+        })),
+        Err(error) => finish(Err(Failure::Other(format!("start: {error}")))),
+    }
+}
+
+/// Does what the command line says over `connection` and answers what is to be printed.
+pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<String, Failure> {
+    let client = Client::new(connection).await?;
+    let legend = !cli.no_legend;
+    Ok(match &cli.command {
+        Command::List => {
+            let instances = client.instances().await?;
+            if cli.json {
+                view::to_json(&instances)
+            } else {
+                view::instances(&instances, legend)
+            }
+        }
+        Command::Show { uid } => {
+            let row = client.find(uid).await?;
+            let properties = client.properties(&row).await?;
+            let processes = threads::processes(
+                roots,
+                view::text_of(&properties, "ControlGroup"),
+                view::text_of(&properties, "OriginControlGroup"),
+            )?;
+            if cli.json {
+                view::instance_json(&properties, &processes)
+            } else {
+                view::properties(&properties) + &view::processes(&processes, legend)
+            }
+        }
+        Command::Describe => view::pretty(&client.describe().await?),
+        Command::Reconcile => {
+            let report = client.reconcile().await?;
+            if cli.json {
+                view::to_json(&view::json_of(&report))
+            } else {
+                view::report(&report)
+            }
+        }
+        Command::Deregister { uid } => {
+            let uid = client.deregister(uid).await?;
+            if cli.json {
+                view::to_json(&serde_json::json!({ "PodUID": uid }))
+            } else {
+                String::new()
+            }
+        }
+        Command::Reload => {
+            client.reload().await?;
+            if cli.json { "{}\n".to_owned() } else { String::new() }
+        }
+    })
+}
+
+/// Prints the outcome and turns it into the exit code.
+fn finish(outcome: Result<String, Failure>) -> ExitCode {
+    let failure = match outcome {
+        Ok(text) => match io::stdout()
+            .write_all(text.as_bytes())
+            .and_then(|()| io::stdout().flush())
+        {
+            // `steliactl list | head`: the reader had enough.
+            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Failure::Other(format!("write: {error}")),
+            _ => return ExitCode::SUCCESS,
+        },
+        Err(failure) => failure,
+    };
+    // Nowhere to complain when standard error is gone too.
+    let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(&failure.to_string()));
+    ExitCode::from(failure.exit_code())
+}

@@ -21,7 +21,12 @@ pub type VcpuArg<'a> = (u32, i32, Dict<'a>);
 )]
 pub trait Manager {
     /// Move the caller's container to the shared CPUs; answers the instance's object path and its scope's cgroup path.
-    fn register_instance(&self, pod_uid: &str, cpuset: &str, options: Dict<'_>) -> zbus::Result<(OwnedObjectPath, String)>;
+    fn register_instance(
+        &self,
+        pod_uid: &str,
+        cpuset: &str,
+        options: Dict<'_>,
+    ) -> zbus::Result<(OwnedObjectPath, String)>;
     /// Give everything back.
     fn deregister(&self, pod_uid: &str, options: Dict<'_>) -> zbus::Result<()>;
     /// Every instance the caller may see.
@@ -46,10 +51,18 @@ pub trait Manager {
 }
 
 /// `io.stelia.Isolation1.Instance`.
-#[proxy(interface = "io.stelia.Isolation1.Instance", default_service = "io.stelia.Isolation1")]
+#[proxy(
+    interface = "io.stelia.Isolation1.Instance",
+    default_service = "io.stelia.Isolation1"
+)]
 pub trait Instance {
     /// Move, pin, isolate and verify the vCPU threads; answers (vCPU, host thread id, CPU).
-    fn attach_vcpus(&self, qemu_pidfd: Fd<'_>, vcpus: Vec<VcpuArg<'_>>, options: Dict<'_>) -> zbus::Result<Vec<(u32, u32, u32)>>;
+    fn attach_vcpus(
+        &self,
+        qemu_pidfd: Fd<'_>,
+        vcpus: Vec<VcpuArg<'_>>,
+        options: Dict<'_>,
+    ) -> zbus::Result<Vec<(u32, u32, u32)>>;
     /// Check every promise now.
     fn audit(&self, options: Dict<'_>) -> zbus::Result<OwnedDict>;
     /// Give everything back.

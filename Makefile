@@ -1,0 +1,66 @@
+# Everything runs as root with rustc installed; `make setup` brings the other tools. `make help` lists the targets.
+
+CARGO   ?= cargo
+TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
+# FAST=1 builds the package without link-time optimisation: for trying things.
+PROFILE := $(if $(FAST),fast,release)
+# FILTER=name runs only the node tests whose name contains it.
+FILTER  ?=
+
+STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
+DEB_DIR  := target/debian
+DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
+DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
+TOOLS    := target/tools
+NODE_JOB := target/node-test
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help setup build deb fmt lint test node-test check demo clean
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+
+setup: ## install the host packages that building and testing need
+	@packaging/setup
+
+build: ## the three programs, for trying
+	$(CARGO) build --locked
+
+deb: $(DEB_DONE) ## the Debian package in target/debian (FAST=1: quicker, less optimised)
+	@ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1
+
+# The binaries are static, so the package runs on any libc.
+$(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
+	$(STATIC) $(CARGO) build --locked --bins --profile $(PROFILE) --target $(TARGET)
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/steliad_*.deb
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
+	@touch $@
+
+$(TOOLS)/bin/cargo-deb:
+	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deb
+
+fmt: ## format the code
+	$(CARGO) fmt
+
+lint: ## formatting and clippy, warnings are errors
+	$(CARGO) fmt --check
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+
+test: ## unit tests and the integration tests that need no node
+	$(CARGO) test --locked
+
+node-test: deb ## the tests in the test node (FILTER=name for some of them)
+	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
+	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
+	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
+	@printf '#!/bin/sh\nexec /job/node-tests --test-threads=1 --nocapture %s\n' '$(FILTER)' > $(NODE_JOB)/run.sh
+	tests/vm/node run $(NODE_JOB)
+
+check: lint test node-test ## all of lint, test and node-test
+
+demo: deb ## a VM in a pod, seen from outside, in the test node
+	tests/vm/node run tests/vm/jobs/demo
+
+clean: ## remove what was built (not the tools, not the node's images)
+	rm -rf target/debug target/release target/fast target/$(TARGET) $(DEB_DIR) $(NODE_JOB)

@@ -1,0 +1,53 @@
+//! The command line of `steliactl`.
+
+use clap::{Parser, Subcommand};
+
+const AFTER_HELP: &str = "\
+UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
+
+Exit codes:
+  0  done
+  1  the daemon refused or failed, or could not be reached
+  2  wrong usage, or a UID that more than one instance fits
+  3  no such instance";
+
+/// The virtual machines with exclusive CPUs on this node: see them, and tell steliad what to do.
+#[derive(Debug, Parser)]
+#[command(name = "steliactl", version, about, after_help = AFTER_HELP)]
+pub struct Cli {
+    /// Print JSON
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// Print no header lines
+    #[arg(long, global = true)]
+    pub no_legend: bool,
+    /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
+    #[arg(long, global = true, value_name = "ADDR")]
+    pub address: Option<String>,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// What `steliactl` can do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List the instances
+    List,
+    /// Show one instance: its properties, and every thread of it with the CPUs it may run on
+    Show {
+        /// The pod's UID, or the beginning of it
+        uid: String,
+    },
+    /// Print the daemon's whole view as JSON
+    Describe,
+    /// Compare every promise with the kernel now, repair what differs, and report
+    Reconcile,
+    /// Give an instance's CPUs back; its VM runs on without isolation
+    Deregister {
+        /// The pod's UID, or the beginning of it
+        uid: String,
+    },
+    /// Make the daemon read its configuration again
+    Reload,
+}
