@@ -57,7 +57,7 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@printf '#!/bin/sh\nexec /job/node-tests --test-threads=1 --nocapture %s\n' '$(FILTER)' > $(NODE_JOB)/run.sh
 	tests/vm/node run $(NODE_JOB)
 
-check: lint test node-test ## all of lint, test and node-test
+check: setup lint test node-test ## all of setup, lint, test and node-test
 
 demo: deb ## a VM in a pod, seen from outside, in the test node
 	tests/vm/node run tests/vm/jobs/demo

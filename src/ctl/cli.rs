@@ -13,7 +13,7 @@ Exit codes:
 
 /// The virtual machines with exclusive CPUs on this node: see them, and tell steliad what to do.
 #[derive(Debug, Parser)]
-#[command(name = "steliactl", version, about, after_help = AFTER_HELP)]
+#[command(name = "steliactl", version, after_help = AFTER_HELP)]
 pub struct Cli {
     /// Print JSON
     #[arg(long, global = true)]
