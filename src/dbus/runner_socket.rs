@@ -58,7 +58,7 @@ async fn connection(stream: UnixStream, engine: Handle, gate: &Gate) -> anyhow::
     let socket = gate.admit(stream, pod.as_str())?;
     let exporter = Exporter::new(engine.clone(), door.clone(), Some(pod));
     let manager = Manager { engine, door, exporter: exporter.clone() };
-    let build = Builder::unix_stream(socket.into_std()?)
+    let build = Builder::socket(socket)
         .server(Guid::generate())
         .p2p()
         .serve_at("/org/freedesktop/DBus", Driver)

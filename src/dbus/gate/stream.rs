@@ -1,0 +1,157 @@
+//! The inbound byte stream, followed byte by byte: the handshake of the D-Bus specification, then messages.
+
+/// Most bytes before BEGIN. A client's whole handshake is under 200.
+pub const MAX_HANDSHAKE: usize = 4 << 10;
+/// Longest message. AttachVcpus for 480 vCPUs with their properties is under 100 KiB.
+pub const MAX_MESSAGE: usize = 256 << 10;
+/// Most descriptors in one message.
+pub const MAX_FDS: usize = 16;
+
+const METHOD_CALL: u8 = 1;
+
+/// Why a connection is closed.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum GateError {
+    /// The first byte is not NUL.
+    #[error("the first byte is {0:#04x}, not NUL")]
+    NotNul(u8),
+    /// A line feed without a carriage return before it.
+    #[error("a line feed without a carriage return in the handshake")]
+    BareLineFeed,
+    /// The handshake does not end.
+    #[error("more than {MAX_HANDSHAKE} bytes before BEGIN")]
+    HandshakeTooLong,
+    /// Descriptors before authentication.
+    #[error("descriptors before BEGIN")]
+    FdsBeforeBegin,
+    /// A message's first byte is neither `l` nor `B`.
+    #[error("a message begins with {0:#04x}")]
+    BadEndian(u8),
+    /// A message is too long.
+    #[error("a message of {0} bytes, more than {MAX_MESSAGE}")]
+    MessageTooLong(u64),
+    /// A message has too many descriptors.
+    #[error("more than {MAX_FDS} descriptors in a message")]
+    TooManyFds,
+    /// Too many connections, of this pod or in all.
+    #[error("too many connections")]
+    TooManyConnections,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Before BEGIN: bytes so far, and the line being read.
+    Handshake { seen: usize, line: Vec<u8> },
+    Header { got: usize, buffer: [u8; 16] },
+    Body { left: usize },
+}
+
+/// One connection's inbound stream.
+#[derive(Debug)]
+pub struct Stream {
+    state: State,
+    pending_fds: usize,
+}
+
+impl Default for Stream {
+    fn default() -> Self {
+        Self { state: State::Handshake { seen: 0, line: Vec::new() }, pending_fds: 0 }
+    }
+}
+
+impl Stream {
+    /// Follow what one `recvmsg` gave; answers how many method calls began in it.
+    ///
+    /// # Errors
+    /// What the peer did wrong: the connection must be closed and nothing of the bytes passed on.
+    pub fn feed(&mut self, mut bytes: &[u8], fds: usize) -> Result<u32, GateError> {
+        let mut calls = 0;
+        let mut ended = false;
+        self.pending_fds += fds;
+        if self.pending_fds > MAX_FDS {
+            return Err(GateError::TooManyFds);
+        }
+        while let Some((&first, rest)) = bytes.split_first() {
+            match &mut self.state {
+                State::Handshake { seen, line } => {
+                    bytes = rest;
+                    if handshake(seen, line, first)? {
+                        self.state = header();
+                    }
+                }
+                State::Header { got, buffer } => {
+                    let take = (16 - *got).min(bytes.len());
+                    buffer[*got..*got + take].copy_from_slice(&bytes[..take]);
+                    *got += take;
+                    bytes = &bytes[take..];
+                    // The first byte decides at once: a stream that is no D-Bus is not waited for.
+                    if !matches!(buffer[0], b'l' | b'B') {
+                        return Err(GateError::BadEndian(buffer[0]));
+                    }
+                    if *got == 16 {
+                        calls += u32::from(buffer[1] == METHOD_CALL);
+                        let left = rest_of_message(buffer)?;
+                        ended |= left == 0;
+                        self.state = if left == 0 { header() } else { State::Body { left } };
+                    }
+                }
+                State::Body { left } => {
+                    let take = (*left).min(bytes.len());
+                    *left -= take;
+                    bytes = &bytes[take..];
+                    if *left == 0 {
+                        ended = true;
+                        self.state = header();
+                    }
+                }
+            }
+        }
+        // Descriptors come with the bytes of their message; a chunk may end the handshake and begin a message.
+        if fds > 0 && matches!(self.state, State::Handshake { .. }) {
+            return Err(GateError::FdsBeforeBegin);
+        }
+        if ended {
+            self.pending_fds = 0;
+        }
+        Ok(calls)
+    }
+}
+
+fn header() -> State {
+    State::Header { got: 0, buffer: [0; 16] }
+}
+
+/// One byte of the handshake; true when it ends the BEGIN line.
+fn handshake(seen: &mut usize, line: &mut Vec<u8>, byte: u8) -> Result<bool, GateError> {
+    *seen += 1;
+    if *seen == 1 {
+        return if byte == 0 { Ok(false) } else { Err(GateError::NotNul(byte)) };
+    }
+    if *seen > MAX_HANDSHAKE {
+        return Err(GateError::HandshakeTooLong);
+    }
+    if byte != b'\n' {
+        line.push(byte);
+        return Ok(false);
+    }
+    if line.pop() != Some(b'\r') {
+        return Err(GateError::BareLineFeed);
+    }
+    let begin = line == b"BEGIN";
+    line.clear();
+    Ok(begin)
+}
+
+/// Bytes that follow the 16 of the fixed header: the fields, padded to 8, and the body.
+fn rest_of_message(buffer: &[u8; 16]) -> Result<usize, GateError> {
+    let number = |at: usize| {
+        let bytes = [buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]];
+        u64::from(if buffer[0] == b'B' { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+    };
+    let (body, fields) = (number(4), number(12));
+    let rest = fields.next_multiple_of(8) + body;
+    match usize::try_from(rest) {
+        Ok(rest) if rest + 16 <= MAX_MESSAGE => Ok(rest),
+        _ => Err(GateError::MessageTooLong(rest + 16)),
+    }
+}

@@ -1,0 +1,153 @@
+use std::io::Write as _;
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use rstest::rstest;
+use zbus::connection::Builder;
+use zbus::{Connection, Fd, Guid};
+
+use super::stream::{GateError, MAX_HANDSHAKE, Stream};
+use super::*;
+
+/// What sd-bus sends in one write.
+const HANDSHAKE: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n";
+
+fn message(kind: u8, body: u32) -> Vec<u8> {
+    let mut bytes = vec![b'l', kind, 0, 1];
+    bytes.extend(body.to_le_bytes());
+    bytes.extend(1u32.to_le_bytes());
+    bytes.extend(5u32.to_le_bytes());
+    bytes.extend(vec![0; 8 + body as usize]);
+    bytes
+}
+
+proptest! {
+    #[test]
+    fn how_the_bytes_are_cut_does_not_matter(cuts in proptest::collection::vec(1usize..40, 0..60)) {
+        let mut bytes = HANDSHAKE.to_vec();
+        for (kind, body) in [(1, 0), (2, 100), (1, 33)] {
+            bytes.extend(message(kind, body));
+        }
+        let mut stream = Stream::default();
+        let mut calls = 0;
+        let mut rest = bytes.as_slice();
+        for cut in cuts {
+            let (chunk, after) = rest.split_at(cut.min(rest.len()));
+            calls += stream.feed(chunk, 0).unwrap();
+            rest = after;
+        }
+        calls += stream.feed(rest, 0).unwrap();
+        prop_assert_eq!(calls, 2);
+    }
+}
+
+#[rstest]
+#[case(b"\n", GateError::NotNul(b'\n'))]
+#[case(b"AUTH", GateError::NotNul(b'A'))]
+#[case(b"\0AUTH\n", GateError::BareLineFeed)]
+#[case(b"\0\n", GateError::BareLineFeed)]
+fn a_bad_handshake_is_refused_at_the_byte(#[case] bytes: &[u8], #[case] error: GateError) {
+    assert_eq!(Stream::default().feed(bytes, 0), Err(error));
+}
+
+#[test]
+fn begin_counts_only_as_a_whole_line() {
+    let mut stream = Stream::default();
+    stream.feed(b"\0AUTH BEGIN\r\nXBEGIN\r\n", 0).unwrap();
+    // Still the handshake: descriptors are refused.
+    assert_eq!(stream.feed(b"AUTH", 1), Err(GateError::FdsBeforeBegin));
+}
+
+#[test]
+fn a_handshake_without_end_is_cut_at_its_bound() {
+    let mut stream = Stream::default();
+    stream.feed(b"\0", 0).unwrap();
+    assert_eq!(stream.feed(&[b'x'; MAX_HANDSHAKE], 0), Err(GateError::HandshakeTooLong));
+}
+
+#[test]
+fn after_begin_length_endianness_and_descriptors_are_bounded() {
+    let begun = || {
+        let mut stream = Stream::default();
+        stream.feed(HANDSHAKE, 0).unwrap();
+        stream
+    };
+    let huge = [b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0];
+    assert!(matches!(begun().feed(&huge, 0), Err(GateError::MessageTooLong(_))));
+    assert_eq!(begun().feed(b"GET", 0), Err(GateError::BadEndian(b'G')));
+    assert_eq!(begun().feed(&[b'l'], 17), Err(GateError::TooManyFds));
+    let mut dripping = begun();
+    dripping.feed(&[b'l', 1], 16).unwrap();
+    assert_eq!(dripping.feed(&[0], 1), Err(GateError::TooManyFds));
+}
+
+struct Echo;
+#[zbus::interface(name = "io.stelia.Test")]
+impl Echo {
+    fn pid_of(&self, pidfd: Fd<'_>) -> i32 {
+        crate::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
+    }
+}
+
+async fn serve(gate: &Gate, stream: StdStream) -> zbus::Result<Connection> {
+    stream.set_nonblocking(true).unwrap();
+    let socket = gate.admit(UnixStream::from_std(stream).unwrap(), "pod").unwrap();
+    let build = Builder::socket(socket).server(Guid::generate()).p2p().serve_at("/t", Echo).build();
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, build).await.unwrap_or(Err(zbus::Error::InvalidReply))
+}
+
+async fn works(gate: &Gate) {
+    let (client, server) = StdStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    let (server, client) = tokio::join!(serve(gate, server), Builder::unix_stream(client).p2p().build());
+    let (_server, client) = (server.unwrap(), client.unwrap());
+    let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+    let reply = client.call_method(None::<&str>, "/t", Some("io.stelia.Test"), "PidOf", &Fd::from(me.as_fd())).await;
+    assert_eq!(reply.unwrap().body().deserialize::<i32>().unwrap(), std::process::id() as i32);
+}
+
+#[tokio::test]
+async fn an_ordinary_client_passes_with_a_descriptor() {
+    works(&Gate::default()).await;
+}
+
+#[tokio::test]
+async fn each_attack_ends_its_own_connection_and_nobody_elses() {
+    let gate = Gate::default();
+    let attacks: [(&str, Vec<u8>); 4] = [
+        ("line feed first", b"\n".to_vec()),
+        ("5 KiB before BEGIN", [&b"\0"[..], &[b'x'; 5000]].concat()),
+        ("120 MiB header", [HANDSHAKE, &[b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        ("silence", Vec::new()),
+    ];
+    for (name, bytes) in attacks {
+        let (mut attacker, server) = StdStream::pair().unwrap();
+        attacker.write_all(&bytes).unwrap();
+        match serve(&gate, server).await {
+            Err(_) => {}
+            // Authentication may have been good: then the connection must end by what follows it.
+            Ok(connection) => {
+                let closed = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await;
+                assert!(closed.is_ok(), "{name}: still open");
+            }
+        }
+        works(&gate).await;
+    }
+}
+
+#[tokio::test]
+async fn descriptors_before_begin_are_closed_again() {
+    let gate = Gate::default();
+    let (attacker, server) = StdStream::pair().unwrap();
+    let null = std::fs::File::open("/dev/null").unwrap();
+    let fds = [null.as_fd(); 4];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(4))];
+    let mut ancillary = rustix::net::SendAncillaryBuffer::new(&mut space);
+    ancillary.push(rustix::net::SendAncillaryMessage::ScmRights(&fds));
+    let bytes = [std::io::IoSlice::new(b"\0AUTH")];
+    rustix::net::sendmsg(&attacker, &bytes, &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
+    assert!(serve(&gate, server).await.is_err());
+    works(&gate).await;
+}

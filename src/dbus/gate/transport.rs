@@ -1,0 +1,153 @@
+//! The socket zbus reads and writes through.
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer, SendAncillaryMessage,
+    SendFlags,
+};
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
+use zbus::export::async_trait::async_trait;
+use zbus::fdo::ConnectionCredentials;
+
+use super::limits::Slot;
+use super::stream::{MAX_FDS, Stream};
+
+/// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.
+const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A connection that went through the gate.
+#[derive(Debug)]
+pub struct GatedSocket {
+    stream: Arc<UnixStream>,
+    slot: Slot,
+}
+
+/// The reading half; it owns the connection's place.
+#[derive(Debug)]
+pub struct Reader {
+    stream: Arc<UnixStream>,
+    gate: Stream,
+    slot: Slot,
+}
+
+/// The writing half.
+#[derive(Debug)]
+pub struct Writer {
+    stream: Arc<UnixStream>,
+}
+
+impl GatedSocket {
+    pub(super) fn new(stream: UnixStream, slot: Slot) -> Self {
+        Self { stream: Arc::new(stream), slot }
+    }
+}
+
+impl Socket for GatedSocket {
+    type ReadHalf = Reader;
+    type WriteHalf = Writer;
+
+    fn split(self) -> Split<Reader, Writer> {
+        let reader = Reader { stream: self.stream.clone(), gate: Stream::default(), slot: self.slot };
+        Split::new(reader, Writer { stream: self.stream })
+    }
+}
+
+/// zbus asks the half it happens to hold, so both must answer.
+fn credentials(stream: &UnixStream) -> io::Result<ConnectionCredentials> {
+    let peer = stream.peer_cred()?;
+    let mut credentials = ConnectionCredentials::default().set_unix_user_id(peer.uid());
+    if let Some(pid) = peer.pid().and_then(|pid| u32::try_from(pid).ok()) {
+        credentials = credentials.set_process_id(pid);
+    }
+    Ok(credentials)
+}
+
+fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let received =
+        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let mut fds = Vec::new();
+    for message in ancillary.drain() {
+        if let RecvAncillaryMessage::ScmRights(rights) = message {
+            fds.extend(rights);
+        }
+    }
+    if received.flags.contains(ReturnFlags::CTRUNC) {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, super::GateError::TooManyFds));
+    }
+    Ok((received.bytes, fds))
+}
+
+#[async_trait]
+impl ReadHalf for Reader {
+    async fn recvmsg(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        // Before the read, so that nothing is in hand while we wait.
+        let wait = self.slot.wait(Instant::now());
+        if !wait.is_zero() {
+            tokio::time::sleep(wait).await;
+        }
+        let stream = &*self.stream;
+        let (length, fds) = stream.async_io(Interest::READABLE, || receive(stream, buffer)).await?;
+        match self.gate.feed(&buffer[..length], fds.len()) {
+            Ok(calls) => {
+                self.slot.spend(calls, Instant::now());
+                Ok((length, fds))
+            }
+            Err(error) => {
+                tracing::warn!("a peer on the runner socket is cut off: {error}");
+                Err(io::Error::new(io::ErrorKind::InvalidData, error))
+            }
+        }
+    }
+
+    fn can_pass_unix_fd(&self) -> bool {
+        true
+    }
+
+    async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
+        credentials(&self.stream)
+    }
+}
+
+#[async_trait]
+impl WriteHalf for Writer {
+    async fn sendmsg(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let stream = &*self.stream;
+        let write = stream.async_io(Interest::WRITABLE, || {
+            let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
+            let mut ancillary = SendAncillaryBuffer::new(&mut space);
+            if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors to send"));
+            }
+            Ok(rustix::net::sendmsg(stream, &[IoSlice::new(buffer)], &mut ancillary, SendFlags::NOSIGNAL)?)
+        });
+        match tokio::time::timeout(WRITE_PATIENCE, write).await {
+            Ok(result) => result,
+            Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
+        }
+    }
+
+    async fn close(&mut self) -> io::Result<()> {
+        match rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both) {
+            // The peer was faster.
+            Err(rustix::io::Errno::NOTCONN) => Ok(()),
+            result => Ok(result?),
+        }
+    }
+
+    fn can_pass_unix_fd(&self) -> bool {
+        true
+    }
+
+    async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
+        credentials(&self.stream)
+    }
+}
