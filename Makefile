@@ -48,7 +48,7 @@ lint: ## formatting and clippy, warnings are errors
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 
 test: ## unit tests and the integration tests that need no node
-	$(CARGO) test --locked
+	$(CARGO) test --locked -- --include-ignored
 
 node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)

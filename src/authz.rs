@@ -66,7 +66,10 @@ mod tests {
 
     #[test]
     fn a_pod_never_gets_more_than_its_own() {
-        assert!(ALL.into_iter().all(|operation| decide(Role::Pod, operation) != Decision::Allow));
+        assert!(
+            ALL.into_iter()
+                .all(|operation| decide(Role::Pod, operation) != Decision::Allow)
+        );
         assert_eq!(decide(Role::Pod, Describe), Decision::Deny);
     }
 

@@ -136,16 +136,25 @@ impl FromStr for CpuSet {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
             let number = |digits: &str| {
                 if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                    return Err(ParseError::Part { list: cut(list), part: cut(part) });
+                    return Err(ParseError::Part {
+                        list: cut(list),
+                        part: cut(part),
+                    });
                 }
                 match digits.parse::<u32>() {
                     Ok(cpu) if cpu < MAX_CPUS => Ok(cpu),
-                    _ => Err(ParseError::TooHigh { list: cut(list), part: cut(part) }),
+                    _ => Err(ParseError::TooHigh {
+                        list: cut(list),
+                        part: cut(part),
+                    }),
                 }
             };
             let (low, high) = (number(low)?, number(high)?);
             if low > high {
-                return Err(ParseError::Backwards { list: cut(list), part: cut(part) });
+                return Err(ParseError::Backwards {
+                    list: cut(list),
+                    part: cut(part),
+                });
             }
             set.0.extend(low..=high);
         }
@@ -168,7 +177,11 @@ impl fmt::Display for CpuSet {
                 f.write_str(",")?;
             }
             first = false;
-            if low == high { write!(f, "{low}")? } else { write!(f, "{low}-{high}")? }
+            if low == high {
+                write!(f, "{low}")?
+            } else {
+                write!(f, "{low}-{high}")?
+            }
         }
         Ok(())
     }

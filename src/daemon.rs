@@ -74,13 +74,18 @@ pub fn main() -> ExitCode {
 fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("STELIAD_LOG")
         .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    let journal = libsystemd::logging::connected_to_journal().then(tracing_journald::layer).and_then(Result::ok);
+    let journal = libsystemd::logging::connected_to_journal()
+        .then(tracing_journald::layer)
+        .and_then(Result::ok);
     let registry = tracing_subscriber::registry().with(filter);
     match journal {
         Some(layer) => {
             use tracing_journald::{Priority, PriorityMappings};
-            let mappings =
-                PriorityMappings { info: Priority::Informational, debug: Priority::Debug, ..PriorityMappings::new() };
+            let mappings = PriorityMappings {
+                info: Priority::Informational,
+                debug: Priority::Debug,
+                ..PriorityMappings::new()
+            };
             let layer = layer
                 .with_field_prefix(None)
                 .with_syslog_identifier("steliad".into())
@@ -88,7 +93,10 @@ fn log() {
             registry.with(layer).init();
         }
         None => {
-            let layer = tracing_subscriber::fmt::layer().with_writer(std::io::stderr).with_target(false).with_ansi(false);
+            let layer = tracing_subscriber::fmt::layer()
+                .with_writer(std::io::stderr)
+                .with_target(false)
+                .with_ansi(false);
             registry.with(layer).init();
         }
     }
@@ -107,7 +115,11 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     }));
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;
-    tracing::info!("{} instances adopted, {} steps taken", handle.view().instances.len(), first.steps);
+    tracing::info!(
+        "{} instances adopted, {} steps taken",
+        handle.view().instances.len(),
+        first.steps
+    );
 
     let socket = runner_socket().context("take the runner socket from systemd")?;
     if let Some(listener) = socket {
@@ -115,7 +127,9 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     } else {
         tracing::warn!("no runner socket was passed: pods cannot register");
     }
-    dbus::serve_bus(&bus, handle.clone()).await.context("serve on the system bus")?;
+    dbus::serve_bus(&bus, handle.clone())
+        .await
+        .context("serve on the system bus")?;
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 
@@ -149,8 +163,12 @@ fn notify(states: &[NotifyState<'_>]) {
 
 /// The socket systemd passed, if it passed one.
 fn runner_socket() -> anyhow::Result<Option<tokio::net::UnixListener>> {
-    let Ok(descriptors) = libsystemd::activation::receive_descriptors_with_names(true) else { return Ok(None) };
-    let runner = descriptors.into_iter().find(|(descriptor, name)| name == RUNNER_SOCKET_NAME && descriptor.is_unix());
+    let Ok(descriptors) = libsystemd::activation::receive_descriptors_with_names(true) else {
+        return Ok(None);
+    };
+    let runner = descriptors
+        .into_iter()
+        .find(|(descriptor, name)| name == RUNNER_SOCKET_NAME && descriptor.is_unix());
     let Some((descriptor, _)) = runner else { return Ok(None) };
     let listener = listener(descriptor.into_raw_fd());
     // Children (the holder) must not keep it.

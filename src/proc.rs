@@ -98,7 +98,10 @@ impl KernelProcs {
 
     fn read(&self, path: &str) -> Result<String, ProcError> {
         let path = self.root.join(path);
-        fs::read_to_string(&path).map_err(|cause| ProcError { operation: format!("read {}", path.display()), cause })
+        fs::read_to_string(&path).map_err(|cause| ProcError {
+            operation: format!("read {}", path.display()),
+            cause,
+        })
     }
 }
 
@@ -108,13 +111,22 @@ impl KernelProcs {
 /// The descriptor is no pidfd, or the process ended.
 pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
-    let failed = |cause| ProcError { operation: format!("read {path}"), cause };
+    let failed = |cause| ProcError {
+        operation: format!("read {path}"),
+        cause,
+    };
     let text = fs::read_to_string(&path).map_err(failed)?;
-    let number = text.lines().find_map(|line| line.strip_prefix("Pid:")).map(|value| value.trim().parse::<i32>());
+    let number = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Pid:"))
+        .map(|value| value.trim().parse::<i32>());
     match number {
         Some(Ok(pid)) if pid > 0 => Ok(pid),
         // -1: reaped. 0: in a PID namespace that we cannot see into.
-        Some(Ok(_)) => Err(ProcError { operation: "look up a pidfd's process".into(), cause: nix::errno::Errno::ESRCH.into() }),
+        Some(Ok(_)) => Err(ProcError {
+            operation: "look up a pidfd's process".into(),
+            cause: nix::errno::Errno::ESRCH.into(),
+        }),
         _ => Err(ProcError {
             operation: "look up a pidfd's process".into(),
             cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
@@ -123,7 +135,10 @@ pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
 }
 
 fn bad(operation: String, text: &str) -> ProcError {
-    ProcError { operation, cause: io::Error::new(io::ErrorKind::InvalidData, text.to_owned()) }
+    ProcError {
+        operation,
+        cause: io::Error::new(io::ErrorKind::InvalidData, text.to_owned()),
+    }
 }
 
 fn start_time(stat: &str) -> Option<u64> {
@@ -147,7 +162,8 @@ impl Procs for KernelProcs {
         // For a thread that is not its process's first, /proc/<tid>/cgroup is the process's: ask by task.
         let text = self.read(&format!("{id}/task/{id}/cgroup"))?;
         let path = text.lines().find_map(|line| line.strip_prefix("0::"));
-        path.and_then(CgroupPath::parse).ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
+        path.and_then(CgroupPath::parse)
+            .ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
@@ -157,14 +173,22 @@ impl Procs for KernelProcs {
 
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
         let directory = self.root.join(format!("{pid}/task"));
-        let failed = |cause| ProcError { operation: format!("list {}", directory.display()), cause };
+        let failed = |cause| ProcError {
+            operation: format!("list {}", directory.display()),
+            cause,
+        };
         let mut threads = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else { continue };
-            let thread = self
-                .identify(tid)
-                .and_then(|task| Ok(Thread { task, numbers: self.numbers(tid)? }));
+            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else {
+                continue;
+            };
+            let thread = self.identify(tid).and_then(|task| {
+                Ok(Thread {
+                    task,
+                    numbers: self.numbers(tid)?,
+                })
+            });
             match thread {
                 Ok(thread) => threads.push(thread),
                 Err(error) if error.is_gone() => {}
@@ -176,13 +200,19 @@ impl Procs for KernelProcs {
     }
 
     fn name(&self, id: i32) -> String {
-        self.read(&format!("{id}/comm")).map(|name| name.trim_end().to_owned()).unwrap_or_default()
+        self.read(&format!("{id}/comm"))
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
-        let mask = nix::sched::sched_getaffinity(Pid::from_raw(tid))
-            .map_err(|cause| ProcError { operation: format!("get affinity of thread {tid}"), cause: cause.into() })?;
-        Ok((0..Mask::count() as u32).filter(|cpu| mask.is_set(*cpu as usize).unwrap_or(false)).collect())
+        let mask = nix::sched::sched_getaffinity(Pid::from_raw(tid)).map_err(|cause| ProcError {
+            operation: format!("get affinity of thread {tid}"),
+            cause: cause.into(),
+        })?;
+        Ok((0..Mask::count() as u32)
+            .filter(|cpu| mask.is_set(*cpu as usize).unwrap_or(false))
+            .collect())
     }
 
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {

@@ -37,22 +37,38 @@ impl Topology {
         if let Ok(entries) = fs::read_dir(sys.join("devices/system/node")) {
             for entry in entries.flatten() {
                 let name = entry.file_name();
-                let Some(node) = name.to_str().and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok()) else {
+                let Some(node) = name
+                    .to_str()
+                    .and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok())
+                else {
                     continue;
                 };
                 nodes.extend(list(&entry.path().join("cpulist"))?.iter().map(|cpu| (cpu, node)));
             }
         }
         let number = |cpu: u32, file: &str| -> Option<u32> {
-            fs::read_to_string(cpus.join(format!("cpu{cpu}/topology/{file}"))).ok()?.trim().parse().ok()
+            fs::read_to_string(cpus.join(format!("cpu{cpu}/topology/{file}")))
+                .ok()?
+                .trim()
+                .parse()
+                .ok()
         };
         let describe = |cpu: u32| {
             let package = number(cpu, "physical_package_id")?;
             let core = number(cpu, "core_id")?;
             // A kernel without NUMA has no node directories: everything is node 0.
-            Some((cpu, Cpu { package, core, node: nodes.get(&cpu).copied().unwrap_or(0) }))
+            Some((
+                cpu,
+                Cpu {
+                    package,
+                    core,
+                    node: nodes.get(&cpu).copied().unwrap_or(0),
+                },
+            ))
         };
-        Ok(Self { cpus: online.iter().filter_map(describe).collect() })
+        Ok(Self {
+            cpus: online.iter().filter_map(describe).collect(),
+        })
     }
 
     /// The online CPUs.
@@ -62,7 +78,9 @@ impl Topology {
 }
 
 fn list(path: &Path) -> io::Result<CpuSet> {
-    fs::read_to_string(path)?.parse().map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))
+    fs::read_to_string(path)?
+        .parse()
+        .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))
 }
 
 #[cfg(test)]
@@ -79,13 +97,23 @@ mod tests {
         };
         write("devices/system/cpu/online", "0-3\n");
         for cpu in 0..4u32 {
-            write(&format!("devices/system/cpu/cpu{cpu}/topology/physical_package_id"), &format!("{}\n", cpu / 2));
+            write(
+                &format!("devices/system/cpu/cpu{cpu}/topology/physical_package_id"),
+                &format!("{}\n", cpu / 2),
+            );
             write(&format!("devices/system/cpu/cpu{cpu}/topology/core_id"), "0\n");
         }
         write("devices/system/node/node0/cpulist", "0-1\n");
         write("devices/system/node/node1/cpulist", "2-3\n");
         let topology = Topology::read(dir.path()).unwrap();
-        assert_eq!(topology.cpus[&3], Cpu { package: 1, core: 0, node: 1 });
+        assert_eq!(
+            topology.cpus[&3],
+            Cpu {
+                package: 1,
+                core: 0,
+                node: 1
+            }
+        );
         assert_eq!(topology.online().to_string(), "0-3");
     }
 }

@@ -68,7 +68,12 @@ impl Cgroups for KernelCgroups {
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
         let path = self.file(cgroup, file);
         // The newline lets an empty value reach the kernel: a write of no bytes would not.
-        let write = || fs::OpenOptions::new().write(true).open(&path)?.write_all(format!("{value}\n").as_bytes());
+        let write = || {
+            fs::OpenOptions::new()
+                .write(true)
+                .open(&path)?
+                .write_all(format!("{value}\n").as_bytes())
+        };
         write().map_err(failed(format!("write {value:?} to {}", path.display())))
     }
 
@@ -114,8 +119,16 @@ impl Cgroups for KernelCgroups {
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
         let directory = self.directory(cgroup);
         let attribute = format!("{PREFIX}{name}");
-        rustix::fs::setxattr(&directory, attribute.as_str(), value.as_bytes(), rustix::fs::XattrFlags::empty())
-            .map_err(io::Error::from)
-            .map_err(failed(format!("set {attribute} of {} to {value:?}", directory.display())))
+        rustix::fs::setxattr(
+            &directory,
+            attribute.as_str(),
+            value.as_bytes(),
+            rustix::fs::XattrFlags::empty(),
+        )
+        .map_err(io::Error::from)
+        .map_err(failed(format!(
+            "set {attribute} of {} to {value:?}",
+            directory.display()
+        )))
     }
 }

@@ -110,7 +110,11 @@ impl Fragment {
         let kubelet_root = self.kubelet_root.unwrap_or(defaults.kubelet_root);
         if !kubelet_root.is_absolute() {
             let value = kubelet_root.display().to_string();
-            return Err(ConfigError::Value { key: "kubelet-root", value, allowed: "an absolute path" });
+            return Err(ConfigError::Value {
+                key: "kubelet-root",
+                value,
+                allowed: "an absolute path",
+            });
         }
         let audit_interval = match self.audit_interval_s {
             None => defaults.audit_interval,
@@ -123,7 +127,11 @@ impl Fragment {
                 });
             }
         };
-        Ok(Settings { kubelet_root, placement: defaults.placement, audit_interval })
+        Ok(Settings {
+            kubelet_root,
+            placement: defaults.placement,
+            audit_interval,
+        })
     }
 }
 
@@ -136,7 +144,9 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
     let mut drop_ins = BTreeMap::new();
     for base in ["usr/lib", "run", "etc"] {
         let directory = root.join(base).join("stelia/steliad.toml.d");
-        let Ok(entries) = fs::read_dir(&directory) else { continue };
+        let Ok(entries) = fs::read_dir(&directory) else {
+            continue;
+        };
         for path in entries.flatten().map(|entry| entry.path()) {
             if let (Some("toml"), Some(name)) = (path.extension().and_then(|e| e.to_str()), path.file_name()) {
                 drop_ins.insert(name.to_owned(), path);
@@ -151,8 +161,10 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             Err(cause) => return Err(ConfigError::Read { path, cause }),
         };
-        let fragment =
-            toml::from_str(&text).map_err(|cause| ConfigError::Syntax { path, cause: Box::new(cause) })?;
+        let fragment = toml::from_str(&text).map_err(|cause| ConfigError::Syntax {
+            path,
+            cause: Box::new(cause),
+        })?;
         merged = merged.merge(fragment);
     }
     merged.check()
@@ -193,7 +205,10 @@ mod tests {
     fn an_unknown_key_is_an_error_with_file_and_line() {
         let dir = tree(&[("etc/stelia/steliad.toml", "\nkubelet-rot = \"/a\"")]);
         let error = load(dir.path()).unwrap_err().to_string();
-        assert!(error.contains("steliad.toml") && error.contains("line 2") && error.contains("kubelet-rot"), "{error}");
+        assert!(
+            error.contains("steliad.toml") && error.contains("line 2") && error.contains("kubelet-rot"),
+            "{error}"
+        );
     }
 
     #[test]

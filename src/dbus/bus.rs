@@ -28,7 +28,16 @@ pub async fn serve(connection: &Bus, engine: Handle) -> zbus::Result<()> {
     exporter.attach(connection);
     let server = connection.object_server();
     server.at(MANAGER_PATH, fdo::ObjectManager).await?;
-    server.at(MANAGER_PATH, Manager { engine, door: Door::Bus, exporter: exporter.clone() }).await?;
+    server
+        .at(
+            MANAGER_PATH,
+            Manager {
+                engine,
+                door: Door::Bus,
+                exporter: exporter.clone(),
+            },
+        )
+        .await?;
     tokio::spawn(async move { exporter.follow().await });
     connection.request_name(BUS_NAME).await
 }

@@ -63,7 +63,9 @@ impl Door {
                 let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
                 Ok(Caller { only, process })
             }
-            Decision::Deny => Err(Error::NotPermitted(format!("{operation:?} is not permitted to this caller"))),
+            Decision::Deny => Err(Error::NotPermitted(format!(
+                "{operation:?} is not permitted to this caller"
+            ))),
         }
     }
 }

@@ -23,7 +23,9 @@ impl Driver {
     /// Must fail: a client that is told an owner listens only to signals sent under that name, and none are.
     fn get_name_owner(&self, name: &str) -> fdo::Result<String> {
         let shown: String = name.chars().take(64).collect();
-        Err(fdo::Error::NameHasNoOwner(format!("{shown}: this is a peer-to-peer connection")))
+        Err(fdo::Error::NameHasNoOwner(format!(
+            "{shown}: this is a peer-to-peer connection"
+        )))
     }
 
     fn name_has_owner(&self, name: &str) -> bool {

@@ -27,7 +27,13 @@ pub(super) struct Exporter {
 
 impl Exporter {
     pub(super) fn new(engine: Handle, door: Door, only: Option<PodUid>) -> Arc<Self> {
-        Arc::new(Self { engine, door, only, connection: OnceLock::new(), shown: Mutex::default() })
+        Arc::new(Self {
+            engine,
+            door,
+            only,
+            connection: OnceLock::new(),
+            shown: Mutex::default(),
+        })
     }
 
     /// Name the connection, once it is built.
@@ -53,11 +59,17 @@ impl Exporter {
 
     /// Make the objects what the view says, and tell of the difference.
     pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
-        let Some(connection) = self.connection.get() else { return Ok(()) };
+        let Some(connection) = self.connection.get() else {
+            return Ok(());
+        };
         let server = connection.object_server();
         let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
         let mut shown = self.shown.lock().await;
-        let gone: Vec<PodUid> = shown.keys().filter(|pod| !view.instances.contains_key(*pod)).cloned().collect();
+        let gone: Vec<PodUid> = shown
+            .keys()
+            .filter(|pod| !view.instances.contains_key(*pod))
+            .cloned()
+            .collect();
         for pod in gone {
             shown.remove(&pod);
             server.remove::<Instance, _>(instance_path(&pod)).await?;

@@ -26,6 +26,33 @@ pub(super) struct Instance {
 }
 
 impl Instance {
+    #[cfg(test)]
+    pub(super) fn for_introspection(engine: Handle) -> Self {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let view = InstanceView {
+            pod: pod.clone(),
+            container: String::new(),
+            phase: crate::plan::Phase::Floating,
+            degraded: Vec::new(),
+            exclusive: crate::cpuset::CpuSet::new(),
+            float: crate::cpuset::CpuSet::new(),
+            mems: String::new(),
+            partition: String::new(),
+            placement: "linear",
+            scope: crate::cgroup::CgroupPath::slice(),
+            origin: crate::cgroup::CgroupPath::slice(),
+            registered_us: 0,
+            isolated_us: 0,
+            vcpus: Vec::new(),
+        };
+        Self {
+            engine,
+            door: Door::Bus,
+            pod,
+            shown: Arc::new(RwLock::new(view)),
+        }
+    }
+
     fn show<T>(&self, of: impl FnOnce(&InstanceView) -> T) -> T {
         // A view is replaced whole: there is no half-written one to fear after a panic elsewhere.
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
@@ -36,7 +63,10 @@ impl Instance {
         if caller.sees(&self.pod) {
             Ok(())
         } else {
-            Err(Error::NoSuchInstance(format!("pod {:?} has no instance", self.pod.as_str())))
+            Err(Error::NoSuchInstance(format!(
+                "pod {:?} has no instance",
+                self.pod.as_str()
+            )))
         }
     }
 
@@ -115,15 +145,29 @@ impl Instance {
                 })?;
                 props.insert(name, number);
             }
-            requests.push(VcpuRequest { vcpu: Vcpu { index, props }, thread });
+            requests.push(VcpuRequest {
+                vcpu: Vcpu { index, props },
+                thread,
+            });
         }
         let qemu = qemu_pidfd
             .as_fd()
             .try_clone_to_owned()
             .map_err(|cause| Error::Failed(format!("duplicate qemu_pidfd: {cause}")))?;
-        let placed = self.engine.attach(AttachRequest { pod: self.pod.clone(), qemu, vcpus: requests }).await;
-        let placed = placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
-        Ok(placed.into_iter().map(|placed| (placed.vcpu, placed.thread.unsigned_abs(), placed.cpu)).collect())
+        let placed = self
+            .engine
+            .attach(AttachRequest {
+                pod: self.pod.clone(),
+                qemu,
+                vcpus: requests,
+            })
+            .await;
+        let placed =
+            placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
+        Ok(placed
+            .into_iter()
+            .map(|placed| (placed.vcpu, placed.thread.unsigned_abs(), placed.cpu))
+            .collect())
     }
 
     #[zbus(out_args("report"))]

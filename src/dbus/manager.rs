@@ -34,7 +34,9 @@ pub(super) struct Manager {
 }
 
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
-    instance_path(pod).try_into().map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
+    instance_path(pod)
+        .try_into()
+        .map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
 }
 
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
@@ -50,13 +52,18 @@ pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
     for (name, number) in numbers {
         dict.insert(name.into(), Variant::from(number).try_into().map_err(failed)?);
     }
-    dict.insert("degraded".into(), Variant::from(report.degraded).try_into().map_err(failed)?);
+    dict.insert(
+        "degraded".into(),
+        Variant::from(report.degraded).try_into().map_err(failed)?,
+    );
     Ok(dict)
 }
 
 /// A descriptor among the options.
 fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
-    let Some(value) = options.get(name) else { return Ok(None) };
+    let Some(value) = options.get(name) else {
+        return Ok(None);
+    };
     match &**value {
         Variant::Fd(fd) => fd
             .as_fd()
@@ -89,7 +96,10 @@ impl Manager {
     /// The pod a caller names, or its own.
     fn named(&self, caller: &Caller, pod_uid: &str) -> Result<PodUid, Error> {
         if pod_uid.is_empty() {
-            return caller.only.clone().ok_or_else(|| Error::InvalidArgument("pod_uid is empty".into()));
+            return caller
+                .only
+                .clone()
+                .ok_or_else(|| Error::InvalidArgument("pod_uid is empty".into()));
         }
         let pod = PodUid::parse(pod_uid).map_err(|cause| Error::InvalidArgument(format!("pod_uid: {cause}")))?;
         // What a caller may not see answers as what does not exist.
@@ -112,24 +122,36 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, String), Error> {
-        let caller = self.door.admit(&self.engine, connection, &header, Operation::Register).await?;
+        let caller = self
+            .door
+            .admit(&self.engine, connection, &header, Operation::Register)
+            .await?;
         known_options(&options, &["anchor", "origin-cgroup"])?;
         let anchor = descriptor(&options, "anchor")?;
         let origin = match options.get("origin-cgroup").map(|value| &**value) {
             None => None,
             Some(_) if caller.process.is_some() => {
-                return Err(Error::NotPermitted("option \"origin-cgroup\" is for the system bus only".into()));
+                return Err(Error::NotPermitted(
+                    "option \"origin-cgroup\" is for the system bus only".into(),
+                ));
             }
             Some(Variant::Str(path)) => Some(CgroupPath::parse(path.as_str()).ok_or_else(|| {
                 Error::InvalidArgument("option \"origin-cgroup\" must be an absolute cgroup path".into())
             })?),
-            Some(_) => return Err(Error::InvalidArgument("option \"origin-cgroup\" must be a string".into())),
+            Some(_) => {
+                return Err(Error::InvalidArgument(
+                    "option \"origin-cgroup\" must be a string".into(),
+                ));
+            }
         };
         let deadline = tokio::time::Instant::now() + PATIENCE;
         let (pod, scope) = loop {
             let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
             let request = RegisterRequest {
-                claim: Claim { pod: pod_uid.to_owned(), cpuset: cpuset.to_owned() },
+                claim: Claim {
+                    pod: pod_uid.to_owned(),
+                    cpuset: cpuset.to_owned(),
+                },
                 // Asked anew: a first attempt may have moved the caller.
                 caller: self.door.peer(&self.engine)?,
                 origin: origin.clone(),
@@ -158,7 +180,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        let caller = self.door.admit(&self.engine, connection, &header, Operation::Deregister).await?;
+        let caller = self
+            .door
+            .admit(&self.engine, connection, &header, Operation::Deregister)
+            .await?;
         known_options(&options, &[])?;
         let pod = self.named(&caller, pod_uid)?;
         Ok(self.engine.deregister(pod).await?)
@@ -170,7 +195,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<InstanceRow>, Error> {
-        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        let caller = self
+            .door
+            .admit(&self.engine, connection, &header, Operation::List)
+            .await?;
         let view = self.engine.view();
         let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
         seen.map(|instance| {
@@ -192,7 +220,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        let caller = self
+            .door
+            .admit(&self.engine, connection, &header, Operation::List)
+            .await?;
         object_path(&self.named(&caller, pod_uid)?)
     }
 
@@ -203,7 +234,10 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        let caller = self.door.admit(&self.engine, connection, &header, Operation::List).await?;
+        let caller = self
+            .door
+            .admit(&self.engine, connection, &header, Operation::List)
+            .await?;
         let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
         let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
         let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
@@ -211,12 +245,18 @@ impl Manager {
         // The anchor, and what was exec'd into the container, are in the origin.
         let pod = match Peer::of(cgroup) {
             Peer::Instance(pod) => pod,
-            Peer::Container(path, container) if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) => {
+            Peer::Container(path, container)
+                if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
+            {
                 container.pod
             }
             _ => return Err(none()),
         };
-        if caller.sees(&pod) && view.instances.contains_key(&pod) { object_path(&pod) } else { Err(none()) }
+        if caller.sees(&pod) && view.instances.contains_key(&pod) {
+            object_path(&pod)
+        } else {
+            Err(none())
+        }
     }
 
     #[zbus(out_args("report"))]
@@ -226,7 +266,9 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        self.door.admit(&self.engine, connection, &header, Operation::Reconcile).await?;
+        self.door
+            .admit(&self.engine, connection, &header, Operation::Reconcile)
+            .await?;
         known_options(&options, &[])?;
         report_dict(self.engine.reconcile().await?)
     }
@@ -237,7 +279,9 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.door.admit(&self.engine, connection, &header, Operation::Describe).await?;
+        self.door
+            .admit(&self.engine, connection, &header, Operation::Describe)
+            .await?;
         let description = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "node": &*self.engine.view() });
         Ok(description.to_string())
     }
@@ -247,7 +291,9 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        self.door.admit(&self.engine, connection, &header, Operation::Reload).await?;
+        self.door
+            .admit(&self.engine, connection, &header, Operation::Reload)
+            .await?;
         let settings = crate::config::load(std::path::Path::new("/"))
             .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
         Ok(self.engine.reload(settings).await?)

@@ -3,6 +3,8 @@
 mod bus;
 mod caller;
 pub mod client;
+#[cfg(test)]
+mod contract_tests;
 mod driver;
 pub mod error;
 mod export;

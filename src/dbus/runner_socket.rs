@@ -57,7 +57,11 @@ async fn connection(stream: UnixStream, engine: Handle, gate: &Gate) -> anyhow::
     };
     let socket = gate.admit(stream, pod.as_str())?;
     let exporter = Exporter::new(engine.clone(), door.clone(), Some(pod));
-    let manager = Manager { engine, door, exporter: exporter.clone() };
+    let manager = Manager {
+        engine,
+        door,
+        exporter: exporter.clone(),
+    };
     let build = Builder::socket(socket)
         .server(Guid::generate())
         .p2p()

@@ -60,7 +60,9 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
                 Err(error) if error.is_gone() => return Ok(()),
                 Err(error) => return Err(error.to_string()),
             };
-            threads.iter().try_for_each(|thread| affinity(system, thread.task.id, None))
+            threads
+                .iter()
+                .try_for_each(|thread| affinity(system, thread.task.id, None))
         }
         Step::Enter(scope, phase) => {
             if *phase == Phase::Isolated {
@@ -68,18 +70,15 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
                     .set_attribute(scope, ISOLATED_ATTRIBUTE, &now_us().to_string())
                     .map_err(|error| error.to_string())?;
             }
-            cgroups.set_attribute(scope, PHASE_ATTRIBUTE, phase.name()).map_err(|error| error.to_string())
+            cgroups
+                .set_attribute(scope, PHASE_ATTRIBUTE, phase.name())
+                .map_err(|error| error.to_string())
         }
     }
 }
 
 /// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
-fn moved(
-    system: &System,
-    id: i32,
-    to: &crate::cgroup::CgroupPath,
-    file: crate::cgroup::File,
-) -> Result<(), String> {
+fn moved(system: &System, id: i32, to: &crate::cgroup::CgroupPath, file: crate::cgroup::File) -> Result<(), String> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
         result => result.map_err(|error| error.to_string()),
@@ -95,5 +94,7 @@ fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), String> {
 
 /// Microseconds since the epoch.
 pub fn now_us() -> u64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_micros().try_into().unwrap_or(u64::MAX))
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_micros().try_into().unwrap_or(u64::MAX))
 }

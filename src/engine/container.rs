@@ -26,7 +26,10 @@ pub enum Peer {
 impl Peer {
     /// Tell by the cgroup's path.
     pub fn of(cgroup: CgroupPath) -> Self {
-        let ours = cgroup.as_str().strip_prefix("/stelia.slice/").and_then(|rest| rest.split('/').next());
+        let ours = cgroup
+            .as_str()
+            .strip_prefix("/stelia.slice/")
+            .and_then(|rest| rest.split('/').next());
         if let Some(pod) = ours.and_then(PodUid::from_scope) {
             return Self::Instance(pod);
         }
@@ -105,7 +108,10 @@ pub(super) fn find_origin(
     }
     if let Some(cpus) = &claim.cpuset {
         found.retain(|(path, _)| {
-            system.cgroups.read(path, File::Cpus).is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
+            system
+                .cgroups
+                .read(path, File::Cpus)
+                .is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
         });
         if found.is_empty() {
             return Err(Kind::CpusetMismatch.because(format!("no container of pod {pod} has the CPUs {cpus}")));
@@ -163,7 +169,9 @@ pub(super) fn candidate(
         }
     };
     let cpus = cgroups.read(&origin, File::Cpus).map_err(failed)?;
-    let cpus = cpus.parse().map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
+    let cpus = cpus
+        .parse()
+        .map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
     let mut processes = Vec::new();
     for pid in numbers(&cgroups.read(&origin, File::Procs).map_err(failed)?) {
         // A process that ends while it is looked at is none to move.
@@ -178,10 +186,22 @@ pub(super) fn candidate(
             populated_children.push(name);
         }
     }
-    let mems = optional(cgroups.read(&origin, File::Mems)).map_err(failed)?.unwrap_or_default();
+    let mems = optional(cgroups.read(&origin, File::Mems))
+        .map_err(failed)?
+        .unwrap_or_default();
     let annotated_name = annotated_name(system, &container.container_id);
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
-    Ok(Candidate { origin, container, cpus, mems, processes, populated_children, annotated_name, anchor, caller })
+    Ok(Candidate {
+        origin,
+        container,
+        cpus,
+        mems,
+        processes,
+        populated_children,
+        annotated_name,
+        anchor,
+        caller,
+    })
 }
 
 /// The container's name by the runtime's own configuration file: containerd's, any namespace, or CRI-O's.
@@ -193,14 +213,23 @@ fn annotated_name(system: &System, id: &str) -> Option<String> {
         .flatten()
         .map(|namespace| namespace.path().join(id).join("config.json"))
         .collect();
-    files.push(system.run.join("containers/storage/overlay-containers").join(id).join("userdata/config.json"));
+    files.push(
+        system
+            .run
+            .join("containers/storage/overlay-containers")
+            .join(id)
+            .join("userdata/config.json"),
+    );
     let name = |text: String| -> Option<String> {
         let config: serde_json::Value = serde_json::from_str(&text).ok()?;
         let annotations = config.get("annotations")?;
         let keys = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
-        keys.iter().find_map(|key| annotations.get(*key)?.as_str().map(str::to_owned))
+        keys.iter()
+            .find_map(|key| annotations.get(*key)?.as_str().map(str::to_owned))
     };
-    files.into_iter().find_map(|path| fs::read_to_string(path).ok().and_then(name))
+    files
+        .into_iter()
+        .find_map(|path| fs::read_to_string(path).ok().and_then(name))
 }
 
 /// Whether a record is of this very container.
@@ -219,6 +248,9 @@ mod tests {
         let scope = format!("/stelia.slice/stelia-instance-{uid}.scope/instance/float");
         assert_eq!(of(&scope).pod().unwrap().as_str(), uid);
         assert!(matches!(of("/system.slice/x.service"), Peer::Other(_)));
-        assert!(matches!(of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")), Peer::Other(_)));
+        assert!(matches!(
+            of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")),
+            Peer::Other(_)
+        ));
     }
 }

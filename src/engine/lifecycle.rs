@@ -56,7 +56,10 @@ pub struct Placed {
 }
 
 fn find<'a>(snapshot: &'a Snapshot, pod: &PodUid) -> Option<&'a Instance> {
-    snapshot.instances.iter().find(|instance| instance.record.pod == *pod && instance.populated)
+    snapshot
+        .instances
+        .iter()
+        .find(|instance| instance.record.pod == *pod && instance.populated)
 }
 
 fn no_instance(pod: &PodUid) -> Refusal {
@@ -126,20 +129,30 @@ impl Engine {
         }
         let limits = self.system.systemd.limits(record.origin.name()).await;
         let limits = limits.map_err(|error| Kind::Failed.because(error.to_string()))?;
-        let holder = Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
+        let holder =
+            Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
         let description = format!("Stelia instance of pod {pod}, container {}", record.container);
-        let started = self.system.systemd.start_scope(&unit, &description, holder.pid(), &limits).await;
+        let started = self
+            .system
+            .systemd
+            .start_scope(&unit, &description, holder.pid(), &limits)
+            .await;
         started.map_err(|error| Kind::Failed.because(error.to_string()))?;
         let (target, attributes) = (scope.clone(), record.attributes());
         self.blocking(move |system| {
-            attributes.iter().try_for_each(|(name, value)| system.cgroups.set_attribute(&target, name, value))
+            attributes
+                .iter()
+                .try_for_each(|(name, value)| system.cgroups.set_attribute(&target, name, value))
         })
         .await?
         .map_err(|error| Kind::Failed.because(error.to_string()))?;
 
         let (after, report) = self.pass("call").await;
         drop(holder);
-        let reached = after.as_ref().and_then(|after| find(after, &pod)).map(|now| now.record.phase);
+        let reached = after
+            .as_ref()
+            .and_then(|after| find(after, &pod))
+            .map(|now| now.record.phase);
         if reached >= Some(Phase::Floating) {
             tracing::info!(STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
             return Ok((pod, scope));
@@ -176,22 +189,38 @@ impl Engine {
                 let vcpus: Vec<Vcpu> = request.vcpus.iter().map(|request| request.vcpu.clone()).collect();
                 let placed = place(policy, &vcpus, &exclusive, &topology)
                     .map_err(|cause| Kind::InvalidArgument.because(cause.to_string()))?;
-                let thread = |(index, cpu): (u32, u32)| Some(VcpuThread { index, task: *tasks.get(&index)?, cpu });
+                let thread = |(index, cpu): (u32, u32)| {
+                    Some(VcpuThread {
+                        index,
+                        task: *tasks.get(&index)?,
+                        cpu,
+                    })
+                };
                 Ok(placed.into_iter().filter_map(thread).collect::<Vec<_>>())
             })
             .await??
         };
-        let phase = if former == (Phase::Isolated, threads.clone()) { Phase::Isolated } else { Phase::Attaching };
+        let phase = if former == (Phase::Isolated, threads.clone()) {
+            Phase::Isolated
+        } else {
+            Phase::Attaching
+        };
         self.record_vcpus(&scope, phase, threads.clone()).await?;
         let (after, report) = self.pass("call").await;
         let now = after.as_ref().and_then(|after| find(after, &pod));
         let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
         if alive && now.is_some_and(|now| now.record.phase == Phase::Isolated) {
             tracing::info!(STELIA_POD_UID = %pod, "isolated pod {pod}: {} moves, {} writes", report.moves, report.writes);
-            let placed = |thread: &VcpuThread| Placed { vcpu: thread.index, thread: thread.task.id, cpu: thread.cpu };
+            let placed = |thread: &VcpuThread| Placed {
+                vcpu: thread.index,
+                thread: thread.task.id,
+                cpu: thread.cpu,
+            };
             return Ok(threads.iter().map(placed).collect());
         }
-        let partition = now.and_then(|now| now.inner.as_ref()?.vcpu.as_ref()).map(|vcpu| vcpu.partition.clone());
+        let partition = now
+            .and_then(|now| now.inner.as_ref()?.vcpu.as_ref())
+            .map(|vcpu| vcpu.partition.clone());
         let mut causes = report.degraded;
         if let Some(partition) = partition.filter(|partition| partition != "isolated") {
             causes.push(format!("the kernel gives no isolated partition: {partition:?}"));
@@ -206,7 +235,9 @@ impl Engine {
     async fn record_vcpus(&mut self, scope: &CgroupPath, phase: Phase, vcpus: Vec<VcpuThread>) -> Result<(), Refusal> {
         let scope = scope.clone();
         self.blocking(move |system| {
-            system.cgroups.set_attribute(&scope, VCPUS_ATTRIBUTE, &vcpus_text(&vcpus))?;
+            system
+                .cgroups
+                .set_attribute(&scope, VCPUS_ATTRIBUTE, &vcpus_text(&vcpus))?;
             system.cgroups.set_attribute(&scope, PHASE_ATTRIBUTE, phase.name())
         })
         .await?
@@ -233,7 +264,11 @@ impl Engine {
     async fn leave(&mut self, pod: &PodUid, scope: &CgroupPath) -> Result<(), Refusal> {
         let target = scope.clone();
         let marked = self
-            .blocking(move |system| system.cgroups.set_attribute(&target, PHASE_ATTRIBUTE, Phase::Leaving.name()))
+            .blocking(move |system| {
+                system
+                    .cgroups
+                    .set_attribute(&target, PHASE_ATTRIBUTE, Phase::Leaving.name())
+            })
             .await?;
         match marked {
             Err(error) if error.is_gone() => return Ok(()),
@@ -242,14 +277,20 @@ impl Engine {
         let deadline = tokio::time::Instant::now() + SCOPE_GONE;
         loop {
             let (after, report) = self.pass("call").await;
-            let Some(after) = after else { return Err(Kind::Failed.because(report.degraded.join("; "))) };
+            let Some(after) = after else {
+                return Err(Kind::Failed.because(report.degraded.join("; ")));
+            };
             let known = after.instances.iter().find(|instance| instance.record.pod == *pod);
             match known {
                 // One more pass has seen the scope gone: stelia.slice's list is narrowed too.
                 None => return Ok(()),
                 Some(known) if known.origin_procs.is_none() && known.populated => return Ok(()),
                 Some(_) if tokio::time::Instant::now() > deadline => {
-                    let text = format!("{scope} is not gone after {} s: {}", SCOPE_GONE.as_secs(), report.degraded.join("; "));
+                    let text = format!(
+                        "{scope} is not gone after {} s: {}",
+                        SCOPE_GONE.as_secs(),
+                        report.degraded.join("; ")
+                    );
                     return Err(Kind::Failed.because(text));
                 }
                 Some(_) => tokio::time::sleep(Duration::from_millis(50)).await,
@@ -274,19 +315,31 @@ fn resolve(
     }
     let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
     if numbers.len() != vcpus.len() {
-        let text = "two vCPUs have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
+        let text =
+            "two vCPUs have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
         return Err(Kind::InvalidArgument.because(text));
     }
     let foreign = |text: String| Kind::ForeignProcess.because(text);
     let qemu = identify_pidfd(system, &request.qemu).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
-    let cgroup = system.procs.cgroup(qemu.id).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let cgroup = system
+        .procs
+        .cgroup(qemu.id)
+        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
     if !cgroup.is_within(scope) {
-        let text = format!("process {} of qemu_pidfd does not belong to pod {}", qemu.id, request.pod);
+        let text = format!(
+            "process {} of qemu_pidfd does not belong to pod {}",
+            qemu.id, request.pod
+        );
         return Err(foreign(text));
     }
-    let threads = system.procs.threads(qemu.id).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
-    let by_number: BTreeMap<i32, crate::proc::TaskId> =
-        threads.iter().filter_map(|thread| Some((*thread.numbers.last()?, thread.task))).collect();
+    let threads = system
+        .procs
+        .threads(qemu.id)
+        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let by_number: BTreeMap<i32, crate::proc::TaskId> = threads
+        .iter()
+        .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))
+        .collect();
     vcpus
         .iter()
         .map(|vcpu| match by_number.get(&vcpu.thread) {

@@ -18,7 +18,11 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
     let bytes = fs::read(&path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
     let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
     if state.policy != "static" {
-        return Err(format!("{}: CPU manager policy is {:?}, not \"static\"", path.display(), state.policy));
+        return Err(format!(
+            "{}: CPU manager policy is {:?}, not \"static\"",
+            path.display(),
+            state.policy
+        ));
     }
     Ok(state)
 }
@@ -55,7 +59,9 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         let record = match Record::parse(&attributes) {
             Ok(record) if record.pod == pod => record,
             Ok(record) => {
-                snapshot.unreadable.push((name, format!("the scope's record is of pod {}", record.pod)));
+                snapshot
+                    .unreadable
+                    .push((name, format!("the scope's record is of pod {}", record.pod)));
                 continue;
             }
             Err(error) => {
@@ -79,28 +85,44 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
 fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let inner_path = scope.child("instance");
-    let inner = if cgroups.exists(&inner_path) { Some(inner(cgroups, &inner_path)?) } else { None };
+    let inner = if cgroups.exists(&inner_path) {
+        Some(inner(cgroups, &inner_path)?)
+    } else {
+        None
+    };
     let origin_procs = optional(cgroups.read(&record.origin, File::Procs))?.map(|text| numbers(&text));
     let vcpus = record
         .vcpus
         .iter()
         .map(|thread| {
-            let same = system.procs.identify(thread.task.id).is_ok_and(|task| task == thread.task);
+            let same = system
+                .procs
+                .identify(thread.task.id)
+                .is_ok_and(|task| task == thread.task);
             let now = || {
                 let cgroup = system.procs.cgroup(thread.task.id).ok()?;
-                Some(VcpuNow { cgroup, affinity: system.procs.affinity(thread.task.id).ok()? })
+                Some(VcpuNow {
+                    cgroup,
+                    affinity: system.procs.affinity(thread.task.id).ok()?,
+                })
             };
             if same { now() } else { None }
         })
         .collect();
     Ok(Instance {
-        populated: cgroups.read(&scope, File::Events)?.lines().any(|line| line == "populated 1"),
+        populated: cgroups
+            .read(&scope, File::Events)?
+            .lines()
+            .any(|line| line == "populated 1"),
         scope_procs: numbers(&cgroups.read(&scope, File::Procs)?),
         scope_controllers: words(&cgroups.read(&scope, File::SubtreeControl)?),
         scope_exclusive: set(cgroups, &scope, File::CpusExclusive)?,
         inner,
         origin_procs,
-        anchor_lives: system.procs.identify(record.anchor.id).is_ok_and(|task| task == record.anchor),
+        anchor_lives: system
+            .procs
+            .identify(record.anchor.id)
+            .is_ok_and(|task| task == record.anchor),
         vcpus,
         record,
         scope,
@@ -120,7 +142,11 @@ fn inner(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<Inner, CgroupError>
             exclusive: set(cgroups, &path, File::CpusExclusive)?,
             partition: optional(cgroups.read(&path, File::Partition))?.unwrap_or_default(),
             // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
-            threads: if threaded { numbers(&cgroups.read(&path, File::Threads)?) } else { Vec::new() },
+            threads: if threaded {
+                numbers(&cgroups.read(&path, File::Threads)?)
+            } else {
+                Vec::new()
+            },
         }))
     };
     Ok(Inner {
@@ -143,7 +169,9 @@ pub(super) fn optional(result: Result<String, CgroupError>) -> Result<Option<Str
 }
 
 fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
-    Ok(optional(cgroups.read(cgroup, file))?.map(|text| cpus(&text)).unwrap_or_default())
+    Ok(optional(cgroups.read(cgroup, file))?
+        .map(|text| cpus(&text))
+        .unwrap_or_default())
 }
 
 /// The kernel's own text: what does not parse is no set we wrote, and differs from any we want.
@@ -153,7 +181,10 @@ fn cpus(text: &str) -> CpuSet {
 
 /// Process or thread ids, one a line; 0 (a task outside our PID namespace) is left out.
 pub(super) fn numbers(text: &str) -> Vec<i32> {
-    text.lines().filter_map(|line| line.parse().ok()).filter(|number| *number > 0).collect()
+    text.lines()
+        .filter_map(|line| line.parse().ok())
+        .filter(|number| *number > 0)
+        .collect()
 }
 
 fn words(text: &str) -> BTreeSet<String> {

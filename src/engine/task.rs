@@ -143,8 +143,25 @@ impl Engine {
         let (wake_sender, wake) = mpsc::channel(1);
         let (view, receiver) = watch::channel(Arc::default());
         let watcher = Watcher::start(settings.kubelet_root.clone(), wake_sender.clone())?;
-        let handle = Handle { commands: sender, view: receiver, system: system.clone() };
-        Ok((Self { system, settings, commands, view, watcher, wake, wake_sender, passes: 0, last_problem: None }, handle))
+        let handle = Handle {
+            commands: sender,
+            view: receiver,
+            system: system.clone(),
+        };
+        Ok((
+            Self {
+                system,
+                settings,
+                commands,
+                view,
+                watcher,
+                wake,
+                wake_sender,
+                passes: 0,
+                last_problem: None,
+            },
+            handle,
+        ))
     }
 
     /// Run until cancelled. `alive` is called at each turn and at least every `heartbeat`: it feeds the watchdog.
@@ -226,7 +243,10 @@ impl Engine {
         let slice = self.system.cgroup_root.join("stelia.slice");
         let mut paths: Vec<PathBuf> = vec![self.settings.kubelet_root.clone()];
         paths.extend(snapshot.instances.iter().map(|instance| {
-            let scope = self.system.cgroup_root.join(instance.scope.as_str().trim_start_matches('/'));
+            let scope = self
+                .system
+                .cgroup_root
+                .join(instance.scope.as_str().trim_start_matches('/'));
             scope.join(File::Events.name())
         }));
         paths.push(slice);
@@ -245,7 +265,10 @@ impl Engine {
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
     pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
         self.passes = self.passes.wrapping_add(1);
-        let mut report = Report { pass: self.passes, ..Report::default() };
+        let mut report = Report {
+            pass: self.passes,
+            ..Report::default()
+        };
         let mut failures: Vec<String> = Vec::new();
         let mut last = None;
         for round in 0..ROUNDS {
@@ -301,7 +324,11 @@ impl Engine {
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
                 let reasons = plan::degraded(snapshot, instance);
-                report.degraded.extend(reasons.into_iter().map(|reason| format!("{}: {reason}", instance.record.pod)));
+                report.degraded.extend(
+                    reasons
+                        .into_iter()
+                        .map(|reason| format!("{}: {reason}", instance.record.pod)),
+                );
             }
         }
         report.degraded.extend(failures);

@@ -66,7 +66,12 @@ impl View {
                 .instances
                 .iter()
                 .filter(|instance| instance.populated)
-                .map(|instance| (instance.record.pod.clone(), InstanceView::of(snapshot, instance, placement)))
+                .map(|instance| {
+                    (
+                        instance.record.pod.clone(),
+                        InstanceView::of(snapshot, instance, placement),
+                    )
+                })
                 .collect(),
             unreadable: snapshot.unreadable.clone(),
         }
@@ -83,9 +88,15 @@ impl InstanceView {
             phase: record.phase,
             degraded: degraded(snapshot, instance),
             exclusive: record.exclusive.clone(),
-            float: inner.and_then(|inner| inner.float.as_ref()).map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
+            float: inner
+                .and_then(|inner| inner.float.as_ref())
+                .map(|leaf| leaf.cpus.clone())
+                .unwrap_or_default(),
             mems: record.mems.clone(),
-            partition: inner.and_then(|inner| inner.vcpu.as_ref()).map(|leaf| leaf.partition.clone()).unwrap_or_default(),
+            partition: inner
+                .and_then(|inner| inner.vcpu.as_ref())
+                .map(|leaf| leaf.partition.clone())
+                .unwrap_or_default(),
             placement,
             scope: instance.scope.clone(),
             origin: record.origin.clone(),

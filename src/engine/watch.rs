@@ -26,7 +26,10 @@ impl Watcher {
     /// The kernel gives no inotify instance.
     pub fn start(kubelet_root: PathBuf, wake: mpsc::Sender<()>) -> io::Result<Self> {
         let inotify = Inotify::init()?;
-        let mut watcher = Self { watches: inotify.watches(), held: BTreeMap::new() };
+        let mut watcher = Self {
+            watches: inotify.watches(),
+            held: BTreeMap::new(),
+        };
         watcher.keep(std::slice::from_ref(&kubelet_root));
         let kubelet = watcher.held.values().next().cloned();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
@@ -52,7 +55,12 @@ impl Watcher {
             .iter()
             .filter_map(|path| Some((path.clone(), fs::metadata(path).ok()?.ino())))
             .collect();
-        let gone: Vec<(PathBuf, u64)> = self.held.keys().filter(|held| !wanted.contains(held)).cloned().collect();
+        let gone: Vec<(PathBuf, u64)> = self
+            .held
+            .keys()
+            .filter(|held| !wanted.contains(held))
+            .cloned()
+            .collect();
         for key in gone {
             if let Some(descriptor) = self.held.remove(&key) {
                 // The kernel drops the watch of a removed file by itself.

@@ -99,7 +99,11 @@ impl CpuManagerState {
 
     /// All CPUs that some entry names.
     pub fn assigned(&self) -> CpuSet {
-        self.entries.values().flat_map(BTreeMap::values).flat_map(CpuSet::iter).collect()
+        self.entries
+            .values()
+            .flat_map(BTreeMap::values)
+            .flat_map(CpuSet::iter)
+            .collect()
     }
 
     /// The shared pool: the default set less everything an entry names. kubelet writes one change as two files, and this
@@ -113,10 +117,16 @@ impl V2 {
     fn check(self) -> Result<CpuManagerState, CheckpointError> {
         // kubelet itself accepts 0 (written before checksums were) for the schemas up to V2.
         if self.checksum != 0 {
-            let computed =
-                checksum::fnv1a(&checksum::cpu_v2_text(&self.policy_name, &self.default_cpu_set, &self.entries));
+            let computed = checksum::fnv1a(&checksum::cpu_v2_text(
+                &self.policy_name,
+                &self.default_cpu_set,
+                &self.entries,
+            ));
             if computed != self.checksum {
-                return Err(CheckpointError::Checksum { found: self.checksum, computed });
+                return Err(CheckpointError::Checksum {
+                    found: self.checksum,
+                    computed,
+                });
             }
         }
         let mut entries = BTreeMap::new();
@@ -139,7 +149,8 @@ impl V2 {
 }
 
 fn cpu_list(text: &str, place: impl Fn() -> String) -> Result<CpuSet, CheckpointError> {
-    text.parse().map_err(|cause| CheckpointError::Cpus { place: place(), cause })
+    text.parse()
+        .map_err(|cause| CheckpointError::Cpus { place: place(), cause })
 }
 
 #[cfg(test)]
@@ -162,7 +173,10 @@ mod tests {
     #[case("", "empty")]
     #[case("{", "no known schema")]
     #[case(r#"{"policyName":"static","defaultCpuSet":"0-3","data":"{}"}"#, "no known schema")]
-    #[case(r#"{"policyName":"static","defaultCpuSet":"0-3","podEntries":{}}"#, "no known schema")]
+    #[case(
+        r#"{"policyName":"static","defaultCpuSet":"0-3","podEntries":{}}"#,
+        "no known schema"
+    )]
     #[case(r#"{"policyName":"static","defaultCpuSet":"0-3","checksum":1}"#, "checksum 1")]
     #[case(r#"{"policyName":"static","defaultCpuSet":"0-x"}"#, "defaultCpuSet")]
     #[case(r#"{"policyName":"static","defaultCpuSet":"0","entries":{"../x":{}}}"#, "no pod UID")]
@@ -174,7 +188,10 @@ mod tests {
     #[test]
     fn one_changed_byte_is_found() {
         let changed = ARTICLE.replace("14-17", "14-18");
-        assert!(matches!(CpuManagerState::parse(changed.as_bytes()), Err(CheckpointError::Checksum { .. })));
+        assert!(matches!(
+            CpuManagerState::parse(changed.as_bytes()),
+            Err(CheckpointError::Checksum { .. })
+        ));
     }
 
     #[rstest]
@@ -187,7 +204,8 @@ mod tests {
 
     #[test]
     fn the_hashed_text_is_the_one_kubelet_hashes() {
-        let genuine = std::fs::read_to_string("tests/data/kubelet-checkpoints/hash-strings/cpu-v2-article.txt").unwrap();
+        let genuine =
+            std::fs::read_to_string("tests/data/kubelet-checkpoints/hash-strings/cpu-v2-article.txt").unwrap();
         assert_eq!(checksum::fnv1a(genuine.trim_end_matches('\n')), 3_944_432_841);
     }
 }

@@ -8,7 +8,9 @@ use std::fmt::Write;
 
 /// FNV-1a, 32 bit, over the bytes of `text`.
 pub fn fnv1a(text: &str) -> u32 {
-    text.bytes().fold(0x811c_9dc5, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+    text.bytes().fold(0x811c_9dc5, |hash, byte| {
+        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
+    })
 }
 
 /// The text hashed for schema V2 (`entries` = pod UID → container name → CPU list).

@@ -27,7 +27,11 @@ impl PodUid {
             }),
             _ => false,
         };
-        if good { Ok(Self(text.to_owned())) } else { Err(BadPodUid(text.chars().take(64).collect())) }
+        if good {
+            Ok(Self(text.to_owned()))
+        } else {
+            Err(BadPodUid(text.chars().take(64).collect()))
+        }
     }
 
     /// As kubelet writes it in its checkpoints.
@@ -86,7 +90,9 @@ impl ContainerCgroup {
                     .iter()
                     .find_map(|prefix| pod.strip_prefix(prefix))?;
                 let container = container.strip_suffix(".scope")?;
-                let id = ["cri-containerd-", "crio-"].iter().find_map(|prefix| container.strip_prefix(prefix))?;
+                let id = ["cri-containerd-", "crio-"]
+                    .iter()
+                    .find_map(|prefix| container.strip_prefix(prefix))?;
                 // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
                 (uid.replace('_', "-"), id)
             }
@@ -94,9 +100,14 @@ impl ContainerCgroup {
             _ => return None,
         };
         let id_is_plain = (1..=128).contains(&container_id.len())
-            && container_id.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+            && container_id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
         let pod = PodUid::parse(&pod).ok()?;
-        id_is_plain.then(|| Self { pod, container_id: container_id.to_owned() })
+        id_is_plain.then(|| Self {
+            pod,
+            container_id: container_id.to_owned(),
+        })
     }
 }
 
@@ -117,7 +128,9 @@ mod tests {
 
     #[rstest]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-50ab.scope")]
-    #[case("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope")]
+    #[case(
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope"
+    )]
     #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
     #[case("/kubepods/besteffort/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
     fn every_drivers_name_gives_pod_and_container(#[case] path: &str) {
@@ -127,7 +140,9 @@ mod tests {
 
     #[rstest]
     #[case("/")]
-    #[case("/system.slice/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope")]
+    #[case(
+        "/system.slice/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope"
+    )]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice")]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/below")]
     #[case("/kubepods.slice/kubepods-pod..slice/cri-containerd-a.scope")]

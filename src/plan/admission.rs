@@ -40,12 +40,18 @@ pub enum Kind {
 impl Kind {
     /// A refusal of this kind.
     pub fn because(self, text: impl Into<String>) -> Refusal {
-        Refusal { kind: self, text: text.into() }
+        Refusal {
+            kind: self,
+            text: text.into(),
+        }
     }
 
     /// Whether waiting may help: kubelet's second write may be milliseconds away, an old scope may be emptying.
     pub fn may_pass(self) -> bool {
-        matches!(self, Self::NotGuaranteed | Self::CpusetMismatch | Self::KubeletStateUnusable | Self::InstanceExists)
+        matches!(
+            self,
+            Self::NotGuaranteed | Self::CpusetMismatch | Self::KubeletStateUnusable | Self::InstanceExists
+        )
     }
 }
 
@@ -126,7 +132,10 @@ pub fn admit(
         return Err(Kind::NotPermitted.because(format!("the caller's pod is {pod}, not {claimed}")));
     }
     if let Some(other) = others.iter().find(|other| other.pod == *pod) {
-        let text = format!("pod {pod} has an instance already, of the container in {}", other.origin);
+        let text = format!(
+            "pod {pod} has an instance already, of the container in {}",
+            other.origin
+        );
         return Err(Kind::InstanceExists.because(text));
     }
     let anchor = admit_anchor(candidate)?;
@@ -171,7 +180,10 @@ fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
         return Err(Kind::NoAnchor.because(text));
     };
     if *cgroup != candidate.origin {
-        let text = format!("the anchor (process {}) is in {cgroup}, not in {}", anchor.id, candidate.origin);
+        let text = format!(
+            "the anchor (process {}) is in {cgroup}, not in {}",
+            anchor.id, candidate.origin
+        );
         return Err(Kind::NoAnchor.because(text));
     }
     if candidate.caller == Some(anchor.id) {
@@ -182,12 +194,20 @@ fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
 
 fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
     if let Some(child) = candidate.populated_children.first() {
-        let text = format!("{} has processes in a cgroup below it ({child}): not supported", candidate.origin);
+        let text = format!(
+            "{} has processes in a cgroup below it ({child}): not supported",
+            candidate.origin
+        );
         return Err(Kind::InvalidArgument.because(text));
     }
     // Private PID namespace: its first process is one of the container's own, and only one.
     let first = |numbers: &&Vec<i32>| numbers.len() >= 2 && numbers.last() == Some(&1);
-    let firsts = candidate.processes.iter().map(|(_, numbers)| numbers).filter(first).count();
+    let firsts = candidate
+        .processes
+        .iter()
+        .map(|(_, numbers)| numbers)
+        .filter(first)
+        .count();
     if firsts != 1 {
         let text = format!(
             "container {} of pod {} has no PID namespace of its own (hostPID or shareProcessNamespace?): {firsts} of \
@@ -230,7 +250,11 @@ fn find_entry(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(Strin
             .map(|(name, cpus)| ((*name).clone(), (*cpus).clone()))
             .ok_or_else(|| {
                 let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                let text = format!("containers {} of pod {pod} have the same CPUs {}", names.join(", "), candidate.cpus);
+                let text = format!(
+                    "containers {} of pod {pod} have the same CPUs {}",
+                    names.join(", "),
+                    candidate.cpus
+                );
                 Kind::AmbiguousContainer.because(text)
             }),
     }

@@ -20,7 +20,10 @@ fn candidate() -> Candidate {
 }
 
 fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, String> {
-    let containers = entries.iter().map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap())).collect();
+    let containers = entries
+        .iter()
+        .map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap()))
+        .collect();
     Ok(CpuManagerState {
         schema: crate::kubelet::checkpoint::Schema::V2,
         policy: "static".into(),
@@ -35,8 +38,17 @@ fn kind(result: Result<Record, Refusal>) -> Kind {
 
 #[test]
 fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
-    let record = admit(&CheckedClaim::default(), &candidate(), &kubelet(&[("instance", "2-3")]), &[]).unwrap();
-    assert_eq!((record.container.as_str(), record.exclusive.to_string().as_str()), ("instance", "2-3"));
+    let record = admit(
+        &CheckedClaim::default(),
+        &candidate(),
+        &kubelet(&[("instance", "2-3")]),
+        &[],
+    )
+    .unwrap();
+    assert_eq!(
+        (record.container.as_str(), record.exclusive.to_string().as_str()),
+        ("instance", "2-3")
+    );
     assert_eq!(record.anchor.id, 101);
 }
 
@@ -46,23 +58,45 @@ fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
 #[case("", "2-", "2-")]
 #[case("", "0-999999", "999999")]
 fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[case] named: &str) {
-    let refusal = Claim { pod: pod.into(), cpuset: cpuset.into() }.check().unwrap_err();
+    let refusal = Claim {
+        pod: pod.into(),
+        cpuset: cpuset.into(),
+    }
+    .check()
+    .unwrap_err();
     assert_eq!(refusal.kind, Kind::InvalidArgument);
     assert!(refusal.text.contains(named), "{refusal}");
 }
 
 #[test]
 fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
-    let refusal = Claim { pod: "a".repeat(10_000), cpuset: String::new() }.check().unwrap_err();
+    let refusal = Claim {
+        pod: "a".repeat(10_000),
+        cpuset: String::new(),
+    }
+    .check()
+    .unwrap_err();
     assert!(refusal.text.len() < 300);
 }
 
 #[test]
 fn claims_must_match_what_is_known() {
-    let other = CheckedClaim { pod: PodUid::parse(&POD.replace('b', "a")).ok(), cpuset: None };
-    assert_eq!(kind(admit(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])), Kind::NotPermitted);
-    let cpus = CheckedClaim { pod: None, cpuset: "4-5".parse().ok() };
-    assert_eq!(kind(admit(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])), Kind::CpusetMismatch);
+    let other = CheckedClaim {
+        pod: PodUid::parse(&POD.replace('b', "a")).ok(),
+        cpuset: None,
+    };
+    assert_eq!(
+        kind(admit(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        Kind::NotPermitted
+    );
+    let cpus = CheckedClaim {
+        pod: None,
+        cpuset: "4-5".parse().ok(),
+    };
+    assert_eq!(
+        kind(admit(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        Kind::CpusetMismatch
+    );
 }
 
 #[test]
@@ -77,9 +111,18 @@ fn without_an_entry_the_pod_is_not_guaranteed_and_waiting_may_help() {
 #[test]
 fn two_entries_alike_are_told_apart_by_the_annotation_only() {
     let state = kubelet(&[("init", "2-3"), ("vm", "2-3")]);
-    assert_eq!(kind(admit(&CheckedClaim::default(), &candidate(), &state, &[])), Kind::AmbiguousContainer);
-    let named = Candidate { annotated_name: Some("vm".into()), ..candidate() };
-    assert_eq!(admit(&CheckedClaim::default(), &named, &state, &[]).unwrap().container, "vm");
+    assert_eq!(
+        kind(admit(&CheckedClaim::default(), &candidate(), &state, &[])),
+        Kind::AmbiguousContainer
+    );
+    let named = Candidate {
+        annotated_name: Some("vm".into()),
+        ..candidate()
+    };
+    assert_eq!(
+        admit(&CheckedClaim::default(), &named, &state, &[]).unwrap().container,
+        "vm"
+    );
 }
 
 #[test]
@@ -89,7 +132,10 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
     let caller = (TaskId { id: 100, start: 1 }, candidate().origin);
     for anchor in [None, Some(elsewhere), Some(caller)] {
         let candidate = Candidate { anchor, ..candidate() };
-        assert_eq!(kind(admit(&CheckedClaim::default(), &candidate, &state, &[])), Kind::NoAnchor);
+        assert_eq!(
+            kind(admit(&CheckedClaim::default(), &candidate, &state, &[])),
+            Kind::NoAnchor
+        );
     }
 }
 
@@ -98,9 +144,17 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
 #[case(vec![(100, vec![100, 7]), (101, vec![101, 8])])] // shareProcessNamespace: the pause container is the first
 #[case(vec![(100, vec![100, 1]), (101, vec![101, 7, 1])])] // a namespace within
 fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: Vec<(i32, Vec<i32>)>) {
-    let candidate = Candidate { processes, ..candidate() };
+    let candidate = Candidate {
+        processes,
+        ..candidate()
+    };
     assert_eq!(
-        kind(admit(&CheckedClaim::default(), &candidate, &kubelet(&[("i", "2-3")]), &[])),
+        kind(admit(
+            &CheckedClaim::default(),
+            &candidate,
+            &kubelet(&[("i", "2-3")]),
+            &[]
+        )),
         Kind::SharedPidNamespace
     );
 }
@@ -112,13 +166,23 @@ fn cpus_of_another_instance_are_a_conflict() {
         exclusive: "3".parse().unwrap(),
         ..crate::plan::record::tests::record()
     };
-    let result = admit(&CheckedClaim::default(), &candidate(), &kubelet(&[("i", "2-3")]), &[&other]);
+    let result = admit(
+        &CheckedClaim::default(),
+        &candidate(),
+        &kubelet(&[("i", "2-3")]),
+        &[&other],
+    );
     assert_eq!(kind(result), Kind::CpusetConflict);
 }
 
 #[test]
 fn a_second_container_of_the_pod_waits() {
     let other = crate::plan::record::tests::record();
-    let result = admit(&CheckedClaim::default(), &candidate(), &kubelet(&[("i", "2-3")]), &[&other]);
+    let result = admit(
+        &CheckedClaim::default(),
+        &candidate(),
+        &kubelet(&[("i", "2-3")]),
+        &[&other],
+    );
     assert_eq!(kind(result), Kind::InstanceExists);
 }

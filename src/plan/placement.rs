@@ -54,7 +54,10 @@ pub fn place(
     _topology: &Topology,
 ) -> Result<Vec<(u32, u32)>, TooManyVcpus> {
     if vcpus.len() > cpus.len() {
-        return Err(TooManyVcpus { vcpus: vcpus.len(), cpus: cpus.len() });
+        return Err(TooManyVcpus {
+            vcpus: vcpus.len(),
+            cpus: cpus.len(),
+        });
     }
     let mut indexes: Vec<u32> = vcpus.iter().map(|vcpu| vcpu.index).collect();
     indexes.sort_unstable();
@@ -69,7 +72,12 @@ mod tests {
     use proptest::prelude::*;
 
     fn vcpus(count: u32) -> Vec<Vcpu> {
-        (0..count).map(|index| Vcpu { index, props: BTreeMap::new() }).collect()
+        (0..count)
+            .map(|index| Vcpu {
+                index,
+                props: BTreeMap::new(),
+            })
+            .collect()
     }
 
     #[test]

@@ -49,13 +49,23 @@ impl Phase {
 
     /// The D-Bus property's text.
     pub fn state(self) -> &'static str {
-        if self == Self::Attaching { Self::Floating.name() } else { self.name() }
+        if self == Self::Attaching {
+            Self::Floating.name()
+        } else {
+            self.name()
+        }
     }
 
     fn parse(text: &str) -> Option<Self> {
-        [Self::Registered, Self::Floating, Self::Attaching, Self::Isolated, Self::Leaving]
-            .into_iter()
-            .find(|phase| phase.name() == text)
+        [
+            Self::Registered,
+            Self::Floating,
+            Self::Attaching,
+            Self::Isolated,
+            Self::Leaving,
+        ]
+        .into_iter()
+        .find(|phase| phase.name() == text)
     }
 
     /// Whether the vCPU threads belong in `vcpu/`.
@@ -122,15 +132,25 @@ pub enum RecordError {
 
 fn task(text: &str) -> Option<TaskId> {
     let (id, start) = text.split_once(':')?;
-    Some(TaskId { id: id.parse().ok()?, start: start.parse().ok()? })
+    Some(TaskId {
+        id: id.parse().ok()?,
+        start: start.parse().ok()?,
+    })
 }
 
 fn vcpu(text: &str) -> Option<VcpuThread> {
     let mut parts = text.split(':');
     let mut next = || parts.next();
     let (index, id, start, cpu) = (next()?, next()?, next()?, next()?);
-    let task = TaskId { id: id.parse().ok()?, start: start.parse().ok()? };
-    let thread = VcpuThread { index: index.parse().ok()?, task, cpu: cpu.parse().ok()? };
+    let task = TaskId {
+        id: id.parse().ok()?,
+        start: start.parse().ok()?,
+    };
+    let thread = VcpuThread {
+        index: index.parse().ok()?,
+        task,
+        cpu: cpu.parse().ok()?,
+    };
     parts.next().is_none().then_some(thread)
 }
 
@@ -172,10 +192,17 @@ impl Record {
             name: &'static str,
             parse: impl FnOnce(&str) -> Option<T>,
         ) -> Result<T, RecordError> {
-            attributes.get(name).and_then(|text| parse(text)).ok_or(RecordError::Attribute(name))
+            attributes
+                .get(name)
+                .and_then(|text| parse(text))
+                .ok_or(RecordError::Attribute(name))
         }
         let vcpus = |text: &str| -> Option<Vec<VcpuThread>> {
-            if text.is_empty() { Some(Vec::new()) } else { text.split(',').map(vcpu).collect() }
+            if text.is_empty() {
+                Some(Vec::new())
+            } else {
+                text.split(',').map(vcpu).collect()
+            }
         };
         Ok(Self {
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
@@ -206,8 +233,16 @@ pub(crate) mod tests {
             mems: "0".into(),
             phase: Phase::Isolated,
             vcpus: vec![
-                VcpuThread { index: 0, task: TaskId { id: 50, start: 500 }, cpu: 2 },
-                VcpuThread { index: 1, task: TaskId { id: 51, start: 501 }, cpu: 3 },
+                VcpuThread {
+                    index: 0,
+                    task: TaskId { id: 50, start: 500 },
+                    cpu: 2,
+                },
+                VcpuThread {
+                    index: 1,
+                    task: TaskId { id: 51, start: 501 },
+                    cpu: 3,
+                },
             ],
             registered_us: 7,
             isolated_us: 8,
@@ -215,7 +250,11 @@ pub(crate) mod tests {
     }
 
     fn map(record: &Record) -> BTreeMap<String, String> {
-        record.attributes().into_iter().map(|(name, value)| (name.to_owned(), value)).collect()
+        record
+            .attributes()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value))
+            .collect()
     }
 
     #[test]
@@ -227,7 +266,10 @@ pub(crate) mod tests {
     fn a_record_cut_short_at_any_attribute_is_absent() {
         let all = record().attributes();
         for cut in 0..all.len() {
-            let part = all[..cut].iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+            let part = all[..cut]
+                .iter()
+                .map(|(name, value)| ((*name).to_owned(), value.clone()))
+                .collect();
             assert_eq!(Record::parse(&part), Err(RecordError::Absent), "{cut}");
         }
     }

@@ -55,13 +55,21 @@ pub fn float_cpus(snapshot: &Snapshot) -> Option<CpuSet> {
 }
 
 fn owned(snapshot: &Snapshot) -> CpuSet {
-    snapshot.instances.iter().flat_map(|instance| instance.record.exclusive.iter()).collect()
+    snapshot
+        .instances
+        .iter()
+        .flat_map(|instance| instance.record.exclusive.iter())
+        .collect()
 }
 
 /// The steps that bring the system to what the records say; empty when it is.
 pub fn plan(snapshot: &Snapshot) -> Vec<Planned> {
     let mut steps = Vec::new();
-    let mut instances: Vec<&Instance> = snapshot.instances.iter().filter(|instance| instance.populated).collect();
+    let mut instances: Vec<&Instance> = snapshot
+        .instances
+        .iter()
+        .filter(|instance| instance.populated)
+        .collect();
     instances.sort_by(|a, b| a.record.pod.cmp(&b.record.pod));
     let float = float_cpus(snapshot);
     let owned = owned(snapshot);
@@ -70,7 +78,10 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Planned> {
     let mut per_instance: Vec<(PodUid, Vec<Step>)> = Vec::new();
     for instance in &instances {
         if instance.record.phase != Phase::Leaving {
-            per_instance.push((instance.record.pod.clone(), tree_steps(instance, float.as_ref(), &owned)));
+            per_instance.push((
+                instance.record.pod.clone(),
+                tree_steps(instance, float.as_ref(), &owned),
+            ));
         }
     }
     flush(&mut steps, per_instance);
@@ -81,11 +92,18 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Planned> {
         .flat_map(|instance| instance.record.exclusive.iter())
         .collect();
     // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
-    let held: CpuSet = snapshot.instances.iter().flat_map(|instance| instance.scope_exclusive.iter()).collect();
+    let held: CpuSet = snapshot
+        .instances
+        .iter()
+        .flat_map(|instance| instance.scope_exclusive.iter())
+        .collect();
     let mut slice = snapshot.slice_exclusive.clone().unwrap_or_default();
     if !wanted.is_subset(&slice) {
         slice = wanted.union(&held);
-        steps.push(Planned { pod: None, step: exclusive(&CgroupPath::slice(), &slice) });
+        steps.push(Planned {
+            pod: None,
+            step: exclusive(&CgroupPath::slice(), &slice),
+        });
     }
 
     let mut per_instance = Vec::new();
@@ -108,7 +126,10 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Planned> {
         .collect();
     let keep = wanted.union(&dead);
     if slice != keep {
-        steps.push(Planned { pod: None, step: exclusive(&CgroupPath::slice(), &keep) });
+        steps.push(Planned {
+            pod: None,
+            step: exclusive(&CgroupPath::slice(), &keep),
+        });
     }
 
     // An instance for which nothing is left to do has reached the next phase.
@@ -119,9 +140,14 @@ pub fn plan(snapshot: &Snapshot) -> Vec<Planned> {
             Phase::Attaching => Phase::Isolated,
             _ => continue,
         };
-        let busy = steps.iter().any(|planned| planned.pod.as_ref() == Some(pod) || planned.pod.is_none());
+        let busy = steps
+            .iter()
+            .any(|planned| planned.pod.as_ref() == Some(pod) || planned.pod.is_none());
         if !busy {
-            steps.push(Planned { pod: Some(pod.clone()), step: Step::Enter(instance.scope.clone(), next) });
+            steps.push(Planned {
+                pod: Some(pod.clone()),
+                step: Step::Enter(instance.scope.clone(), next),
+            });
         }
     }
     steps
@@ -134,7 +160,10 @@ fn has_float_cpus(instance: &Instance) -> bool {
 
 fn flush(steps: &mut Vec<Planned>, per_instance: Vec<(PodUid, Vec<Step>)>) {
     for (pod, list) in per_instance {
-        steps.extend(list.into_iter().map(|step| Planned { pod: Some(pod.clone()), step }));
+        steps.extend(list.into_iter().map(|step| Planned {
+            pod: Some(pod.clone()),
+            step,
+        }));
     }
 }
 
@@ -162,11 +191,20 @@ fn tree_steps(instance: &Instance, float: Option<&CpuSet>, owned: &CpuSet) -> Ve
         steps.push(Step::Create(inner_path.clone()));
     }
     // No process may be in the scope itself once it enables controllers for its children.
-    steps.extend(instance.scope_procs.iter().map(|pid| Step::MoveProcess(*pid, inner_path.clone())));
+    steps.extend(
+        instance
+            .scope_procs
+            .iter()
+            .map(|pid| Step::MoveProcess(*pid, inner_path.clone())),
+    );
     steps.extend(controllers(&instance.scope, &instance.scope_controllers));
     if !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
         // Before any process of the container is in the tree: a later write would migrate its pages.
-        steps.push(Step::Write(inner_path.clone(), File::Mems, instance.record.mems.clone()));
+        steps.push(Step::Write(
+            inner_path.clone(),
+            File::Mems,
+            instance.record.mems.clone(),
+        ));
     }
     for (path, leaf) in [(&float_path, &inner.float), (&vcpu_path, &inner.vcpu)] {
         if leaf.is_none() {
@@ -219,9 +257,11 @@ fn isolate_steps(instance: &Instance) -> Vec<Step> {
     if vcpu.cpus != *cpus {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, cpus.to_string()));
     }
-    for (path, now) in
-        [(&instance.scope, &instance.scope_exclusive), (&inner_path, &inner.exclusive), (&vcpu_path, &vcpu.exclusive)]
-    {
+    for (path, now) in [
+        (&instance.scope, &instance.scope_exclusive),
+        (&inner_path, &inner.exclusive),
+        (&vcpu_path, &vcpu.exclusive),
+    ] {
         if now != cpus {
             steps.push(exclusive(path, cpus));
         }
@@ -246,14 +286,21 @@ fn isolate_steps(instance: &Instance) -> Vec<Step> {
 fn strangers(instance: &Instance, vcpu: &Leaf) -> Vec<i32> {
     let live = |tid: &i32| {
         instance.record.phase.has_vcpus()
-            && instance.record.vcpus.iter().zip(&instance.vcpus).any(|(thread, now)| thread.task.id == *tid && now.is_some())
+            && instance
+                .record
+                .vcpus
+                .iter()
+                .zip(&instance.vcpus)
+                .any(|(thread, now)| thread.task.id == *tid && now.is_some())
     };
     vcpu.threads.iter().copied().filter(|tid| !live(tid)).collect()
 }
 
 /// No partition, no exclusive CPUs, nobody in `vcpu/`.
 fn undo_partition(instance: &Instance) -> Vec<Step> {
-    let Some(inner) = &instance.inner else { return Vec::new() };
+    let Some(inner) = &instance.inner else {
+        return Vec::new();
+    };
     let Some(vcpu) = &inner.vcpu else { return Vec::new() };
     let mut steps = give_up_partition(instance, inner, vcpu);
     let float_path = instance.scope.child("instance").child("float");
@@ -271,9 +318,11 @@ fn give_up_partition(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Ste
     if !matches!(vcpu.partition.as_str(), "" | "member") {
         steps.push(Step::Write(vcpu_path.clone(), File::Partition, "member".into()));
     }
-    for (path, now) in
-        [(&vcpu_path, &vcpu.exclusive), (&inner_path, &inner.exclusive), (&instance.scope, &instance.scope_exclusive)]
-    {
+    for (path, now) in [
+        (&vcpu_path, &vcpu.exclusive),
+        (&inner_path, &inner.exclusive),
+        (&instance.scope, &instance.scope_exclusive),
+    ] {
         if !now.is_empty() {
             steps.push(exclusive(path, &CpuSet::new()));
         }
@@ -283,7 +332,9 @@ fn give_up_partition(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Ste
 
 /// Everything back where it came from; the emptied scope is removed by systemd.
 fn leave_steps(instance: &Instance) -> Vec<Step> {
-    let Some(inner) = &instance.inner else { return Vec::new() };
+    let Some(inner) = &instance.inner else {
+        return Vec::new();
+    };
     if instance.origin_procs.is_none() {
         // The origin is gone: the processes stay in float until the container's PID namespace takes them along.
         return undo_partition(instance);
@@ -312,7 +363,9 @@ fn leave_steps(instance: &Instance) -> Vec<Step> {
 pub fn degraded(snapshot: &Snapshot, instance: &Instance) -> Vec<String> {
     let mut reasons = Vec::new();
     if let Err(reason) = &snapshot.pool {
-        reasons.push(format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"));
+        reasons.push(format!(
+            "kubelet's state cannot be used, float keeps its CPUs: {reason}"
+        ));
     } else if float_cpus(snapshot).is_none() {
         reasons.push("kubelet's shared pool is empty, float keeps its CPUs".to_owned());
     }
@@ -329,7 +382,11 @@ pub fn degraded(snapshot: &Snapshot, instance: &Instance) -> Vec<String> {
         }
     }
     if instance.record.phase == Phase::Isolated {
-        let partition = instance.inner.as_ref().and_then(|inner| inner.vcpu.as_ref()).map(|vcpu| &vcpu.partition);
+        let partition = instance
+            .inner
+            .as_ref()
+            .and_then(|inner| inner.vcpu.as_ref())
+            .map(|vcpu| &vcpu.partition);
         if partition.is_none_or(|partition| partition != ISOLATED) {
             let text = partition.map_or("absent", String::as_str);
             reasons.push(format!("the partition reads {text:?} instead of {ISOLATED:?}"));

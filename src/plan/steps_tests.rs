@@ -7,7 +7,12 @@ const SCOPE: &str = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363
 /// An instance whose scope was made and nothing else yet: container processes 40 (anchor), 41 and 42 in the origin.
 fn new_instance() -> Instance {
     Instance {
-        record: crate::plan::Record { phase: Phase::Registered, vcpus: vec![], isolated_us: 0, ..record() },
+        record: crate::plan::Record {
+            phase: Phase::Registered,
+            vcpus: vec![],
+            isolated_us: 0,
+            ..record()
+        },
         scope: CgroupPath::parse(SCOPE).unwrap(),
         populated: true,
         scope_procs: vec![7],
@@ -33,11 +38,17 @@ fn snapshot(instances: Vec<Instance>) -> Snapshot {
 fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
     for Planned { pod, step } in steps {
         let Some(pod) = pod else {
-            let Step::Write(_, File::CpusExclusive, value) = step else { panic!("{step:?}") };
+            let Step::Write(_, File::CpusExclusive, value) = step else {
+                panic!("{step:?}")
+            };
             snapshot.slice_exclusive = Some(value.parse().unwrap());
             continue;
         };
-        let instance = snapshot.instances.iter_mut().find(|instance| instance.record.pod == *pod).unwrap();
+        let instance = snapshot
+            .instances
+            .iter_mut()
+            .find(|instance| instance.record.pod == *pod)
+            .unwrap();
         apply_one(instance, step);
     }
 }
@@ -66,7 +77,9 @@ fn apply_one(instance: &mut Instance, step: &Step) {
         }
         Step::MoveThread(tid, to) => {
             for name in ["float", "vcpu"] {
-                leaf(instance, &inner_path.child(name)).threads.retain(|other| other != tid);
+                leaf(instance, &inner_path.child(name))
+                    .threads
+                    .retain(|other| other != tid);
             }
             leaf(instance, to).threads.push(*tid);
             let index = instance.record.vcpus.iter().position(|thread| thread.task.id == *tid);
@@ -75,7 +88,12 @@ fn apply_one(instance: &mut Instance, step: &Step) {
             }
         }
         Step::Pin(tid, cpu) => {
-            let index = instance.record.vcpus.iter().position(|thread| thread.task.id == *tid).unwrap();
+            let index = instance
+                .record
+                .vcpus
+                .iter()
+                .position(|thread| thread.task.id == *tid)
+                .unwrap();
             instance.vcpus[index].as_mut().unwrap().affinity = [*cpu].into_iter().collect();
         }
         Step::ResetProcess(_) | Step::ResetThread(_) => {}
@@ -87,14 +105,23 @@ fn apply_one(instance: &mut Instance, step: &Step) {
 
 fn leaf<'a>(instance: &'a mut Instance, path: &CgroupPath) -> &'a mut Leaf {
     let inner = instance.inner.as_mut().unwrap();
-    let leaf = if path.name() == "float" { &mut inner.float } else { &mut inner.vcpu };
+    let leaf = if path.name() == "float" {
+        &mut inner.float
+    } else {
+        &mut inner.vcpu
+    };
     leaf.get_or_insert_with(Default::default)
 }
 
 fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
     let inner_path = instance.scope.child("instance");
     let cpus = || value.parse::<CpuSet>().unwrap();
-    let enabled = || value.split(' ').map(|name| name.trim_start_matches('+').to_owned()).collect();
+    let enabled = || {
+        value
+            .split(' ')
+            .map(|name| name.trim_start_matches('+').to_owned())
+            .collect()
+    };
     match file {
         File::SubtreeControl if *path == instance.scope => instance.scope_controllers = enabled(),
         File::SubtreeControl => instance.inner.as_mut().unwrap().controllers = enabled(),
@@ -126,7 +153,13 @@ fn attach(snapshot: &mut Snapshot) {
     instance.record.phase = Phase::Attaching;
     let float = instance.scope.child("instance").child("float");
     let all: CpuSet = "0-7".parse().unwrap();
-    instance.vcpus = vec![Some(VcpuNow { cgroup: float, affinity: all }); 2];
+    instance.vcpus = vec![
+        Some(VcpuNow {
+            cgroup: float,
+            affinity: all
+        });
+        2
+    ];
 }
 
 #[test]
@@ -144,7 +177,18 @@ fn registration_moves_everything_but_the_anchor_once_and_ends_floating() {
     let instance = &snapshot.instances[0];
     assert_eq!(instance.record.phase, Phase::Floating);
     assert_eq!(instance.origin_procs, Some(vec![40]));
-    assert_eq!(instance.inner.as_ref().unwrap().float.as_ref().unwrap().cpus.to_string(), "0-1,4-7");
+    assert_eq!(
+        instance
+            .inner
+            .as_ref()
+            .unwrap()
+            .float
+            .as_ref()
+            .unwrap()
+            .cpus
+            .to_string(),
+        "0-1,4-7"
+    );
 }
 
 #[test]
@@ -157,7 +201,10 @@ fn attached_threads_end_pinned_in_an_isolated_partition() {
     assert_eq!(instance.record.phase, Phase::Isolated);
     assert_eq!(snapshot.slice_exclusive, Some("2-3".parse().unwrap()));
     let vcpu = instance.inner.as_ref().unwrap().vcpu.as_ref().unwrap();
-    assert_eq!((vcpu.partition.as_str(), vcpu.threads.as_slice()), ("isolated", [50, 51].as_slice()));
+    assert_eq!(
+        (vcpu.partition.as_str(), vcpu.threads.as_slice()),
+        ("isolated", [50, 51].as_slice())
+    );
     assert_eq!(degraded(&snapshot, instance), Vec::<String>::new());
 }
 
@@ -182,7 +229,15 @@ fn a_stranger_in_vcpu_goes_to_float() {
     settle(&mut snapshot);
     attach(&mut snapshot);
     settle(&mut snapshot);
-    snapshot.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap().threads.push(99);
+    snapshot.instances[0]
+        .inner
+        .as_mut()
+        .unwrap()
+        .vcpu
+        .as_mut()
+        .unwrap()
+        .threads
+        .push(99);
     let steps: Vec<Step> = plan(&snapshot).into_iter().map(|planned| planned.step).collect();
     let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
     assert_eq!(steps, [Step::MoveThread(99, float), Step::ResetThread(99)]);

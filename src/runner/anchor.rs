@@ -81,6 +81,8 @@ pub fn stay(parent: Option<i32>) -> ExitCode {
     if parent.is_some_and(|parent| parent != now) {
         return ExitCode::SUCCESS;
     }
+    // Started through /proc/self/exe it would be called "exe" in every process table. Losing the name loses nothing else.
+    let _ = rustix::thread::set_name(c"stelia-anchor");
     loop {
         std::thread::park();
     }

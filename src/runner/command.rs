@@ -18,7 +18,9 @@ pub struct QemuCommand {
 pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     let (program, given) = command.split_first()?;
     let mut args = given.to_vec();
-    if !given.iter().any(|arg| is_option(arg, "S")) {
+    let incoming = given.iter().any(|arg| is_option(arg, "incoming"));
+    // A guest that arrives by migration executes nothing until the migration has ended, and must run by itself then.
+    if !incoming && !given.iter().any(|arg| is_option(arg, "S")) {
         args.push("-S".into());
     }
     if !mentions(given, qmp) {
@@ -28,7 +30,7 @@ pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     Some(QemuCommand {
         program: program.clone(),
         args,
-        incoming: given.iter().any(|arg| is_option(arg, "incoming")),
+        incoming,
     })
 }
 

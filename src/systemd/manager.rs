@@ -32,7 +32,10 @@ trait Manager {
     fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
 }
 
-#[proxy(interface = "org.freedesktop.systemd1.Scope", default_service = "org.freedesktop.systemd1")]
+#[proxy(
+    interface = "org.freedesktop.systemd1.Scope",
+    default_service = "org.freedesktop.systemd1"
+)]
 trait Scope {
     #[zbus(property(emits_changed_signal = "false"))]
     fn memory_max(&self) -> zbus::Result<u64>;
@@ -64,7 +67,10 @@ impl DbusSystemd {
 }
 
 fn failed<E: std::fmt::Display>(operation: String) -> impl FnOnce(E) -> SystemdError {
-    move |cause| SystemdError { operation, cause: cause.to_string() }
+    move |cause| SystemdError {
+        operation,
+        cause: cause.to_string(),
+    }
 }
 
 #[async_trait]
@@ -73,7 +79,11 @@ impl Systemd for DbusSystemd {
         let what = || format!("read the limits of {unit}");
         let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
         let path = manager.get_unit(unit).await.map_err(failed(what()))?;
-        let scope = ScopeProxy::builder(&self.connection).path(path).build().await.map_err(failed(what()))?;
+        let scope = ScopeProxy::builder(&self.connection)
+            .path(path)
+            .build()
+            .await
+            .map_err(failed(what()))?;
         Ok(Limits {
             memory_max: Some(scope.memory_max().await.map_err(failed(what()))?),
             memory_high: Some(scope.memory_high().await.map_err(failed(what()))?),
@@ -137,8 +147,10 @@ fn limit_properties(limits: &Limits) -> Vec<(&'static str, Variant<'static>)> {
         ("CPUWeight", limits.cpu_weight),
     ];
     // systemd prints an unset weight as u64::MAX, which it does accept back.
-    let mut properties: Vec<(&'static str, Variant<'static>)> =
-        numbers.into_iter().filter_map(|(name, value)| Some((name, Variant::from(value?)))).collect();
+    let mut properties: Vec<(&'static str, Variant<'static>)> = numbers
+        .into_iter()
+        .filter_map(|(name, value)| Some((name, Variant::from(value?))))
+        .collect();
     if let Some(policy) = &limits.device_policy {
         properties.push(("DevicePolicy", Variant::from(policy.clone())));
         properties.push(("DeviceAllow", Variant::from(limits.device_allow.clone())));
@@ -152,7 +164,10 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_not_known_is_not_set() {
-        let limits = Limits { memory_max: Some(1 << 30), ..Limits::default() };
+        let limits = Limits {
+            memory_max: Some(1 << 30),
+            ..Limits::default()
+        };
         let names: Vec<_> = limit_properties(&limits).into_iter().map(|(name, _)| name).collect();
         assert_eq!(names, ["MemoryMax"]);
     }
@@ -165,12 +180,17 @@ mod tests {
             device_allow: vec![("/dev/null".into(), "rwm".into())],
             ..Limits::default()
         };
-        let signatures: Vec<_> =
-            limit_properties(&limits).into_iter().map(|(name, value)| (name, value.value_signature().to_string())).collect();
+        let signatures: Vec<_> = limit_properties(&limits)
+            .into_iter()
+            .map(|(name, value)| (name, value.value_signature().to_string()))
+            .collect();
         assert_eq!(
             signatures,
-            [("TasksMax", "t".into()), ("DevicePolicy", "s".into()), ("DeviceAllow", "a(ss)".to_owned())]
+            [
+                ("TasksMax", "t".into()),
+                ("DevicePolicy", "s".into()),
+                ("DeviceAllow", "a(ss)".to_owned())
+            ]
         );
     }
 }
-

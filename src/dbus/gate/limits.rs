@@ -59,13 +59,19 @@ impl Limits {
         let all: usize = pods.values().map(|pod| pod.connections).sum();
         let entry = pods.entry(pod.to_owned()).or_insert_with(|| Pod {
             connections: 0,
-            bucket: Bucket { tokens: BURST, filled: Instant::now() },
+            bucket: Bucket {
+                tokens: BURST,
+                filled: Instant::now(),
+            },
         });
         if all >= CONNECTIONS || entry.connections >= CONNECTIONS_A_POD {
             return Err(GateError::TooManyConnections);
         }
         entry.connections += 1;
-        Ok(Slot { limits: limits.clone(), pod: pod.to_owned() })
+        Ok(Slot {
+            limits: limits.clone(),
+            pod: pod.to_owned(),
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Pod>> {
@@ -86,7 +92,9 @@ impl Slot {
     /// How long to leave the socket unread: until the pod's calls are paid for. The peer's own buffer fills meanwhile.
     pub fn wait(&self, now: Instant) -> Duration {
         let mut pods = self.limits.lock();
-        let Some(pod) = pods.get_mut(&self.pod) else { return Duration::ZERO };
+        let Some(pod) = pods.get_mut(&self.pod) else {
+            return Duration::ZERO;
+        };
         pod.bucket.refill(now);
         if pod.bucket.tokens >= 0.0 {
             return Duration::ZERO;
@@ -118,7 +126,10 @@ mod tests {
     fn a_fifth_connection_of_a_pod_waits_for_one_to_end_and_another_pod_does_not() {
         let limits = Arc::new(Limits::default());
         let mut slots: Vec<Slot> = (0..4).map(|_| Limits::connect(&limits, "a").unwrap()).collect();
-        assert_eq!(Limits::connect(&limits, "a").unwrap_err(), GateError::TooManyConnections);
+        assert_eq!(
+            Limits::connect(&limits, "a").unwrap_err(),
+            GateError::TooManyConnections
+        );
         assert!(Limits::connect(&limits, "b").is_ok());
         slots.pop();
         assert!(Limits::connect(&limits, "a").is_ok());
@@ -127,7 +138,10 @@ mod tests {
     #[test]
     fn calls_beyond_the_burst_are_paid_for_with_time_by_all_connections_of_the_pod() {
         let limits = Arc::new(Limits::default());
-        let (one, two) = (Limits::connect(&limits, "a").unwrap(), Limits::connect(&limits, "a").unwrap());
+        let (one, two) = (
+            Limits::connect(&limits, "a").unwrap(),
+            Limits::connect(&limits, "a").unwrap(),
+        );
         let now = Instant::now();
         one.spend(60, now);
         assert!(two.wait(now) > Duration::from_millis(900), "{:?}", two.wait(now));
@@ -137,7 +151,9 @@ mod tests {
     #[test]
     fn all_pods_together_have_a_bound() {
         let limits = Arc::new(Limits::default());
-        let slots: Vec<Slot> = (0..CONNECTIONS).map(|n| Limits::connect(&limits, &format!("{n}")).unwrap()).collect();
+        let slots: Vec<Slot> = (0..CONNECTIONS)
+            .map(|n| Limits::connect(&limits, &format!("{n}")).unwrap())
+            .collect();
         assert!(Limits::connect(&limits, "one more").is_err());
         drop(slots);
         assert!(Limits::connect(&limits, "one more").is_ok());

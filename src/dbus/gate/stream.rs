@@ -41,9 +41,17 @@ pub enum GateError {
 #[derive(Debug)]
 enum State {
     /// Before BEGIN: bytes so far, and the line being read.
-    Handshake { seen: usize, line: Vec<u8> },
-    Header { got: usize, buffer: [u8; 16] },
-    Body { left: usize },
+    Handshake {
+        seen: usize,
+        line: Vec<u8>,
+    },
+    Header {
+        got: usize,
+        buffer: [u8; 16],
+    },
+    Body {
+        left: usize,
+    },
 }
 
 /// One connection's inbound stream.
@@ -55,7 +63,13 @@ pub struct Stream {
 
 impl Default for Stream {
     fn default() -> Self {
-        Self { state: State::Handshake { seen: 0, line: Vec::new() }, pending_fds: 0 }
+        Self {
+            state: State::Handshake {
+                seen: 0,
+                line: Vec::new(),
+            },
+            pending_fds: 0,
+        }
     }
 }
 
@@ -118,14 +132,21 @@ impl Stream {
 }
 
 fn header() -> State {
-    State::Header { got: 0, buffer: [0; 16] }
+    State::Header {
+        got: 0,
+        buffer: [0; 16],
+    }
 }
 
 /// One byte of the handshake; true when it ends the BEGIN line.
 fn handshake(seen: &mut usize, line: &mut Vec<u8>, byte: u8) -> Result<bool, GateError> {
     *seen += 1;
     if *seen == 1 {
-        return if byte == 0 { Ok(false) } else { Err(GateError::NotNul(byte)) };
+        return if byte == 0 {
+            Ok(false)
+        } else {
+            Err(GateError::NotNul(byte))
+        };
     }
     if *seen > MAX_HANDSHAKE {
         return Err(GateError::HandshakeTooLong);
@@ -146,7 +167,11 @@ fn handshake(seen: &mut usize, line: &mut Vec<u8>, byte: u8) -> Result<bool, Gat
 fn rest_of_message(buffer: &[u8; 16]) -> Result<usize, GateError> {
     let number = |at: usize| {
         let bytes = [buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]];
-        u64::from(if buffer[0] == b'B' { u32::from_be_bytes(bytes) } else { u32::from_le_bytes(bytes) })
+        u64::from(if buffer[0] == b'B' {
+            u32::from_be_bytes(bytes)
+        } else {
+            u32::from_le_bytes(bytes)
+        })
     };
     let (body, fields) = (number(4), number(12));
     let rest = fields.next_multiple_of(8) + body;

@@ -77,7 +77,7 @@ fn after_begin_length_endianness_and_descriptors_are_bounded() {
     let huge = [b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0];
     assert!(matches!(begun().feed(&huge, 0), Err(GateError::MessageTooLong(_))));
     assert_eq!(begun().feed(b"GET", 0), Err(GateError::BadEndian(b'G')));
-    assert_eq!(begun().feed(&[b'l'], 17), Err(GateError::TooManyFds));
+    assert_eq!(begun().feed(b"l", 17), Err(GateError::TooManyFds));
     let mut dripping = begun();
     dripping.feed(&[b'l', 1], 16).unwrap();
     assert_eq!(dripping.feed(&[0], 1), Err(GateError::TooManyFds));
@@ -94,8 +94,14 @@ impl Echo {
 async fn serve(gate: &Gate, stream: StdStream) -> zbus::Result<Connection> {
     stream.set_nonblocking(true).unwrap();
     let socket = gate.admit(UnixStream::from_std(stream).unwrap(), "pod").unwrap();
-    let build = Builder::socket(socket).server(Guid::generate()).p2p().serve_at("/t", Echo).build();
-    tokio::time::timeout(HANDSHAKE_TIMEOUT, build).await.unwrap_or(Err(zbus::Error::InvalidReply))
+    let build = Builder::socket(socket)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at("/t", Echo)
+        .build();
+    tokio::time::timeout(HANDSHAKE_TIMEOUT, build)
+        .await
+        .unwrap_or(Err(zbus::Error::InvalidReply))
 }
 
 async fn works(gate: &Gate) {
@@ -104,8 +110,19 @@ async fn works(gate: &Gate) {
     let (server, client) = tokio::join!(serve(gate, server), Builder::unix_stream(client).p2p().build());
     let (_server, client) = (server.unwrap(), client.unwrap());
     let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
-    let reply = client.call_method(None::<&str>, "/t", Some("io.stelia.Test"), "PidOf", &Fd::from(me.as_fd())).await;
-    assert_eq!(reply.unwrap().body().deserialize::<i32>().unwrap(), std::process::id() as i32);
+    let reply = client
+        .call_method(
+            None::<&str>,
+            "/t",
+            Some("io.stelia.Test"),
+            "PidOf",
+            &Fd::from(me.as_fd()),
+        )
+        .await;
+    assert_eq!(
+        reply.unwrap().body().deserialize::<i32>().unwrap(),
+        std::process::id() as i32
+    );
 }
 
 #[tokio::test]
@@ -119,7 +136,10 @@ async fn each_attack_ends_its_own_connection_and_nobody_elses() {
     let attacks: [(&str, Vec<u8>); 4] = [
         ("line feed first", b"\n".to_vec()),
         ("5 KiB before BEGIN", [&b"\0"[..], &[b'x'; 5000]].concat()),
-        ("120 MiB header", [HANDSHAKE, &[b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0]].concat()),
+        (
+            "120 MiB header",
+            [HANDSHAKE, &[b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0]].concat(),
+        ),
         ("silence", Vec::new()),
     ];
     for (name, bytes) in attacks {

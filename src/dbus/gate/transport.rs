@@ -45,7 +45,10 @@ pub struct Writer {
 
 impl GatedSocket {
     pub(super) fn new(stream: UnixStream, slot: Slot) -> Self {
-        Self { stream: Arc::new(stream), slot }
+        Self {
+            stream: Arc::new(stream),
+            slot,
+        }
     }
 }
 
@@ -54,7 +57,11 @@ impl Socket for GatedSocket {
     type WriteHalf = Writer;
 
     fn split(self) -> Split<Reader, Writer> {
-        let reader = Reader { stream: self.stream.clone(), gate: Stream::default(), slot: self.slot };
+        let reader = Reader {
+            stream: self.stream.clone(),
+            gate: Stream::default(),
+            slot: self.slot,
+        };
         Split::new(reader, Writer { stream: self.stream })
     }
 }
@@ -72,8 +79,12 @@ fn credentials(stream: &UnixStream) -> io::Result<ConnectionCredentials> {
 fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
     let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-    let received =
-        rustix::net::recvmsg(stream, &mut [IoSliceMut::new(buffer)], &mut ancillary, RecvFlags::CMSG_CLOEXEC)?;
+    let received = rustix::net::recvmsg(
+        stream,
+        &mut [IoSliceMut::new(buffer)],
+        &mut ancillary,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     let mut fds = Vec::new();
     for message in ancillary.drain() {
         if let RecvAncillaryMessage::ScmRights(rights) = message {
@@ -125,9 +136,17 @@ impl WriteHalf for Writer {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
             if !fds.is_empty() && !ancillary.push(SendAncillaryMessage::ScmRights(fds)) {
-                return Err(io::Error::new(io::ErrorKind::InvalidInput, "too many descriptors to send"));
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidInput,
+                    "too many descriptors to send",
+                ));
             }
-            Ok(rustix::net::sendmsg(stream, &[IoSlice::new(buffer)], &mut ancillary, SendFlags::NOSIGNAL)?)
+            Ok(rustix::net::sendmsg(
+                stream,
+                &[IoSlice::new(buffer)],
+                &mut ancillary,
+                SendFlags::NOSIGNAL,
+            )?)
         });
         match tokio::time::timeout(WRITE_PATIENCE, write).await {
             Ok(result) => result,

@@ -1,0 +1,127 @@
+//! The live interfaces against `dbus-interfaces/`: names, types, directions, access and change signals.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use zbus::export::async_trait::async_trait;
+use zbus::object_server::Interface as _;
+use zbus_xml::{ArgDirection, Interface, Node};
+
+use super::caller::Door;
+use super::export::Exporter;
+use super::manager::Manager;
+use crate::cgroup::KernelCgroups;
+use crate::config::Settings;
+use crate::engine::{Engine, Handle, System};
+use crate::proc::KernelProcs;
+use crate::systemd::{Limits, Systemd, SystemdError};
+
+struct NoSystemd;
+
+#[async_trait]
+impl Systemd for NoSystemd {
+    async fn limits(&self, unit: &str) -> Result<Limits, SystemdError> {
+        Err(SystemdError {
+            operation: unit.into(),
+            cause: "no systemd".into(),
+        })
+    }
+    async fn start_scope(&self, unit: &str, _: &str, _: u32, _: &Limits) -> Result<(), SystemdError> {
+        Err(SystemdError {
+            operation: unit.into(),
+            cause: "no systemd".into(),
+        })
+    }
+}
+
+fn handle(root: &std::path::Path) -> Handle {
+    let system = System {
+        cgroups: Arc::new(KernelCgroups::new(root)),
+        procs: Arc::new(KernelProcs::new("/proc")),
+        systemd: Arc::new(NoSystemd),
+        cgroup_root: root.into(),
+        sys: root.into(),
+        run: root.into(),
+    };
+    Engine::new(
+        system,
+        Settings {
+            kubelet_root: root.into(),
+            ..Settings::default()
+        },
+    )
+    .unwrap()
+    .1
+}
+
+/// Everything that callers can tell apart, one line each.
+fn lines(interface: &Interface<'_>) -> BTreeSet<String> {
+    let arg = |arg: &zbus_xml::Arg<'_>| {
+        let direction = match arg.direction() {
+            Some(ArgDirection::In) => "in ",
+            Some(ArgDirection::Out) => "out ",
+            None => "",
+        };
+        format!("{direction}{} {}", arg.ty(), arg.name().unwrap_or_default())
+    };
+    let args = |args: &[zbus_xml::Arg<'_>]| args.iter().map(arg).collect::<Vec<_>>().join(", ");
+    let changes = |property: &zbus_xml::Property<'_>| {
+        let name = "org.freedesktop.DBus.Property.EmitsChangedSignal";
+        let found = property
+            .annotations()
+            .iter()
+            .find(|annotation| annotation.name() == name);
+        found.map_or("true", |annotation| annotation.value()).to_owned()
+    };
+    let methods = interface
+        .methods()
+        .map(|method| format!("method {}({})", method.name(), args(method.args())));
+    let signals = interface
+        .signals()
+        .map(|signal| format!("signal {}({})", signal.name(), args(signal.args())));
+    let properties = interface.properties().map(|property| {
+        let (name, ty, access) = (property.name(), property.ty(), property.access());
+        format!("property {name} {ty} {access:?} {}", changes(property))
+    });
+    methods.chain(signals).chain(properties).collect()
+}
+
+fn compare(live: &str, contract: &str) {
+    let live = format!("<node>{live}</node>");
+    let live = Node::try_from(live.as_str()).unwrap();
+    let contract = Node::try_from(contract).unwrap();
+    let (live, contract) = (&live.interfaces()[0], &contract.interfaces()[0]);
+    assert_eq!(live.name(), contract.name());
+    assert_eq!(lines(live), lines(contract));
+    assert!(lines(live).len() >= 10);
+}
+
+#[tokio::test]
+async fn manager_is_what_its_xml_says() {
+    let root = tempfile::tempdir().unwrap();
+    let engine = handle(root.path());
+    let exporter = Exporter::new(engine.clone(), Door::Bus, None);
+    let mut xml = String::new();
+    Manager {
+        engine,
+        door: Door::Bus,
+        exporter,
+    }
+    .introspect_to_writer(&mut xml, 0);
+    compare(
+        &xml,
+        include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
+    );
+}
+
+#[tokio::test]
+async fn instance_is_what_its_xml_says() {
+    let root = tempfile::tempdir().unwrap();
+    let instance = super::instance::Instance::for_introspection(handle(root.path()));
+    let mut xml = String::new();
+    instance.introspect_to_writer(&mut xml, 0);
+    compare(
+        &xml,
+        include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml"),
+    );
+}
