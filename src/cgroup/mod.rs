@@ -34,6 +34,12 @@ impl CgroupPath {
         Self(format!("{}/{name}", self.0.trim_end_matches('/')))
     }
 
+    /// The cgroup this one is in; `None` for the root and what lies directly in it.
+    pub fn parent(&self) -> Option<Self> {
+        let (parent, _) = self.0.rsplit_once('/')?;
+        (!parent.is_empty()).then(|| Self(parent.to_owned()))
+    }
+
     /// The path as text, beginning with `/`.
     pub fn as_str(&self) -> &str {
         &self.0
@@ -85,6 +91,8 @@ pub enum File {
     Partition,
     /// `cpuset.mems`
     Mems,
+    /// `pids.max`
+    PidsMax,
 }
 
 impl File {
@@ -101,6 +109,7 @@ impl File {
             Self::CpusExclusive => "cpuset.cpus.exclusive",
             Self::Partition => "cpuset.cpus.partition",
             Self::Mems => "cpuset.mems",
+            Self::PidsMax => "pids.max",
         }
     }
 }
@@ -175,6 +184,13 @@ mod tests {
             assert_eq!(CgroupPath::parse(text), None, "{text}");
         }
         assert_eq!(CgroupPath::parse("/a/b/").unwrap().as_str(), "/a/b");
+    }
+
+    #[test]
+    fn parents_end_below_the_root() {
+        let path = CgroupPath::parse("/a/b").unwrap();
+        assert_eq!(path.parent().unwrap().as_str(), "/a");
+        assert_eq!(path.parent().unwrap().parent(), None);
     }
 
     #[test]

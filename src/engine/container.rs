@@ -9,6 +9,7 @@ use crate::cgroup::{CgroupError, CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::Record;
+pub(super) use crate::plan::admission::NOT_THE_CALLERS;
 use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
 use crate::proc::{ProcError, TaskId, pid_of_pidfd};
 
@@ -230,6 +231,15 @@ fn annotated_name(system: &System, id: &str) -> Option<String> {
     files
         .into_iter()
         .find_map(|path| fs::read_to_string(path).ok().and_then(name))
+}
+
+/// The least `pids.max` of a cgroup and those it is in: kubelet sets podPidsLimit on the pod, not on the container.
+/// `None` when none is set.
+pub(super) fn tasks_max(system: &System, cgroup: CgroupPath) -> Option<u64> {
+    let levels = std::iter::successors(Some(cgroup), CgroupPath::parent);
+    levels
+        .filter_map(|level| system.cgroups.read(&level, File::PidsMax).ok()?.parse().ok())
+        .min()
 }
 
 /// Whether a record is of this very container.

@@ -98,7 +98,7 @@ impl Engine {
     ) -> Result<(PodUid, CgroupPath), Refusal> {
         let known = find(snapshot, pod).ok_or_else(|| no_instance(pod))?;
         if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
-            return Err(Kind::NotPermitted.because(format!("the caller's pod is {pod}")));
+            return Err(Kind::NoSuchPod.because(container::NOT_THE_CALLERS));
         }
         if let Some(claimed) = &claim.cpuset
             && *claimed != known.record.exclusive
@@ -128,7 +128,12 @@ impl Engine {
             return Err(Kind::InstanceExists.because(text));
         }
         let limits = self.system.systemd.limits(record.origin.name()).await;
-        let limits = limits.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let mut limits = limits.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let origin = record.origin.clone();
+        limits.tasks_max = self
+            .blocking(move |system| container::tasks_max(system, origin))
+            .await?
+            .or(limits.tasks_max);
         let holder =
             Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
         let description = format!("Stelia instance of pod {pod}, container {}", record.container);

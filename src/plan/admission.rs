@@ -55,6 +55,9 @@ impl Kind {
     }
 }
 
+/// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
+pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
+
 /// What the caller says; empty strings say nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
@@ -129,7 +132,7 @@ pub fn admit(
     if let Some(claimed) = &claim.pod
         && claimed != pod
     {
-        return Err(Kind::NotPermitted.because(format!("the caller's pod is {pod}, not {claimed}")));
+        return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
     }
     if let Some(other) = others.iter().find(|other| other.pod == *pod) {
         let text = format!(

@@ -87,7 +87,7 @@ fn claims_must_match_what_is_known() {
     };
     assert_eq!(
         kind(admit(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
-        Kind::NotPermitted
+        Kind::NoSuchPod
     );
     let cpus = CheckedClaim {
         pod: None,

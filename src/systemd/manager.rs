@@ -8,7 +8,8 @@ use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use super::{Limits, Systemd, SystemdError};
 
-const JOB_TIMEOUT: Duration = Duration::from_secs(30);
+/// Well inside the watchdog's interval: the engine waits for the job.
+const JOB_TIMEOUT: Duration = Duration::from_secs(20);
 
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",

@@ -46,6 +46,6 @@ pub trait Systemd: Send + Sync {
     /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done.
     ///
     /// # Errors
-    /// systemd refuses, the job fails, or it takes longer than 30 s.
+    /// systemd refuses, the job fails, or it takes longer than 20 s.
     async fn start_scope(&self, unit: &str, description: &str, pid: u32, limits: &Limits) -> Result<(), SystemdError>;
 }
