@@ -1,0 +1,111 @@
+# Two virtual machines in pods, noise everywhere, and who ran on their CPUs. Ends non-zero if any promise did not hold.
+set -uo pipefail
+C=/sys/fs/cgroup
+SLICE=$C/stelia.slice
+TRACE=/sys/kernel/tracing
+here=$(dirname "$0")
+broken=0
+
+stage() { printf '\n=== %s\n' "$1"; }
+promise() { # text, command…
+  local text=$1
+  shift
+  if "$@"; then printf '  ok      %s\n' "$text"; else printf '  BROKEN  %s\n' "$text"; broken=1; fi
+}
+of() { kubelet-standin pod show "$1" | sed -n "s/^$2=//p"; } # pod, field
+until_true() { # command…: within two minutes (the node may be emulated and slow)
+  for _ in $(seq 240); do "$@" && return 0; sleep 0.5; done
+  return 1
+}
+state_is() { steliactl --no-legend list | grep "^$1 " | grep -q " $2 "; }
+same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
+empty() { same "" "$(cat "$1")"; }
+vm() { # name, vCPUs: a pod with a VM and a DHCP server beside it
+  kubelet-standin pod start "$1" --cpus "$2" --memory 512M --pids 256 --mems 0-1 -- sh -c "
+    dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=- &
+    exec stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp $2 -m 64 \
+      -display none -nodefaults -name guest,debug-threads=on"
+}
+vcpus() { # uid: its CPU=TID pairs
+  getfattr --absolute-names --only-values -n user.stelia.vcpus "$SLICE/stelia-instance-$1.scope" | tr , '\n' |
+    awk -F: 'NF==4 {print $4 "=" $2}'
+}
+runs() { # program, uid: it is among the instance's processes
+  local pid
+  for pid in $(cat "$SLICE/stelia-instance-$2.scope/instance/cgroup.procs"); do
+    [ "$(cat "/proc/$pid/comm")" != "$1" ] || return 0
+  done
+  return 1
+}
+ran() { # TID: nanoseconds on a CPU so far
+  cut -d' ' -f1 "/proc/$1/schedstat"
+}
+
+stage "Two pods, to which kubelet gives 2 and 4 CPUs of 8"
+kubelet-standin init
+vm small 2
+vm large 4
+small=$(of small uid) large=$(of large uid)
+promise "the VM with 2 vCPUs is isolated" until_true state_is "$small" isolated
+promise "the VM with 4 vCPUs is isolated" until_true state_is "$large" isolated
+for pod in small large; do kubelet-standin pod logs $pod | sed 's/^/  /'; done
+steliactl list
+
+for uid in "$small" "$large"; do
+  stage "Threads of $uid: vCPUs each on a CPU of its own, everything else on the shared CPUs"
+  steliactl show "$uid"
+  promise "dnsmasq is beside QEMU" runs dnsmasq "$uid"
+  promise "the partition is isolated" same isolated "$(cat "$SLICE/stelia-instance-$uid.scope/instance/vcpu/cpuset.cpus.partition")"
+done
+pool=$(kubelet-standin pool)
+promise "both float on kubelet's shared pool ($pool)" same "$pool $pool" "$(echo $(cat "$SLICE"/*/instance/float/cpuset.cpus))"
+
+stage "Five seconds of noise: two busy loops a CPU in system.slice, busy shells exec'd into a VM's container"
+for i in $(seq 16); do systemd-run --quiet --unit="noise-$i" sh -c 'while :; do :; done'; done
+for _ in 1 2; do kubelet-standin pod exec small -- timeout 60 sh -c 'while :; do :; done' > /dev/null 2>&1 & done
+sleep 2
+pairs=$(vcpus "$small"; vcpus "$large")
+mask=0
+for pair in $pairs; do mask=$((mask | 1 << ${pair%%=*})); done
+before=$(for pair in $pairs; do ran "${pair#*=}"; done | awk '{s+=$1} END {print s}')
+echo 0 > $TRACE/tracing_on
+echo 16384 > $TRACE/buffer_size_kb
+printf '%x\n' "$mask" > $TRACE/tracing_cpumask
+echo 1 > $TRACE/events/sched/sched_switch/enable
+: > $TRACE/trace
+echo 1 > $TRACE/tracing_on
+sleep 5
+echo 0 > $TRACE/tracing_on
+echo 0 > $TRACE/events/sched/sched_switch/enable
+cat $TRACE/trace > /tmp/switches
+after=$(for pair in $pairs; do ran "${pair#*=}"; done | awk '{s+=$1} END {print s}')
+# shellcheck disable=SC2086
+promise "nobody else was switched in" python3 "$here/switches.py" /tmp/switches $pairs
+promise "the trace lost nothing" same "" "$(cat $TRACE/per_cpu/cpu*/stats | grep -E '^(overrun|commit overrun|dropped events): [^0]')"
+echo "  the vCPU threads ran for $(((after - before) / 1000000)) ms of CPU time meanwhile"
+promise "the vCPUs did run" test "$after" -gt "$before"
+promise "the noise was there: it ran on the shared CPUs" test "$(systemctl show -P CPUUsageNSec noise-1)" -gt 100000000
+systemctl stop 'noise-*'
+pkill -f 'while :; do :; done'
+
+stage "One pod is deleted: its CPUs return to float and to the host"
+echo "  before: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), isolated $(cat $C/cpuset.cpus.isolated), host $(cat $C/cpuset.cpus.effective)"
+kubelet-standin pod delete large --grace 30
+gone() { [ ! -e "$SLICE/stelia-instance-$large.scope" ] && [ "$(cat $SLICE/cpuset.cpus.exclusive)" = 0-1 ]; }
+follows() { [ "$(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus")" = 2-7 ]; }
+promise "its scope and its exclusive CPUs are gone" until_true gone
+promise "the other VM floats on CPUs 2-7 now" until_true follows
+promise "the host has them back" same 2-7 "$(cat $C/cpuset.cpus.effective)"
+promise "the other VM is still isolated" state_is "$small" isolated
+echo "  after: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), isolated $(cat $C/cpuset.cpus.isolated), host $(cat $C/cpuset.cpus.effective)"
+
+stage "The other one is killed: nothing is left"
+kubelet-standin pod kill small
+kubelet-standin pod delete small --grace 1
+clean() { [ -z "$(cat $SLICE/cpuset.cpus.exclusive)" ] && ! ls -d $SLICE/*.scope > /dev/null 2>&1; }
+promise "no scope, no exclusive CPU" until_true clean
+promise "no CPU is isolated" empty $C/cpuset.cpus.isolated
+
+printf '\n'
+[ $broken = 0 ] && echo "Every promise held." || echo "A promise was broken."
+exit $broken
