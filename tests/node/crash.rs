@@ -1,0 +1,88 @@
+//! The daemon dies, at any moment: no VM notices, and nothing is half-done afterwards.
+
+use std::thread::sleep;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::host::{output, run, scopes, thread, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, state};
+
+fn kill_daemon() {
+    run(&[
+        "systemctl",
+        "kill",
+        "--signal=KILL",
+        "--kill-whom=main",
+        "steliad.service",
+    ]);
+}
+
+/// Up to `below` milliseconds, another each time; printed, so that a failure can be told.
+fn pause(below: u32) {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("clock");
+    let pause = now.subsec_nanos() / 1000 % below;
+    println!("  kill after {pause} ms");
+    sleep(Duration::from_millis(u64::from(pause)));
+}
+
+fn wait_state(pod: &Pod, wanted: &str) {
+    wait_until(&format!("{} {wanted} again", pod.name), || {
+        let list = output(&["steliactl", "--no-legend", "list"]);
+        let text = String::from_utf8_lossy(&list.stdout).into_owned();
+        let line = text.lines().find(|line| line.starts_with(&pod.uid))?.to_owned();
+        (line.split_whitespace().nth(2) == Some(wanted)).then_some(())
+    });
+}
+
+#[test]
+fn a_running_vm_does_not_notice_that_the_daemon_is_killed() {
+    on_node(|| {
+        let pod = Pod::vm("untouched", 2);
+        let before = assert_isolated(&pod, 2);
+        for _ in 0..10 {
+            pause(1500);
+            kill_daemon();
+            assert_eq!(pod.threads(), before);
+            wait_state(&pod, "isolated");
+            assert_eq!(assert_isolated(&pod, 2), before);
+            assert_eq!(scopes().len(), 1);
+        }
+    });
+}
+
+#[test]
+fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
+    on_node(|| {
+        let mut isolated = 0;
+        for round in 0..6 {
+            let name = format!("interrupted{round}");
+            let pod = Pod::start_vm(&name, 2, &[]);
+            pause(2500);
+            kill_daemon();
+            let started = Instant::now();
+            let whole = wait_until("isolated, or the container ended", || {
+                if thread(pod.pid).is_none() {
+                    return Some(false);
+                }
+                pod.logs().contains("guest running").then_some(true)
+            });
+            if whole {
+                isolated += 1;
+                wait_state(&pod, "isolated");
+                assert_isolated(&pod, 2);
+                assert_eq!(scopes().len(), 1);
+            } else {
+                println!(
+                    "  the runner gave up after {} ms:\n{}",
+                    started.elapsed().as_millis(),
+                    pod.logs()
+                );
+            }
+            run(&["kubelet-standin", "pod", "delete", &name, "--grace", "1"]);
+            wait_until("scope gone", || scopes().is_empty().then_some(()));
+            assert_eq!(state(&pod), None);
+        }
+        println!("  {isolated} of 6 interrupted registrations ended isolated");
+        assert!(isolated > 0, "not one runner came through");
+    });
+}

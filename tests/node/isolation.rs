@@ -1,0 +1,61 @@
+//! One instance's life: isolated, killed, deregistered.
+
+use crate::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, state};
+
+#[test]
+fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {
+    on_node(|| {
+        let small = Pod::vm("small", 2);
+        let large = Pod::vm("large", 4);
+        let (a, b) = (assert_isolated(&small, 2), assert_isolated(&large, 4));
+        assert!(small.exclusive().is_disjoint(&large.exclusive()));
+        println!("  others on shared CPUs: {} and {}", a.others.len(), b.others.len());
+    });
+}
+
+#[test]
+fn a_killed_container_gives_its_cpus_back() {
+    on_node(|| {
+        let survivor = Pod::vm("survivor", 2);
+        let pod = Pod::vm("killed", 2);
+        let threads = assert_isolated(&survivor, 2);
+        let exclusive = pod.exclusive();
+        pod.kill();
+        wait_until("scope of the killed container gone", || {
+            (!pod.scope().exists()).then_some(())
+        });
+        wait_until("its CPUs not exclusive any more", || {
+            let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
+            given.is_disjoint(&exclusive).then_some(())
+        });
+        let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
+        assert!(isolated.is_disjoint(&exclusive), "{isolated}");
+        wait_until("not listed any more", || state(&pod).is_none().then_some(()));
+        // The other instance noticed nothing. kubelet's entry of the killed one is still there, so its float is the same.
+        assert_eq!(scopes().len(), 1);
+        let now = assert_isolated(&survivor, 2);
+        assert_eq!((now.vcpus, now.others), (threads.vcpus, threads.others));
+    });
+}
+
+#[test]
+fn a_deregistered_container_is_as_kubelet_made_it() {
+    on_node(|| {
+        let pod = Pod::vm("given-back", 2);
+        let before = assert_isolated(&pod, 2);
+        run(&["steliactl", "deregister", &pod.uid]);
+        assert!(!pod.scope().exists());
+        assert_eq!(state(&pod), None);
+        assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
+        assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
+        let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
+        assert_eq!(origin, pod.exclusive());
+        for was in [before.vcpus, before.others, before.anchor].concat() {
+            let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
+            assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
+            assert_eq!(now.allowed, origin, "{now:?}");
+        }
+    });
+}

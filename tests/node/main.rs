@@ -1,0 +1,12 @@
+//! What steliad promises, tested on a real node: see `tests/vm/README.md`. One test at a time, as root.
+
+mod bad_input;
+mod client;
+mod crash;
+mod host;
+mod isolation;
+mod kubelet;
+mod noise;
+mod package;
+mod pods;
+mod promise;

@@ -1,0 +1,151 @@
+//! Nobody but the vCPU threads runs on the exclusive CPUs: counted by the kernel's own trace.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::host::{output, read, run, thread};
+use crate::pods::{Pod, on_node};
+use crate::promise::assert_isolated;
+
+const TRACING: &str = "/sys/kernel/tracing";
+const LOOP: &str = "while :; do :; done";
+
+/// Busy loops that end with this value.
+struct Noise(Vec<Child>);
+
+impl Noise {
+    /// Two busy loops a CPU in system.slice, and two exec'd into the VM's own container.
+    fn start(pod: &Pod) -> Self {
+        for n in 0..16 {
+            run(&["systemd-run", "--quiet", &format!("--unit=noise-{n}"), "sh", "-c", LOOP]);
+        }
+        let exec = || {
+            Command::new("kubelet-standin")
+                .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", LOOP])
+                .stdout(Stdio::null())
+                .spawn()
+                .expect("kubelet-standin")
+        };
+        Self(vec![exec(), exec()])
+    }
+}
+
+impl Drop for Noise {
+    fn drop(&mut self) {
+        output(&["systemctl", "stop", "noise-*"]);
+        output(&["pkill", "-KILL", "-f", LOOP]);
+        for child in &mut self.0 {
+            let _ = child.wait();
+        }
+    }
+}
+
+fn tracing(file: &str, value: &str) {
+    fs::write(format!("{TRACING}/{file}"), value).unwrap_or_else(|e| panic!("{file}: {e}"));
+}
+
+/// (CPU, name, thread) -> times switched in, over five seconds.
+fn switches(cpus: impl Iterator<Item = u32>) -> BTreeMap<(u32, String, u32), u32> {
+    let mask: u64 = cpus.fold(0, |mask, cpu| mask | 1 << cpu);
+    tracing("tracing_on", "0");
+    tracing("buffer_size_kb", "16384");
+    tracing("tracing_cpumask", &format!("{mask:x}"));
+    tracing("events/sched/sched_switch/enable", "1");
+    tracing("trace", "");
+    tracing("tracing_on", "1");
+    sleep(Duration::from_secs(5));
+    tracing("tracing_on", "0");
+    tracing("events/sched/sched_switch/enable", "0");
+    for cpu in 0..8 {
+        let stats = read(format!("{TRACING}/per_cpu/cpu{cpu}/stats"));
+        assert!(
+            stats.lines().any(|line| line == "overrun: 0"),
+            "the trace lost events: {stats}"
+        );
+    }
+    let text = fs::read(format!("{TRACING}/trace")).expect("trace");
+    let mut counts = BTreeMap::new();
+    for line in String::from_utf8_lossy(&text)
+        .lines()
+        .filter(|line| line.contains("sched_switch:"))
+    {
+        let parsed = (|| {
+            let cpu = line.split_once('[')?.1.split_once(']')?.0.parse().ok()?;
+            let (name, rest) = line.split_once("next_comm=")?.1.split_once(" next_pid=")?;
+            Some((cpu, name.to_owned(), rest.split_whitespace().next()?.parse().ok()?))
+        })();
+        *counts.entry(parsed.unwrap_or_else(|| panic!("{line}"))).or_insert(0) += 1;
+    }
+    counts
+}
+
+/// A kernel thread that is bound to this one CPU. One that ended meanwhile is told by its name.
+fn bound_kernel_thread(cpu: u32, name: &str, tid: u32) -> bool {
+    let Some(thread) = thread(tid) else {
+        return name.starts_with(&format!("kworker/{cpu}:"));
+    };
+    let user = fs::read(format!("/proc/{tid}/cmdline")).is_ok_and(|line| !line.is_empty());
+    !user && thread.allowed.len() == 1 && thread.allowed.contains(cpu)
+}
+
+fn run_time(tid: u32) -> u64 {
+    let text = read(format!("/proc/{tid}/schedstat"));
+    text.split_whitespace()
+        .next()
+        .and_then(|ns| ns.parse().ok())
+        .expect("schedstat")
+}
+
+#[test]
+fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
+    on_node(|| {
+        let pod = Pod::vm("quiet", 2);
+        Pod::start("busy", &["--qos", "burstable"], &["sh", "-c", LOOP]);
+        let threads = assert_isolated(&pod, 2);
+        let exclusive = pod.exclusive();
+        let noise = Noise::start(&pod);
+        sleep(Duration::from_secs(2));
+        let before: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
+        let seen = switches(exclusive.iter());
+        let after: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
+        let ours = |cpu: u32, tid: u32| {
+            threads
+                .vcpus
+                .iter()
+                .any(|vcpu| vcpu.tid == tid && vcpu.allowed.contains(cpu))
+        };
+        let mut foreign = BTreeMap::new();
+        for ((cpu, name, tid), times) in &seen {
+            if !(ours(*cpu, *tid) || *tid == 0 || bound_kernel_thread(*cpu, name, *tid)) {
+                foreign.insert((cpu, name, tid), times);
+            }
+        }
+        let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise-0"]);
+        drop(noise);
+        println!("  switch-ins on {exclusive}: {seen:?}");
+        println!(
+            "  foreign: {}; vCPUs ran {} ms",
+            foreign.len(),
+            (after - before) / 1_000_000
+        );
+        assert!(foreign.is_empty(), "{foreign:?}");
+        assert!(after > before, "the vCPUs did not run at all");
+        assert!(
+            loud.parse::<u64>().expect("CPUUsageNSec") > 100_000_000,
+            "no noise: {loud}"
+        );
+        assert_eq!(assert_after_noise(&pod), threads.vcpus.len());
+    });
+}
+
+/// The exec'd shells are in the origin beside the anchor, so only the vCPU threads are held to the promise again.
+fn assert_after_noise(pod: &Pod) -> usize {
+    let vcpus = pod.threads().vcpus;
+    for vcpu in &vcpus {
+        assert_eq!((vcpu.cgroup.clone(), vcpu.allowed.len()), (pod.vcpu(), 1));
+    }
+    vcpus.len()
+}

@@ -1,0 +1,174 @@
+//! Pods, by the stand-in for kubelet and containerd; and the frame every test runs in.
+
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::path::PathBuf;
+use std::sync::Once;
+use std::time::Instant;
+
+use serde::Deserialize;
+use steliad::cpuset::CpuSet;
+
+use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, wait_until};
+
+/// One pod, as `kubelet-standin pod show --json` tells it.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Pod {
+    pub name: String,
+    pub uid: String,
+    pub cgroup: String,
+    pub pid: u32,
+    /// None when kubelet gave it no CPUs of its own.
+    pub cpus: Option<String>,
+}
+
+/// Run a test body, then delete its pods, and hold the node to being as clean as before.
+pub fn on_node(body: impl FnOnce()) {
+    static INIT: Once = Once::new();
+    INIT.call_once(|| {
+        run(&["kubelet-standin", "init"]);
+    });
+    let started = Instant::now();
+    let result = catch_unwind(AssertUnwindSafe(body));
+    if result.is_err() {
+        print_journal();
+    }
+    for pod in list() {
+        output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
+    }
+    if let Err(panic) = result {
+        resume_unwind(panic);
+    }
+    let clean = catch_unwind(|| {
+        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+    });
+    if clean.is_err() {
+        print_journal();
+        panic!("left behind: {:#?}", leftovers());
+    }
+    println!("  whole test: {} ms", started.elapsed().as_millis());
+}
+
+fn print_journal() {
+    let unit = ["journalctl", "-b", "--no-pager", "-o", "short-monotonic", "-n", "80"];
+    println!("{}", run(&[&unit[..], &["-u", "stelia*"]].concat()));
+}
+
+pub fn list() -> Vec<Pod> {
+    serde_json::from_str(&run(&["kubelet-standin", "pod", "list", "--json"])).expect("pod list")
+}
+
+impl Pod {
+    /// `kubelet-standin pod start NAME OPTIONS -- COMMAND`
+    pub fn start(name: &str, options: &[&str], command: &[&str]) -> Pod {
+        let start = ["kubelet-standin", "pod", "start", name];
+        run(&[&start[..], options, &["--"], command].concat());
+        Pod::show(name)
+    }
+
+    pub fn show(name: &str) -> Pod {
+        let text = run(&["kubelet-standin", "pod", "show", name, "--json"]);
+        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+    }
+
+    /// A pod whose container runs a VM, not waited for.
+    pub fn start_vm(name: &str, vcpus: u32, options: &[&str]) -> Pod {
+        let count = vcpus.to_string();
+        let options = [&["--cpus", &count], options].concat();
+        let command = [
+            "stelia-runner",
+            "run",
+            "--qmp",
+            "/run/qmp",
+            "--",
+            "qemu-system-x86_64",
+            "-accel",
+            "tcg,thread=multi",
+            "-smp",
+            &count,
+            "-m",
+            "64",
+            "-display",
+            "none",
+            "-nodefaults",
+            // Names the threads, so the tests need not believe the daemon which of them are vCPUs.
+            "-name",
+            "vm,debug-threads=on",
+        ];
+        Pod::start(name, &options, &command)
+    }
+
+    /// A pod with a VM that is isolated and whose guest runs.
+    pub fn vm(name: &str, vcpus: u32) -> Pod {
+        let pod = Pod::start_vm(name, vcpus, &[]);
+        pod.wait_running();
+        pod
+    }
+
+    pub fn wait_running(&self) {
+        wait_until(&format!("guest of {} running", self.name), || {
+            let logs = self.logs();
+            let ended = !logs.contains("guest running") && crate::host::thread(self.pid).is_none();
+            assert!(!ended, "the runner ended:\n{logs}");
+            logs.contains("guest running").then_some(())
+        });
+    }
+
+    pub fn logs(&self) -> String {
+        run(&["kubelet-standin", "pod", "logs", &self.name])
+    }
+
+    pub fn kill(&self) {
+        run(&["kubelet-standin", "pod", "kill", &self.name]);
+    }
+
+    pub fn exclusive(&self) -> CpuSet {
+        cpus(self.cpus.as_deref().expect("a guaranteed pod"))
+    }
+
+    /// The container's own cgroup.
+    pub fn origin(&self) -> PathBuf {
+        PathBuf::from(CGROUP).join(self.cgroup.trim_start_matches('/'))
+    }
+
+    pub fn scope(&self) -> PathBuf {
+        PathBuf::from(format!("{SLICE}/stelia-instance-{}.scope", self.uid))
+    }
+
+    pub fn float(&self) -> PathBuf {
+        self.scope().join("instance/float")
+    }
+
+    pub fn vcpu(&self) -> PathBuf {
+        self.scope().join("instance/vcpu")
+    }
+
+    /// All threads of the container: of vCPUs, of the anchor, and the others.
+    pub fn threads(&self) -> Threads {
+        let mut threads = Threads::default();
+        for (pid, found) in container_of(self.pid) {
+            let anchor = read(format!("/proc/{pid}/cmdline")).contains("\0anchor");
+            for thread in found {
+                if anchor {
+                    threads.anchor.push(thread);
+                } else if thread.name.starts_with("CPU ") {
+                    threads.vcpus.push(thread);
+                } else {
+                    threads.others.push(thread);
+                }
+            }
+        }
+        threads
+    }
+}
+
+/// The shared pool, as kubelet has it.
+pub fn pool() -> CpuSet {
+    cpus(&run(&["kubelet-standin", "pool"]))
+}
+
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Threads {
+    pub vcpus: Vec<Thread>,
+    pub anchor: Vec<Thread>,
+    pub others: Vec<Thread>,
+}

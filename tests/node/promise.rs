@@ -1,0 +1,60 @@
+//! The promise of an isolated instance, held against the kernel.
+
+use steliad::cpuset::CpuSet;
+
+use crate::host::{CGROUP, SLICE, cpus, read, run};
+use crate::pods::{Pod, Threads, pool};
+
+/// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
+pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
+    let threads = pod.threads();
+    let exclusive = pod.exclusive();
+    assert_eq!(threads.vcpus.len(), vcpus, "{threads:#?}");
+    let mut used = CpuSet::new();
+    for thread in &threads.vcpus {
+        assert_eq!(thread.cgroup, pod.vcpu(), "{thread:?}");
+        assert_eq!(thread.allowed.len(), 1, "{thread:?}");
+        assert!(thread.allowed.is_subset(&exclusive), "{thread:?} outside {exclusive}");
+        assert!(thread.allowed.is_disjoint(&used), "{thread:?} shares its CPU");
+        used = used.union(&thread.allowed);
+    }
+    let shared = pool();
+    assert!(threads.others.len() >= 3, "{threads:#?}");
+    for thread in &threads.others {
+        assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
+        assert_eq!(thread.allowed, shared, "{thread:?}");
+    }
+    assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
+    for thread in &threads.anchor {
+        assert_eq!(thread.cgroup, pod.origin(), "{thread:?}");
+    }
+    let anchor = threads.anchor.first().map(|t| t.tid.to_string());
+    assert_eq!(
+        Some(read(pod.origin().join("cgroup.procs"))),
+        anchor,
+        "the origin's processes"
+    );
+    let vcpu = |file: &str| read(pod.vcpu().join(file));
+    assert_eq!(vcpu("cpuset.cpus.partition"), "isolated");
+    assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
+    assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive);
+    assert_eq!(cpus(&read(pod.float().join("cpuset.cpus"))), shared);
+    // Nobody else may use them, by the kernel's own word.
+    let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
+    assert!(exclusive.is_subset(&isolated), "{exclusive} not in {isolated}");
+    let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
+    assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
+    for other in ["system.slice", "init.scope", "kubepods.slice"] {
+        let effective = cpus(&read(format!("{CGROUP}/{other}/cpuset.cpus.effective")));
+        assert!(effective.is_disjoint(&exclusive), "{other} runs on {effective}");
+    }
+    assert_eq!(state(pod).as_deref(), Some("isolated"));
+    threads
+}
+
+/// The instance's state in `steliactl list`; none when it is not listed.
+pub fn state(pod: &Pod) -> Option<String> {
+    let list = run(&["steliactl", "--no-legend", "list"]);
+    let line = list.lines().find(|line| line.starts_with(&pod.uid))?;
+    line.split_whitespace().nth(2).map(str::to_owned)
+}
