@@ -2,7 +2,7 @@
 
 CARGO   ?= cargo
 TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
-# FAST=1 builds the package without link-time optimisation: for trying things.
+# FAST=1 builds the package less optimised: for trying things.
 PROFILE := $(if $(FAST),fast,release)
 # FILTER=name runs only the node tests whose name contains it.
 FILTER  ?=
@@ -54,7 +54,7 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
-	@printf '#!/bin/sh\nexec /job/node-tests --test-threads=1 --nocapture %s\n' '$(FILTER)' > $(NODE_JOB)/run.sh
+	@printf '#!/bin/sh\nexec /job/node-tests --test-threads=1 --nocapture --include-ignored %s\n' '$(FILTER)' > $(NODE_JOB)/run.sh
 	tests/vm/node run $(NODE_JOB)
 
 check: setup lint test node-test ## all of setup, lint, test and node-test

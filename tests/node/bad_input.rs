@@ -1,24 +1,15 @@
 //! Bad input: a named error whose text alone tells what was wrong, and nothing changed.
 
 use std::fs;
-use std::future::Future;
 
 use steliad::dbus::client::ManagerProxy;
 
-use crate::client::{Refusal, ask_from, attach, pidfd, register};
+use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};
 use crate::host::{CGROUP, SLICE, read, scopes};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("runtime");
-    runtime.block_on(future)
-}
 
 fn assert_refused(refusal: &Refusal, name: &str, mentions: &str) {
     assert_eq!(refusal.0, name, "{}", refusal.1);

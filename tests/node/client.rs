@@ -1,5 +1,6 @@
 //! A caller that asks for wrong things, on the runner socket (as a process in a pod) and on the system bus.
 
+use std::future::Future;
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 
@@ -30,6 +31,14 @@ pub fn refusal<T: std::fmt::Debug>(result: zbus::Result<T>) -> Refusal {
 pub fn pidfd(pid: u32) -> OwnedFd {
     let pid = Pid::from_raw(pid.cast_signed()).expect("a process id");
     pidfd_open(pid, PidfdFlags::empty()).expect("pidfd_open")
+}
+
+pub fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("runtime");
+    runtime.block_on(future)
 }
 
 /// A process that could be an anchor.
@@ -71,7 +80,7 @@ pub async fn attach(connection: &Connection, path: &str, qemu: &OwnedFd, thread:
 #[test]
 #[ignore = "a process of the other tests"]
 fn process() {
-    let case = std::env::var("STELIA_CASE").expect("STELIA_CASE");
+    let Ok(case) = std::env::var("STELIA_CASE") else { return };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()

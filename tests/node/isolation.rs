@@ -1,5 +1,8 @@
 //! One instance's life: isolated, killed, deregistered.
 
+use steliad::dbus::client::{Dict, ManagerProxy};
+
+use crate::client::block_on;
 use crate::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
@@ -57,5 +60,28 @@ fn a_deregistered_container_is_as_kubelet_made_it() {
             assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
             assert_eq!(now.allowed, origin, "{now:?}");
         }
+    });
+}
+
+#[test]
+fn registering_again_answers_the_same_instance_and_moves_nothing() {
+    on_node(|| {
+        let pod = Pod::vm("twice", 2);
+        let before = assert_isolated(&pod, 2);
+        let again = block_on(async {
+            let bus = zbus::connection::Builder::system().build().await.expect("bus");
+            let manager = ManagerProxy::new(&bus).await.expect("proxy");
+            let known = manager.get_instance(&pod.uid).await.expect("instance");
+            let cpuset = pod.exclusive().to_string();
+            let (path, cgroup) = manager
+                .register_instance(&pod.uid, &cpuset, Dict::new())
+                .await
+                .expect("registered again");
+            assert_eq!(path, known);
+            cgroup
+        });
+        assert_eq!(format!("{CGROUP}{again}"), pod.scope().display().to_string());
+        assert_eq!(assert_isolated(&pod, 2), before);
+        assert_eq!(scopes().len(), 1);
     });
 }

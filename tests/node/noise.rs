@@ -12,6 +12,8 @@ use crate::promise::assert_isolated;
 
 const TRACING: &str = "/sys/kernel/tracing";
 const LOOP: &str = "while :; do :; done";
+/// Told apart from every other loop, so that it can be ended by its whole command line.
+const EXEC_LOOP: &str = "while true; do true; done";
 
 /// Busy loops that end with this value.
 struct Noise(Vec<Child>);
@@ -24,7 +26,7 @@ impl Noise {
         }
         let exec = || {
             Command::new("kubelet-standin")
-                .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", LOOP])
+                .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", EXEC_LOOP])
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("kubelet-standin")
@@ -36,7 +38,7 @@ impl Noise {
 impl Drop for Noise {
     fn drop(&mut self) {
         output(&["systemctl", "stop", "noise-*"]);
-        output(&["pkill", "-KILL", "-f", LOOP]);
+        output(&["pkill", "-KILL", "-x", "-f", &format!("sh -c {EXEC_LOOP}")]);
         for child in &mut self.0 {
             let _ = child.wait();
         }

@@ -2,6 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
+use std::process::Output;
 use std::sync::Once;
 use std::time::Instant;
 
@@ -32,12 +33,14 @@ pub fn on_node(body: impl FnOnce()) {
     if result.is_err() {
         print_journal();
     }
-    for pod in list() {
-        output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
-    }
+    let deleted: Vec<Output> = list()
+        .iter()
+        .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]))
+        .collect();
     if let Err(panic) = result {
         resume_unwind(panic);
     }
+    assert!(deleted.iter().all(|out| out.status.success()), "{deleted:?}");
     let clean = catch_unwind(|| {
         wait_until("nothing is left", || leftovers().is_empty().then_some(()));
     });
