@@ -25,6 +25,7 @@ pub mod ctl;
 pub mod daemon;
 pub mod dbus;
 pub mod engine;
+pub mod journal;
 pub mod kubelet;
 pub mod plan;
 pub mod proc;

@@ -60,6 +60,11 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended, or has no cgroup v2 path.
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError>;
+    /// The process a thread belongs to (`Tgid`).
+    ///
+    /// # Errors
+    /// It ended.
+    fn process(&self, tid: i32) -> Result<i32, ProcError>;
     /// A process's number in each PID namespace, outermost first.
     ///
     /// # Errors
@@ -164,6 +169,13 @@ impl Procs for KernelProcs {
         let path = text.lines().find_map(|line| line.strip_prefix("0::"));
         path.and_then(CgroupPath::parse)
             .ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
+    }
+
+    fn process(&self, tid: i32) -> Result<i32, ProcError> {
+        let status = self.read(&format!("{tid}/status"))?;
+        let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
+        line.and_then(|number| number.trim().parse().ok())
+            .ok_or_else(|| bad(format!("read Tgid of {tid}"), "no such line"))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {

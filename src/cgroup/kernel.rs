@@ -131,4 +131,15 @@ impl Cgroups for KernelCgroups {
             directory.display()
         )))
     }
+
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
+        let directory = self.directory(cgroup);
+        let attribute = format!("{PREFIX}{name}");
+        match rustix::fs::removexattr(&directory, attribute.as_str()) {
+            Err(rustix::io::Errno::NODATA) => Ok(()),
+            result => result
+                .map_err(io::Error::from)
+                .map_err(failed(format!("remove {attribute} of {}", directory.display()))),
+        }
+    }
 }

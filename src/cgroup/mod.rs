@@ -3,11 +3,13 @@
 //! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
 
 mod kernel;
+mod limits;
 
 use std::fmt;
 use std::io;
 
 pub use kernel::KernelCgroups;
+pub use limits::Limits;
 
 /// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -93,6 +95,41 @@ pub enum File {
     Mems,
     /// `pids.max`
     PidsMax,
+    /// `memory.max`
+    MemoryMax,
+    /// `memory.high`
+    MemoryHigh,
+    /// `memory.swap.max`
+    MemorySwapMax,
+    /// `memory.oom.group`
+    MemoryOomGroup,
+    /// `memory.current`
+    MemoryCurrent,
+    /// `cpu.weight`
+    CpuWeight,
+    /// `cpu.max`
+    CpuMax,
+    /// `cpu.stat`
+    CpuStat,
+    /// `hugetlb.<size>.max`
+    HugetlbMax(HugePage),
+}
+
+/// The sizes of huge pages the kernel has names for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)] // Each is the size it names.
+pub enum HugePage {
+    Kb64,
+    Mb2,
+    Mb32,
+    Mb512,
+    Gb1,
+    Gb16,
+}
+
+impl HugePage {
+    /// Every size.
+    pub const ALL: [Self; 6] = [Self::Kb64, Self::Mb2, Self::Mb32, Self::Mb512, Self::Gb1, Self::Gb16];
 }
 
 impl File {
@@ -110,6 +147,22 @@ impl File {
             Self::Partition => "cpuset.cpus.partition",
             Self::Mems => "cpuset.mems",
             Self::PidsMax => "pids.max",
+            Self::MemoryMax => "memory.max",
+            Self::MemoryHigh => "memory.high",
+            Self::MemorySwapMax => "memory.swap.max",
+            Self::MemoryOomGroup => "memory.oom.group",
+            Self::MemoryCurrent => "memory.current",
+            Self::CpuWeight => "cpu.weight",
+            Self::CpuMax => "cpu.max",
+            Self::CpuStat => "cpu.stat",
+            Self::HugetlbMax(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.max",
+                HugePage::Mb2 => "hugetlb.2MB.max",
+                HugePage::Mb32 => "hugetlb.32MB.max",
+                HugePage::Mb512 => "hugetlb.512MB.max",
+                HugePage::Gb1 => "hugetlb.1GB.max",
+                HugePage::Gb16 => "hugetlb.16GB.max",
+            },
         }
     }
 }
@@ -172,6 +225,11 @@ pub trait Cgroups: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError>;
+    /// Remove one; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError>;
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::plan::placement::Policy;
+use crate::plan::Policies;
 
 /// One configuration file: what it leaves out is left as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -34,8 +34,8 @@ pub struct Fragment {
 pub struct Settings {
     /// kubelet's root directory; `cpu_manager_state` lies in it.
     pub kubelet_root: PathBuf,
-    /// Placement of vCPUs on the exclusive CPUs.
-    pub placement: Policy,
+    /// What decisions depend on.
+    pub policies: Policies,
     /// Time between audits.
     pub audit_interval: Duration,
 }
@@ -44,7 +44,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             kubelet_root: "/var/lib/kubelet".into(),
-            placement: Policy::Linear,
+            policies: Policies::default(),
             audit_interval: Duration::from_secs(30),
         }
     }
@@ -129,7 +129,7 @@ impl Fragment {
         };
         Ok(Settings {
             kubelet_root,
-            placement: defaults.placement,
+            policies: defaults.policies,
             audit_interval,
         })
     }

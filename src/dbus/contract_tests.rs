@@ -10,27 +10,38 @@ use zbus_xml::{ArgDirection, Interface, Node};
 use super::caller::Door;
 use super::export::Exporter;
 use super::manager::Manager;
-use crate::cgroup::KernelCgroups;
+use crate::cgroup::{KernelCgroups, Limits};
 use crate::config::Settings;
-use crate::engine::{Engine, Handle, System};
+use crate::cpuset::CpuSet;
+use crate::engine::{Engine, Failpoint, Handle, System};
 use crate::proc::KernelProcs;
-use crate::systemd::{Limits, Systemd, SystemdError};
+use crate::systemd::{Devices, Systemd, SystemdError};
 
 struct NoSystemd;
 
+fn no_systemd<T>(unit: &str) -> Result<T, SystemdError> {
+    Err(SystemdError {
+        operation: unit.into(),
+        cause: "no systemd".into(),
+    })
+}
+
 #[async_trait]
 impl Systemd for NoSystemd {
-    async fn limits(&self, unit: &str) -> Result<Limits, SystemdError> {
-        Err(SystemdError {
-            operation: unit.into(),
-            cause: "no systemd".into(),
-        })
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        no_systemd(unit)
     }
-    async fn start_scope(&self, unit: &str, _: &str, _: u32, _: &Limits) -> Result<(), SystemdError> {
-        Err(SystemdError {
-            operation: unit.into(),
-            cause: "no systemd".into(),
-        })
+    async fn start_scope(&self, unit: &str, _: &str, _: u32, _: &Limits, _: &Devices) -> Result<(), SystemdError> {
+        no_systemd(unit)
+    }
+    async fn limit(&self, unit: &str, _: &Limits) -> Result<(), SystemdError> {
+        no_systemd(unit)
+    }
+    async fn weigh(&self, unit: &str, _: u64) -> Result<(), SystemdError> {
+        no_systemd(unit)
+    }
+    async fn allow_cpus(&self, unit: &str, _: &CpuSet) -> Result<(), SystemdError> {
+        no_systemd(unit)
     }
 }
 
@@ -42,6 +53,7 @@ fn handle(root: &std::path::Path) -> Handle {
         cgroup_root: root.into(),
         sys: root.into(),
         run: root.into(),
+        failpoint: Failpoint::default(),
     };
     Engine::new(
         system,

@@ -16,6 +16,9 @@ use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::kubelet::PodUid;
 use crate::plan::placement::Vcpu;
 
+/// In the answer of AttachVcpus: the vCPU may use all of the instance's CPUs.
+const NOT_PINNED: u32 = u32::MAX;
+
 /// One VM's object.
 pub(super) struct Instance {
     pub(super) engine: Handle,
@@ -32,7 +35,7 @@ impl Instance {
         let view = InstanceView {
             pod: pod.clone(),
             container: String::new(),
-            phase: crate::plan::Phase::Floating,
+            state: "floating",
             degraded: Vec::new(),
             exclusive: crate::cpuset::CpuSet::new(),
             float: crate::cpuset::CpuSet::new(),
@@ -77,7 +80,7 @@ impl Instance {
         old: &InstanceView,
         new: &InstanceView,
     ) -> zbus::Result<()> {
-        if old.phase.state() != new.phase.state() {
+        if old.state != new.state {
             self.state_changed(emitter).await?;
         }
         if old.degraded != new.degraded {
@@ -166,7 +169,13 @@ impl Instance {
             placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
         Ok(placed
             .into_iter()
-            .map(|placed| (placed.vcpu, placed.thread.unsigned_abs(), placed.cpu))
+            .map(|placed| {
+                (
+                    placed.vcpu,
+                    placed.thread.unsigned_abs(),
+                    placed.cpu.unwrap_or(NOT_PINNED),
+                )
+            })
             .collect())
     }
 
@@ -209,7 +218,7 @@ impl Instance {
 
     #[zbus(property)]
     fn state(&self) -> String {
-        self.show(|view| view.phase.state().to_owned())
+        self.show(|view| view.state.to_owned())
     }
 
     #[zbus(property)]

@@ -206,7 +206,7 @@ impl Manager {
                 instance.pod.to_string(),
                 instance.container.clone(),
                 object_path(&instance.pod)?,
-                instance.phase.state().to_owned(),
+                instance.state.to_owned(),
                 instance.exclusive.to_string(),
             ))
         })

@@ -4,9 +4,17 @@ use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::System;
+use super::observe::saved_attribute;
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
-use crate::plan::record::{ISOLATED_ATTRIBUTE, PHASE_ATTRIBUTE};
+use crate::plan::record::{
+    EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, VCPUS_ATTRIBUTE, exclusive_text,
+    vcpus_text,
+};
 use crate::plan::{Phase, Planned, Step};
+use crate::systemd::SystemdError;
+use crate::topology::Topology;
 
 /// What a pass did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,9 +40,21 @@ pub fn apply(system: &System, steps: &[Planned]) -> Outcome {
         outcome.steps += 1;
         match step {
             Step::MoveProcess(..) | Step::MoveThread(..) => outcome.moves += 1,
-            Step::Create(_) | Step::Write(..) | Step::Remove(_) => outcome.writes += 1,
-            Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) | Step::Enter(..) => {}
+            Step::Create(_)
+            | Step::Write(..)
+            | Step::Remove(_)
+            | Step::Limit(..)
+            | Step::Weigh(_)
+            | Step::Restrict { .. }
+            | Step::Restore(..) => outcome.writes += 1,
+            Step::ResetProcess(_)
+            | Step::ResetThread(_)
+            | Step::Pin(..)
+            | Step::Enter(..)
+            | Step::Entitle { .. }
+            | Step::Place(..) => {}
         }
+        system.failpoint.here();
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
         if let Err(error) = take(system, step) {
             outcome.errors.push((pod.clone(), error));
@@ -64,8 +84,31 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
                 .iter()
                 .try_for_each(|thread| affinity(system, thread.task.id, None))
         }
+        Step::Entitle {
+            scope,
+            entry,
+            exclusive,
+        } => cgroups
+            .set_attribute(scope, EXCLUSIVE_ATTRIBUTE, &exclusive_text(exclusive, entry))
+            .map_err(|error| error.to_string()),
+        Step::Place(scope, vcpus, partition) => cgroups
+            .set_attribute(scope, PARTITION_ATTRIBUTE, partition.name())
+            .and_then(|()| cgroups.set_attribute(scope, VCPUS_ATTRIBUTE, &vcpus_text(vcpus)))
+            .map_err(|error| error.to_string()),
+        Step::Limit(unit, limits) => wait(system.systemd.limit(unit, limits)),
+        Step::Weigh(weight) => wait(system.systemd.weigh(CgroupPath::slice().name(), *weight)),
+        Step::Restrict { unit, cpus, save } => {
+            // Recorded first: whoever dies in between restores a list that was not changed yet.
+            if let Some(save) = save {
+                cgroups
+                    .set_attribute(&CgroupPath::slice(), &saved_attribute(unit), &save.to_string())
+                    .map_err(|error| error.to_string())?;
+            }
+            wait(system.systemd.allow_cpus(unit, cpus))
+        }
+        Step::Restore(unit, saved) => restore(system, unit, saved),
         Step::Enter(scope, phase) => {
-            if *phase == Phase::Isolated {
+            if matches!(phase, Phase::Isolated | Phase::Contained) {
                 cgroups
                     .set_attribute(scope, ISOLATED_ATTRIBUTE, &now_us().to_string())
                     .map_err(|error| error.to_string())?;
@@ -77,8 +120,34 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
     }
 }
 
+/// systemd is spoken to from a thread for blocking work; the reactor's thread carries the messages meanwhile.
+fn wait(call: impl Future<Output = Result<(), SystemdError>>) -> Result<(), String> {
+    tokio::runtime::Handle::try_current()
+        .map_err(|cause| cause.to_string())?
+        .block_on(call)
+        .map_err(|error| error.to_string())
+}
+
+/// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
+/// is written first; it stays in force where systemd keeps it.
+pub(super) fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), String> {
+    let all = || {
+        let topology = Topology::read(&system.sys).map_err(|cause| format!("read the CPU topology: {cause}"));
+        topology.map(|topology| topology.online())
+    };
+    let list = if saved.is_empty() { all()? } else { saved.clone() };
+    wait(system.systemd.allow_cpus(unit, &list))?;
+    if saved.is_empty() {
+        wait(system.systemd.allow_cpus(unit, &CpuSet::new()))?;
+    }
+    system
+        .cgroups
+        .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
+        .map_err(|error| error.to_string())
+}
+
 /// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
-fn moved(system: &System, id: i32, to: &crate::cgroup::CgroupPath, file: crate::cgroup::File) -> Result<(), String> {
+fn moved(system: &System, id: i32, to: &CgroupPath, file: crate::cgroup::File) -> Result<(), String> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
         result => result.map_err(|error| error.to_string()),

@@ -1,10 +1,10 @@
 //! Who a process is, by its cgroup, and what a container looks like before it is an instance.
 
-use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::System;
 use super::observe::{numbers, optional};
+use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid};
@@ -190,7 +190,7 @@ pub(super) fn candidate(
     let mems = optional(cgroups.read(&origin, File::Mems))
         .map_err(failed)?
         .unwrap_or_default();
-    let annotated_name = annotated_name(system, &container.container_id);
+    let annotated_name = runtime::annotated_name(&system.run, &container.container_id);
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     Ok(Candidate {
         origin,
@@ -203,43 +203,6 @@ pub(super) fn candidate(
         anchor,
         caller,
     })
-}
-
-/// The container's name by the runtime's own configuration file: containerd's, any namespace, or CRI-O's.
-fn annotated_name(system: &System, id: &str) -> Option<String> {
-    let tasks = system.run.join("containerd/io.containerd.runtime.v2.task");
-    let mut files: Vec<_> = fs::read_dir(tasks)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|namespace| namespace.path().join(id).join("config.json"))
-        .collect();
-    files.push(
-        system
-            .run
-            .join("containers/storage/overlay-containers")
-            .join(id)
-            .join("userdata/config.json"),
-    );
-    let name = |text: String| -> Option<String> {
-        let config: serde_json::Value = serde_json::from_str(&text).ok()?;
-        let annotations = config.get("annotations")?;
-        let keys = ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"];
-        keys.iter()
-            .find_map(|key| annotations.get(*key)?.as_str().map(str::to_owned))
-    };
-    files
-        .into_iter()
-        .find_map(|path| fs::read_to_string(path).ok().and_then(name))
-}
-
-/// The least `pids.max` of a cgroup and those it is in: kubelet sets podPidsLimit on the pod, not on the container.
-/// `None` when none is set.
-pub(super) fn tasks_max(system: &System, cgroup: CgroupPath) -> Option<u64> {
-    let levels = std::iter::successors(Some(cgroup), CgroupPath::parent);
-    levels
-        .filter_map(|level| system.cgroups.read(&level, File::PidsMax).ok()?.parse().ok())
-        .min()
 }
 
 /// Whether a record is of this very container.

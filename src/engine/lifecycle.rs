@@ -10,14 +10,20 @@ use std::time::Duration;
 use super::apply::now_us;
 use super::container::{self, RegisterRequest, identify_pidfd};
 use super::holder::Holder;
+use super::observe::effective_limits;
+use super::runtime;
 use super::task::Engine;
-use crate::cgroup::CgroupPath;
-use crate::kubelet::PodUid;
+use crate::cgroup::{CgroupPath, Limits};
+use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal, admit};
+use crate::plan::partition::Partition;
 use crate::plan::placement::{Vcpu, place};
-use crate::plan::record::{PHASE_ATTRIBUTE, VCPUS_ATTRIBUTE, vcpus_text};
-use crate::plan::{Instance, Phase, Record, Snapshot, VcpuThread};
-use crate::topology::Topology;
+use crate::plan::record::{
+    PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, props_text, vcpus_text,
+};
+use crate::plan::{Instance, Phase, Record, Snapshot, VcpuThread, placed};
+use crate::proc::TaskId;
+use crate::systemd::Devices;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 const MAX_VCPUS: usize = 8192;
@@ -51,8 +57,8 @@ pub struct Placed {
     pub vcpu: u32,
     /// Thread id on the host.
     pub thread: i32,
-    /// CPU.
-    pub cpu: u32,
+    /// CPU; `None` when it is not pinned.
+    pub cpu: Option<u32>,
 }
 
 fn find<'a>(snapshot: &'a Snapshot, pod: &PodUid) -> Option<&'a Instance> {
@@ -127,27 +133,23 @@ impl Engine {
             let text = format!("{scope} exists: the former instance of pod {pod} has not ended yet");
             return Err(Kind::InstanceExists.because(text));
         }
-        let limits = self.system.systemd.limits(record.origin.name()).await;
-        let mut limits = limits.map_err(|error| Kind::Failed.because(error.to_string()))?;
-        let origin = record.origin.clone();
-        limits.tasks_max = self
-            .blocking(move |system| container::tasks_max(system, origin))
-            .await?
-            .or(limits.tasks_max);
+        let (limits, devices) = self.limits(&record).await?;
         let holder =
             Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
         let description = format!("Stelia instance of pod {pod}, container {}", record.container);
+        self.system.failpoint.here();
         let started = self
             .system
             .systemd
-            .start_scope(&unit, &description, holder.pid(), &limits)
+            .start_scope(&unit, &description, holder.pid(), &limits, &devices)
             .await;
         started.map_err(|error| Kind::Failed.because(error.to_string()))?;
         let (target, attributes) = (scope.clone(), record.attributes());
         self.blocking(move |system| {
-            attributes
-                .iter()
-                .try_for_each(|(name, value)| system.cgroups.set_attribute(&target, name, value))
+            attributes.iter().try_for_each(|(name, value)| {
+                system.failpoint.here();
+                system.cgroups.set_attribute(&target, name, value)
+            })
         })
         .await?
         .map_err(|error| Kind::Failed.because(error.to_string()))?;
@@ -182,40 +184,49 @@ impl Engine {
             Phase::Leaving => return Err(no_instance(&pod)),
             _ => {}
         }
-        let (scope, exclusive) = (known.scope.clone(), known.record.exclusive.clone());
-        let former = (known.record.phase, known.record.vcpus.clone());
-        let threads = {
-            let scope = scope.clone();
-            let policy = self.placement();
-            self.blocking(move |system| {
-                let tasks = resolve(system, &scope, &request)?;
-                let topology = Topology::read(&system.sys)
-                    .map_err(|cause| Kind::Failed.because(format!("read the CPU topology: {cause}")))?;
-                let vcpus: Vec<Vcpu> = request.vcpus.iter().map(|request| request.vcpu.clone()).collect();
-                let placed = place(policy, &vcpus, &exclusive, &topology)
-                    .map_err(|cause| Kind::InvalidArgument.because(cause.to_string()))?;
-                let thread = |(index, cpu): (u32, u32)| {
-                    Some(VcpuThread {
-                        index,
-                        task: *tasks.get(&index)?,
-                        cpu,
-                    })
-                };
-                Ok(placed.into_iter().filter_map(thread).collect::<Vec<_>>())
-            })
-            .await??
+        let former = known.record.clone();
+        let scope = known.scope.clone();
+        let tasks = {
+            let (scope, request) = (scope.clone(), request);
+            self.blocking(move |system| resolve(system, &scope, &request).map(|tasks| (tasks, request.vcpus)))
+                .await??
         };
-        let phase = if former == (Phase::Isolated, threads.clone()) {
-            Phase::Isolated
-        } else {
-            Phase::Attaching
+        let next = self.attached(&snapshot, &former, tasks);
+        let (partition, placement) = (next.partition, next.placement);
+        let threads = next.vcpus.clone();
+        self.record_vcpus(&scope, next).await?;
+        let (mut after, mut report) = self.pass("call").await;
+        let refused = |after: &Option<Snapshot>| {
+            let now = after.as_ref().and_then(|after| find(after, &pod))?;
+            let text = now.vcpu()?.partition.clone();
+            (now.record.phase == Phase::Attaching
+                && now.record.partition != Partition::Member
+                && text != now.record.partition.name())
+            .then(|| (now.record.clone(), text))
         };
-        self.record_vcpus(&scope, phase, threads.clone()).await?;
-        let (after, report) = self.pass("call").await;
+        if let Some((record, text)) = refused(&after) {
+            tracing::warn!(
+                STELIA_POD_UID = %pod,
+                "the kernel gives pod {pod} no {} partition ({text:?}): contained instead", record.partition.name()
+            );
+            let record = Record {
+                partition: Partition::Member,
+                ..record
+            };
+            self.record_vcpus(&scope, record).await?;
+            (after, report) = self.pass("call").await;
+        }
         let now = after.as_ref().and_then(|after| find(after, &pod));
         let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
-        if alive && now.is_some_and(|now| now.record.phase == Phase::Isolated) {
-            tracing::info!(STELIA_POD_UID = %pod, "isolated pod {pod}: {} moves, {} writes", report.moves, report.writes);
+        if let Some(now) = now
+            && alive
+            && matches!(now.record.phase, Phase::Isolated | Phase::Contained)
+        {
+            let state = now.record.phase.name();
+            tracing::info!(
+                STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
+            );
             let placed = |thread: &VcpuThread| Placed {
                 vcpu: thread.index,
                 thread: thread.task.id,
@@ -223,27 +234,111 @@ impl Engine {
             };
             return Ok(threads.iter().map(placed).collect());
         }
-        let partition = now
-            .and_then(|now| now.inner.as_ref()?.vcpu.as_ref())
-            .map(|vcpu| vcpu.partition.clone());
         let mut causes = report.degraded;
-        if let Some(partition) = partition.filter(|partition| partition != "isolated") {
-            causes.push(format!("the kernel gives no isolated partition: {partition:?}"));
+        let now = now.and_then(|now| Some(now.vcpu()?.partition.clone()));
+        if let Some(text) = now.filter(|text| partition != Partition::Member && text != partition.name()) {
+            causes.push(format!("the kernel gives no {} partition: {text:?}", partition.name()));
         }
-        let phase = if former.1.is_empty() { Phase::Floating } else { former.0 };
-        self.record_vcpus(&scope, phase, former.1).await?;
+        let phase = if former.vcpus.is_empty() {
+            Phase::Floating
+        } else {
+            former.phase
+        };
+        self.record_vcpus(&scope, Record { phase, ..former }).await?;
         self.pass("call").await;
         Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
     }
 
-    /// Write the vCPU threads, then the phase: a daemon that dies in between has lost nothing it had promised.
-    async fn record_vcpus(&mut self, scope: &CgroupPath, phase: Phase, vcpus: Vec<VcpuThread>) -> Result<(), Refusal> {
+    /// The record of an instance with these threads attached.
+    fn attached(
+        &self,
+        snapshot: &Snapshot,
+        former: &Record,
+        (tasks, requests): (BTreeMap<u32, TaskId>, Vec<VcpuRequest>),
+    ) -> Record {
+        let policies = self.policies();
+        let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
+        let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
+        if let Some(note) = &placement.note {
+            tracing::warn!(STELIA_POD_UID = %former.pod, "placement of pod {}: {note}", former.pod);
+        }
+        let threads: Vec<VcpuThread> = tasks
+            .into_iter()
+            .map(|(index, task)| VcpuThread { index, task, cpu: None })
+            .collect();
+        let wanted = if snapshot.has_partitions() {
+            policies.partition
+        } else {
+            Partition::Member
+        };
+        let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
+        let next = Record {
+            vcpus,
+            partition,
+            props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
+            placement: policies.placement,
+            ..former.clone()
+        };
+        // The same list again changes nothing, so it starts nothing over. What was refused a partition stays contained.
+        let same =
+            next.vcpus == former.vcpus && (next.partition == former.partition || former.phase == Phase::Contained);
+        if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
+            return former.clone();
+        }
+        Record {
+            phase: Phase::Attaching,
+            ..next
+        }
+    }
+
+    /// The limits and devices of a container.
+    async fn limits(&self, record: &Record) -> Result<(Limits, Devices), Refusal> {
+        let origin = record.origin.clone();
+        let limits = self
+            .blocking(move |system| effective_limits(&*system.cgroups, &origin))
+            .await?
+            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let origin = record.origin.name();
+        let unit = if origin.ends_with(".scope") {
+            let unit = self.system.systemd.devices(origin).await;
+            unit.map_err(|error| Kind::Failed.because(error.to_string()))?
+        } else {
+            None
+        };
+        let devices = match unit {
+            Some(devices) => devices,
+            None => {
+                let id = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
+                let found = self.blocking(move |system| {
+                    let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+                    runtime::devices(&system.run, &id?, &numbers)
+                });
+                found.await?.ok_or_else(|| {
+                    Kind::Failed.because(format!(
+                        "neither systemd nor the runtime's configuration tells the devices of {origin}"
+                    ))
+                })?
+            }
+        };
+        Ok((limits.unwrap_or_default(), devices))
+    }
+
+    /// Write what attaching changes, the phase last: a daemon that dies in between has lost nothing it had promised.
+    async fn record_vcpus(&mut self, scope: &CgroupPath, record: Record) -> Result<(), Refusal> {
         let scope = scope.clone();
         self.blocking(move |system| {
-            system
-                .cgroups
-                .set_attribute(&scope, VCPUS_ATTRIBUTE, &vcpus_text(&vcpus))?;
-            system.cgroups.set_attribute(&scope, PHASE_ATTRIBUTE, phase.name())
+            [
+                (PROPS_ATTRIBUTE, props_text(&record.props)),
+                (PLACEMENT_ATTRIBUTE, record.placement.name().to_owned()),
+                (PARTITION_ATTRIBUTE, record.partition.name().to_owned()),
+                (VCPUS_ATTRIBUTE, vcpus_text(&record.vcpus)),
+                (PHASE_ATTRIBUTE, record.phase.name().to_owned()),
+            ]
+            .into_iter()
+            .try_for_each(|(name, value)| {
+                system.failpoint.here();
+                system.cgroups.set_attribute(&scope, name, &value)
+            })
         })
         .await?
         .map_err(|error| Kind::Failed.because(error.to_string()))
@@ -270,6 +365,7 @@ impl Engine {
         let target = scope.clone();
         let marked = self
             .blocking(move |system| {
+                system.failpoint.here();
                 system
                     .cgroups
                     .set_attribute(&target, PHASE_ATTRIBUTE, Phase::Leaving.name())
@@ -309,7 +405,7 @@ fn resolve(
     system: &super::System,
     scope: &CgroupPath,
     request: &AttachRequest,
-) -> Result<BTreeMap<u32, crate::proc::TaskId>, Refusal> {
+) -> Result<BTreeMap<u32, TaskId>, Refusal> {
     let vcpus = &request.vcpus;
     if vcpus.is_empty() || vcpus.len() > MAX_VCPUS {
         return Err(Kind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", vcpus.len())));
@@ -341,7 +437,7 @@ fn resolve(
         .procs
         .threads(qemu.id)
         .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
-    let by_number: BTreeMap<i32, crate::proc::TaskId> = threads
+    let by_number: BTreeMap<i32, TaskId> = threads
         .iter()
         .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))
         .collect();

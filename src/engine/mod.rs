@@ -7,6 +7,7 @@ mod container;
 pub mod holder;
 mod lifecycle;
 mod observe;
+mod runtime;
 mod system;
 mod task;
 mod view;
@@ -14,6 +15,6 @@ mod watch;
 
 pub use container::{Peer, RegisterRequest};
 pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
-pub use system::System;
+pub use system::{Failpoint, System};
 pub use task::{Engine, Handle, Report};
-pub use view::{InstanceView, View};
+pub use view::{Counters, InstanceView, View};

@@ -1,16 +1,17 @@
 //! Reading the system into a [`Snapshot`]. Reads only.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use super::System;
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::record::RecordError;
-use crate::plan::{Inner, Instance, Leaf, Record, Snapshot, VcpuNow};
+use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow};
+use crate::topology::Topology;
 
 /// kubelet's state, or why it cannot be used.
 pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
@@ -30,21 +31,33 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
 /// The whole picture.
 ///
 /// # Errors
-/// `stelia.slice` exists and cannot be listed. A single instance that cannot be read is in
-/// [`Snapshot::unreadable`].
+/// `stelia.slice` exists and cannot be listed, or the CPU topology cannot be read. A single instance that cannot be read
+/// is in [`Snapshot::unreadable`].
 pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> Result<Snapshot, CgroupError> {
     let cgroups = &*system.cgroups;
     let slice = CgroupPath::slice();
+    let topology = Topology::read(&system.sys).map_err(|cause| CgroupError {
+        operation: format!("read the CPU topology below {}", system.sys.display()),
+        cause,
+    })?;
     let mut snapshot = Snapshot {
-        pool: kubelet.as_ref().map(CpuManagerState::shared_pool).map_err(Clone::clone),
-        slice_exclusive: None,
+        kubelet: kubelet.clone(),
+        topology,
+        slice: Slice::default(),
+        outside: BTreeMap::new(),
         instances: Vec::new(),
+        unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
     };
     if !cgroups.exists(&slice) {
         return Ok(snapshot);
     }
-    snapshot.slice_exclusive = optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text));
+    snapshot.slice = Slice {
+        exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
+        weight: number(cgroups, &slice, File::CpuWeight)?,
+        controllers: words(&cgroups.read(&slice, File::SubtreeControl)?),
+    };
+    snapshot.outside = outside(cgroups, &slice)?;
     for name in cgroups.children(&slice)? {
         let Some(pod) = PodUid::from_scope(&name) else { continue };
         let scope = slice.child(&name);
@@ -82,6 +95,73 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
     Ok(snapshot)
 }
 
+/// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
+pub(super) fn saved_attribute(unit: &str) -> String {
+    format!("allowed-cpus.{unit}")
+}
+
+fn outside(cgroups: &dyn Cgroups, slice: &CgroupPath) -> Result<BTreeMap<&'static str, Outside>, CgroupError> {
+    let saved = cgroups.attributes(slice)?;
+    let mut found = BTreeMap::new();
+    for unit in OUTSIDE {
+        let Some(cgroup) = CgroupPath::parse(&format!("/{unit}")) else {
+            continue;
+        };
+        let saved = saved.get(&saved_attribute(unit)).map(|text| cpus(text));
+        if cgroups.exists(&cgroup) {
+            let cpus = set(cgroups, &cgroup, File::Cpus)?;
+            found.insert(unit, Outside { cpus, saved });
+        }
+    }
+    Ok(found)
+}
+
+/// A number in a file; `None` for `max` and where there is no such file.
+fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
+    Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
+}
+
+/// A cgroup's own limits.
+fn limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
+    let mut hugetlb = BTreeMap::new();
+    for size in HugePage::ALL {
+        if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
+            hugetlb.insert(size, text.parse().ok());
+        }
+    }
+    let group = optional(cgroups.read(cgroup, File::MemoryOomGroup))?;
+    Ok(Limits {
+        memory_max: number(cgroups, cgroup, File::MemoryMax)?,
+        memory_high: number(cgroups, cgroup, File::MemoryHigh)?,
+        memory_swap_max: number(cgroups, cgroup, File::MemorySwapMax)?,
+        pids_max: number(cgroups, cgroup, File::PidsMax)?,
+        cpu_weight: number(cgroups, cgroup, File::CpuWeight)?,
+        oom_group: group.is_some_and(|text| text == "1"),
+        hugetlb,
+    })
+}
+
+/// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
+/// podPidsLimit on the pod), the rest its own. `None` when it is gone.
+pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
+    if !cgroups.exists(origin) {
+        return Ok(None);
+    }
+    let mut limits = limits(cgroups, origin)?;
+    for level in std::iter::successors(origin.parent(), CgroupPath::parent) {
+        for (limit, file) in [
+            (&mut limits.memory_max, File::MemoryMax),
+            (&mut limits.memory_swap_max, File::MemorySwapMax),
+            (&mut limits.pids_max, File::PidsMax),
+        ] {
+            if let Some(above) = number(cgroups, &level, file)? {
+                *limit = Some(limit.map_or(above, |own| own.min(above)));
+            }
+        }
+    }
+    Ok(Some(limits))
+}
+
 fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let inner_path = scope.child("instance");
@@ -102,6 +182,7 @@ fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instan
             let now = || {
                 let cgroup = system.procs.cgroup(thread.task.id).ok()?;
                 Some(VcpuNow {
+                    process: system.procs.process(thread.task.id).ok()?,
                     cgroup,
                     affinity: system.procs.affinity(thread.task.id).ok()?,
                 })
@@ -118,7 +199,10 @@ fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instan
         scope_controllers: words(&cgroups.read(&scope, File::SubtreeControl)?),
         scope_exclusive: set(cgroups, &scope, File::CpusExclusive)?,
         inner,
+        scope_limits: limits(cgroups, &scope)?,
+        origin_limits: effective_limits(cgroups, &record.origin)?,
         origin_procs,
+        origin_cpus: set(cgroups, &record.origin, File::Cpus)?,
         anchor_lives: system
             .procs
             .identify(record.anchor.id)
@@ -141,6 +225,7 @@ fn inner(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<Inner, CgroupError>
             cpus: set(cgroups, &path, File::Cpus)?,
             exclusive: set(cgroups, &path, File::CpusExclusive)?,
             partition: optional(cgroups.read(&path, File::Partition))?.unwrap_or_default(),
+            cpu_max: optional(cgroups.read(&path, File::CpuMax))?.unwrap_or_default(),
             // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
             threads: if threaded {
                 numbers(&cgroups.read(&path, File::Threads)?)

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::cgroup::{Cgroups, KernelCgroups};
 use crate::proc::{KernelProcs, Procs};
@@ -22,6 +23,8 @@ pub struct System {
     pub sys: PathBuf,
     /// `/run`: the runtimes' container configurations.
     pub run: PathBuf,
+    /// Where the process is to die, in tests of what is found afterwards.
+    pub failpoint: Failpoint,
 }
 
 impl System {
@@ -35,6 +38,33 @@ impl System {
             cgroup_root,
             sys: "/sys".into(),
             run: "/run".into(),
+            failpoint: Failpoint::from_environment(),
+        }
+    }
+}
+
+/// Kills this process with SIGKILL before its n-th change of the system: what a crash leaves behind is tested with it.
+/// The number is the environment variable `STELIAD_FAILPOINT`; without it nothing happens.
+#[derive(Debug, Clone, Default)]
+pub struct Failpoint(Option<Arc<AtomicU32>>);
+
+impl Failpoint {
+    fn from_environment() -> Self {
+        let number = std::env::var("STELIAD_FAILPOINT").ok();
+        Self(
+            number
+                .and_then(|text| text.parse().ok())
+                .map(|n| Arc::new(AtomicU32::new(n))),
+        )
+    }
+
+    /// A change of the system comes next.
+    pub fn here(&self) {
+        if let Some(left) = &self.0
+            && left.fetch_sub(1, Ordering::Relaxed) == 1
+        {
+            // It cannot fail for a process itself, and there is nobody left to tell.
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
 }

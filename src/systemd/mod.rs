@@ -4,25 +4,18 @@ mod manager;
 
 use zbus::export::async_trait::async_trait;
 
+use crate::cgroup::Limits;
+use crate::cpuset::CpuSet;
+
 pub use manager::DbusSystemd;
 
-/// Limits copied from the origin's unit to the scope, as systemd's D-Bus properties.
+/// Which devices a unit's processes may open, as systemd's D-Bus properties.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Limits {
-    /// `MemoryMax`, bytes; `u64::MAX` is no limit.
-    pub memory_max: Option<u64>,
-    /// `MemoryHigh`, bytes.
-    pub memory_high: Option<u64>,
-    /// `MemorySwapMax`, bytes.
-    pub memory_swap_max: Option<u64>,
-    /// `TasksMax`.
-    pub tasks_max: Option<u64>,
-    /// `CPUWeight`.
-    pub cpu_weight: Option<u64>,
+pub struct Devices {
     /// `DevicePolicy`: `auto`, `closed` or `strict`.
-    pub device_policy: Option<String>,
+    pub policy: String,
     /// `DeviceAllow`: (device node or class, `rwm`).
-    pub device_allow: Vec<(String, String)>,
+    pub allow: Vec<(String, String)>,
 }
 
 /// A call to systemd that failed.
@@ -38,14 +31,36 @@ pub struct SystemdError {
 /// What the program asks of systemd.
 #[async_trait]
 pub trait Systemd: Send + Sync {
-    /// The limits set on a unit.
+    /// The devices of a unit; `None` when systemd has no such unit.
     ///
     /// # Errors
-    /// systemd knows no such unit or does not answer.
-    async fn limits(&self, unit: &str) -> Result<Limits, SystemdError>;
+    /// systemd does not answer.
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError>;
     /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done.
     ///
     /// # Errors
     /// systemd refuses, the job fails, or it takes longer than 20 s.
-    async fn start_scope(&self, unit: &str, description: &str, pid: u32, limits: &Limits) -> Result<(), SystemdError>;
+    async fn start_scope(
+        &self,
+        unit: &str,
+        description: &str,
+        pid: u32,
+        limits: &Limits,
+        devices: &Devices,
+    ) -> Result<(), SystemdError>;
+    /// Set limits on a unit, until the next boot; `None` is no limit.
+    ///
+    /// # Errors
+    /// systemd refuses.
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError>;
+    /// Set a unit's `CPUWeight`, until the next boot.
+    ///
+    /// # Errors
+    /// systemd refuses.
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError>;
+    /// Set a unit's `AllowedCPUs`, until the next boot; an empty set forgets the setting.
+    ///
+    /// # Errors
+    /// systemd refuses.
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError>;
 }

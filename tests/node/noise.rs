@@ -12,8 +12,6 @@ use crate::promise::assert_isolated;
 
 const TRACING: &str = "/sys/kernel/tracing";
 const LOOP: &str = "while :; do :; done";
-/// Told apart from every other loop, so that it can be ended by its whole command line.
-const EXEC_LOOP: &str = "while true; do true; done";
 
 /// Busy loops that end with this value.
 struct Noise(Vec<Child>);
@@ -26,7 +24,7 @@ impl Noise {
         }
         let exec = || {
             Command::new("kubelet-standin")
-                .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", EXEC_LOOP])
+                .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", LOOP])
                 .stdout(Stdio::null())
                 .spawn()
                 .expect("kubelet-standin")
@@ -38,7 +36,8 @@ impl Noise {
 impl Drop for Noise {
     fn drop(&mut self) {
         output(&["systemctl", "stop", "noise-*"]);
-        output(&["pkill", "-KILL", "-x", "-f", &format!("sh -c {EXEC_LOOP}")]);
+        // By its own first words: the loop's text is also in the command line of whoever watches the other pods.
+        output(&["pkill", "-TERM", "-f", "^timeout 300 sh"]);
         for child in &mut self.0 {
             let _ = child.wait();
         }

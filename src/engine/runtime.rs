@@ -1,0 +1,169 @@
+//! What the container runtime wrote down of a container: its `config.json` (OCI runtime specification).
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::systemd::Devices;
+
+/// The parts of `config.json` that matter here.
+#[derive(Debug, Default, Deserialize)]
+struct Config {
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    linux: Linux,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Linux {
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Resources {
+    #[serde(default)]
+    devices: Vec<Rule>,
+}
+
+/// A rule of the device cgroup. What is left out stands for all.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Rule {
+    allow: bool,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    #[serde(default)]
+    access: Option<String>,
+}
+
+/// The configuration of a container: containerd's, in any namespace, or CRI-O's. `run` is `/run`.
+fn config(run: &Path, id: &str) -> Option<Config> {
+    let tasks = run.join("containerd/io.containerd.runtime.v2.task");
+    let mut files: Vec<_> = fs::read_dir(tasks)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|namespace| namespace.path().join(id).join("config.json"))
+        .collect();
+    let crio = run.join("containers/storage/overlay-containers");
+    files.push(crio.join(id).join("userdata/config.json"));
+    files
+        .into_iter()
+        .find_map(|path| serde_json::from_str(&fs::read_to_string(path).ok()?).ok())
+}
+
+/// The container's name by the annotations of containerd or CRI-O.
+pub(super) fn annotated_name(run: &Path, id: &str) -> Option<String> {
+    let config = config(run, id)?;
+    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
+        .iter()
+        .find_map(|key| config.annotations.get(*key).cloned())
+}
+
+/// The devices a container may open, for a container that is no unit of systemd (cgroupfs driver). `proc_devices` is the
+/// text of `/proc/devices`. `None` where the runtime's configuration is not found.
+pub(super) fn devices(run: &Path, id: &str, proc_devices: &str) -> Option<Devices> {
+    Some(translate(&config(run, id)?.linux.resources.devices, proc_devices))
+}
+
+/// systemd knows device nodes and classes of devices, and a policy that denies the rest.
+fn translate(rules: &[Rule], proc_devices: &str) -> Devices {
+    let mut allowed: Vec<&Rule> = Vec::new();
+    let mut everything = rules.is_empty();
+    for rule in rules {
+        let all = rule.kind.as_deref().is_none_or(|kind| kind == "a");
+        if all {
+            // A rule for all devices replaces what came before.
+            everything = rule.allow;
+            allowed.clear();
+        } else if rule.allow {
+            allowed.push(rule);
+        } else {
+            allowed.retain(|other| (&other.kind, other.major, other.minor) != (&rule.kind, rule.major, rule.minor));
+        }
+    }
+    if everything {
+        return Devices {
+            policy: "auto".into(),
+            allow: Vec::new(),
+        };
+    }
+    let allow = allowed.iter().filter_map(|rule| {
+        let block = rule.kind.as_deref() == Some("b");
+        let class = if block { "block" } else { "char" };
+        let node = match (number(rule.major), number(rule.minor)) {
+            (Some(major), Some(minor)) => format!("/dev/{class}/{major}:{minor}"),
+            (Some(major), None) => format!("{class}-{}", driver(proc_devices, block, major)?),
+            (None, _) => format!("{class}-*"),
+        };
+        Some((node, rule.access.clone().unwrap_or_else(|| "rwm".into())))
+    });
+    Devices {
+        policy: "strict".into(),
+        allow: allow.collect(),
+    }
+}
+
+/// -1 stands for all too.
+fn number(value: Option<i64>) -> Option<u32> {
+    u32::try_from(value?).ok()
+}
+
+/// The driver's name of a major number in `/proc/devices`.
+fn driver(proc_devices: &str, block: bool, major: u32) -> Option<String> {
+    let (chars, blocks) = proc_devices.split_once("Block devices:").unwrap_or((proc_devices, ""));
+    let part = if block { blocks } else { chars };
+    part.lines().find_map(|line| {
+        let (number, name) = line.trim().split_once(' ')?;
+        (number.parse() == Ok(major)).then(|| name.trim().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROC_DEVICES: &str = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n  7 loop\n";
+
+    fn rules(json: &str) -> Devices {
+        translate(&serde_json::from_str::<Vec<Rule>>(json).unwrap(), PROC_DEVICES)
+    }
+
+    #[test]
+    fn what_the_runtime_allows_is_what_systemd_allows() {
+        let devices = rules(
+            r#"[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","access":"m"},
+            {"allow":true,"type":"c","major":10,"minor":232,"access":"rw"},
+            {"allow":true,"type":"c","major":136,"access":"rwm"},{"allow":true,"type":"b","major":7,"minor":-1}]"#,
+        );
+        let pair = |node: &str, access: &str| (node.to_owned(), access.to_owned());
+        assert_eq!(devices.policy, "strict");
+        assert_eq!(
+            devices.allow,
+            [
+                pair("char-*", "m"),
+                pair("/dev/char/10:232", "rw"),
+                pair("char-pts", "rwm"),
+                pair("block-loop", "rwm")
+            ]
+        );
+    }
+
+    #[test]
+    fn a_privileged_container_may_open_everything() {
+        let devices = rules(r#"[{"allow":false,"access":"rwm"},{"allow":true,"access":"rwm"}]"#);
+        assert_eq!((devices.policy.as_str(), devices.allow.len()), ("auto", 0));
+    }
+
+    #[test]
+    fn a_device_taken_back_is_not_allowed() {
+        let devices = rules(
+            r#"[{"allow":false},{"allow":true,"type":"c","major":1,"minor":3},{"allow":false,"type":"c","major":1,"minor":3}]"#,
+        );
+        assert_eq!((devices.policy.as_str(), devices.allow.len()), ("strict", 0));
+    }
+}

@@ -1,0 +1,149 @@
+//! What changed between two looks at the system although nobody but this program writes there.
+
+use super::{Instance, Snapshot};
+use crate::kubelet::PodUid;
+
+/// One thing that is not as it was left.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// The instance; `None` for what all share.
+    pub pod: Option<PodUid>,
+    /// What, with its place.
+    pub what: String,
+    /// As it was left.
+    pub was: String,
+    /// As it is.
+    pub is: String,
+}
+
+/// Compare what the last pass left with what is found now. An instance that is new, or that enters another phase, has
+/// nothing to compare.
+pub fn drift(left: &Snapshot, found: &Snapshot) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for now in found.live() {
+        let same = |before: &&Instance| before.scope == now.scope && before.record == now.record;
+        if let Some(before) = left.live().find(same) {
+            compare(before, now, &mut findings);
+        }
+    }
+    if found.live().count() == left.live().count() && found.slice.exclusive != left.slice.exclusive {
+        let text = |snapshot: &Snapshot| snapshot.slice.exclusive.clone().unwrap_or_default().to_string();
+        findings.push(Finding {
+            pod: None,
+            what: "cpuset.cpus.exclusive of stelia.slice".into(),
+            was: text(left),
+            is: text(found),
+        });
+    }
+    for (unit, now) in &found.outside {
+        if let Some(before) = left.outside.get(unit)
+            && before.saved.is_some()
+            && before.cpus != now.cpus
+        {
+            findings.push(Finding {
+                pod: None,
+                what: format!("cpuset.cpus of {unit}"),
+                was: before.cpus.to_string(),
+                is: now.cpus.to_string(),
+            });
+        }
+    }
+    findings
+}
+
+fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
+    let mut differ = |what: String, was: String, is: String| {
+        if was != is {
+            findings.push(Finding {
+                pod: Some(now.record.pod.clone()),
+                what,
+                was,
+                is,
+            });
+        }
+    };
+    for (name, was, is) in [
+        ("float", before.float(), now.float()),
+        ("vcpu", before.vcpu(), now.vcpu()),
+    ] {
+        let (Some(was), Some(is)) = (was, is) else {
+            differ(name.into(), was.is_some().to_string(), is.is_some().to_string());
+            continue;
+        };
+        differ(
+            format!("cpuset.cpus of {name}"),
+            was.cpus.to_string(),
+            is.cpus.to_string(),
+        );
+        differ(
+            format!("cpuset.cpus.exclusive of {name}"),
+            was.exclusive.to_string(),
+            is.exclusive.to_string(),
+        );
+        differ(
+            format!("cpuset.cpus.partition of {name}"),
+            was.partition.clone(),
+            is.partition.clone(),
+        );
+        differ(format!("cpu.max of {name}"), was.cpu_max.clone(), is.cpu_max.clone());
+    }
+    for ((thread, was), is) in before.record.vcpus.iter().zip(&before.vcpus).zip(&now.vcpus) {
+        let (Some(was), Some(is)) = (was, is) else { continue };
+        let what = |what: &str| format!("{what} of thread {} (vCPU {})", thread.task.id, thread.index);
+        differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
+        differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
+    }
+    let late = |instance: &Instance| {
+        let known = |tid: &&i32| instance.record.vcpus.iter().any(|thread| thread.task.id == **tid);
+        let vcpu = instance.vcpu().map(|vcpu| vcpu.threads.as_slice()).unwrap_or_default();
+        vcpu.iter().filter(|tid| !known(tid)).count()
+    };
+    differ(
+        "threads in vcpu that are no vCPU".into(),
+        late(before).to_string(),
+        late(now).to_string(),
+    );
+    // kubelet may resize the container; what does not fit its entry is nobody's resize.
+    if now.origin_cpus != now.record.entry {
+        differ(
+            "cpuset.cpus of the container's own cgroup".into(),
+            before.origin_cpus.to_string(),
+            now.origin_cpus.to_string(),
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::steps::tests::{isolated, snapshot};
+
+    #[test]
+    fn what_somebody_else_changed_is_named_once_with_both_values() {
+        let left = isolated();
+        assert_eq!(drift(&left, &left), []);
+        let mut found = left.clone();
+        let vcpu = found.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+        vcpu.partition = "member".into();
+        vcpu.threads.push(99);
+        found.instances[0].vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
+        let told: Vec<(String, String, String)> = drift(&left, &found)
+            .into_iter()
+            .map(|finding| (finding.what, finding.was, finding.is))
+            .collect();
+        let expect = |what: &str, was: &str, is: &str| (what.to_owned(), was.to_owned(), is.to_owned());
+        assert_eq!(
+            told,
+            [
+                expect("cpuset.cpus.partition of vcpu", "isolated", "member"),
+                expect("the affinity of thread 51 (vCPU 1)", "3", "2-3"),
+                expect("threads in vcpu that are no vCPU", "0", "1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn an_instance_that_is_new_has_not_drifted() {
+        assert_eq!(drift(&snapshot(vec![]), &isolated()), []);
+    }
+}

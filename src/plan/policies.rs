@@ -1,0 +1,25 @@
+//! The settings that decisions depend on.
+
+use super::partition::Partition;
+use super::placement::Policy;
+
+/// What the operator chose, as plain values.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Policies {
+    /// How vCPUs are placed from now on.
+    pub placement: Policy,
+    /// The partition instances get from now on.
+    pub partition: Partition,
+    /// `cpu.max` of every float, as the kernel takes it.
+    pub float_cpu_max: String,
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            placement: Policy::default(),
+            partition: Partition::default(),
+            float_cpu_max: "max".into(),
+        }
+    }
+}

@@ -1,0 +1,31 @@
+//! Everything back where it came from; the emptied scope is removed by systemd.
+
+use super::{Step, partition};
+use crate::plan::Instance;
+
+pub(super) fn steps(instance: &Instance) -> Vec<Step> {
+    let Some(inner) = &instance.inner else {
+        return Vec::new();
+    };
+    if instance.origin_procs.is_none() {
+        // The origin is gone: the processes stay in float until the container's PID namespace takes them along.
+        return partition::undo(instance);
+    }
+    let mut steps = Vec::new();
+    if let Some(vcpu) = &inner.vcpu {
+        steps.extend(partition::give_up(instance, inner, vcpu));
+    }
+    for pid in instance.scope_procs.iter().chain(&inner.procs) {
+        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
+        // A pinned thread would stay pinned in the origin.
+        steps.push(Step::ResetProcess(*pid));
+    }
+    if inner.vcpu.is_some() {
+        steps.push(Step::Remove(instance.vcpu_path()));
+    }
+    if inner.float.is_some() {
+        steps.push(Step::Remove(instance.float_path()));
+    }
+    steps.push(Step::Remove(instance.inner_path()));
+    steps
+}

@@ -1,0 +1,98 @@
+//! `instance/`, `float/` and `vcpu/`, float's CPUs, and at registration the container's processes in it.
+
+use std::collections::BTreeSet;
+
+use super::{Course, Step, course};
+use crate::cgroup::{CgroupPath, File};
+use crate::cpuset::CpuSet;
+use crate::plan::partition::Partition;
+use crate::plan::{Inner, Instance, Phase, Policies, Snapshot};
+
+/// The controllers `float/` and `vcpu/` need.
+const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
+
+/// The CPUs an instance floats on: kubelet's pool less every instance's CPUs. `None` when kubelet's word cannot be used or
+/// nothing is left: then the float keeps what it has.
+pub fn float_cpus(snapshot: &Snapshot, _policies: &Policies, _instance: &Instance) -> Option<CpuSet> {
+    let pool = snapshot.kubelet.as_ref().ok()?.shared_pool();
+    let float = pool.difference(&snapshot.owned());
+    (!float.is_empty()).then_some(float)
+}
+
+pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let (inner_path, float_path, vcpu_path) = (instance.inner_path(), instance.float_path(), instance.vcpu_path());
+    let nothing = Inner::default();
+    let inner = instance.inner.as_ref().unwrap_or(&nothing);
+    if instance.inner.is_none() {
+        steps.push(Step::Create(inner_path.clone()));
+    }
+    // No process may be in the scope itself once it enables controllers for its children.
+    steps.extend(
+        instance
+            .scope_procs
+            .iter()
+            .map(|pid| Step::MoveProcess(*pid, inner_path.clone())),
+    );
+    steps.extend(controllers(&instance.scope, &instance.scope_controllers));
+    if !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
+        // Before any process of the container is in the tree: a later write would migrate its pages.
+        steps.push(Step::Write(
+            inner_path.clone(),
+            File::Mems,
+            instance.record.mems.clone(),
+        ));
+    }
+    for (path, leaf) in [(&float_path, &inner.float), (&vcpu_path, &inner.vcpu)] {
+        if leaf.is_none() {
+            steps.push(Step::Create(path.clone()));
+        }
+        if !leaf.as_ref().is_some_and(|leaf| leaf.threaded) {
+            steps.push(Step::Write(path.clone(), File::Type, "threaded".into()));
+        }
+    }
+    steps.extend(controllers(&inner_path, &inner.controllers));
+
+    let now = inner.float.as_ref().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
+    let kept = now.difference(&snapshot.owned());
+    let want = float_cpus(snapshot, policies, instance).or((!kept.is_empty()).then_some(kept));
+    if let Some(want) = want
+        && want != now
+    {
+        steps.push(Step::Write(float_path.clone(), File::Cpus, want.to_string()));
+    }
+    // The kernel prints a period of its own after "max".
+    let limit = inner.float.as_ref().map_or("", |leaf| leaf.cpu_max.as_str());
+    let is_limited = |text: &str| !text.is_empty() && !text.starts_with("max");
+    let want = policies.float_cpu_max.as_str();
+    if limit != want && (is_limited(limit) || is_limited(want)) {
+        steps.push(Step::Write(float_path.clone(), File::CpuMax, want.to_owned()));
+    }
+
+    // Without CPUs of its own float would run wherever the scope may, the exclusive CPUs included: move nobody in.
+    let ready = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
+    if ready && takes_in(snapshot, instance) {
+        for pid in instance.origin_procs.iter().flatten() {
+            if *pid != instance.record.anchor.id {
+                steps.push(Step::MoveProcess(*pid, float_path.clone()));
+                steps.push(Step::ResetProcess(*pid));
+            }
+        }
+    }
+    steps
+}
+
+/// Whether what is in the origin belongs in float: at registration; and for as long as no partition keeps it off the
+/// vCPUs' CPUs.
+fn takes_in(snapshot: &Snapshot, instance: &Instance) -> bool {
+    let contained = instance.record.partition == Partition::Member && course(snapshot, instance) == Course::Hold;
+    instance.record.phase == Phase::Registered || contained
+}
+
+fn controllers(cgroup: &CgroupPath, enabled: &BTreeSet<String>) -> Option<Step> {
+    let missing = CONTROLLERS.iter().any(|name| !enabled.contains(*name));
+    missing.then(|| {
+        let text = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+        Step::Write(cgroup.clone(), File::SubtreeControl, text)
+    })
+}
