@@ -83,6 +83,60 @@ fn list(path: &Path) -> io::Result<CpuSet> {
         .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))
 }
 
+/// Made-up hosts for tests of decisions.
+#[cfg(test)]
+pub(crate) mod testing {
+    use proptest::prelude::*;
+
+    use super::{Cpu, Topology};
+
+    /// A regular host.
+    #[derive(Debug, Clone, Copy)]
+    pub(crate) struct Shape {
+        pub(crate) nodes: u32,
+        /// A node.
+        pub(crate) cores: u32,
+        /// A core.
+        pub(crate) threads: u32,
+        /// Whether all first siblings are numbered before all second ones, as Linux mostly finds them.
+        pub(crate) interleaved: bool,
+    }
+
+    impl Shape {
+        pub(crate) fn topology(self) -> Topology {
+            let all_cores = self.nodes * self.cores;
+            let describe = |cpu: u32| {
+                let core = if self.interleaved {
+                    cpu % all_cores
+                } else {
+                    cpu / self.threads
+                };
+                let node = core / self.cores;
+                let described = Cpu {
+                    package: node,
+                    core: core % self.cores,
+                    node,
+                };
+                (cpu, described)
+            };
+            Topology {
+                cpus: (0..all_cores * self.threads).map(describe).collect(),
+            }
+        }
+    }
+
+    /// 1 to 8 NUMA nodes, with and without SMT, up to 1024 CPUs.
+    pub(crate) fn shapes() -> impl Strategy<Value = Shape> {
+        let threads = prop_oneof![Just(1u32), Just(2), Just(4)];
+        (1u32..=8, 1u32..=32, threads, any::<bool>()).prop_map(|(nodes, cores, threads, interleaved)| Shape {
+            nodes,
+            cores,
+            threads,
+            interleaved,
+        })
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

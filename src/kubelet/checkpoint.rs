@@ -103,11 +103,25 @@ impl CpuManagerState {
 
     /// All CPUs that some entry names.
     pub fn assigned(&self) -> CpuSet {
-        self.entries
-            .values()
-            .flat_map(BTreeMap::values)
-            .flat_map(CpuSet::iter)
-            .collect()
+        let containers = self.entries.values().flat_map(BTreeMap::values);
+        let all = containers
+            .chain(self.container_entries.values())
+            .chain(self.pod_entries.values());
+        all.flat_map(CpuSet::iter).collect()
+    }
+
+    /// What of a pod's own CPUs no container of it has for itself: what its containers have in common are the CPUs of
+    /// those that share. `None` for a pod without CPUs of its own, or with none left to share.
+    pub fn pod_shared_pool(&self, pod: &PodUid) -> Option<CpuSet> {
+        let all = self.pod_entries.get(pod)?;
+        let containers: Vec<&CpuSet> = self.entries.get(pod).into_iter().flat_map(BTreeMap::values).collect();
+        let exclusive = containers.iter().enumerate().filter(|(index, cpus)| {
+            let same = |(other, theirs): (usize, &&CpuSet)| other != *index && theirs == *cpus;
+            **cpus != all && !containers.iter().enumerate().any(same)
+        });
+        let exclusive: CpuSet = exclusive.flat_map(|(_, cpus)| cpus.iter()).collect();
+        let shared = all.difference(&exclusive);
+        (!shared.is_empty()).then_some(shared)
     }
 
     /// The shared pool: the default set less everything an entry names. kubelet writes one change as two files, and this

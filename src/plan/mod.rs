@@ -10,6 +10,7 @@ pub mod entitlement;
 pub mod partition;
 pub mod placement;
 mod policies;
+pub mod pools;
 pub mod record;
 mod snapshot;
 mod steps;

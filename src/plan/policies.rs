@@ -2,6 +2,7 @@
 
 use super::partition::Partition;
 use super::placement::Policy;
+use super::pools::FloatPolicy;
 
 /// What the operator chose, as plain values.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -10,6 +11,10 @@ pub struct Policies {
     pub placement: Policy,
     /// The partition instances get from now on.
     pub partition: Partition,
+    /// Which shared CPUs instances float on.
+    pub float: FloatPolicy,
+    /// With fewer CPUs than this in its NUMA nodes an instance floats on the whole pool.
+    pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes it.
     pub float_cpu_max: String,
 }
@@ -19,6 +24,8 @@ impl Default for Policies {
         Self {
             placement: Policy::default(),
             partition: Partition::default(),
+            float: FloatPolicy::default(),
+            float_min_cpus: 2,
             float_cpu_max: "max".into(),
         }
     }

@@ -18,7 +18,7 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
         assert!(thread.allowed.is_disjoint(&used), "{thread:?} shares its CPU");
         used = used.union(&thread.allowed);
     }
-    let shared = pool();
+    let shared = near(&pool(), &exclusive);
     assert!(threads.others.len() >= 3, "{threads:#?}");
     for thread in &threads.others {
         assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
@@ -50,6 +50,13 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
     }
     assert_eq!(state(pod).as_deref(), Some("isolated"));
     threads
+}
+
+/// What of the pool is in the NUMA nodes of an instance (the node has CPUs 0-3 and 4-7); all of it when that is too little.
+fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
+    let nodes: Vec<u32> = exclusive.iter().map(|cpu| cpu / 4).collect();
+    let near: CpuSet = pool.iter().filter(|cpu| nodes.contains(&(cpu / 4))).collect();
+    if near.len() < 2 { pool.clone() } else { near }
 }
 
 /// The instance's state in `steliactl list`; none when it is not listed.

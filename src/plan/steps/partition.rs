@@ -53,7 +53,8 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
     let online = snapshot.topology.online();
     // While none of its CPUs is online the kernel takes no partition.
     let possible = !record.exclusive.is_disjoint(&online);
-    if vcpu.partition != record.partition.name() && possible && !(vcpu.partition.is_empty() && !partitioned) {
+    let known = partitioned || !vcpu.partition.is_empty();
+    if vcpu.partition != record.partition.name() && possible && known {
         let name = record.partition.name().to_owned();
         steps.push(Step::Write(vcpu_path.clone(), File::Partition, name));
     }

@@ -3,6 +3,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::*;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::Schema;
+use crate::plan::pools::FloatPolicy;
 use crate::plan::record::tests::record;
 use crate::plan::{Inner, Leaf, Outside, Slice, VcpuNow, degraded};
 use crate::proc::TaskId;
@@ -87,8 +88,12 @@ pub(crate) fn isolated() -> Snapshot {
     snapshot
 }
 
+/// The NUMA nodes' pools have tests of their own.
 fn policies() -> Policies {
-    Policies::default()
+    Policies {
+        float: FloatPolicy::Node,
+        ..Policies::default()
+    }
 }
 
 /// What the kernel and systemd make of the steps, as far as the planner looks at it.

@@ -6,17 +6,24 @@ use super::{Course, Step, course};
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::plan::partition::Partition;
+use crate::plan::pools::{self, Shared};
 use crate::plan::{Inner, Instance, Phase, Policies, Snapshot};
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 
-/// The CPUs an instance floats on: kubelet's pool less every instance's CPUs. `None` when kubelet's word cannot be used or
-/// nothing is left: then the float keeps what it has.
-pub fn float_cpus(snapshot: &Snapshot, _policies: &Policies, _instance: &Instance) -> Option<CpuSet> {
-    let pool = snapshot.kubelet.as_ref().ok()?.shared_pool();
-    let float = pool.difference(&snapshot.owned());
-    (!float.is_empty()).then_some(float)
+/// The CPUs an instance floats on. `None` when kubelet's word cannot be used or nothing is left: then the float keeps what
+/// it has.
+pub fn float_cpus(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
+    let state = snapshot.kubelet.as_ref().ok()?;
+    let pod = state.pod_shared_pool(&instance.record.pod);
+    let shared = Shared {
+        pool: &state.shared_pool(),
+        pod: pod.as_ref(),
+        own: &instance.record.exclusive,
+        owned: &snapshot.owned(),
+    };
+    pools::float(policies.float, policies.float_min_cpus, &shared, &snapshot.topology)
 }
 
 pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Vec<Step> {

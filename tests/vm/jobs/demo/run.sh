@@ -92,9 +92,9 @@ stage "One pod is deleted: its CPUs return to float and to the host"
 echo "  before: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), isolated $(cat $C/cpuset.cpus.isolated), host $(cat $C/cpuset.cpus.effective)"
 kubelet-standin pod delete large --grace 30
 gone() { [ ! -e "$SLICE/stelia-instance-$large.scope" ] && [ "$(cat $SLICE/cpuset.cpus.exclusive)" = 0-1 ]; }
-follows() { [ "$(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus")" = 2-7 ]; }
+follows() { [ "$(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus")" = 2-3 ]; }
 promise "its scope and its exclusive CPUs are gone" until_true gone
-promise "the other VM floats on CPUs 2-7 now" until_true follows
+promise "the other VM floats on CPUs 2-3 now, the shared ones of its NUMA node" until_true follows
 promise "the host has them back" same 2-7 "$(cat $C/cpuset.cpus.effective)"
 promise "the other VM is still isolated" state_is "$small" isolated
 echo "  after: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), isolated $(cat $C/cpuset.cpus.isolated), host $(cat $C/cpuset.cpus.effective)"
