@@ -30,6 +30,9 @@ struct Arguments {
     /// Check the configuration files and end.
     #[arg(long)]
     check_config: bool,
+    /// Print every setting with its value and where it comes from, and end.
+    #[arg(long)]
+    print_config: bool,
     /// Hold a new scope open until standard input ends (used by the daemon itself).
     #[arg(long = "hold-scope", hide = true)]
     hold_scope: bool,
@@ -42,8 +45,8 @@ pub fn main() -> ExitCode {
         holder::hold();
         return ExitCode::SUCCESS;
     }
-    let settings = match config::load(Path::new("/")) {
-        Ok(settings) => settings,
+    let loaded = match config::load(Path::new("/")) {
+        Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("steliad: {error}");
             return ExitCode::FAILURE;
@@ -53,6 +56,10 @@ pub fn main() -> ExitCode {
         println!("configuration is good");
         return ExitCode::SUCCESS;
     }
+    if arguments.print_config {
+        print!("{}", loaded.print());
+        return ExitCode::SUCCESS;
+    }
     log();
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -60,7 +67,7 @@ pub fn main() -> ExitCode {
         .max_blocking_threads(4)
         .build()
         .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(serve(settings)));
+        .and_then(|runtime| runtime.block_on(serve(loaded.settings)));
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

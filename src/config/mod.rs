@@ -4,6 +4,7 @@
 //! `stelia/steliad.toml.d`, where a file name in a later directory hides the same name in an earlier one.
 
 use std::collections::BTreeMap;
+use std::fmt::Write as _;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -12,6 +13,9 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::plan::Policies;
+use crate::plan::partition::Partition;
+use crate::plan::placement::Policy;
+use crate::plan::pools::FloatPolicy;
 
 /// One configuration file: what it leaves out is left as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -19,11 +23,15 @@ use crate::plan::Policies;
 pub struct Fragment {
     /// kubelet's root directory.
     pub kubelet_root: Option<PathBuf>,
-    /// Which shared CPUs an instance floats on; `node` is the only one yet.
+    /// Which shared CPUs an instance floats on: `node`, `numa` or `pod`.
     pub float_policy: Option<String>,
-    /// Placement of vCPUs; `linear` is the only one yet.
+    /// With fewer CPUs than this in its NUMA nodes an instance floats on the whole shared pool.
+    pub float_min_cpus: Option<u32>,
+    /// `cpu.max` of every float: `max`, or quota and period in microseconds.
+    pub float_cpu_max: Option<String>,
+    /// Placement of vCPUs: `guest`, `full-pcpus`, `spread-by-pcpus` or `linear`.
     pub placement: Option<String>,
-    /// Partition type of `vcpu/`; `isolated` is the only one yet.
+    /// Partition of the vCPUs: `isolated`, `root` or `member`.
     pub partition: Option<String>,
     /// Seconds between audits, 1 to 3600.
     pub audit_interval_s: Option<u64>,
@@ -50,6 +58,48 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    /// Every key with its value, as TOML writes it.
+    fn keys(&self) -> [(&'static str, String); 7] {
+        let text = |text: &str| toml::Value::from(text).to_string();
+        let policies = &self.policies;
+        [
+            ("kubelet-root", text(&self.kubelet_root.display().to_string())),
+            ("float-policy", text(policies.float.name())),
+            ("float-min-cpus", policies.float_min_cpus.to_string()),
+            ("float-cpu-max", text(&policies.float_cpu_max)),
+            ("placement", text(policies.placement.name())),
+            ("partition", text(policies.partition.name())),
+            ("audit-interval-s", self.audit_interval.as_secs().to_string()),
+        ]
+    }
+}
+
+/// What was loaded, and where each value came from.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// The settings in force.
+    pub settings: Settings,
+    /// The file that set a key last; a key that no file sets is missing.
+    pub origins: BTreeMap<String, PathBuf>,
+}
+
+impl Loaded {
+    /// The whole configuration as a file that would give it, each value with its origin behind it.
+    pub fn print(&self) -> String {
+        let mut text = String::new();
+        for (key, value) in self.settings.keys() {
+            let origin = self
+                .origins
+                .get(key)
+                .map_or("default".into(), |path| path.display().to_string());
+            // Writing to a String cannot fail.
+            let _ = writeln!(text, "{:<40} # {origin}", format!("{key} = {value}"));
+        }
+        text
+    }
+}
+
 /// Why the configuration is refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
@@ -70,8 +120,10 @@ pub enum ConfigError {
         cause: Box<toml::de::Error>,
     },
     /// A value is none that the key takes.
-    #[error("{key} = {value:?}: allowed is {allowed}")]
+    #[error("{origin}{key} = {value:?}: allowed is {allowed}")]
     Value {
+        /// The file, with what separates it from the rest.
+        origin: String,
         /// The key.
         key: &'static str,
         /// The value found.
@@ -88,6 +140,8 @@ impl Fragment {
         Self {
             kubelet_root: over.kubelet_root.or(self.kubelet_root),
             float_policy: over.float_policy.or(self.float_policy),
+            float_min_cpus: over.float_min_cpus.or(self.float_min_cpus),
+            float_cpu_max: over.float_cpu_max.or(self.float_cpu_max),
             placement: over.placement.or(self.placement),
             partition: over.partition.or(self.partition),
             audit_interval_s: over.audit_interval_s.or(self.audit_interval_s),
@@ -99,47 +153,65 @@ impl Fragment {
     /// # Errors
     /// [`ConfigError::Value`] for the first value that is not allowed.
     pub fn check(self) -> Result<Settings, ConfigError> {
-        let only = |key, value: Option<String>, allowed: &'static str| match value {
-            Some(value) if value != allowed => Err(ConfigError::Value { key, value, allowed }),
-            _ => Ok(()),
-        };
-        only("float-policy", self.float_policy, "node")?;
-        only("placement", self.placement, "linear")?;
-        only("partition", self.partition, "isolated")?;
-        let defaults = Settings::default();
-        let kubelet_root = self.kubelet_root.unwrap_or(defaults.kubelet_root);
-        if !kubelet_root.is_absolute() {
-            let value = kubelet_root.display().to_string();
-            return Err(ConfigError::Value {
-                key: "kubelet-root",
-                value,
-                allowed: "an absolute path",
-            });
+        let mut settings = Settings::default();
+        let policies = &mut settings.policies;
+        if let Some(path) = self.kubelet_root {
+            let absolute = |path: &PathBuf| path.is_absolute().then(|| path.clone());
+            let shown = path.display().to_string();
+            settings.kubelet_root = allowed("kubelet-root", &shown, absolute(&path), "an absolute path")?;
         }
-        let audit_interval = match self.audit_interval_s {
-            None => defaults.audit_interval,
-            Some(seconds @ 1..=3600) => Duration::from_secs(seconds),
-            Some(other) => {
-                return Err(ConfigError::Value {
-                    key: "audit-interval-s",
-                    value: other.to_string(),
-                    allowed: "1 to 3600",
-                });
-            }
-        };
-        Ok(Settings {
-            kubelet_root,
-            policies: defaults.policies,
-            audit_interval,
-        })
+        if let Some(text) = self.float_policy {
+            policies.float = allowed("float-policy", &text, FloatPolicy::parse(&text), "node, numa or pod")?;
+        }
+        if let Some(number) = self.float_min_cpus {
+            let least = Some(number as usize).filter(|least| (1..=1024).contains(least));
+            policies.float_min_cpus = allowed("float-min-cpus", &number.to_string(), least, "1 to 1024")?;
+        }
+        if let Some(text) = self.float_cpu_max {
+            let form = "\"max\", or a quota of at least 1000 and a period of 1000 to 1000000 microseconds";
+            policies.float_cpu_max = allowed("float-cpu-max", &text, cpu_max(&text), form)?;
+        }
+        if let Some(text) = self.placement {
+            let names = "guest, full-pcpus, spread-by-pcpus or linear";
+            policies.placement = allowed("placement", &text, Policy::parse(&text), names)?;
+        }
+        if let Some(text) = self.partition {
+            policies.partition = allowed("partition", &text, Partition::parse(&text), "isolated, root or member")?;
+        }
+        if let Some(seconds) = self.audit_interval_s {
+            let interval = Some(seconds).filter(|seconds| (1..=3600).contains(seconds));
+            let interval = allowed("audit-interval-s", &seconds.to_string(), interval, "1 to 3600")?;
+            settings.audit_interval = Duration::from_secs(interval);
+        }
+        Ok(settings)
     }
+}
+
+fn allowed<T>(key: &'static str, shown: &str, value: Option<T>, allowed: &'static str) -> Result<T, ConfigError> {
+    value.ok_or_else(|| ConfigError::Value {
+        origin: String::new(),
+        key,
+        value: shown.chars().take(64).collect(),
+        allowed,
+    })
+}
+
+/// `cpu.max` as the kernel takes and prints it.
+fn cpu_max(text: &str) -> Option<String> {
+    if text == "max" {
+        return Some(text.to_owned());
+    }
+    let (quota, period) = text.split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    let good = quota >= 1000 && (1000..=1_000_000).contains(&period);
+    good.then(|| format!("{quota} {period}"))
 }
 
 /// Read and check the configuration below `root` (`/`).
 ///
 /// # Errors
 /// Any [`ConfigError`]; a file that does not exist is none.
-pub fn load(root: &Path) -> Result<Settings, ConfigError> {
+pub fn load(root: &Path) -> Result<Loaded, ConfigError> {
     let mut files = vec![root.join("etc/stelia/steliad.toml")];
     let mut drop_ins = BTreeMap::new();
     for base in ["usr/lib", "run", "etc"] {
@@ -155,19 +227,37 @@ pub fn load(root: &Path) -> Result<Settings, ConfigError> {
     }
     files.extend(drop_ins.into_values());
     let mut merged = Fragment::default();
+    let mut origins = BTreeMap::new();
     for path in files {
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             Err(cause) => return Err(ConfigError::Read { path, cause }),
         };
-        let fragment = toml::from_str(&text).map_err(|cause| ConfigError::Syntax {
-            path,
+        let syntax = |cause| ConfigError::Syntax {
+            path: path.clone(),
             cause: Box::new(cause),
-        })?;
+        };
+        let fragment = toml::from_str(&text).map_err(syntax)?;
+        let table: toml::Table = toml::from_str(&text).map_err(syntax)?;
+        origins.extend(table.into_iter().map(|(key, _)| (key, path.clone())));
         merged = merged.merge(fragment);
     }
-    merged.check()
+    let settings = merged.check().map_err(|error| match error {
+        ConfigError::Value {
+            key, value, allowed, ..
+        } => {
+            let origin = origins.get(key).map(|path: &PathBuf| format!("{}: ", path.display()));
+            ConfigError::Value {
+                origin: origin.unwrap_or_default(),
+                key,
+                value,
+                allowed,
+            }
+        }
+        other => other,
+    })?;
+    Ok(Loaded { settings, origins })
 }
 
 #[cfg(test)]
@@ -186,7 +276,7 @@ mod tests {
 
     #[test]
     fn without_any_file_the_defaults_hold() {
-        assert_eq!(load(tree(&[]).path()).unwrap(), Settings::default());
+        assert_eq!(load(tree(&[]).path()).unwrap(), Loaded::default());
     }
 
     #[test]
@@ -196,7 +286,7 @@ mod tests {
             ("usr/lib/stelia/steliad.toml.d/10-x.toml", "audit-interval-s = 6"),
             ("etc/stelia/steliad.toml.d/10-x.toml", "audit-interval-s = 7"),
         ]);
-        let settings = load(dir.path()).unwrap();
+        let settings = load(dir.path()).unwrap().settings;
         assert_eq!(settings.audit_interval, Duration::from_secs(7));
         assert_eq!(settings.kubelet_root, Path::new("/a"));
     }
@@ -212,8 +302,55 @@ mod tests {
     }
 
     #[test]
-    fn a_value_that_is_not_allowed_says_what_is() {
-        let dir = tree(&[("etc/stelia/steliad.toml", "placement = \"best\"")]);
-        assert!(load(dir.path()).unwrap_err().to_string().contains("linear"));
+    fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
+        for (line, says) in [
+            ("placement = \"best\"", "linear"),
+            ("float-policy = \"all\"", "numa"),
+            ("partition = \"\"", "isolated"),
+            ("float-cpu-max = \"10 1000\"", "period"),
+            ("float-min-cpus = 0", "1 to 1024"),
+            ("kubelet-root = \"x\"", "absolute"),
+        ] {
+            let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);
+            let error = load(dir.path()).unwrap_err().to_string();
+            assert!(error.contains(says) && error.contains("7.toml"), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_printed_gives_the_same_settings_and_tells_where_each_came_from() {
+        let dir = tree(&[
+            (
+                "etc/stelia/steliad.toml",
+                "placement = \"linear\"\nfloat-cpu-max = \"50000 100000\"",
+            ),
+            (
+                "run/stelia/steliad.toml.d/50-x.toml",
+                "placement = \"full-pcpus\"\npartition = \"root\"",
+            ),
+        ]);
+        let loaded = load(dir.path()).unwrap();
+        let text = loaded.print();
+        let line = |key: &str| text.lines().find(|line| line.starts_with(key)).unwrap().to_owned();
+        assert!(line("placement").contains("\"full-pcpus\"") && line("placement").ends_with("50-x.toml"));
+        assert!(line("float-policy").ends_with("# default"), "{text}");
+        let printed: Fragment = toml::from_str(&text).unwrap();
+        assert_eq!(printed.check().unwrap(), loaded.settings);
+    }
+
+    #[test]
+    fn the_shipped_file_lists_every_key_with_its_default() {
+        let text = fs::read_to_string("packaging/steliad.toml").unwrap();
+        let shipped: Vec<&str> = text
+            .lines()
+            .filter_map(|line| line.strip_prefix('#'))
+            .filter(|line| line.contains(" = "))
+            .collect();
+        let defaults: Vec<String> = Settings::default()
+            .keys()
+            .map(|(key, value)| format!("{key} = {value}"))
+            .into();
+        assert_eq!(shipped, defaults);
+        assert_eq!(toml::from_str::<Fragment>(&text).unwrap(), Fragment::default());
     }
 }

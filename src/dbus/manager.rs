@@ -294,9 +294,9 @@ impl Manager {
         self.door
             .admit(&self.engine, connection, &header, Operation::Reload)
             .await?;
-        let settings = crate::config::load(std::path::Path::new("/"))
+        let loaded = crate::config::load(std::path::Path::new("/"))
             .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
-        Ok(self.engine.reload(settings).await?)
+        Ok(self.engine.reload(loaded.settings).await?)
     }
 
     #[zbus(signal)]
