@@ -34,6 +34,9 @@ impl Systemd for NoSystemd {
     async fn start_scope(&self, unit: &str, _: &str, _: u32, _: &Limits, _: &Devices) -> Result<(), SystemdError> {
         no_systemd(unit)
     }
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        no_systemd(unit)
+    }
     async fn limit(&self, unit: &str, _: &Limits) -> Result<(), SystemdError> {
         no_systemd(unit)
     }

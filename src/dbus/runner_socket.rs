@@ -1,8 +1,11 @@
 //! The runners' door: peer-to-peer D-Bus on a socket that is mounted into tenants' containers.
 
-use std::os::fd::OwnedFd;
+use std::future::poll_fn;
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
+use anyhow::Context;
+use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
@@ -15,22 +18,38 @@ use super::export::Exporter;
 use super::gate::{self, Gate};
 use super::manager::Manager;
 use crate::engine::Handle;
+use crate::proc::pid_of_pidfd;
 
 /// Accept until cancelled.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {
     let gate = Gate::default();
+    let mut queue_was_empty = None;
     loop {
+        let accept = poll_fn(|context| {
+            let accepted = listener.poll_accept(context);
+            if accepted.is_pending() {
+                queue_was_empty = Some(ticks_since_boot());
+            }
+            accepted
+        });
         let accepted = tokio::select! {
             () = cancel.cancelled() => return,
-            accepted = listener.accept() => accepted,
+            accepted = accept => accepted,
         };
         match accepted {
             Ok((stream, _)) => {
+                let peer = match peer(&stream, &engine, queue_was_empty) {
+                    Ok(peer) => peer,
+                    Err(error) => {
+                        tracing::debug!("runner socket: {error:#}");
+                        continue;
+                    }
+                };
                 let (engine, gate, cancel) = (engine.clone(), gate.clone(), cancel.clone());
                 tokio::spawn(async move {
                     tokio::select! {
                         () = cancel.cancelled() => {}
-                        result = connection(stream, engine, &gate) => {
+                        result = connection(stream, peer, engine, &gate) => {
                             if let Err(error) = result {
                                 tracing::debug!("runner socket: {error:#}");
                             }
@@ -47,9 +66,39 @@ pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationT
     }
 }
 
+/// Clock ticks since boot, as `/proc/<pid>/stat` counts a process's start.
+fn ticks_since_boot() -> u64 {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    let part = |value: i64| u64::try_from(value).unwrap_or(0);
+    part(now.tv_sec) * 100 + part(now.tv_nsec) / 10_000_000
+}
+
+/// The process that connected.
+///
+/// Kernels before 6.5 know only its number, which may be another process's by now. It is the one that connected if it
+/// started before the queue of connections was last seen empty: then it had its number all the time since. A runner that
+/// is younger than that is turned away once, and comes in at its next attempt.
+fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> anyhow::Result<OwnedFd> {
+    match getsockopt(stream, sockopt::PeerPidfd) {
+        Err(Errno::ENOPROTOOPT) => {}
+        result => return Ok(result?),
+    }
+    let pid = getsockopt(stream, sockopt::PeerCredentials)?.pid();
+    let number = rustix::process::Pid::from_raw(pid).context("the peer is in no PID namespace that we see")?;
+    let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
+    let task = engine.system().procs.identify(pid)?;
+    // The pidfd's process lives still, so what was read of its number was read of it.
+    anyhow::ensure!(pid_of_pidfd(pidfd.as_fd())? == pid, "the peer ended");
+    let certain = queue_was_empty.is_some_and(|empty| task.start < empty);
+    anyhow::ensure!(
+        certain,
+        "process {pid} is too young to be surely the one that connected"
+    );
+    Ok(pidfd)
+}
+
 /// One peer, from its first byte to its last.
-async fn connection(stream: UnixStream, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
-    let pidfd: OwnedFd = getsockopt(&stream, sockopt::PeerPidfd)?;
+async fn connection(stream: UnixStream, pidfd: OwnedFd, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
     let door = Door::Runner(Arc::new(pidfd));
     let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
     let Some(pod) = pod else {

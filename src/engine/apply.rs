@@ -43,6 +43,7 @@ pub fn apply(system: &System, steps: &[Planned]) -> Outcome {
             Step::Create(_)
             | Step::Write(..)
             | Step::Remove(_)
+            | Step::Forget(_)
             | Step::Limit(..)
             | Step::Weigh(_)
             | Step::Restrict { .. }
@@ -95,6 +96,10 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
             .set_attribute(scope, PARTITION_ATTRIBUTE, partition.name())
             .and_then(|()| cgroups.set_attribute(scope, VCPUS_ATTRIBUTE, &vcpus_text(vcpus)))
             .map_err(|error| error.to_string()),
+        Step::Forget(scope) => {
+            cgroups.remove(scope).map_err(|error| error.to_string())?;
+            wait(system.systemd.stop_emptied(scope.name()))
+        }
         Step::Limit(unit, limits) => wait(system.systemd.limit(unit, limits)),
         Step::Weigh(weight) => wait(system.systemd.weigh(CgroupPath::slice().name(), *weight)),
         Step::Restrict { unit, cpus, save } => {

@@ -3,7 +3,7 @@
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::System;
-use super::observe::{numbers, optional};
+use super::observe::{numbers, optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, File};
 use crate::cpuset::CpuSet;
@@ -182,8 +182,7 @@ pub(super) fn candidate(
     }
     let mut populated_children = Vec::new();
     for name in cgroups.children(&origin).map_err(failed)? {
-        let events = optional(cgroups.read(&origin.child(&name), File::Events)).map_err(failed)?;
-        if events.is_some_and(|text| text.lines().any(|line| line == "populated 1")) {
+        if populated(cgroups, &origin.child(&name)).map_err(failed)? {
             populated_children.push(name);
         }
     }

@@ -130,6 +130,10 @@ impl Engine {
         let unit = pod.scope();
         let scope = CgroupPath::slice().child(&unit);
         if self.system.cgroups.exists(&scope) {
+            // A daemon that died left it, if nobody is in it.
+            self.pass("call").await;
+        }
+        if self.system.cgroups.exists(&scope) {
             let text = format!("{scope} exists: the former instance of pod {pod} has not ended yet");
             return Err(Kind::InstanceExists.because(text));
         }

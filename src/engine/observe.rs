@@ -48,6 +48,7 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         instances: Vec::new(),
         unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
+        abandoned: Vec::new(),
     };
     if !cgroups.exists(&slice) {
         return Ok(snapshot);
@@ -78,10 +79,12 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
                 continue;
             }
             Err(error) => {
-                // A scope without a record is one that is being made, or whose maker died: its holder has ended with
-                // the maker, so systemd removes it. Nothing of a container is in it.
+                // A scope without a record is one whose maker died: its holder has ended with the maker, so systemd
+                // removes it, unless the holder ended before systemd could put it there. Nothing of a container is in it.
                 if error != RecordError::Absent {
                     snapshot.unreadable.push((name, error.to_string()));
+                } else if !populated(cgroups, &scope)? {
+                    snapshot.abandoned.push(scope);
                 }
                 continue;
             }
@@ -191,10 +194,7 @@ fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instan
         })
         .collect();
     Ok(Instance {
-        populated: cgroups
-            .read(&scope, File::Events)?
-            .lines()
-            .any(|line| line == "populated 1"),
+        populated: populated(cgroups, &scope)?,
         scope_procs: numbers(&cgroups.read(&scope, File::Procs)?),
         scope_controllers: words(&cgroups.read(&scope, File::SubtreeControl)?),
         scope_exclusive: set(cgroups, &scope, File::CpusExclusive)?,
@@ -211,6 +211,12 @@ fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instan
         record,
         scope,
     })
+}
+
+/// Whether any process is in a cgroup or below; not in one that is gone.
+pub(super) fn populated(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
+    let events = optional(cgroups.read(cgroup, File::Events))?;
+    Ok(events.is_some_and(|text| text.lines().any(|line| line == "populated 1")))
 }
 
 fn inner(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<Inner, CgroupError> {

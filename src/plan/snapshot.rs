@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub unsettled: BTreeSet<PodUid>,
     /// Scopes whose record cannot be used, with the reason; left alone.
     pub unreadable: Vec<(String, String)>,
+    /// Empty scopes without a record.
+    pub abandoned: Vec<CgroupPath>,
 }
 
 /// `stelia.slice` as found.

@@ -15,6 +15,12 @@ const JOB_TIMEOUT: Duration = Duration::from_secs(20);
 
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
+const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+
+fn is_error<T>(result: &zbus::Result<T>, wanted: &str) -> bool {
+    matches!(result, Err(zbus::Error::MethodError(name, ..)) if name.as_str() == wanted)
+}
+
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",
     default_service = "org.freedesktop.systemd1",
@@ -33,6 +39,7 @@ trait Manager {
         aux: &[(&str, &[(&str, Variant<'_>)])],
     ) -> zbus::Result<OwnedObjectPath>;
 
+    fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn set_unit_properties(&self, name: &str, runtime: bool, properties: &[(&str, Variant<'_>)]) -> zbus::Result<()>;
 
     #[zbus(signal)]
@@ -87,7 +94,7 @@ impl Systemd for DbusSystemd {
         let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
         let path = match manager.get_unit(unit).await {
             Ok(path) => path,
-            Err(zbus::Error::MethodError(name, ..)) if name.as_str() == NO_SUCH_UNIT => return Ok(None),
+            result if is_error(&result, NO_SUCH_UNIT) => return Ok(None),
             Err(cause) => return Err(failed(what())(cause)),
         };
         let scope = ScopeProxy::builder(&self.connection)
@@ -99,6 +106,15 @@ impl Systemd for DbusSystemd {
             policy: scope.device_policy().await.map_err(failed(what()))?,
             allow: scope.device_allow().await.map_err(failed(what()))?,
         }))
+    }
+
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        let what = || format!("stop {unit}");
+        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
+        match manager.stop_unit(unit, "replace").await {
+            result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
+            result => result.map(drop).map_err(failed(what())),
+        }
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
@@ -139,7 +155,11 @@ impl Systemd for DbusSystemd {
         properties.extend(limit_properties(limits));
         properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
         properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
-        let start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+        let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+        if is_error(&start, UNIT_EXISTS) {
+            self.stop_emptied(unit).await?;
+            start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+        }
         let outcome = match start {
             Err(cause) => Err(failed(what())(cause)),
             Ok(job) => {

@@ -36,7 +36,8 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd does not answer.
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError>;
-    /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done.
+    /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done. The caller
+    /// is sure that there is no such cgroup yet.
     ///
     /// # Errors
     /// systemd refuses, the job fails, or it takes longer than 20 s.
@@ -48,6 +49,14 @@ pub trait Systemd: Send + Sync {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError>;
+    /// Stop a scope whose cgroup is gone; one that systemd does not know is no error.
+    ///
+    /// systemd learns that a scope is empty by an event. A process that was already ending when it was put there causes
+    /// none, and the scope stays.
+    ///
+    /// # Errors
+    /// systemd refuses.
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError>;
     /// Set limits on a unit, until the next boot; `None` is no limit.
     ///
     /// # Errors

@@ -62,6 +62,9 @@ pub enum Step {
         /// Its `cpuset.cpus` before, where that is not recorded yet.
         save: Option<CpuSet>,
     },
+    /// Remove an empty scope that nobody recorded, from the cgroup tree first and then from systemd: with its cgroup gone
+    /// there is nothing that stopping the unit could kill.
+    Forget(CgroupPath),
     /// Give a unit outside stelia.slice back what it had.
     Restore(&'static str, CpuSet),
 }
@@ -109,18 +112,18 @@ fn takes(snapshot: &Snapshot, instance: &Instance) -> bool {
 /// and plans again until nothing is left: what depends on the outcome of a step is left to the next round.
 pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let mut steps = Steps(Vec::new());
+    steps.shared(snapshot.abandoned.iter().cloned().map(Step::Forget).collect());
     let mut instances: Vec<&Instance> = snapshot.live().collect();
     instances.sort_by(|a, b| a.record.pod.cmp(&b.record.pod));
 
-    // What must hold before a thread is moved or pinned anew.
+    // What must be written down before a thread is moved or pinned anew.
+    let mut records = Steps(Vec::new());
     for instance in &instances {
         let recorded = record_steps(snapshot, instance);
-        if !recorded.is_empty() {
-            steps.of(instance, recorded);
-        }
+        records.of(instance, recorded);
     }
-    if !steps.0.is_empty() {
-        return steps.0;
+    if !records.0.is_empty() {
+        return records.0;
     }
 
     // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever

@@ -62,6 +62,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         instances,
         unsettled: BTreeSet::new(),
         unreadable: vec![],
+        abandoned: vec![],
     }
 }
 
@@ -571,4 +572,12 @@ fn a_process_that_somebody_moved_away_comes_back_before_its_threads() {
             .flatten()
             .all(|now| now.cgroup.name() == "vcpu")
     );
+}
+
+#[test]
+fn an_empty_scope_that_nobody_recorded_is_removed() {
+    let mut snapshot = isolated();
+    let scope = CgroupPath::slice().child("stelia-instance-416de7c2-21de-472d-817c-fa9d4306cb7d.scope");
+    snapshot.abandoned.push(scope.clone());
+    assert_eq!(steps(&snapshot), [Step::Forget(scope)]);
 }
