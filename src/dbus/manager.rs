@@ -282,7 +282,9 @@ impl Manager {
         self.door
             .admit(&self.engine, connection, &header, Operation::Describe)
             .await?;
-        let description = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "node": &*self.engine.view() });
+        let view = self.engine.view();
+        let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
+        let description = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage });
         Ok(description.to_string())
     }
 

@@ -17,4 +17,4 @@ pub use container::{Peer, RegisterRequest};
 pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
 pub use system::{Failpoint, System};
 pub use task::{Engine, Handle, Report};
-pub use view::{Counters, InstanceView, View};
+pub use view::{Counters, InstanceView, Usage, View, usage};

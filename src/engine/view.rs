@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::cgroup::CgroupPath;
+use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
@@ -130,4 +130,35 @@ impl InstanceView {
             vcpus: record.vcpus.clone(),
         }
     }
+}
+
+/// What an instance uses now, in its scope and in the container's own cgroup together.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Usage {
+    /// `memory.current` of the scope, bytes.
+    pub memory_bytes: u64,
+    /// `memory.current` of the container's own cgroup, bytes: what was charged before the move stays there.
+    pub origin_memory_bytes: u64,
+    /// `usage_usec` of the scope's `cpu.stat`, microseconds.
+    pub cpu_usec: u64,
+}
+
+/// Read what every instance uses. What cannot be read counts as 0: an instance may end at any moment.
+pub fn usage(cgroups: &dyn Cgroups, view: &View) -> BTreeMap<PodUid, Usage> {
+    let memory = |cgroup: &CgroupPath| {
+        let text = cgroups.read(cgroup, File::MemoryCurrent).unwrap_or_default();
+        text.parse().unwrap_or(0)
+    };
+    let cpu = |cgroup: &CgroupPath| {
+        let text = cgroups.read(cgroup, File::CpuStat).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+        line.and_then(|number| number.parse().ok()).unwrap_or(0)
+    };
+    let one = |instance: &InstanceView| Usage {
+        memory_bytes: memory(&instance.scope),
+        origin_memory_bytes: memory(&instance.origin),
+        cpu_usec: cpu(&instance.scope),
+    };
+    let instances = view.instances.iter();
+    instances.map(|(pod, instance)| (pod.clone(), one(instance))).collect()
 }

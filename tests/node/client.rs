@@ -130,3 +130,26 @@ pub fn ask_from(pod: &Pod, case: &str) -> Refusal {
     println!("  {case:.40}: {name}: {text}");
     (name.to_owned(), text.to_owned())
 }
+
+/// By root, over the system bus.
+pub fn register_and_deregister(pod: &Pod, anchor: u32) {
+    block_on(async {
+        let bus = Builder::system().build().await.expect("bus");
+        let manager = ManagerProxy::new(&bus).await.expect("proxy");
+        let anchor = pidfd(anchor);
+        let mut options = Dict::new();
+        options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
+        manager
+            .register_instance(&pod.uid, "", options)
+            .await
+            .expect("registered");
+        manager.deregister(&pod.uid, Dict::new()).await.expect("deregistered");
+    });
+}
+
+pub fn memory_kib(pid: &str) -> usize {
+    let status = crate::host::read(format!("/proc/{pid}/status"));
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    number.expect("VmRSS")
+}

@@ -3,9 +3,12 @@
 mod bad_input;
 mod client;
 mod crash;
+mod drift;
 mod host;
 mod isolation;
 mod kubelet;
+mod life;
+mod limits;
 mod noise;
 mod package;
 mod pods;

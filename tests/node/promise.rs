@@ -52,6 +52,44 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
     threads
 }
 
+/// Whether it is so now, in short: while something is being repaired.
+pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
+    let exclusive = pod.exclusive();
+    let threads = pod.threads();
+    let seated = |thread: &crate::host::Thread| {
+        thread.cgroup == pod.vcpu() && thread.allowed.len() == 1 && thread.allowed.is_subset(&exclusive)
+    };
+    let shared = near(&pool(), &exclusive);
+    threads.vcpus.len() == vcpus
+        && threads.vcpus.iter().all(seated)
+        && threads
+            .others
+            .iter()
+            .all(|thread| thread.cgroup == pod.float() && thread.allowed == shared)
+        && read(pod.vcpu().join("cpuset.cpus.partition")) == "isolated"
+        && cpus(&read(pod.vcpu().join("cpuset.cpus.exclusive"))) == exclusive
+        && cpus(&read(pod.float().join("cpuset.cpus"))) == shared
+        && state(pod).as_deref() == Some("isolated")
+}
+
+/// Drift found and repaired since the daemon started.
+pub fn counters() -> (u64, u64) {
+    let description = run(&[
+        "busctl",
+        "--json=short",
+        "call",
+        "io.stelia.Isolation1",
+        "/io/stelia/Isolation1",
+        "io.stelia.Isolation1.Manager",
+        "Describe",
+    ]);
+    let reply: serde_json::Value = serde_json::from_str(&description).expect("busctl's JSON");
+    let text = reply["data"][0].as_str().expect("a string");
+    let node: serde_json::Value = serde_json::from_str(text).expect("Describe's JSON");
+    let count = |name: &str| node["node"]["counters"][name].as_u64().expect("a number");
+    (count("drift_found"), count("drift_repaired"))
+}
+
 /// What of the pool is in the NUMA nodes of an instance (the node has CPUs 0-3 and 4-7); all of it when that is too little.
 fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
     let nodes: Vec<u32> = exclusive.iter().map(|cpu| cpu / 4).collect();

@@ -1,0 +1,192 @@
+//! The limits kubelet set on the container hold for what was moved out of its cgroup.
+
+use std::thread::sleep;
+use std::time::Duration;
+
+use crate::host::{SLICE, output, read, run, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::assert_isolated;
+
+/// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
+fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
+    let script = format!(
+        "stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -display none -nodefaults \
+         -name vm,debug-threads=on {qemu} &
+         while :; do
+           [ -e /tmp/y.sh ] && mv /tmp/y.sh /tmp/now && {{ sh /tmp/now > /tmp/out 2>&1; echo $? > /tmp/rc; }}
+           sleep 0.2
+         done"
+    );
+    let options = [&["--cpus", "2"], options].concat();
+    let pod = Pod::start(name, &options, &["sh", "-c", &script]);
+    pod.wait_running();
+    pod
+}
+
+/// Run a script in float; its output.
+fn in_float(pod: &Pod, script: &str) -> String {
+    let exec = |command: &str| {
+        let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", command];
+        String::from_utf8_lossy(&output(&exec).stdout).into_owned()
+    };
+    let quoted = script.replace('\'', "'\\''");
+    exec(&format!(
+        "rm -f /tmp/out /tmp/rc; printf '%s' '{quoted}' > /tmp/y; mv /tmp/y /tmp/y.sh"
+    ));
+    wait_until("the script's end", || {
+        let text = exec("[ -e /tmp/rc ] && cat /tmp/out && echo END");
+        text.contains("END").then_some(text)
+    })
+}
+
+fn scope_file(pod: &Pod, file: &str) -> String {
+    read(pod.scope().join(file))
+}
+
+#[test]
+fn memory_pids_and_devices_of_the_container_bind_what_floats() {
+    on_node(|| {
+        let pod = vm_with_shell("limited", &["--memory", "400M", "--pids", "200"], "-m 64");
+        assert_eq!(scope_file(&pod, "memory.max"), (400u64 << 20).to_string());
+        assert_eq!(scope_file(&pod, "pids.max"), "200");
+        assert_eq!(scope_file(&pod, "cpu.weight"), read(pod.origin().join("cpu.weight")));
+        assert_eq!(read(format!("{SLICE}/cpu.weight")), scope_file(&pod, "cpu.weight"));
+        assert_isolated(&pod, 2);
+
+        // A device the pod was not given cannot be opened; one that it was given can.
+        let text = in_float(
+            &pod,
+            "mknod /dev/mymem c 1 1; mknod /dev/mynull c 1 3; head -c1 /dev/mymem; echo x > /dev/mynull && echo null-ok",
+        );
+        assert!(
+            text.contains("Operation not permitted") && text.contains("null-ok"),
+            "{text}"
+        );
+
+        // An allocation beyond the limit is killed; the VM is not.
+        let killed = |text: &str| -> u64 {
+            let line = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+            line.expect("oom_kill").parse().expect("a number")
+        };
+        let before = killed(&scope_file(&pod, "memory.events"));
+        let text = in_float(&pod, "tail /dev/zero; echo ended");
+        assert!(text.contains("Killed") || text.contains("ended"), "{text}");
+        assert!(killed(&scope_file(&pod, "memory.events")) > before);
+        assert_isolated(&pod, 2);
+
+        // A resize in place arrives too.
+        run(&["kubelet-standin", "pod", "resize", &pod.name, "--memory", "500M"]);
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(scope_file(&pod, "memory.max"), (500u64 << 20).to_string());
+        // And a restart of the daemon, or of systemd's configuration, undoes none of it.
+        run(&["systemctl", "restart", "steliad"]);
+        run(&["systemctl", "daemon-reload"]);
+        assert_eq!(scope_file(&pod, "memory.max"), (500u64 << 20).to_string());
+        let shown = run(&[
+            "busctl",
+            "call",
+            "io.stelia.Isolation1",
+            "/io/stelia/Isolation1",
+            "io.stelia.Isolation1.Manager",
+            "Describe",
+        ]);
+        assert!(shown.contains("memory_bytes") && shown.contains("cpu_usec"), "{shown}");
+    });
+    // With the last instance the slice weighs what every slice weighs.
+    wait_until("the slice's weight", || {
+        (read(format!("{SLICE}/cpu.weight")) == "100").then_some(())
+    });
+}
+
+#[test]
+fn a_busy_shared_pool_does_not_starve_what_floats() {
+    on_node(|| {
+        let pod = vm_with_shell("fed", &[], "-m 64");
+        for n in 0..16 {
+            run(&[
+                "systemd-run",
+                "--quiet",
+                &format!("--unit=hungry-{n}"),
+                "sh",
+                "-c",
+                "while :; do :; done",
+            ]);
+        }
+        let used = || -> u64 {
+            let text = read(pod.float().join("cpu.stat"));
+            let line = text.lines().find_map(|line| line.strip_prefix("usage_usec "));
+            line.expect("usage_usec").parse().expect("a number")
+        };
+        // One busy thread in float, among 16 on six CPUs.
+        let burn = std::thread::scope(|threads| {
+            threads.spawn(|| in_float(&pod, "timeout 8 sh -c \"while :; do :; done\"; true"));
+            sleep(Duration::from_secs(2));
+            let (start, before) = (std::time::Instant::now(), used());
+            sleep(Duration::from_secs(4));
+            (used() - before) as f64 / start.elapsed().as_micros() as f64
+        });
+        output(&["systemctl", "stop", "hungry-*"]);
+        println!("  a busy thread in float had {:.0} % of a CPU", burn * 100.0);
+        let weight: f64 = read(format!("{SLICE}/cpu.weight")).parse().expect("a number");
+        // Its slice's share against system.slice's 100, and a wide margin for an emulated node.
+        assert!(
+            burn > weight / (weight + 100.0) / 3.0,
+            "{burn} of a CPU at weight {weight}"
+        );
+    });
+}
+
+#[test]
+fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
+    on_node(|| {
+        for node in 0..2 {
+            let file = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
+            std::fs::write(&file, "64").expect(&file);
+        }
+        let options = [
+            "--mems",
+            "0",
+            "--hugepages",
+            "2MB=96M",
+            "--mount",
+            "/dev/hugepages:/dev/hugepages",
+        ];
+        let pod = vm_with_shell("huge", &options, "-m 64 -mem-path /dev/hugepages -mem-prealloc");
+        let threads = assert_isolated(&pod, 2);
+        assert_eq!(scope_file(&pod, "hugetlb.2MB.max"), (96u64 << 20).to_string());
+        assert_eq!(scope_file(&pod, "hugetlb.2MB.current"), (64u64 << 20).to_string());
+        let nodes = |pod: &Pod| -> Vec<u64> {
+            let text = scope_file(pod, "hugetlb.2MB.numa_stat");
+            println!("  hugetlb.2MB.numa_stat: {text}");
+            let line = text
+                .lines()
+                .find(|line| line.starts_with("total="))
+                .expect("total")
+                .to_owned();
+            line.split_whitespace()
+                .skip(1)
+                .map(|part| part.split_once('=').expect("N=").1.parse().expect("bytes"))
+                .collect()
+        };
+        assert_eq!(nodes(&pod), [64 << 20, 0]);
+        // QEMU's own pages, too, came from the pod's node after the move: its memory nodes moved along.
+        let status = read(format!("/proc/{}/status", threads.vcpus[0].tid));
+        assert!(status.lines().any(|line| line == "Mems_allowed_list:\t0"), "{status}");
+    });
+}
+
+#[test]
+fn float_can_be_limited_by_configuration() {
+    on_node(|| {
+        let file = "/run/stelia/steliad.toml.d/90-test.toml";
+        std::fs::create_dir_all("/run/stelia/steliad.toml.d").expect("directory");
+        let pod = Pod::vm("throttled", 2);
+        std::fs::write(file, "float-cpu-max = \"50000 100000\"\n").expect(file);
+        run(&["systemctl", "reload", "steliad"]);
+        assert_eq!(read(pod.float().join("cpu.max")), "50000 100000");
+        std::fs::remove_file(file).expect(file);
+        run(&["systemctl", "reload", "steliad"]);
+        assert_eq!(read(pod.float().join("cpu.max")), "max 100000");
+        assert_isolated(&pod, 2);
+    });
+}
