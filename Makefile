@@ -54,8 +54,9 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
-	@printf '#!/bin/sh\nexec /job/node-tests --test-threads=1 --nocapture --include-ignored %s\n' '$(FILTER)' > $(NODE_JOB)/run.sh
-	tests/vm/node run $(NODE_JOB)
+	@cp tests/node/run.sh $(NODE_JOB)/
+	tests/vm/node run --timeout 3600 --env FILTER="$(FILTER)" $(NODE_JOB)
+	$(if $(FILTER),,tests/vm/node run --image bookworm $(NODE_JOB))
 
 check: setup lint test node-test ## all of setup, lint, test and node-test
 

@@ -1,5 +1,6 @@
 //! The daemon dies, at any moment: no VM notices, and nothing is half-done afterwards.
 
+use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -93,5 +94,92 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
         }
         println!("  {isolated} of 6 interrupted registrations ended isolated");
         assert!(isolated > 0, "not one runner came through");
+    });
+}
+
+/// The daemon started anew, to be killed before its n-th change of the system; the one after it lives. Its process.
+fn daemon_that_dies_at(n: u32) -> String {
+    let directory = "/run/systemd/system/steliad.service.d";
+    let file = format!("{directory}/failpoint.conf");
+    fs::create_dir_all(directory).expect(directory);
+    fs::write(&file, format!("[Service]\nEnvironment=STELIAD_FAILPOINT={n}\n")).expect(&file);
+    run(&["systemctl", "daemon-reload"]);
+    run(&["systemctl", "restart", "steliad"]);
+    fs::remove_file(&file).expect(&file);
+    run(&["systemctl", "daemon-reload"]);
+    main_pid()
+}
+
+fn main_pid() -> String {
+    run(&["systemctl", "show", "-P", "MainPID", "steliad"])
+}
+
+#[test]
+fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_absent() {
+    on_node(|| {
+        let mut isolated = 0;
+        for n in 1.. {
+            let daemon = daemon_that_dies_at(n);
+            let name = format!("step{n}");
+            let pod = Pod::start_vm(&name, 2, &[]);
+            let whole = wait_until("guest running, or the container ended", || {
+                let running = pod.logs().contains("guest running");
+                (running || thread(pod.pid).is_none()).then_some(running)
+            });
+            let died = main_pid() != daemon;
+            if whole {
+                isolated += 1;
+                wait_state(&pod, "isolated");
+                assert_isolated(&pod, 2);
+                assert_eq!(scopes().len(), 1);
+            } else {
+                println!("  step {n}: the runner gave up:\n{}", pod.logs());
+            }
+            run(&["kubelet-standin", "pod", "delete", &name, "--grace", "1"]);
+            wait_until("scope gone", || scopes().is_empty().then_some(()));
+            if !died {
+                println!("  {} steps; {isolated} of {n} ended isolated", n - 1);
+                assert!(n > 20, "only {n} steps");
+                assert_eq!(isolated, n);
+                return;
+            }
+        }
+    });
+}
+
+#[test]
+fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_kubelet_made_it() {
+    on_node(|| {
+        for n in 1.. {
+            let name = format!("step{n}");
+            let pod = Pod::vm(&name, 2);
+            let before = assert_isolated(&pod, 2);
+            let daemon = daemon_that_dies_at(n);
+            let done = output(&["steliactl", "deregister", &pod.uid]).status.success();
+            let died = wait_until("the daemon's answer or its end", || {
+                (done || main_pid() != daemon).then_some(main_pid() != daemon)
+            });
+            let left = wait_until("whole or absent", || {
+                let kept = state(&pod).as_deref() == Some("isolated") && pod.scope().exists();
+                let left = state(&pod).is_none() && !pod.scope().exists();
+                (kept || left).then_some(left)
+            });
+            if left {
+                for was in [&before.vcpus[..], &before.others, &before.anchor].concat() {
+                    let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
+                    assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
+                    assert_eq!(now.allowed, pod.exclusive(), "{now:?}");
+                }
+            } else {
+                assert_eq!(assert_isolated(&pod, 2), before);
+            }
+            run(&["kubelet-standin", "pod", "delete", &name, "--grace", "1"]);
+            wait_until("scope gone", || scopes().is_empty().then_some(()));
+            if !died {
+                println!("  {} steps", n - 1);
+                assert!(done && left && n > 8, "only {n} steps");
+                return;
+            }
+        }
     });
 }

@@ -1,7 +1,9 @@
 //! What steliad promises, tested on a real node: see `tests/vm/README.md`. One test at a time, as root.
 
 mod bad_input;
+mod bookworm;
 mod client;
+mod contained;
 mod crash;
 mod drift;
 mod host;

@@ -52,6 +52,11 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
     threads
 }
 
+/// Where an instance floats.
+pub fn near_pool(pod: &Pod) -> CpuSet {
+    near(&pool(), &pod.exclusive())
+}
+
 /// Whether it is so now, in short: while something is being repaired.
 pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
     let exclusive = pod.exclusive();

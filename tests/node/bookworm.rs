@@ -1,0 +1,31 @@
+//! The fallback on a kernel without partitions that take CPUs from others: Debian 12 (kernel 6.1, systemd 252). Its runner
+//! socket has no SO_PEERPIDFD either.
+
+use crate::contained::contained_from_start_to_end;
+use crate::host::{SLICE, run};
+use crate::pods::{Pod, on_node};
+
+#[test]
+fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
+    on_node(|| {
+        assert!(run(&["uname", "-r"]).starts_with("6.1."), "this is for another image");
+        contained_from_start_to_end();
+        assert!(!std::path::Path::new(&format!("{SLICE}/cpuset.cpus.exclusive")).exists());
+    });
+}
+
+#[test]
+fn two_contained_instances_come_and_go_one_by_one() {
+    on_node(|| {
+        let (one, two) = (Pod::vm("one", 2), Pod::vm("two", 2));
+        for pod in [&one, &two] {
+            assert_eq!(crate::promise::state(pod).as_deref(), Some("contained"));
+        }
+        let list = || crate::host::cpus(&crate::host::read("/sys/fs/cgroup/system.slice/cpuset.cpus"));
+        assert!(list().is_disjoint(&one.exclusive().union(&two.exclusive())));
+        run(&["kubelet-standin", "pod", "delete", "one", "--grace", "1"]);
+        crate::host::wait_until("its CPUs are the host's again", || {
+            (one.exclusive().is_subset(&list()) && list().is_disjoint(&two.exclusive())).then_some(())
+        });
+    });
+}
