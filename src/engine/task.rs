@@ -23,6 +23,8 @@ use crate::plan::{self, Instance, Policies, Snapshot};
 
 /// A pass is observe, plan, apply, and observe again; one that does not end within this many rounds is reported.
 const ROUNDS: u32 = 8;
+/// How long events wait after a pass that could not finish; it doubles up to 32 times this.
+const REST: Duration = Duration::from_secs(1);
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);
 
@@ -133,6 +135,10 @@ pub struct Engine {
     wake: mpsc::Receiver<()>,
     wake_sender: mpsc::Sender<()>,
     passes: u32,
+    /// Passes in a row that could not finish.
+    unfinished: u32,
+    /// Until then events wait.
+    rest_until: Option<Instant>,
     /// What the last pass left behind.
     left: Option<Snapshot>,
     counters: Counters,
@@ -168,6 +174,8 @@ impl Engine {
                 wake,
                 wake_sender,
                 passes: 0,
+                unfinished: 0,
+                rest_until: None,
                 left: None,
                 counters: Counters::default(),
                 gone_since: BTreeMap::new(),
@@ -184,13 +192,17 @@ impl Engine {
         let mut heart = tokio::time::interval(heartbeat);
         loop {
             alive();
+            let rest = self.rest_until;
             tokio::select! {
                 () = cancel.cancelled() => return,
                 command = self.commands.recv() => match command {
                     Some(command) => self.command(command).await,
                     None => return,
                 },
-                Some(()) = self.wake.recv() => { self.pass("event").await; }
+                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass("event").await; }
+                () = tokio::time::sleep_until(rest.unwrap_or_else(Instant::now).into()), if rest.is_some() => {
+                    self.rest_until = None;
+                }
                 // The first tick comes at once: it is the pass at start-up, which adopts what is there.
                 _ = audit.tick() => { self.pass("audit").await; }
                 _ = heart.tick() => {}
@@ -368,6 +380,7 @@ impl Engine {
                 failures.len()
             );
         }
+        self.rest(failures.is_empty());
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
                 let reasons = plan::degraded(snapshot, &self.settings.policies, instance);
@@ -390,6 +403,19 @@ impl Engine {
             self.publish_counters();
         }
         (last, report)
+    }
+
+    /// What a pass writes wakes the engine again. While it cannot finish it would run for ever, so events wait, each time
+    /// longer; calls and the audit do not.
+    fn rest(&mut self, finished: bool) {
+        if finished {
+            self.unfinished = 0;
+            self.rest_until = None;
+        } else {
+            let rest = REST.saturating_mul(1 << self.unfinished.min(5));
+            self.unfinished = self.unfinished.saturating_add(1);
+            self.rest_until = Some(Instant::now() + rest);
+        }
     }
 
     /// What somebody changed since the last pass, told to the journal.

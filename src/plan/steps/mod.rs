@@ -278,4 +278,6 @@ fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
 }
 
 #[cfg(test)]
+mod properties;
+#[cfg(test)]
 pub(crate) mod tests;

@@ -55,8 +55,16 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
     let possible = !record.exclusive.is_disjoint(&online);
     let known = partitioned || !vcpu.partition.is_empty();
     if vcpu.partition != record.partition.name() && possible && known {
-        let name = record.partition.name().to_owned();
-        steps.push(Step::Write(vcpu_path.clone(), File::Partition, name));
+        let write = |partition: Partition| {
+            let name = partition.name().to_owned();
+            Step::Write(vcpu_path.clone(), File::Partition, name)
+        };
+        // A partition that became invalid stays so when only its kind is written again (seen on 6.12): it must be none
+        // first.
+        if vcpu.partition.contains("invalid") {
+            steps.push(write(Partition::Member));
+        }
+        steps.push(write(record.partition));
     }
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if let Some(now) = now {

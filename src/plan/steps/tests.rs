@@ -153,7 +153,11 @@ fn apply_one(instance: &mut Instance, step: &Step) {
             }
         }
         Step::ResetProcess(_) | Step::Remove(_) if *step != Step::Remove(inner_path.clone()) => {}
-        Step::Remove(_) => instance.inner = None,
+        // systemd removes the scope that is empty now.
+        Step::Remove(_) => {
+            instance.inner = None;
+            instance.populated = instance.record.phase != Phase::Leaving;
+        }
         Step::Enter(_, phase) => instance.record.phase = *phase,
         Step::Entitle { entry, exclusive, .. } => {
             instance.record.entry = entry.clone();
@@ -236,7 +240,9 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
 }
 
 pub(crate) fn settle(snapshot: &mut Snapshot) {
+    // As many rounds as a pass of the engine takes.
     for _ in 0..8 {
+        snapshot.instances.retain(|instance| instance.populated);
         let steps = plan(snapshot, &policies());
         if steps.is_empty() {
             return;
@@ -332,11 +338,15 @@ fn attached_threads_end_pinned_in_an_isolated_partition() {
 fn leaving_gives_every_level_back_and_returns_the_processes() {
     let mut snapshot = isolated();
     snapshot.instances[0].record.phase = Phase::Leaving;
-    settle(&mut snapshot);
+    for _ in 0..2 {
+        let steps = plan(&snapshot, &policies());
+        apply(&mut snapshot, &steps);
+    }
     let instance = &snapshot.instances[0];
     assert_eq!(instance.inner, None);
     assert!(instance.origin_procs.as_ref().unwrap().contains(&41));
     assert!(instance.scope_exclusive.is_empty());
+    settle(&mut snapshot);
     assert_eq!(snapshot.slice.exclusive, Some(CpuSet::new()));
 }
 
@@ -550,6 +560,14 @@ fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
     vcpu.partition = "isolated invalid (No cpu available due to hotplug)".into();
     assert_eq!(steps(&snapshot), []);
     snapshot.topology = topology("0-7");
+    let kinds: Vec<String> = steps(&snapshot)
+        .into_iter()
+        .filter_map(|step| match step {
+            Step::Write(_, File::Partition, kind) => Some(kind),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kinds, ["member", "isolated"]);
     settle(&mut snapshot);
     let instance = &snapshot.instances[0];
     assert_eq!(instance.vcpu().unwrap().partition, "isolated");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::{Course, Step, course};
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
+use crate::kubelet::CpuManagerState;
 use crate::plan::partition::Partition;
 use crate::plan::pools::{self, Shared};
 use crate::plan::{Inner, Instance, Phase, Policies, Snapshot};
@@ -61,7 +62,12 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
     steps.extend(controllers(&inner_path, &inner.controllers));
 
     let now = inner.float.as_ref().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
-    let kept = now.difference(&snapshot.owned());
+    let given = snapshot
+        .kubelet
+        .as_ref()
+        .map(CpuManagerState::assigned)
+        .unwrap_or_default();
+    let kept = now.difference(&snapshot.owned().union(&given));
     let want = float_cpus(snapshot, policies, instance).or((!kept.is_empty()).then_some(kept));
     if let Some(want) = want
         && want != now
