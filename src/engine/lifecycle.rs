@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::apply::now_us;
 use super::container::{self, RegisterRequest, identify_pidfd};
-use super::holder::Holder;
 use super::task::Engine;
 use crate::cgroup::CgroupPath;
 use crate::kubelet::PodUid;
@@ -134,8 +133,8 @@ impl Engine {
             .blocking(move |system| container::tasks_max(system, origin))
             .await?
             .or(limits.tasks_max);
-        let holder =
-            Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
+        let holder = self.system.holders.start();
+        let holder = holder.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
         let description = format!("Stelia instance of pod {pod}, container {}", record.container);
         let started = self
             .system
