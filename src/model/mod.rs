@@ -1,0 +1,149 @@
+//! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
+//!
+//! [`Model`] stands behind the seams [`Cgroups`](crate::cgroup::Cgroups), [`Procs`](crate::proc::Procs),
+//! [`Systemd`](crate::systemd::Systemd) and [`Holders`](crate::engine::holder::Holders), so that the real engine runs on
+//! it. Rules and errno values are those of Linux 6.12 (`kernel/cgroup/cgroup.c`, `kernel/cgroup/cpuset.c`);
+//! [`conformance`] is a list of them that can be run on the model and on a real kernel alike.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `tree` | cgroups: types, moves, controllers, who may be where |
+//! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
+//! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
+//! | `procs` | threads, PID namespaces, affinity, pidfds |
+//! | `systemd` | units and their limits, emptied scopes, holders |
+//! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
+
+mod cgroups;
+pub mod conformance;
+mod cpusets;
+pub mod kubelet;
+mod node;
+mod partitions;
+mod procs;
+mod systemd;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+use crate::topology::Topology;
+
+pub use node::{Pod, Qemu, topology};
+
+use procs::Task;
+use systemd::Unit;
+use tree::Group;
+
+/// What the kernel and systemd can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Linux 6.12: remote partitions, and a thread's own affinity outlives cpuset writes.
+    V6_12,
+    /// Linux 6.1: no `cpuset.cpus.exclusive`, and a cpuset write drops the affinity of the threads in it.
+    V6_1,
+}
+
+/// When systemd removes a scope that became empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settling {
+    /// With the call that emptied it.
+    AtOnce,
+    /// When [`Model::settle`] is called.
+    OnCall,
+}
+
+/// The node. Clones share it.
+#[derive(Clone)]
+pub struct Model(Arc<Mutex<State>>);
+
+struct State {
+    kernel: Kernel,
+    settling: Settling,
+    topology: Topology,
+    /// Every CPU of the machine, offline ones included.
+    cpus: CpuSet,
+    online: CpuSet,
+    /// NUMA nodes.
+    memory_nodes: CpuSet,
+    groups: BTreeMap<CgroupPath, Group>,
+    /// Threads by id.
+    tasks: BTreeMap<i32, Task>,
+    /// For each PID namespace its first process and the number its next task gets.
+    namespaces: Vec<(i32, i32)>,
+    next_id: i32,
+    clock: u64,
+    /// What pidfds stand for, by device and inode: duplicates and descriptors passed on are the same one.
+    pidfds: BTreeMap<(u64, u64), crate::proc::TaskId>,
+    units: BTreeMap<String, Unit>,
+    /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
+    directory: PathBuf,
+    /// Changes that may still be made before the node's caller is cut off.
+    budget: Option<u32>,
+    changes: u32,
+}
+
+impl Model {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that panicked elsewhere says so itself; the values are whole after every call.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A read through a seam.
+    fn look(&self) -> Result<MutexGuard<'_, State>, Errno> {
+        let state = self.lock();
+        if state.budget == Some(0) {
+            Err(Errno::EIO)
+        } else {
+            Ok(state)
+        }
+    }
+
+    /// A change through a seam.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> Result<T, Errno> {
+        let mut state = self.look()?;
+        state.budget = state.budget.map(|left| left - 1);
+        state.changes += 1;
+        let done = change(&mut state);
+        state.after();
+        done
+    }
+
+    /// Something that happens on the node without the daemon; never counted, never cut off.
+    fn outside<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> io::Result<T> {
+        let mut state = self.lock();
+        let done = change(&mut state);
+        state.after();
+        Ok(done?)
+    }
+
+    /// How many changes were asked for through the seams since the node was made.
+    pub fn changes(&self) -> u32 {
+        self.lock().changes
+    }
+
+    /// Let this many more changes through the seams, then answer every call with EIO, as if the daemon had been killed
+    /// there; `None` lifts it.
+    pub fn cut_after(&self, changes: Option<u32>) {
+        self.lock().budget = changes;
+    }
+}
+
+impl State {
+    /// What follows from a change by itself.
+    fn after(&mut self) {
+        if self.settling == Settling::AtOnce {
+            self.remove_empty_scopes();
+        }
+        self.mirror_events();
+    }
+}
+
+#[cfg(test)]
+mod tests;
