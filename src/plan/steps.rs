@@ -230,8 +230,9 @@ fn tree_steps(instance: &Instance, float: Option<&CpuSet>, owned: &CpuSet) -> Ve
     if instance.record.phase == Phase::Registered && ready {
         for pid in instance.origin_procs.iter().flatten() {
             if *pid != instance.record.anchor.id {
-                steps.push(Step::MoveProcess(*pid, float_path.clone()));
+                // Reset, then move: cut off in between, the next pass finds it here and does both again.
                 steps.push(Step::ResetProcess(*pid));
+                steps.push(Step::MoveProcess(*pid, float_path.clone()));
             }
         }
     }
@@ -251,8 +252,8 @@ fn isolate_steps(instance: &Instance) -> Vec<Step> {
 
     // A late thread (vhost, a helper of KVM) inherits cgroup and mask of the vCPU thread that made it.
     for tid in strangers(instance, vcpu) {
-        steps.push(Step::MoveThread(tid, float_path.clone()));
         steps.push(Step::ResetThread(tid));
+        steps.push(Step::MoveThread(tid, float_path.clone()));
     }
     if vcpu.cpus != *cpus {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, cpus.to_string()));
@@ -305,8 +306,8 @@ fn undo_partition(instance: &Instance) -> Vec<Step> {
     let mut steps = give_up_partition(instance, inner, vcpu);
     let float_path = instance.scope.child("instance").child("float");
     for tid in strangers(instance, vcpu) {
-        steps.push(Step::MoveThread(tid, float_path.clone()));
         steps.push(Step::ResetThread(tid));
+        steps.push(Step::MoveThread(tid, float_path.clone()));
     }
     steps
 }
@@ -344,9 +345,9 @@ fn leave_steps(instance: &Instance) -> Vec<Step> {
         steps.extend(give_up_partition(instance, inner, vcpu));
     }
     for pid in instance.scope_procs.iter().chain(&inner.procs) {
-        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
-        // A pinned thread would stay pinned in the origin.
+        // A pinned thread would stay pinned in the origin, for good when the daemon ended in between: reset, then move.
         steps.push(Step::ResetProcess(*pid));
+        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }
     let inner_path = instance.scope.child("instance");
     if inner.vcpu.is_some() {

@@ -240,7 +240,7 @@ fn a_stranger_in_vcpu_goes_to_float() {
         .push(99);
     let steps: Vec<Step> = plan(&snapshot).into_iter().map(|planned| planned.step).collect();
     let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
-    assert_eq!(steps, [Step::MoveThread(99, float), Step::ResetThread(99)]);
+    assert_eq!(steps, [Step::ResetThread(99), Step::MoveThread(99, float)]);
 }
 
 #[test]
