@@ -97,12 +97,12 @@ impl State {
 
 impl Cgroups for Model {
     fn exists(&self, cgroup: &CgroupPath) -> bool {
-        self.look().is_ok_and(|state| state.groups.contains_key(cgroup))
+        self.lock().groups.contains_key(cgroup)
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
         let list = || {
-            let state = self.look()?;
+            let state = self.lock();
             state.group(cgroup)?;
             let names = state
                 .children(cgroup)
@@ -115,7 +115,7 @@ impl Cgroups for Model {
     }
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
-        let read = || self.look()?.read_file(cgroup, file);
+        let read = || self.lock().read_file(cgroup, file);
         read().map_err(failed(format!("read {cgroup}/{}", file.name())))
     }
 
@@ -135,7 +135,7 @@ impl Cgroups for Model {
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
-        let read = || Ok(self.look()?.group(cgroup)?.attributes.clone());
+        let read = || Ok(self.lock().group(cgroup)?.attributes.clone());
         read().map_err(failed(format!("read extended attributes of {cgroup}")))
     }
 

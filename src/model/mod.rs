@@ -61,7 +61,11 @@ pub enum Settling {
 
 /// The node. Clones share it.
 #[derive(Clone)]
-pub struct Model(Arc<Mutex<State>>);
+pub struct Model {
+    state: Arc<Mutex<State>>,
+    /// Which daemon looks through the seams; `None` for the node's owner.
+    daemon: Option<u32>,
+}
 
 struct State {
     kernel: Kernel,
@@ -84,32 +88,31 @@ struct State {
     units: BTreeMap<String, Unit>,
     /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
     directory: PathBuf,
-    /// Changes that may still be made before the node's caller is cut off.
+    /// The daemon that lives.
+    daemon: u32,
+    /// Changes it may still make before it is cut off.
     budget: Option<u32>,
+    cut: bool,
     changes: u32,
 }
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A test that panicked elsewhere says so itself; the values are whole after every call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A read through a seam.
-    fn look(&self) -> Result<MutexGuard<'_, State>, Errno> {
-        let state = self.lock();
-        if state.budget == Some(0) {
-            Err(Errno::EIO)
-        } else {
-            Ok(state)
-        }
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A change through a seam.
     fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> Result<T, Errno> {
-        let mut state = self.look()?;
-        state.budget = state.budget.map(|left| left - 1);
-        state.changes += 1;
+        let mut state = self.lock();
+        if let Some(daemon) = self.daemon {
+            if daemon != state.daemon || state.budget == Some(0) {
+                state.cut |= daemon == state.daemon;
+                return Err(Errno::EIO);
+            }
+            state.budget = state.budget.map(|left| left - 1);
+            state.changes += 1;
+        }
         let done = change(&mut state);
         state.after();
         done
@@ -123,15 +126,20 @@ impl Model {
         Ok(done?)
     }
 
-    /// How many changes were asked for through the seams since the node was made.
+    /// How many changes daemons asked for since the node was made.
     pub fn changes(&self) -> u32 {
         self.lock().changes
     }
 
-    /// Let this many more changes through the seams, then answer every call with EIO, as if the daemon had been killed
-    /// there; `None` lifts it.
-    pub fn cut_after(&self, changes: Option<u32>) {
-        self.lock().budget = changes;
+    /// Let the daemon make this many more changes; every later one fails with EIO, as if it had been killed there. A
+    /// daemon that was cut off stays so: the next one gets [`Self::system`] anew.
+    pub fn cut_after(&self, changes: u32) {
+        self.lock().budget = Some(changes);
+    }
+
+    /// Whether the daemon asked for more changes than it may make.
+    pub fn is_cut(&self) -> bool {
+        self.lock().cut
     }
 }
 

@@ -89,7 +89,9 @@ impl Model {
             pidfds: BTreeMap::new(),
             units: BTreeMap::new(),
             directory: directory.to_owned(),
+            daemon: 0,
             budget: None,
+            cut: false,
             changes: 0,
         };
         state.recompute(None);
@@ -98,17 +100,27 @@ impl Model {
             fs::create_dir_all(directory.join(name))?;
         }
         state.write_sys()?;
-        Ok(Self(Arc::new(Mutex::new(state))))
+        Ok(Self {
+            state: Arc::new(Mutex::new(state)),
+            daemon: None,
+        })
     }
 
-    /// The seams with this node behind them.
+    /// The seams with this node behind them, for a daemon that starts now. One that had them before changes nothing more.
     pub fn system(&self) -> System {
-        let directory = self.lock().directory.clone();
+        let mut state = self.lock();
+        state.daemon += 1;
+        (state.budget, state.cut) = (None, false);
+        let directory = state.directory.clone();
+        let seam = Self {
+            daemon: Some(state.daemon),
+            ..self.clone()
+        };
         System {
-            cgroups: Arc::new(self.clone()),
-            procs: Arc::new(self.clone()),
-            systemd: Arc::new(self.clone()),
-            holders: Arc::new(self.clone()),
+            cgroups: Arc::new(seam.clone()),
+            procs: Arc::new(seam.clone()),
+            systemd: Arc::new(seam.clone()),
+            holders: Arc::new(seam),
             cgroup_root: directory.join("cgroup"),
             sys: directory.join("sys"),
             run: directory.join("run"),
@@ -234,7 +246,7 @@ impl State {
     }
 
     /// The daemon's own process.
-    pub fn daemon(&self) -> Result<i32, Errno> {
+    pub fn daemon_process(&self) -> Result<i32, Errno> {
         self.find("steliad")
     }
 

@@ -179,7 +179,7 @@ impl State {
         }
         let root = CgroupPath::root();
         let taken = !wanted.is_disjoint(&self.taken(&root));
-        if wanted.is_empty() || taken || free(&root).is_subset(&wanted) {
+        if wanted.is_disjoint(&self.online) || taken || free(&root).is_subset(&wanted) {
             return Err(BAD_LIST);
         }
         Ok(true)

@@ -230,23 +230,23 @@ impl State {
 
 impl Procs for Model {
     fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
-        let read = || self.look()?.identity(id);
+        let read = || self.lock().identity(id);
         read().map_err(failed(format!("read {id}/stat")))
     }
 
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
-        let read = || Ok(self.look()?.task(id)?.cgroup.clone());
+        let read = || Ok(self.lock().task(id)?.cgroup.clone());
         read().map_err(failed(format!("read cgroup of {id}")))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
-        let read = || Ok(self.look()?.task(id)?.numbers.clone());
+        let read = || Ok(self.lock().task(id)?.numbers.clone());
         read().map_err(failed(format!("read NSpid of {id}")))
     }
 
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
         let read = || {
-            let state = self.look()?;
+            let state = self.lock();
             let process = state.task(pid)?.process;
             let thread = |id: i32| {
                 Ok(Thread {
@@ -267,7 +267,7 @@ impl Procs for Model {
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
         let read = || {
-            let state = self.look()?;
+            let state = self.lock();
             let task = state.tasks.get(&tid).ok_or(Errno::ESRCH)?;
             Ok(state.runs_on(task))
         };
@@ -288,7 +288,7 @@ impl Procs for Model {
             operation: operation.into(),
             cause,
         })?;
-        let state = self.look().map_err(failed(operation.into()))?;
+        let state = self.lock();
         let Some(task) = state.pidfds.get(&key) else {
             return Err(ProcError {
                 operation: operation.into(),

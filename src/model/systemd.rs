@@ -107,7 +107,7 @@ fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
 impl Systemd for Model {
     async fn limits(&self, unit: &str) -> Result<Limits, SystemdError> {
         let operation = format!("read the limits of {unit}");
-        let state = self.look().map_err(failed(&operation))?;
+        let state = self.lock();
         let found = state.units.get(unit).map(|unit| unit.limits.clone());
         found.ok_or_else(|| failed(&operation)(format!("Unit {unit} not loaded.")))
     }
@@ -137,7 +137,7 @@ struct Holder {
 
 impl Holders for Model {
     fn start(&self) -> io::Result<Box<dyn Hold>> {
-        let daemon = self.lock().daemon()?;
+        let daemon = self.lock().daemon_process()?;
         let pid = self.change(|state| state.fork(daemon, "steliad", Birth::Process))?;
         Ok(Box::new(Holder {
             model: self.clone(),

@@ -239,15 +239,20 @@ async fn a_scope_lives_as_long_as_something_runs_in_it() {
 }
 
 #[test]
-fn a_daemon_that_is_cut_off_changes_nothing_more() {
+fn a_daemon_that_is_cut_off_changes_nothing_more_and_the_next_one_does() {
     let (model, _directory) = node(Kernel::V6_12);
-    model.cut_after(Some(1));
-    model.create(&path("/x")).unwrap();
-    let cut = model.create(&path("/y")).unwrap_err();
+    let first = model.system().cgroups;
+    model.cut_after(1);
+    first.create(&path("/x")).unwrap();
+    assert!(!model.is_cut());
+    let cut = first.create(&path("/y")).unwrap_err();
     assert_eq!(cut.cause.raw_os_error(), Some(nix::libc::EIO));
-    model.cut_after(None);
-    assert!(model.exists(&path("/x")) && !model.exists(&path("/y")));
-    assert_eq!(model.changes(), 1);
+    assert!(model.is_cut() && first.exists(&path("/x")) && !model.exists(&path("/y")));
+    let second = model.system().cgroups;
+    assert!(!model.is_cut());
+    second.create(&path("/y")).unwrap();
+    assert!(first.create(&path("/z")).is_err());
+    assert_eq!(model.changes(), 2);
 }
 
 #[test]
