@@ -30,7 +30,7 @@ pub struct Pod {
     /// The placeholder it started.
     pub anchor: i32,
     /// Another process of the container.
-    pub helper: i32,
+    pub other: i32,
 }
 
 /// A QEMU process with its threads' numbers on the host.
@@ -171,14 +171,14 @@ impl Model {
             let init = state.fork(shim, "stelia-runner", Birth::Namespace)?;
             state.move_process(init, &origin)?;
             let anchor = state.fork(init, "stelia-runner", Birth::Process)?;
-            let helper = state.fork(init, "virtiofsd", Birth::Process)?;
+            let other = state.fork(init, "virtiofsd", Birth::Process)?;
             let uid = uid.clone();
             Ok(Pod {
                 uid,
                 origin,
                 init,
                 anchor,
-                helper,
+                other,
             })
         })
     }

@@ -208,7 +208,7 @@ fn a_pods_limit_of_tasks_counts_all_of_them() {
     let slice = pod.origin.parent().unwrap();
     model.write(&slice, File::PidsMax, "4").unwrap();
     model.spawn(pod.init, "fourth").unwrap();
-    let fifth = model.spawn_thread(pod.helper, "fifth").unwrap_err();
+    let fifth = model.spawn_thread(pod.other, "fifth").unwrap_err();
     assert_eq!(fifth.raw_os_error(), Some(nix::libc::EAGAIN));
 }
 

@@ -28,7 +28,7 @@ async fn a_registration_cut_off_anywhere_can_be_asked_for_again() {
     for changes in 0.. {
         let mut node = Node::new();
         let pod = node.pod(1, "2-3");
-        node.model.pin(pod.helper, &cpus("2")).unwrap();
+        node.model.pin(pod.other, &cpus("2")).unwrap();
         let request = node.request(&pod);
         let handle = node.handle.clone();
         let call = handle.register(request);

@@ -174,7 +174,7 @@ fn vcpu_of(slots: &Slots, slot: usize, vm: usize) -> Option<i32> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 48, max_shrink_iters: 300, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
     fn after_anything_that_happens_one_pass_makes_the_laws_hold(events in proptest::collection::vec(event(), 1..25)) {

@@ -8,16 +8,16 @@ async fn registration_moves_everything_but_the_anchor_into_float() {
     let pod = node.pod(1, "2-3");
     let slice = pod.origin.parent().unwrap();
     node.model.meddle(&slice, File::PidsMax, "100").unwrap();
-    node.model.pin(pod.helper, &cpus("2")).unwrap();
+    node.model.pin(pod.other, &cpus("2")).unwrap();
     let (uid, cgroup) = node.register(&pod).await.unwrap();
     assert_eq!((uid, cgroup), (pod.uid.clone(), scope(&pod)));
     assert_eq!(node.phase(&pod), Some(Phase::Floating));
     assert_eq!(node.model.cgroup(pod.anchor).unwrap(), pod.origin);
-    for pid in [pod.init, pod.helper] {
+    for pid in [pod.init, pod.other] {
         assert_eq!(node.model.cgroup(pid).unwrap(), float(&pod));
         assert_eq!(node.model.affinity(pid).unwrap(), cpus("0-1,4-7"));
     }
-    assert_eq!(node.model.mask(pod.helper), cpus("0-7"), "the old affinity is gone");
+    assert_eq!(node.model.mask(pod.other), cpus("0-7"), "the old affinity is gone");
     let limits = node.model.unit_limits(&pod.uid.scope()).unwrap();
     assert_eq!(limits.tasks_max, Some(100), "the pod's, not the container's");
     assert_eq!(node.read(&scope(&pod), File::Threads), "", "the holder ended");
@@ -58,7 +58,7 @@ async fn deregistration_gives_everything_back() {
     let (pod, qemu) = node.isolated(1, "2-3").await;
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     assert!(!node.model.exists(&scope(&pod)));
-    for tid in [pod.init, pod.anchor, pod.helper, qemu.pid, qemu.vcpus[1]] {
+    for tid in [pod.init, pod.anchor, pod.other, qemu.pid, qemu.vcpus[1]] {
         assert_eq!(node.model.cgroup(tid).unwrap(), pod.origin);
         assert_eq!(node.model.affinity(tid).unwrap(), cpus("2-3"));
     }

@@ -93,7 +93,7 @@ async fn vcpus_that_are_not_this_pods_threads_are_refused() {
     request.qemu = node.model.pidfd(foreign.pid).unwrap();
     refused(&node, node.handle.attach(request), Kind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
-    request.vcpus[1].thread = *node.model.numbers(pod.helper).unwrap().last().unwrap();
+    request.vcpus[1].thread = *node.model.numbers(pod.other).unwrap().last().unwrap();
     refused(&node, node.handle.attach(request), Kind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].thread = qemu.vcpus[1]; // the host's number, not the container's

@@ -43,7 +43,7 @@ async fn the_lists_above_the_partition_are_set_right_too() {
 async fn a_late_thread_of_a_vcpu_goes_to_float_and_a_vcpu_that_strayed_comes_back() {
     let mut node = Node::new();
     let (pod, qemu) = node.isolated(1, "2-3").await;
-    let late = node.model.spawn_thread(qemu.vcpus[0], "kvm-helper").unwrap();
+    let late = node.model.spawn_thread(qemu.vcpus[0], "kvm-nx-lpage").unwrap();
     assert_eq!(node.model.cgroup(late).unwrap(), vcpu(&pod), "inherited");
     node.model
         .meddle(&float(&pod), File::Threads, &qemu.vcpus[1].to_string())
