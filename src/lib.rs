@@ -15,6 +15,7 @@
 //! | [`kubelet`] | checkpoints, checksum, pod cgroup names |
 //! | [`cgroup`] | cgroup v2 files and extended attributes |
 //! | [`mod@proc`] | processes: pidfds, PID namespaces, affinity |
+//! | [`model`] | a node in memory that keeps the kernel's rules, for tests |
 //! | [`topology`], [`cpuset`] | CPUs |
 
 pub mod authz;
@@ -27,6 +28,7 @@ pub mod dbus;
 pub mod engine;
 pub mod journal;
 pub mod kubelet;
+pub mod model;
 pub mod plan;
 pub mod proc;
 pub mod runner;

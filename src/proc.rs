@@ -87,6 +87,11 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended, or the CPU is outside its cpuset (EINVAL).
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
+    /// The process a pidfd stands for, numbered as on the host.
+    ///
+    /// # Errors
+    /// The descriptor is no pidfd, or the process ended.
+    fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
 }
 
 /// `/proc` and the scheduler's calls.
@@ -244,6 +249,10 @@ impl Procs for KernelProcs {
             operation: format!("set affinity of thread {tid} to {what}"),
             cause: cause.into(),
         })
+    }
+
+    fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
+        pid_of_pidfd(pidfd)
     }
 }
 

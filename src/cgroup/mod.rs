@@ -26,6 +26,11 @@ impl CgroupPath {
         Some(Self(format!("/{rest}")))
     }
 
+    /// The root of the hierarchy.
+    pub fn root() -> Self {
+        Self("/".into())
+    }
+
     /// The slice all instances live in.
     pub fn slice() -> Self {
         Self("/stelia.slice".into())
@@ -89,6 +94,10 @@ pub enum File {
     CpusEffective,
     /// `cpuset.cpus.exclusive`
     CpusExclusive,
+    /// `cpuset.cpus.exclusive.effective`
+    CpusExclusiveEffective,
+    /// `cpuset.cpus.isolated`; in the root only.
+    CpusIsolated,
     /// `cpuset.cpus.partition`
     Partition,
     /// `cpuset.mems`
@@ -144,6 +153,8 @@ impl File {
             Self::Cpus => "cpuset.cpus",
             Self::CpusEffective => "cpuset.cpus.effective",
             Self::CpusExclusive => "cpuset.cpus.exclusive",
+            Self::CpusExclusiveEffective => "cpuset.cpus.exclusive.effective",
+            Self::CpusIsolated => "cpuset.cpus.isolated",
             Self::Partition => "cpuset.cpus.partition",
             Self::Mems => "cpuset.mems",
             Self::PidsMax => "pids.max",

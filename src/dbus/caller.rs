@@ -11,7 +11,6 @@ use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
-use crate::proc::pid_of_pidfd;
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]
@@ -37,9 +36,10 @@ impl Door {
     pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Refusal> {
         let Self::Runner(pidfd) = self else { return Ok(None) };
         let ended = |cause| Kind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
-        let pid = pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
-        let cgroup = engine.system().procs.cgroup(pid).map_err(ended)?;
-        pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
+        let procs = &engine.system().procs;
+        let pid = procs.pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
+        let cgroup = procs.cgroup(pid).map_err(ended)?;
+        procs.pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
         Ok(Some((pid, Peer::of(cgroup))))
     }
 

@@ -53,6 +53,7 @@ fn handle(root: &std::path::Path) -> Handle {
         cgroups: Arc::new(KernelCgroups::new(root)),
         procs: Arc::new(KernelProcs::new("/proc")),
         systemd: Arc::new(NoSystemd),
+        holders: Arc::new(crate::engine::holder::KernelHolders),
         cgroup_root: root.into(),
         sys: root.into(),
         run: root.into(),

@@ -11,7 +11,7 @@ use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::Record;
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
 use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
-use crate::proc::{ProcError, TaskId, pid_of_pidfd};
+use crate::proc::{ProcError, TaskId};
 
 /// Who a process is, by where the kernel says it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -69,10 +69,10 @@ fn failed(error: CgroupError) -> Refusal {
 
 /// A pidfd's process, sure to be that process: its identity is read twice around the question whether it lives.
 pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, ProcError> {
-    let pid = pid_of_pidfd(fd.as_fd())?;
+    let pid = system.procs.pid_of_pidfd(fd.as_fd())?;
     let task = system.procs.identify(pid)?;
     // The number could have been reused between the two reads; as long as the pidfd still names it, it was not.
-    pid_of_pidfd(fd.as_fd())?;
+    system.procs.pid_of_pidfd(fd.as_fd())?;
     Ok(task)
 }
 

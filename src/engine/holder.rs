@@ -11,16 +11,30 @@ use std::process::{Child, Command, Stdio};
 /// The argument that makes the daemon's binary a holder.
 pub const ARGUMENT: &str = "--hold-scope";
 
-/// A running holder; it ends when this is dropped.
-#[derive(Debug)]
-pub struct Holder(Child);
-
-impl Holder {
+/// Where holders come from.
+pub trait Holders: Send + Sync {
     /// Start one.
     ///
     /// # Errors
     /// The process cannot be started.
-    pub fn start() -> io::Result<Self> {
+    fn start(&self) -> io::Result<Box<dyn Hold>>;
+}
+
+/// A running holder; it ends when this is dropped.
+pub trait Hold: Send {
+    /// Its process id.
+    fn pid(&self) -> u32;
+}
+
+/// Real processes: the daemon's own binary with [`ARGUMENT`].
+#[derive(Debug, Clone, Copy)]
+pub struct KernelHolders;
+
+#[derive(Debug)]
+struct Holder(Child);
+
+impl Holders for KernelHolders {
+    fn start(&self) -> io::Result<Box<dyn Hold>> {
         let child = Command::new("/proc/self/exe")
             .arg(ARGUMENT)
             .env_clear()
@@ -29,11 +43,12 @@ impl Holder {
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        Ok(Self(child))
+        Ok(Box::new(Holder(child)))
     }
+}
 
-    /// Its process id.
-    pub fn pid(&self) -> u32 {
+impl Hold for Holder {
+    fn pid(&self) -> u32 {
         self.0.id()
     }
 }

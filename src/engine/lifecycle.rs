@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use super::apply::now_us;
 use super::container::{self, RegisterRequest, identify_pidfd};
-use super::holder::Holder;
 use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
@@ -138,8 +137,8 @@ impl Engine {
             return Err(Kind::InstanceExists.because(text));
         }
         let (limits, devices) = self.limits(&record).await?;
-        let holder =
-            Holder::start().map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
+        let holder = self.system.holders.start();
+        let holder = holder.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
         let description = format!("Stelia instance of pod {pod}, container {}", record.container);
         self.system.failpoint.here();
         let started = self

@@ -6,6 +6,8 @@ mod apply;
 mod container;
 pub mod holder;
 mod lifecycle;
+#[cfg(test)]
+mod model_tests;
 mod observe;
 mod runtime;
 mod system;

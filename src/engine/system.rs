@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use super::holder::{Holders, KernelHolders};
 use crate::cgroup::{Cgroups, KernelCgroups};
 use crate::proc::{KernelProcs, Procs};
 use crate::systemd::Systemd;
@@ -17,6 +18,8 @@ pub struct System {
     pub procs: Arc<dyn Procs>,
     /// systemd.
     pub systemd: Arc<dyn Systemd>,
+    /// Processes of ours that keep a new scope alive.
+    pub holders: Arc<dyn Holders>,
     /// Where the cgroup hierarchy is mounted; for inotify watches.
     pub cgroup_root: PathBuf,
     /// `/sys`: CPU topology.
@@ -35,6 +38,7 @@ impl System {
             cgroups: Arc::new(KernelCgroups::new(&cgroup_root)),
             procs: Arc::new(KernelProcs::new("/proc")),
             systemd,
+            holders: Arc::new(KernelHolders),
             cgroup_root,
             sys: "/sys".into(),
             run: "/run".into(),

@@ -16,9 +16,9 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.extend(partition::give_up(instance, inner, vcpu));
     }
     for pid in instance.scope_procs.iter().chain(&inner.procs) {
-        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
-        // A pinned thread would stay pinned in the origin.
+        // A pinned thread would stay pinned in the origin; reset first, as whoever dies in between leaves it to be found.
         steps.push(Step::ResetProcess(*pid));
+        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }
     if inner.vcpu.is_some() {
         steps.push(Step::Remove(instance.vcpu_path()));

@@ -27,8 +27,8 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
 
     // A late thread (vhost, a helper of KVM) inherits cgroup and mask of the vCPU thread that made it.
     for tid in strangers(instance, vcpu) {
-        steps.push(Step::MoveThread(tid, float_path.clone()));
         steps.push(Step::ResetThread(tid));
+        steps.push(Step::MoveThread(tid, float_path.clone()));
     }
     let want = list(instance);
     // Growing: outer levels first.
@@ -136,8 +136,8 @@ pub(super) fn undo(instance: &Instance) -> Vec<Step> {
     let Some(vcpu) = &inner.vcpu else { return Vec::new() };
     let mut steps = give_up(instance, inner, vcpu);
     for tid in &vcpu.threads {
-        steps.push(Step::MoveThread(*tid, instance.float_path()));
         steps.push(Step::ResetThread(*tid));
+        steps.push(Step::MoveThread(*tid, instance.float_path()));
     }
     steps
 }

@@ -356,7 +356,7 @@ fn a_stranger_in_vcpu_goes_to_float() {
     let vcpu = snapshot.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
     vcpu.threads.push(99);
     let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
-    assert_eq!(steps(&snapshot), [Step::MoveThread(99, float), Step::ResetThread(99)]);
+    assert_eq!(steps(&snapshot), [Step::ResetThread(99), Step::MoveThread(99, float)]);
 }
 
 #[test]

@@ -87,8 +87,9 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
     if ready && takes_in(snapshot, instance) {
         for pid in instance.origin_procs.iter().flatten() {
             if *pid != instance.record.anchor.id {
-                steps.push(Step::MoveProcess(*pid, float_path.clone()));
+                // Reset, then move: a daemon that dies in between would never learn of a thread left pinned.
                 steps.push(Step::ResetProcess(*pid));
+                steps.push(Step::MoveProcess(*pid, float_path.clone()));
             }
         }
     }

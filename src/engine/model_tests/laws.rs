@@ -1,0 +1,192 @@
+//! The laws hold after whatever happens, in whatever order.
+
+use super::*;
+use proptest::prelude::*;
+
+/// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
+#[derive(Debug, Clone)]
+enum Event {
+    /// kubelet admits the pod and the runtime starts it, with a QEMU that nobody knows of yet.
+    Start(usize),
+    /// And all the rest of what its runner does.
+    Run(usize),
+    Register(usize),
+    Attach(usize),
+    Deregister(usize),
+    /// The container dies; kubelet takes the CPUs back.
+    Kill(usize),
+    /// kubelet takes the CPUs back while the container still lives.
+    Release(usize),
+    /// A vCPU thread makes another thread.
+    Late(usize, usize),
+    /// The runner makes a process; or a shell is started in the container's own cgroup.
+    Process(usize),
+    Exec(usize),
+    /// A vCPU thread ends.
+    End(usize, usize),
+    /// Somebody pins a vCPU thread elsewhere within its cpuset.
+    Pin(usize, usize, u32),
+    /// Somebody writes a file of the tree.
+    Meddle(usize, usize),
+    /// kubelet's file breaks, or is written anew.
+    Break,
+    Mend,
+    Restart,
+    /// The daemon is killed after so many changes.
+    Cut(u32),
+}
+
+/// The last overlaps the second: kubelet gives it away only after it took that one back.
+const CPUS: [&str; 5] = ["1", "2-3", "4", "5-6", "3"];
+
+const MEDDLING: [(&str, File, &str); 10] = [
+    ("instance/float", File::Cpus, "0-7"),
+    ("instance/float", File::Cpus, "0"),
+    ("instance/float", File::Cpus, "7"),
+    ("instance/vcpu", File::Partition, "member"),
+    ("instance/vcpu", File::Partition, "root"),
+    ("instance/vcpu", File::CpusExclusive, ""),
+    ("instance/vcpu", File::Cpus, "0-7"),
+    ("instance", File::CpusExclusive, "0"),
+    ("", File::CpusExclusive, ""),
+    ("..", File::CpusExclusive, ""),
+];
+
+fn event() -> impl Strategy<Value = Event> {
+    let slot = || 0..CPUS.len();
+    prop_oneof![
+        2 => slot().prop_map(Event::Start),
+        10 => slot().prop_map(Event::Run),
+        3 => slot().prop_map(Event::Register),
+        3 => slot().prop_map(Event::Attach),
+        1 => slot().prop_map(Event::Deregister),
+        2 => slot().prop_map(Event::Kill),
+        1 => slot().prop_map(Event::Release),
+        2 => (slot(), 0..2usize).prop_map(|(slot, vm)| Event::Late(slot, vm)),
+        1 => slot().prop_map(Event::Process),
+        1 => slot().prop_map(Event::Exec),
+        1 => (slot(), 0..2usize).prop_map(|(slot, vm)| Event::End(slot, vm)),
+        1 => (slot(), 0..2usize, 0..8u32).prop_map(|(slot, vm, cpu)| Event::Pin(slot, vm, cpu)),
+        4 => (slot(), 0..MEDDLING.len()).prop_map(|(slot, which)| Event::Meddle(slot, which)),
+        1 => Just(Event::Break),
+        1 => Just(Event::Mend),
+        1 => Just(Event::Restart),
+        3 => (0..30u32).prop_map(Event::Cut),
+    ]
+}
+
+type Slots = [Option<(Pod, Qemu)>; CPUS.len()];
+
+/// What comes of it is the kernel's and the engine's to say; only the laws are checked, afterwards.
+async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
+    let model = node.model.clone();
+    match event {
+        Event::Start(slot) => {
+            let free = cpus(CPUS[*slot]).is_subset(node.checkpoint.default_cpus());
+            if slots[*slot].is_none() && free {
+                let pod = node.pod(*slot as u32, CPUS[*slot]);
+                let qemu = model.add_qemu(pod.init, cpus(CPUS[*slot]).len() as u32).unwrap();
+                slots[*slot] = Some((pod, qemu));
+            }
+        }
+        Event::Run(slot) => {
+            for event in [Event::Start(*slot), Event::Register(*slot), Event::Attach(*slot)] {
+                Box::pin(happen(node, slots, &event)).await;
+            }
+        }
+        Event::Kill(slot) => {
+            if let Some((pod, _)) = slots[*slot].take() {
+                model.kill_pod(&pod).unwrap();
+                node.checkpoint.release(&pod.uid).unwrap();
+            }
+        }
+        Event::Register(slot) => {
+            if let Some((pod, _)) = &slots[*slot] {
+                let _ = node.register(pod).await;
+            }
+        }
+        Event::Attach(slot) => {
+            if let Some((pod, qemu)) = &slots[*slot]
+                && qemu.vcpus.iter().all(|tid| model.identify(*tid).is_ok())
+            {
+                let _ = node.attach(pod, qemu).await;
+            }
+        }
+        Event::Deregister(slot) => drop(node.handle.deregister(uid(*slot as u32)).await),
+        Event::Release(slot) => node.checkpoint.release(&uid(*slot as u32)).unwrap(),
+        Event::Late(slot, vm) => {
+            if let Some(tid) = vcpu_of(slots, *slot, *vm) {
+                let _ = model.spawn_thread(tid, "late");
+            }
+        }
+        Event::Process(slot) => {
+            if let Some((pod, _)) = &slots[*slot] {
+                model.spawn(pod.init, "virtiofsd").unwrap();
+            }
+        }
+        Event::Exec(slot) => {
+            if let Some((pod, _)) = &slots[*slot] {
+                model.spawn(pod.anchor, "sh").unwrap();
+            }
+        }
+        Event::End(slot, vm) => {
+            if let Some(tid) = vcpu_of(slots, *slot, *vm) {
+                let _ = model.end(tid);
+            }
+        }
+        Event::Pin(slot, vm, cpu) => {
+            if let Some(tid) = vcpu_of(slots, *slot, *vm) {
+                let _ = model.pin(tid, &std::iter::once(*cpu).collect());
+            }
+        }
+        Event::Meddle(slot, which) => {
+            let (place, file, value) = MEDDLING[*which];
+            let scope = CgroupPath::slice().child(&uid(*slot as u32).scope());
+            let path = match place {
+                "" => scope,
+                ".." => CgroupPath::slice(),
+                inner => scope.child(inner),
+            };
+            let _ = model.meddle(&path, file, value);
+        }
+        Event::Break => node.checkpoint.write_bytes(b"{}").unwrap(),
+        Event::Mend => node.checkpoint.write().unwrap(),
+        Event::Restart => node.restart().await,
+        Event::Cut(changes) => {
+            // It works on until it is cut off, and whatever it was doing stays half done.
+            model.cut_after(*changes);
+            node.reconcile().await;
+            if let Some((pod, qemu)) = slots.iter().flatten().next() {
+                let _ = tokio::time::timeout(Duration::from_millis(20), node.register(pod)).await;
+                if qemu.vcpus.iter().all(|tid| model.identify(*tid).is_ok()) {
+                    let _ = tokio::time::timeout(Duration::from_millis(20), node.attach(pod, qemu)).await;
+                }
+            }
+            node.running.abort();
+            let _ = (&mut node.running).await;
+            (node.handle, node.cancel, node.running) = start(&node.model, &node.settings);
+        }
+    }
+}
+
+fn vcpu_of(slots: &Slots, slot: usize, vm: usize) -> Option<i32> {
+    slots[slot].as_ref()?.1.vcpus.get(vm).copied()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn after_anything_that_happens_one_pass_makes_the_laws_hold(events in proptest::collection::vec(event(), 1..25)) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let mut node = Node::new();
+            let mut slots = Slots::default();
+            for event in &events {
+                happen(&mut node, &mut slots, event).await;
+                node.reconcile().await;
+                node.check().await;
+            }
+        });
+    }
+}

@@ -1,0 +1,225 @@
+//! The real engine on the model of a node: everything but the kernel, systemd and kubelet themselves.
+
+mod crash;
+mod laws;
+mod life;
+mod refusals;
+mod repair;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
+use crate::cgroup::Limits;
+use crate::cgroup::{CgroupPath, Cgroups, File};
+use crate::config::Settings;
+use crate::cpuset::CpuSet;
+use crate::kubelet::PodUid;
+use crate::model::kubelet::Checkpoint;
+use crate::model::{Kernel, Model, Pod, Qemu, topology};
+use crate::plan::admission::{Claim, Kind, Refusal};
+use crate::plan::placement::Vcpu;
+use crate::plan::pools::FloatPolicy;
+use crate::plan::{self, Phase, Policies};
+use crate::proc::Procs;
+
+/// A node of CPUs 0-7 with a daemon on it.
+struct Node {
+    model: Model,
+    checkpoint: Checkpoint,
+    settings: Settings,
+    handle: Handle,
+    cancel: CancellationToken,
+    running: JoinHandle<()>,
+    _directory: tempfile::TempDir,
+}
+
+fn start(model: &Model, settings: &Settings) -> (Handle, CancellationToken, JoinHandle<()>) {
+    let (engine, handle) = Engine::new(model.system(), settings.clone()).unwrap();
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
+    (handle, cancel, running)
+}
+
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+fn uid(number: u32) -> PodUid {
+    PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap()
+}
+
+fn scope(pod: &Pod) -> CgroupPath {
+    CgroupPath::slice().child(&pod.uid.scope())
+}
+
+fn float(pod: &Pod) -> CgroupPath {
+    scope(pod).child("instance").child("float")
+}
+
+fn vcpu(pod: &Pod) -> CgroupPath {
+    scope(pod).child("instance").child("vcpu")
+}
+
+impl Node {
+    fn of(kernel: Kernel) -> Self {
+        let directory = tempfile::tempdir().unwrap();
+        let model = Model::node(&topology(2, 2, 2), directory.path(), kernel).unwrap();
+        // The NUMA nodes' pools have tests of their own.
+        let policies = Policies {
+            float: FloatPolicy::Node,
+            ..Policies::default()
+        };
+        let settings = Settings {
+            kubelet_root: directory.path().join("kubelet"),
+            policies,
+            ..Settings::default()
+        };
+        let checkpoint = Checkpoint::create(&settings.kubelet_root, &cpus("0-7")).unwrap();
+        let (handle, cancel, running) = start(&model, &settings);
+        Self {
+            model,
+            checkpoint,
+            settings,
+            handle,
+            cancel,
+            running,
+            _directory: directory,
+        }
+    }
+
+    fn new() -> Self {
+        Self::of(Kernel::V6_12)
+    }
+
+    async fn restart(&mut self) {
+        self.cancel.cancel();
+        (&mut self.running).await.unwrap();
+        (self.handle, self.cancel, self.running) = start(&self.model, &self.settings);
+    }
+
+    fn pod(&mut self, number: u32, list: &str) -> Pod {
+        self.checkpoint.admit(&uid(number), "vm", &cpus(list)).unwrap();
+        self.model
+            .add_pod(&uid(number), &cpus(list), &Limits::default())
+            .unwrap()
+    }
+
+    /// What the runner of `pod` asks, as the door passes it on.
+    fn request(&self, pod: &Pod) -> RegisterRequest {
+        RegisterRequest {
+            claim: Claim::default(),
+            caller: Some((pod.init, Peer::of(self.model.cgroup(pod.init).unwrap()))),
+            origin: None,
+            anchor: Some(self.model.pidfd(pod.anchor).unwrap()),
+        }
+    }
+
+    async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+        self.handle.register(self.request(pod)).await
+    }
+
+    fn attach_request(&self, pod: &Pod, qemu: &Qemu) -> AttachRequest {
+        let vcpu = |(index, tid): (usize, &i32)| VcpuRequest {
+            vcpu: Vcpu {
+                index: index as u32,
+                props: BTreeMap::new(),
+            },
+            thread: *self.model.numbers(*tid).unwrap().last().unwrap(),
+        };
+        AttachRequest {
+            pod: pod.uid.clone(),
+            qemu: self.model.pidfd(qemu.pid).unwrap(),
+            vcpus: qemu.vcpus.iter().enumerate().map(vcpu).collect(),
+        }
+    }
+
+    async fn attach(&self, pod: &Pod, qemu: &Qemu) -> Result<Vec<Placed>, Refusal> {
+        self.handle.attach(self.attach_request(pod, qemu)).await
+    }
+
+    /// A pod with a VM that runs isolated.
+    async fn isolated(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
+        let pod = self.pod(number, list);
+        self.register(&pod).await.unwrap();
+        let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
+        self.attach(&pod, &qemu).await.unwrap();
+        (pod, qemu)
+    }
+
+    fn read(&self, cgroup: &CgroupPath, file: File) -> String {
+        self.model.read(cgroup, file).unwrap()
+    }
+
+    fn phase(&self, pod: &Pod) -> Option<&'static str> {
+        self.handle
+            .view()
+            .instances
+            .get(&pod.uid)
+            .map(|instance| instance.state)
+    }
+
+    async fn reconcile(&self) -> Report {
+        self.handle.reconcile().await.unwrap()
+    }
+
+    /// What holds whenever nothing is left to do: the laws, read from the model and not from the engine.
+    async fn check(&self) {
+        let before = self.model.changes();
+        let report = self.reconcile().await;
+        assert_eq!((report.steps, self.model.changes()), (0, before), "{report:?}");
+        let system = self.handle.system();
+        let kubelet = observe::kubelet(&self.settings.kubelet_root);
+        let snapshot = observe::snapshot(system, &kubelet).unwrap();
+        assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
+
+        let live: Vec<_> = snapshot
+            .instances
+            .iter()
+            .filter(|instance| instance.populated)
+            .collect();
+        let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
+        let mut owned = CpuSet::new();
+        for instance in &live {
+            let exclusive = &instance.record.exclusive;
+            assert!(owned.is_disjoint(exclusive), "{exclusive} is owned twice");
+            owned = owned.union(exclusive);
+        }
+        let mut promised = CpuSet::new();
+        let mut vcpu_threads = BTreeMap::new();
+        for instance in &live {
+            let inner = instance.scope.child("instance");
+            let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
+            assert!(float.is_disjoint(&owned), "{} floats on {float}", instance.record.pod);
+            if instance.record.phase == Phase::Isolated {
+                promised = promised.union(&instance.record.exclusive);
+                let partition = self.read(&inner.child("vcpu"), File::Partition);
+                assert_eq!(partition, "isolated", "{}", instance.record.pod);
+                for thread in &instance.record.vcpus {
+                    let cpu = thread.cpu.into_iter().collect::<CpuSet>();
+                    vcpu_threads.insert(thread.task.id, (inner.child("vcpu"), cpu));
+                }
+            }
+        }
+        assert_eq!(isolated, promised, "isolated by the kernel, and promised");
+        let slice = cpus(&self.read(&CgroupPath::slice(), File::CpusExclusive));
+        assert_eq!(slice, promised, "the slice's list");
+        for (tid, cgroup, runs_on) in self.model.tasks() {
+            match vcpu_threads.get(&tid) {
+                Some(wanted) => assert_eq!((&cgroup, &runs_on), (&wanted.0, &wanted.1), "vCPU thread {tid}"),
+                None => assert!(
+                    runs_on.is_disjoint(&isolated) && cgroup.name() != "vcpu",
+                    "thread {tid} of {cgroup} runs on {runs_on}"
+                ),
+            }
+        }
+    }
+}
+
+/// The refusal's kind; a call that was to be refused and was not fails the test.
+fn kind<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Kind {
+    result.unwrap_err().kind
+}

@@ -1,0 +1,101 @@
+//! What others do to an instance behind the daemon's back.
+
+use super::*;
+use rstest::rstest;
+
+#[rstest]
+#[case::float_widened("float", File::Cpus, "0-7")]
+#[case::float_narrowed("float", File::Cpus, "0")]
+#[case::partition_off("vcpu", File::Partition, "member")]
+#[case::load_balanced("vcpu", File::Partition, "root")]
+#[case::list_emptied("vcpu", File::CpusExclusive, "")]
+#[case::list_narrowed("vcpu", File::CpusExclusive, "2")]
+#[case::cpus_narrowed("vcpu", File::Cpus, "2")]
+#[tokio::test]
+async fn a_changed_file_is_set_right_at_the_next_pass(#[case] leaf: &str, #[case] file: File, #[case] value: &str) {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let path = scope(&pod).child("instance").child(leaf);
+    let before = node.read(&path, file);
+    let changes = node.model.changes();
+    node.model.meddle(&path, file, value).unwrap();
+    let report = node.reconcile().await;
+    assert!(report.degraded.is_empty(), "{report:?}");
+    // By this pass, or by one that an earlier event had asked for.
+    assert!(node.model.changes() > changes);
+    assert_eq!(node.read(&path, file), before);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn the_lists_above_the_partition_are_set_right_too() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    for path in [CgroupPath::slice(), scope(&pod), scope(&pod).child("instance")] {
+        node.model.meddle(&path, File::CpusExclusive, "3").unwrap();
+        assert!(node.read(&vcpu(&pod), File::Partition).contains("invalid"), "{path}");
+        node.reconcile().await;
+        node.check().await;
+    }
+}
+
+#[tokio::test]
+async fn a_late_thread_of_a_vcpu_goes_to_float_and_a_vcpu_that_strayed_comes_back() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    let late = node.model.spawn_thread(qemu.vcpus[0], "kvm-nx-lpage").unwrap();
+    assert_eq!(node.model.cgroup(late).unwrap(), vcpu(&pod), "inherited");
+    node.model
+        .meddle(&float(&pod), File::Threads, &qemu.vcpus[1].to_string())
+        .unwrap();
+    node.reconcile().await;
+    assert_eq!(node.model.cgroup(late).unwrap(), float(&pod));
+    assert_eq!(node.model.affinity(late).unwrap(), cpus("0-1,4-7"));
+    assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_later_thread_with_a_dead_vcpus_number_is_no_vcpu() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    let number = qemu.vcpus[1];
+    node.model.end(number).unwrap();
+    node.model.next_id(number);
+    assert_eq!(node.model.spawn_thread(qemu.vcpus[0], "worker").unwrap(), number);
+    let report = node.reconcile().await;
+    assert_eq!(node.model.cgroup(number).unwrap(), float(&pod));
+    assert!(
+        report.degraded.iter().any(|reason| reason.contains("ended")),
+        "{report:?}"
+    );
+}
+
+#[tokio::test]
+async fn cpus_that_were_offline_are_isolated_again_when_they_return() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.model.hotplug(&cpus("0-1,4-7")).unwrap();
+    let report = node.reconcile().await;
+    assert!(!report.degraded.is_empty(), "{report:?}");
+    node.model.hotplug(&cpus("0-7")).unwrap();
+    node.reconcile().await;
+    assert_eq!(node.read(&vcpu(&pod), File::Partition), "isolated");
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_followed() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.checkpoint.write_bytes(b"").unwrap();
+    node.model.add_pod(&uid(9), &cpus("4"), &Limits::default()).unwrap();
+    let report = node.reconcile().await;
+    assert_eq!(report.steps, 0);
+    assert!(report.degraded[0].contains("empty"), "{report:?}");
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
+    node.checkpoint.admit(&uid(9), "vm", &cpus("4")).unwrap();
+    node.reconcile().await;
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,5-7");
+    node.check().await;
+}

@@ -1,0 +1,205 @@
+//! The files of the model's cgroups.
+
+use std::collections::BTreeMap;
+
+use nix::errno::Errno;
+
+use super::tree::CONTROLLERS;
+use super::{Kernel, Model, State};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage};
+
+/// Places in [`CONTROLLERS`].
+const CPUSET: usize = 0;
+const CPU: usize = 1;
+const MEMORY: usize = 3;
+const HUGETLB: usize = 4;
+const PIDS: usize = 5;
+
+fn failed(operation: String) -> impl FnOnce(Errno) -> CgroupError {
+    move |cause| CgroupError {
+        operation,
+        cause: cause.into(),
+    }
+}
+
+fn limit(max: Option<u64>) -> String {
+    max.map_or("max".to_owned(), |max| max.to_string())
+}
+
+fn lines(numbers: &[i32]) -> String {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl State {
+    /// Whether the file is in the cgroup: not every file is in the root, and a controller's are where it is enabled.
+    fn check_file(&self, cgroup: &CgroupPath, file: File) -> Result<(), Errno> {
+        self.group(cgroup)?;
+        let root = *cgroup == CgroupPath::root();
+        let old = self.kernel == Kernel::V6_1;
+        let present = match file {
+            File::Procs | File::Threads | File::SubtreeControl => true,
+            File::Type | File::Events => !root,
+            File::CpusEffective => self.has_controller(cgroup, CPUSET),
+            File::CpusIsolated => root && !old,
+            File::Cpus | File::Mems | File::Partition => !root && self.has_controller(cgroup, CPUSET),
+            File::CpusExclusive | File::CpusExclusiveEffective => !root && !old && self.has_controller(cgroup, CPUSET),
+            File::PidsMax => !root && self.has_controller(cgroup, PIDS),
+            File::CpuStat => true,
+            File::CpuWeight | File::CpuMax => !root && self.has_controller(cgroup, CPU),
+            File::HugetlbMax(size) => !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB),
+            File::MemoryMax | File::MemoryHigh | File::MemorySwapMax | File::MemoryOomGroup | File::MemoryCurrent => {
+                !root && self.has_controller(cgroup, MEMORY)
+            }
+        };
+        if present { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    pub fn read_file(&self, cgroup: &CgroupPath, file: File) -> Result<String, Errno> {
+        self.check_file(cgroup, file)?;
+        let group = self.group(cgroup)?;
+        let cpuset = &group.cpuset;
+        Ok(match file {
+            File::Procs => lines(&self.processes_in(cgroup)?),
+            File::Threads => lines(&self.threads_in(cgroup)),
+            File::Type => self.type_text(cgroup).to_owned(),
+            File::SubtreeControl => {
+                let names: Vec<&str> = group.control.iter().map(|index| CONTROLLERS[*index].0).collect();
+                names.join(" ")
+            }
+            File::Events => format!("populated {}\nfrozen 0", u8::from(self.populated(cgroup))),
+            File::Cpus => cpuset.cpus.to_string(),
+            File::CpusEffective => cpuset.effective.to_string(),
+            File::CpusExclusive => cpuset.exclusive.to_string(),
+            File::CpusExclusiveEffective => cpuset.granted.to_string(),
+            File::CpusIsolated => self.isolated().to_string(),
+            File::Partition => cpuset.partition.text(),
+            File::Mems => cpuset.mems.to_string(),
+            File::PidsMax => limit(group.limits.pids_max),
+            File::MemoryMax => limit(group.limits.memory_max),
+            File::MemoryHigh => limit(group.limits.memory_high),
+            File::MemorySwapMax => limit(group.limits.memory_swap_max),
+            File::HugetlbMax(size) => limit(group.limits.hugetlb.get(&size).copied().flatten()),
+            File::MemoryOomGroup => u8::from(group.limits.oom_group).to_string(),
+            File::CpuWeight => group.limits.cpu_weight.unwrap_or(100).to_string(),
+            File::CpuMax if group.cpu_max.is_empty() => "max 100000".to_owned(),
+            File::CpuMax => group.cpu_max.clone(),
+            File::MemoryCurrent => "0".to_owned(),
+            File::CpuStat => "usage_usec 0".to_owned(),
+        })
+    }
+
+    pub fn write_file(&mut self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), Errno> {
+        self.check_file(cgroup, file)?;
+        let value = value.trim();
+        let id = || value.parse::<i32>().ok().filter(|id| *id > 0).ok_or(Errno::EINVAL);
+        match file {
+            File::Procs => self.move_process(id()?, cgroup),
+            File::Threads => self.move_thread(id()?, cgroup),
+            File::Type if value == "threaded" => self.make_threaded(cgroup),
+            File::Type => Err(Errno::EINVAL),
+            File::SubtreeControl => self.write_control(cgroup, value),
+            File::Cpus => self.write_cpus(cgroup, value),
+            File::CpusExclusive => self.write_exclusive(cgroup, value),
+            File::Partition => self.write_partition(cgroup, value),
+            File::Mems => self.write_mems(cgroup, value),
+            File::MemoryOomGroup => {
+                self.group_mut(cgroup)?.limits.oom_group = value == "1";
+                Ok(())
+            }
+            File::CpuMax => {
+                self.group_mut(cgroup)?.cpu_max = if value.starts_with("max") { "" } else { value }.to_owned();
+                Ok(())
+            }
+            File::PidsMax
+            | File::MemoryMax
+            | File::MemoryHigh
+            | File::MemorySwapMax
+            | File::CpuWeight
+            | File::HugetlbMax(_) => {
+                let max = match value {
+                    "max" => None,
+                    number => Some(number.parse().map_err(|_| Errno::EINVAL)?),
+                };
+                let limits = &mut self.group_mut(cgroup)?.limits;
+                match file {
+                    File::MemoryMax => limits.memory_max = max,
+                    File::MemoryHigh => limits.memory_high = max,
+                    File::MemorySwapMax => limits.memory_swap_max = max,
+                    File::CpuWeight => limits.cpu_weight = max,
+                    File::HugetlbMax(size) => drop(limits.hugetlb.insert(size, max)),
+                    _ => limits.pids_max = max,
+                }
+                Ok(())
+            }
+            // Root gets past the permissions; the file has nothing to write with.
+            File::MemoryCurrent
+            | File::CpuStat
+            | File::Events
+            | File::CpusEffective
+            | File::CpusExclusiveEffective
+            | File::CpusIsolated => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl Cgroups for Model {
+    fn exists(&self, cgroup: &CgroupPath) -> bool {
+        self.lock().groups.contains_key(cgroup)
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        let list = || {
+            let state = self.lock();
+            state.group(cgroup)?;
+            let names = state
+                .children(cgroup)
+                .iter()
+                .map(|child| child.name().to_owned())
+                .collect();
+            Ok(names)
+        };
+        list().map_err(failed(format!("list {cgroup}")))
+    }
+
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
+        let read = || self.lock().read_file(cgroup, file);
+        read().map_err(failed(format!("read {cgroup}/{}", file.name())))
+    }
+
+    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
+        self.change(|state| state.write_file(cgroup, file, value))
+            .map_err(failed(format!("write {value:?} to {cgroup}/{}", file.name())))
+    }
+
+    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.change(|state| state.create(cgroup))
+            .map_err(failed(format!("create {cgroup}")))
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.change(|state| state.remove(cgroup))
+            .map_err(failed(format!("remove {cgroup}")))
+    }
+
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
+        let read = || Ok(self.lock().group(cgroup)?.attributes.clone());
+        read().map_err(failed(format!("read extended attributes of {cgroup}")))
+    }
+
+    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
+        self.change(|state| {
+            let attributes = &mut state.group_mut(cgroup)?.attributes;
+            attributes.insert(name.to_owned(), value.to_owned());
+            Ok(())
+        })
+        .map_err(failed(format!("set user.stelia.{name} of {cgroup} to {value:?}")))
+    }
+
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
+        self.change(|state| {
+            state.group_mut(cgroup)?.attributes.remove(name);
+            Ok(())
+        })
+        .map_err(failed(format!("remove user.stelia.{name} of {cgroup}")))
+    }
+}

@@ -1,0 +1,269 @@
+//! The kernel's rules the program relies on, as a list of operations with their expected outcomes.
+//!
+//! The same list runs on the model (a unit test) and on a real kernel (the test node), so that neither drifts from the
+//! other.
+
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use crate::cpuset::CpuSet;
+
+use Expect::{Fails, Is, Works};
+use Operation::{Create, Read, Remove, Write};
+
+/// What is done. Paths are below the base; `""` is the base. In values and texts `{pid}` stands for the process and
+/// `{0}` to `{3}` for four CPUs in a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Operation {
+    /// Make a cgroup.
+    Create(&'static str),
+    /// Remove a cgroup.
+    Remove(&'static str),
+    /// Write a value to a file.
+    Write(&'static str, File, &'static str),
+    /// Read a file.
+    Read(&'static str, File),
+}
+
+/// What must come of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Expect {
+    /// Success.
+    Works,
+    /// This errno.
+    Fails(i32),
+    /// This text.
+    Is(&'static str),
+}
+
+/// An outcome that is not the expected one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Place in the list, from 0.
+    pub step: usize,
+    /// The operation.
+    pub operation: Operation,
+    /// What the list says.
+    pub expected: Expect,
+    /// What came of it: a text, `works`, or the error.
+    pub found: String,
+}
+
+const EBUSY: i32 = nix::libc::EBUSY;
+const EINVAL: i32 = nix::libc::EINVAL;
+const ENOENT: i32 = nix::libc::ENOENT;
+const ENOSPC: i32 = nix::libc::ENOSPC;
+const EOPNOTSUPP: i32 = nix::libc::EOPNOTSUPP;
+const ERANGE: i32 = nix::libc::ERANGE;
+const ESRCH: i32 = nix::libc::ESRCH;
+
+const BAD_LIST: &str = "isolated invalid (Invalid cpu list in cpuset.cpus.exclusive)";
+
+/// Tree, types, moves, controllers, plain cpusets: the same on every kernel from 6.1 on.
+pub const TREE: &[(Operation, Expect)] = &[
+    (Create(""), Works),
+    (Write("", File::SubtreeControl, "+cpuset +cpu +memory +pids"), Works),
+    (Read("", File::SubtreeControl), Is("cpuset cpu memory pids")),
+    (Read("", File::Type), Is("domain")),
+    (Read("", File::Events), Is("populated 0\nfrozen 0")),
+    (Create("a"), Works),
+    (Create("a"), Works),
+    (Create("a/b"), Works),
+    (Create("none/b"), Fails(ENOENT)),
+    (Read("a", File::Cpus), Is("")),
+    (Read("a/b", File::Cpus), Fails(ENOENT)),
+    (Write("a/b", File::SubtreeControl, "+cpuset"), Fails(ENOENT)),
+    (Write("a", File::SubtreeControl, "+nonsense"), Fails(EINVAL)),
+    (Remove("a"), Fails(EBUSY)),
+    (Remove("none"), Works),
+    // The process comes in.
+    (Write("a", File::Procs, "2147483647"), Fails(ESRCH)),
+    (Write("a", File::Procs, "x"), Fails(EINVAL)),
+    (Write("", File::Procs, "{pid}"), Fails(EBUSY)),
+    (Write("a", File::Threads, "{pid}"), Fails(EOPNOTSUPP)),
+    (Write("a", File::Procs, "{pid}"), Works),
+    (Read("a", File::Procs), Is("{pid}")),
+    (Read("", File::Procs), Is("")),
+    (Read("a", File::Events), Is("populated 1\nfrozen 0")),
+    (Read("", File::Events), Is("populated 1\nfrozen 0")),
+    (Write("a", File::Type, "threaded"), Fails(EOPNOTSUPP)),
+    // Tasks beside controllers: never with memory's, and with cpuset's it is the root of threaded cgroups.
+    (Write("a", File::SubtreeControl, "+memory"), Fails(EBUSY)),
+    (Write("a", File::SubtreeControl, "+cpuset +cpu"), Works),
+    (Read("a", File::Type), Is("domain threaded")),
+    (Read("a/b", File::Type), Is("domain invalid")),
+    (Write("a/b", File::Procs, "{pid}"), Fails(EOPNOTSUPP)),
+    (Write("a/b", File::Type, "domain"), Fails(EINVAL)),
+    (Write("a/b", File::Type, "threaded"), Works),
+    (Write("a/b", File::Type, "threaded"), Works),
+    (Read("a/b", File::Type), Is("threaded")),
+    (Write("a", File::SubtreeControl, "+memory"), Fails(EOPNOTSUPP)),
+    (Read("a/b", File::Procs), Fails(EOPNOTSUPP)),
+    (Write("a/b", File::Threads, "{pid}"), Works),
+    (Read("a/b", File::Threads), Is("{pid}")),
+    (Read("a", File::Threads), Is("")),
+    (Read("a", File::Procs), Is("{pid}")),
+    (Create("a/b/inner"), Works),
+    (Read("a/b/inner", File::Type), Is("domain invalid")),
+    (Remove("a/b/inner"), Works),
+    (Remove("a/b"), Fails(EBUSY)),
+    (Write("", File::SubtreeControl, "-cpuset"), Fails(EBUSY)),
+    // Out of the domain the whole process moves, and back in by cgroup.procs of any cgroup of it.
+    (Create("c"), Works),
+    (Write("c", File::Threads, "{pid}"), Fails(EOPNOTSUPP)),
+    (Write("c", File::Procs, "{pid}"), Works),
+    (Read("a", File::Events), Is("populated 0\nfrozen 0")),
+    (Write("a/b", File::Procs, "{pid}"), Works),
+    (Read("a/b", File::Threads), Is("{pid}")),
+    (Write("c", File::Procs, "{pid}"), Works),
+    // Values.
+    (Write("c", File::Cpus, "{0}"), Works),
+    (Read("c", File::CpusEffective), Is("{0}")),
+    (Write("c", File::Cpus, "{0}-{1}"), Works),
+    (Read("c", File::Cpus), Is("{0}-{1}")),
+    (Write("c", File::CpusEffective, "{0}"), Fails(EINVAL)),
+    (Write("c", File::Cpus, "x"), Fails(EINVAL)),
+    (Write("c", File::Cpus, "999999"), Fails(ERANGE)),
+    (Write("c", File::Cpus, ""), Fails(ENOSPC)),
+    (Write("a", File::Cpus, "{0}"), Works),
+    (Write("a", File::Cpus, ""), Works),
+    (Read("c", File::Mems), Is("")),
+    (Write("c", File::Mems, "0"), Works),
+    (Write("c", File::Mems, ""), Fails(ENOSPC)),
+    (Write("c", File::Mems, "63"), Fails(EINVAL)),
+    (Read("c", File::PidsMax), Is("max")),
+    (Write("c", File::PidsMax, "7"), Works),
+    (Read("c", File::PidsMax), Is("7")),
+    (Write("c", File::PidsMax, "x"), Fails(EINVAL)),
+    (Write("c", File::Partition, "x"), Fails(EINVAL)),
+    (Read("c", File::Partition), Is("member")),
+    (Remove("a/b"), Works),
+    (Remove("a"), Works),
+    (Read("a", File::Type), Fails(ENOENT)),
+];
+
+/// Exclusive CPUs and remote partitions, where the kernel has them; goes on from [`TREE`], the process being in `c`.
+pub const PARTITIONS: &[(Operation, Expect)] = &[
+    (Create("p"), Works),
+    (Write("p", File::SubtreeControl, "+cpuset"), Works),
+    (Create("p/q"), Works),
+    (Write("p/q", File::SubtreeControl, "+cpuset"), Works),
+    (Create("p/q/f"), Works),
+    (Create("p/q/v"), Works),
+    (Write("p/q/f", File::Cpus, "{0}"), Works),
+    (Write("p/q/v", File::Cpus, "{1}"), Works),
+    // A list without those of the cgroups above is taken and grants nothing.
+    (Write("p/q/v", File::CpusExclusive, "{1}"), Works),
+    (Read("p/q/v", File::CpusExclusive), Is("{1}")),
+    (Read("p/q/v", File::CpusExclusiveEffective), Is("")),
+    (Write("p/q/v", File::Partition, "isolated"), Works),
+    (Read("p/q/v", File::Partition), Is(BAD_LIST)),
+    (Write("", File::CpusExclusive, "{1}-{2}"), Works),
+    (Write("p", File::CpusExclusive, "{1}"), Works),
+    (Write("p/q", File::CpusExclusive, "{1}"), Works),
+    (Read("p/q/v", File::CpusExclusiveEffective), Is("{1}")),
+    // An invalid partition stays so until it is written again.
+    (Read("p/q/v", File::Partition), Is(BAD_LIST)),
+    (Read("c", File::CpusEffective), Is("{0}-{1}")),
+    (Write("p/q/v", File::Partition, "isolated"), Works),
+    (Read("p/q/v", File::Partition), Is("isolated")),
+    (Read("p/q/v", File::CpusEffective), Is("{1}")),
+    // Everybody else loses the CPU and keeps the text.
+    (Read("c", File::Cpus), Is("{0}-{1}")),
+    (Read("c", File::CpusEffective), Is("{0}")),
+    (Read("p/q/f", File::CpusEffective), Is("{0}")),
+    // Siblings.
+    (Create("d"), Works),
+    (Write("d", File::CpusExclusive, "{1}"), Fails(EINVAL)),
+    (Write("d", File::CpusExclusive, "{2}"), Works),
+    (Write("p", File::CpusExclusive, "{1}-{2}"), Fails(EINVAL)),
+    (Write("d", File::CpusExclusive, ""), Works),
+    (Write("d", File::Cpus, "{2}"), Works),
+    (Write("p", File::CpusExclusive, "{1}-{2}"), Fails(EINVAL)),
+    (Write("d", File::Cpus, "{2}-{3}"), Works),
+    // Grown from the outside inwards.
+    (Write("p", File::CpusExclusive, "{1}-{2}"), Works),
+    (Write("p/q", File::CpusExclusive, "{1}-{2}"), Works),
+    (Write("p/q/v", File::CpusExclusive, "{1}-{2}"), Works),
+    (Read("p/q/v", File::Partition), Is("isolated")),
+    (Read("d", File::CpusEffective), Is("{3}")),
+    (Write("p/q/v", File::CpusExclusive, "{1}"), Works),
+    (Read("d", File::CpusEffective), Is("{2}-{3}")),
+    (Write("p/q/v", File::CpusExclusive, "x"), Fails(EINVAL)),
+    (Write("p/q/v", File::CpusExclusive, "999999"), Fails(ERANGE)),
+    // Given back.
+    (Write("p/q/v", File::Partition, "member"), Works),
+    (Read("p/q/v", File::Partition), Is("member")),
+    (Read("c", File::CpusEffective), Is("{0}-{1}")),
+    (Write("p/q/v", File::Partition, "isolated"), Works),
+    (Remove("p/q/v"), Works),
+    (Read("c", File::CpusEffective), Is("{0}-{1}")),
+];
+
+/// Run the lists below `base`, which must not exist yet and be directly in the root, whose `subtree_control` has cpuset,
+/// cpu, memory and pids. `pid` is a process of one thread that may be moved, outside `base`. Afterwards it is in `base`'s
+/// child `c`; ending it and removing what is left is the caller's. [`PARTITIONS`] is run where
+/// `cpuset.cpus.exclusive` exists.
+pub fn run(cgroups: &dyn Cgroups, base: &CgroupPath, pid: i32) -> Vec<Mismatch> {
+    let cpus = cgroups.read(&CgroupPath::root(), File::CpusEffective);
+    let cpus = cpus
+        .ok()
+        .and_then(|text| text.parse::<CpuSet>().ok())
+        .unwrap_or_default();
+    let in_a_row = |first: &u32| (1..4).all(|more| cpus.contains(first + more));
+    let first = cpus.iter().find(in_a_row).unwrap_or_default();
+    let fill = |text: &str| -> String {
+        let text = text.replace("{pid}", &pid.to_string());
+        (0..4).fold(text, |text, more| {
+            text.replace(&format!("{{{more}}}"), &(first + more).to_string())
+        })
+    };
+    let mut mismatches = Vec::new();
+    let mut list = |offset: usize, list: &[(Operation, Expect)]| {
+        for (index, (operation, expected)) in list.iter().enumerate() {
+            let outcome = perform(cgroups, base, *operation, &fill);
+            let good = match (&outcome, expected) {
+                (Ok(None), Works) => true,
+                (Ok(Some(text)), Is(wanted)) => *text == fill(wanted),
+                (Err(error), Fails(errno)) => error.cause.raw_os_error() == Some(*errno),
+                _ => false,
+            };
+            if !good {
+                mismatches.push(Mismatch {
+                    step: offset + index,
+                    operation: *operation,
+                    expected: *expected,
+                    found: match outcome {
+                        Ok(None) => "works".into(),
+                        Ok(Some(text)) => text,
+                        Err(error) => error.to_string(),
+                    },
+                });
+            }
+        }
+    };
+    list(0, TREE);
+    if cgroups.read(base, File::CpusExclusive).is_ok() {
+        list(TREE.len(), PARTITIONS);
+    }
+    mismatches
+}
+
+fn perform(
+    cgroups: &dyn Cgroups,
+    base: &CgroupPath,
+    operation: Operation,
+    fill: &dyn Fn(&str) -> String,
+) -> Result<Option<String>, CgroupError> {
+    let at = |path: &str| {
+        if path.is_empty() {
+            base.clone()
+        } else {
+            base.child(path)
+        }
+    };
+    match operation {
+        Create(path) => cgroups.create(&at(path)).map(|()| None),
+        Remove(path) => cgroups.remove(&at(path)).map(|()| None),
+        Write(path, file, value) => cgroups.write(&at(path), file, &fill(value)).map(|()| None),
+        Read(path, file) => cgroups.read(&at(path), file).map(Some),
+    }
+}

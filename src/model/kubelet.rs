@@ -1,0 +1,101 @@
+//! kubelet's static CPU manager, as far as its checkpoint file shows it.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::cpuset::CpuSet;
+use crate::kubelet::PodUid;
+use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
+use crate::kubelet::checksum::{cpu_v2_text, fnv1a};
+
+/// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
+/// in two writes.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    root: PathBuf,
+    default: CpuSet,
+    entries: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+impl Checkpoint {
+    /// kubelet's first file: every CPU is shared.
+    ///
+    /// # Errors
+    /// The directory cannot be written to.
+    pub fn create(root: &Path, cpus: &CpuSet) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        let checkpoint = Self {
+            root: root.to_owned(),
+            default: cpus.clone(),
+            entries: BTreeMap::new(),
+        };
+        checkpoint.write()?;
+        Ok(checkpoint)
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.root.join(CPU_MANAGER_STATE)
+    }
+
+    /// The shared CPUs.
+    pub fn default_cpus(&self) -> &CpuSet {
+        &self.default
+    }
+
+    /// Give a container CPUs: the default set shrinks, then the entry appears.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn admit(&mut self, pod: &PodUid, container: &str, cpus: &CpuSet) -> io::Result<()> {
+        self.default = self.default.difference(cpus);
+        self.write()?;
+        let containers = self.entries.entry(pod.to_string()).or_default();
+        containers.insert(container.to_owned(), cpus.to_string());
+        self.write()
+    }
+
+    /// Take a pod's CPUs back: its entries go, then the default set grows.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
+        let containers = self.entries.remove(pod.as_str()).unwrap_or_default();
+        self.write()?;
+        for cpus in containers.values() {
+            let cpus: CpuSet = cpus
+                .parse()
+                .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+            self.default = self.default.union(&cpus);
+        }
+        self.write()
+    }
+
+    /// Write what stands here, with its checksum.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self) -> io::Result<()> {
+        let default = self.default.to_string();
+        let checksum = fnv1a(&cpu_v2_text("static", &default, &self.entries));
+        let file = serde_json::json!({
+            "policyName": "static",
+            "defaultCpuSet": default,
+            "entries": self.entries,
+            "checksum": checksum,
+        });
+        self.write_bytes(file.to_string().as_bytes())
+    }
+
+    /// Write anything in the file's place.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let temporary = self.root.join(format!(".{CPU_MANAGER_STATE}"));
+        fs::write(&temporary, bytes)?;
+        fs::rename(temporary, self.path())
+    }
+}

@@ -1,0 +1,157 @@
+//! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
+//!
+//! [`Model`] stands behind the seams [`Cgroups`](crate::cgroup::Cgroups), [`Procs`](crate::proc::Procs),
+//! [`Systemd`](crate::systemd::Systemd) and [`Holders`](crate::engine::holder::Holders), so that the real engine runs on
+//! it. Rules and errno values are those of Linux 6.12 (`kernel/cgroup/cgroup.c`, `kernel/cgroup/cpuset.c`);
+//! [`conformance`] is a list of them that can be run on the model and on a real kernel alike.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `tree` | cgroups: types, moves, controllers, who may be where |
+//! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
+//! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
+//! | `procs` | threads, PID namespaces, affinity, pidfds |
+//! | `systemd` | units and their limits, emptied scopes, holders |
+//! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
+
+mod cgroups;
+pub mod conformance;
+mod cpusets;
+pub mod kubelet;
+mod node;
+mod partitions;
+mod procs;
+mod systemd;
+mod tree;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+use crate::topology::Topology;
+
+pub use node::{Pod, Qemu, topology};
+
+use procs::Task;
+use systemd::Unit;
+use tree::Group;
+
+/// What the kernel and systemd can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Linux 6.12: remote partitions, and a thread's own affinity outlives cpuset writes.
+    V6_12,
+    /// Linux 6.1: no `cpuset.cpus.exclusive`, and a cpuset write drops the affinity of the threads in it.
+    V6_1,
+}
+
+/// When systemd removes a scope that became empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settling {
+    /// With the call that emptied it.
+    AtOnce,
+    /// When [`Model::settle`] is called.
+    OnCall,
+}
+
+/// The node. Clones share it.
+#[derive(Clone)]
+pub struct Model {
+    state: Arc<Mutex<State>>,
+    /// Which daemon looks through the seams; `None` for the node's owner.
+    daemon: Option<u32>,
+}
+
+struct State {
+    kernel: Kernel,
+    settling: Settling,
+    topology: Topology,
+    /// Every CPU of the machine, offline ones included.
+    cpus: CpuSet,
+    online: CpuSet,
+    /// NUMA nodes.
+    memory_nodes: CpuSet,
+    groups: BTreeMap<CgroupPath, Group>,
+    /// Threads by id.
+    tasks: BTreeMap<i32, Task>,
+    /// For each PID namespace its first process and the number its next task gets.
+    namespaces: Vec<(i32, i32)>,
+    next_id: i32,
+    clock: u64,
+    /// What pidfds stand for, by device and inode: duplicates and descriptors passed on are the same one.
+    pidfds: BTreeMap<(u64, u64), crate::proc::TaskId>,
+    units: BTreeMap<String, Unit>,
+    /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
+    directory: PathBuf,
+    /// The daemon that lives.
+    daemon: u32,
+    /// Changes it may still make before it is cut off.
+    budget: Option<u32>,
+    cut: bool,
+    changes: u32,
+}
+
+impl Model {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that panicked elsewhere says so itself; the values are whole after every call.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A change through a seam.
+    fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> Result<T, Errno> {
+        let mut state = self.lock();
+        if let Some(daemon) = self.daemon {
+            if daemon != state.daemon || state.budget == Some(0) {
+                state.cut |= daemon == state.daemon;
+                return Err(Errno::EIO);
+            }
+            state.budget = state.budget.map(|left| left - 1);
+            state.changes += 1;
+        }
+        let done = change(&mut state);
+        state.after();
+        done
+    }
+
+    /// Something that happens on the node without the daemon; never counted, never cut off.
+    fn outside<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> io::Result<T> {
+        let mut state = self.lock();
+        let done = change(&mut state);
+        state.after();
+        Ok(done?)
+    }
+
+    /// How many changes daemons asked for since the node was made.
+    pub fn changes(&self) -> u32 {
+        self.lock().changes
+    }
+
+    /// Let the daemon make this many more changes; every later one fails with EIO, as if it had been killed there. A
+    /// daemon that was cut off stays so: the next one gets [`Self::system`] anew.
+    pub fn cut_after(&self, changes: u32) {
+        self.lock().budget = Some(changes);
+    }
+
+    /// Whether the daemon asked for more changes than it may make.
+    pub fn is_cut(&self) -> bool {
+        self.lock().cut
+    }
+}
+
+impl State {
+    /// What follows from a change by itself.
+    fn after(&mut self) {
+        if self.settling == Settling::AtOnce {
+            self.remove_empty_scopes();
+        }
+        self.mirror_events();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,279 @@
+//! A whole node, and pods on it as containerd and kubelet make them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use nix::errno::Errno;
+
+use super::procs::{Birth, Task};
+use super::tree::Group;
+use super::{Kernel, Model, Settling, State};
+use crate::cgroup::Limits;
+use crate::cgroup::{CgroupPath, File};
+use crate::cpuset::CpuSet;
+use crate::engine::{Failpoint, System};
+use crate::kubelet::PodUid;
+use crate::topology::{Cpu, Topology};
+
+/// A container of a pod, with the processes a runner starts with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Pod {
+    /// The pod.
+    pub uid: PodUid,
+    /// The container's own cgroup.
+    pub origin: CgroupPath,
+    /// The container's first process: the runner.
+    pub init: i32,
+    /// The placeholder it started.
+    pub anchor: i32,
+    /// Another process of the container.
+    pub other: i32,
+}
+
+/// A QEMU process with its threads' numbers on the host.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qemu {
+    /// The process, and its first thread.
+    pub pid: i32,
+    /// The vCPU threads in order of their indexes.
+    pub vcpus: Vec<i32>,
+    /// An I/O thread.
+    pub io: i32,
+}
+
+/// A machine of `sockets` with one NUMA node each, whose hardware threads have neighbouring numbers.
+pub fn topology(sockets: u32, cores: u32, threads: u32) -> Topology {
+    let cpu = |number: u32| {
+        let package = number / (cores * threads);
+        let core = number / threads % cores;
+        let node = package;
+        (number, Cpu { package, core, node })
+    };
+    Topology {
+        cpus: (0..sockets * cores * threads).map(cpu).collect(),
+    }
+}
+
+impl Model {
+    /// A node that has just booted: systemd, containerd, kubelet and the daemon run, and no pod. `directory` takes the
+    /// files that are read past the seams: `sys`, `run`, `cgroup`, to which a caller adds `kubelet`.
+    ///
+    /// # Errors
+    /// The directory cannot be written to.
+    pub fn node(topology: &Topology, directory: &Path, kernel: Kernel) -> io::Result<Self> {
+        let cpus = topology.online();
+        let first = Task {
+            process: 1,
+            start: 1,
+            name: "systemd".into(),
+            numbers: vec![1],
+            namespaces: Vec::new(),
+            cgroup: CgroupPath::root(),
+            mask: cpus.clone(),
+        };
+        let mut state = State {
+            kernel,
+            settling: Settling::AtOnce,
+            topology: topology.clone(),
+            online: cpus.clone(),
+            memory_nodes: topology.cpus.values().map(|cpu| cpu.node).collect(),
+            cpus,
+            groups: BTreeMap::from([(CgroupPath::root(), Group::default())]),
+            tasks: BTreeMap::from([(1, first)]),
+            namespaces: Vec::new(),
+            next_id: 100,
+            clock: 100,
+            pidfds: BTreeMap::new(),
+            units: BTreeMap::new(),
+            directory: directory.to_owned(),
+            daemon: 0,
+            budget: None,
+            cut: false,
+            changes: 0,
+        };
+        state.recompute(None);
+        state.boot()?;
+        for name in ["run", "cgroup/stelia.slice"] {
+            fs::create_dir_all(directory.join(name))?;
+        }
+        state.write_sys()?;
+        Ok(Self {
+            state: Arc::new(Mutex::new(state)),
+            daemon: None,
+        })
+    }
+
+    /// The seams with this node behind them, for a daemon that starts now. One that had them before changes nothing more.
+    pub fn system(&self) -> System {
+        let mut state = self.lock();
+        state.daemon += 1;
+        (state.budget, state.cut) = (None, false);
+        let directory = state.directory.clone();
+        let seam = Self {
+            daemon: Some(state.daemon),
+            ..self.clone()
+        };
+        System {
+            failpoint: Failpoint::default(),
+            cgroups: Arc::new(seam.clone()),
+            procs: Arc::new(seam.clone()),
+            systemd: Arc::new(seam.clone()),
+            holders: Arc::new(seam),
+            cgroup_root: directory.join("cgroup"),
+            sys: directory.join("sys"),
+            run: directory.join("run"),
+        }
+    }
+
+    /// When empty scopes are removed; at first [`Settling::AtOnce`].
+    pub fn set_settling(&self, settling: Settling) {
+        self.lock().settling = settling;
+    }
+
+    /// Take CPUs offline, or bring them back, so that exactly these are online.
+    ///
+    /// # Errors
+    /// The topology's files cannot be written.
+    pub fn hotplug(&self, online: &CpuSet) -> io::Result<()> {
+        let mut state = self.lock();
+        state.hotplug(online.clone());
+        state.write_sys()
+    }
+
+    /// Write a cgroup file as another program on the node does.
+    ///
+    /// # Errors
+    /// The kernel's errno.
+    pub fn meddle(&self, cgroup: &CgroupPath, file: File, value: &str) -> io::Result<()> {
+        self.outside(|state| state.write_file(cgroup, file, value))
+    }
+
+    /// A container as the runtime makes it below kubepods.slice: `cpus` in its cpuset, a PID namespace of its own, the
+    /// runner, its anchor, and one more process. kubelet's checkpoint is the caller's to write.
+    ///
+    /// # Errors
+    /// The pod has a container already (EEXIST).
+    pub fn add_pod(&self, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
+        self.outside(|state| {
+            let slice = pod_slice(uid);
+            if state.groups.contains_key(&slice) && state.populated(&slice) {
+                return Err(Errno::EEXIST);
+            }
+            let kubepods = CgroupPath::root().child("kubepods.slice");
+            let slice = state.start_unit(&kubepods, slice.name(), &Limits::default())?;
+            state.clock += 1;
+            let unit = format!("cri-containerd-{:064x}.scope", state.clock);
+            let origin = state.start_unit(&slice, &unit, limits)?;
+            state.write_cpus(&origin, &cpus.to_string())?;
+            let shim = state.find("containerd-shim")?;
+            let init = state.fork(shim, "stelia-runner", Birth::Namespace)?;
+            state.move_process(init, &origin)?;
+            let anchor = state.fork(init, "stelia-runner", Birth::Process)?;
+            let other = state.fork(init, "virtiofsd", Birth::Process)?;
+            let uid = uid.clone();
+            Ok(Pod {
+                uid,
+                origin,
+                init,
+                anchor,
+                other,
+            })
+        })
+    }
+
+    /// QEMU, started by `creator` (a runner) where that runs, with `vcpus` vCPU threads and an I/O thread.
+    ///
+    /// # Errors
+    /// ESRCH, EAGAIN.
+    pub fn add_qemu(&self, creator: i32, vcpus: u32) -> io::Result<Qemu> {
+        self.outside(|state| {
+            let pid = state.fork(creator, "qemu-system-x86", Birth::Process)?;
+            let io = state.fork(pid, "IO iothread0", Birth::Thread)?;
+            let vcpu = |index| state.fork(pid, &format!("CPU {index}/KVM"), Birth::Thread);
+            let vcpus = (0..vcpus).map(vcpu).collect::<Result<_, _>>()?;
+            Ok(Qemu { pid, vcpus, io })
+        })
+    }
+
+    /// End a container as the runtime does: kill its first process. kubelet removes the pod's own cgroup then.
+    ///
+    /// # Errors
+    /// ESRCH when it ended already.
+    pub fn kill_pod(&self, pod: &Pod) -> io::Result<()> {
+        self.outside(|state| {
+            state.end(pod.init)?;
+            state.remove_empty_scopes();
+            let slice = pod_slice(&pod.uid);
+            state.units.remove(slice.name());
+            state.remove_tree(&slice);
+            Ok(())
+        })
+    }
+}
+
+fn pod_slice(uid: &PodUid) -> CgroupPath {
+    let name = format!("kubepods-pod{}.slice", uid.as_str().replace('-', "_"));
+    CgroupPath::root().child("kubepods.slice").child(&name)
+}
+
+impl State {
+    fn boot(&mut self) -> Result<(), Errno> {
+        let root = CgroupPath::root();
+        self.write_control(&root, "+cpuset +cpu +io +memory +hugetlb +pids")?;
+        let none = Limits::default();
+        let init = self.start_unit(&root, "init.scope", &none)?;
+        self.move_process(1, &init)?;
+        for slice in ["system.slice", "user.slice", "kubepods.slice", "stelia.slice"] {
+            self.start_unit(&root, slice, &none)?;
+        }
+        for (unit, name) in [
+            ("containerd.service", "containerd-shim"),
+            ("kubelet.service", "kubelet"),
+            ("steliad.service", "steliad"),
+        ] {
+            let cgroup = self.start_unit(&root.child("system.slice"), unit, &none)?;
+            let pid = self.fork(1, name, Birth::Process)?;
+            self.move_process(pid, &cgroup)?;
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<i32, Errno> {
+        let found = self.tasks.iter().find(|(_, task)| task.name == name);
+        found.map(|(id, _)| *id).ok_or(Errno::ESRCH)
+    }
+
+    /// The daemon's own process.
+    pub fn daemon_process(&self) -> Result<i32, Errno> {
+        self.find("steliad")
+    }
+
+    fn write_sys(&self) -> io::Result<()> {
+        let sys = self.directory.join("sys/devices/system");
+        let write = |path: String, text: String| {
+            let path = sys.join(path);
+            fs::create_dir_all(path.parent().unwrap_or(&sys))?;
+            fs::write(path, format!("{text}\n"))
+        };
+        write("cpu/online".into(), self.online.to_string())?;
+        write("cpu/possible".into(), self.cpus.to_string())?;
+        for node in self.memory_nodes.iter() {
+            let here = |cpu: &u32| self.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node);
+            let cpus: CpuSet = self.online.iter().filter(here).collect();
+            write(format!("node/node{node}/cpulist"), cpus.to_string())?;
+        }
+        for (number, cpu) in &self.topology.cpus {
+            let same = |other: &Cpu| (other.package, other.core) == (cpu.package, cpu.core);
+            let cpus = self.topology.cpus.iter().filter(|(_, other)| same(other));
+            let siblings: CpuSet = cpus.map(|(number, _)| *number).collect();
+            let file = |name: &str| format!("cpu/cpu{number}/topology/{name}");
+            write(file("physical_package_id"), cpu.package.to_string())?;
+            write(file("core_id"), cpu.core.to_string())?;
+            write(file("thread_siblings_list"), siblings.to_string())?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,228 @@
+//! systemd: units, their limits, transient scopes, and what becomes of an empty one. Holders too.
+
+use std::fs;
+use std::io;
+
+use nix::errno::Errno;
+use zbus::export::async_trait::async_trait;
+
+use super::procs::Birth;
+use super::{Model, State};
+use crate::cgroup::{CgroupPath, File, Limits};
+use crate::cpuset::CpuSet;
+use crate::engine::holder::{Hold, Holders};
+use crate::systemd::{Devices, Systemd, SystemdError};
+
+/// A unit with a cgroup.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    pub cgroup: CgroupPath,
+    pub limits: Limits,
+}
+
+impl State {
+    /// A unit's cgroup with every controller for what is in it, as systemd makes it for a slice; a scope's stays without.
+    pub fn start_unit(&mut self, parent: &CgroupPath, name: &str, limits: &Limits) -> Result<CgroupPath, Errno> {
+        let cgroup = parent.child(name);
+        self.create(&cgroup)?;
+        if name.ends_with(".slice") {
+            self.write_control(&cgroup, "+cpuset +cpu +io +memory +hugetlb +pids")?;
+        }
+        self.set_limits(&cgroup, limits)?;
+        let unit = Unit {
+            cgroup: cgroup.clone(),
+            limits: limits.clone(),
+        };
+        self.units.insert(name.to_owned(), unit);
+        Ok(cgroup)
+    }
+
+    /// Write the limits that systemd manages, where the cgroup has the files.
+    fn set_limits(&mut self, cgroup: &CgroupPath, limits: &Limits) -> Result<(), Errno> {
+        let text = |limit: Option<u64>| limit.map_or("max".to_owned(), |limit| limit.to_string());
+        let mut files = vec![
+            (File::MemoryMax, text(limits.memory_max)),
+            (File::MemoryHigh, text(limits.memory_high)),
+            (File::MemorySwapMax, text(limits.memory_swap_max)),
+            (File::PidsMax, text(limits.pids_max)),
+        ];
+        files.extend(limits.cpu_weight.map(|weight| (File::CpuWeight, weight.to_string())));
+        for (file, value) in files {
+            match self.write_file(cgroup, file, &value) {
+                Err(Errno::ENOENT) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// systemd's answer to a scope in which nothing runs any more.
+    pub fn remove_empty_scopes(&mut self) {
+        let empty: Vec<(String, CgroupPath)> = self
+            .units
+            .iter()
+            .filter(|(name, unit)| name.ends_with(".scope") && !self.populated(&unit.cgroup))
+            .map(|(name, unit)| (name.clone(), unit.cgroup.clone()))
+            .collect();
+        for (name, cgroup) in empty {
+            self.units.remove(&name);
+            self.remove_tree(&cgroup);
+        }
+    }
+
+    /// Remove a cgroup and what is in it, inner ones first.
+    pub fn remove_tree(&mut self, cgroup: &CgroupPath) {
+        for path in self.subtree(cgroup).iter().rev() {
+            // Whoever moved in meanwhile keeps it.
+            let _ = self.remove(path);
+        }
+    }
+
+    /// `cgroup.events` of the scopes in stelia.slice as files: what the engine watches with inotify.
+    pub fn mirror_events(&self) {
+        let slice = self.directory.join("cgroup/stelia.slice");
+        let scopes = self.children(&CgroupPath::slice());
+        for scope in &scopes {
+            let directory = slice.join(scope.name());
+            let text = format!("populated {}\nfrozen 0\n", u8::from(self.populated(scope)));
+            let file = directory.join(File::Events.name());
+            if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+                // A missing file costs a wake-up only.
+                let _ = fs::create_dir_all(&directory).and_then(|()| fs::write(&file, text));
+            }
+        }
+        for entry in fs::read_dir(&slice).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !scopes.iter().any(|scope| Some(scope.name()) == name.to_str()) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+}
+
+impl Model {
+    /// Let systemd remove every scope that is empty.
+    pub fn settle(&self) {
+        let mut state = self.lock();
+        state.remove_empty_scopes();
+        state.mirror_events();
+    }
+
+    /// The limits a unit was started with.
+    pub fn unit_limits(&self, unit: &str) -> Option<Limits> {
+        self.lock().units.get(unit).map(|unit| unit.limits.clone())
+    }
+}
+
+fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
+    move |cause| SystemdError {
+        operation: operation.to_owned(),
+        cause: cause.to_string(),
+    }
+}
+
+#[async_trait]
+impl Systemd for Model {
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        let known = self.lock().units.contains_key(unit);
+        Ok(known.then(|| Devices {
+            policy: "strict".into(),
+            allow: Vec::new(),
+        }))
+    }
+
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        let operation = format!("stop {unit}");
+        self.change(|state| {
+            state.units.remove(unit);
+            Ok(())
+        })
+        .map_err(failed(&operation))
+    }
+
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        let operation = format!("set limits of {unit}");
+        self.change(|state| {
+            let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
+            known.limits = limits.clone();
+            let cgroup = known.cgroup.clone();
+            state.set_limits(&cgroup, limits)
+        })
+        .map_err(failed(&operation))
+    }
+
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        let operation = format!("set CPUWeight of {unit}");
+        self.change(|state| {
+            let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+            state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
+        })
+        .map_err(failed(&operation))
+    }
+
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        let operation = format!("set AllowedCPUs of {unit}");
+        self.change(|state| {
+            let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+            if cpus.is_empty() {
+                // Not every systemd widens a live cpuset again.
+                return Ok(());
+            }
+            state.write_file(&cgroup, File::Cpus, &cpus.to_string())
+        })
+        .map_err(failed(&operation))
+    }
+
+    async fn start_scope(
+        &self,
+        unit: &str,
+        _: &str,
+        pid: u32,
+        limits: &Limits,
+        _: &Devices,
+    ) -> Result<(), SystemdError> {
+        let operation = format!("start {unit}");
+        let started = self.change(|state| {
+            if state.units.contains_key(unit) {
+                return Ok(Err(format!("Unit {unit} was already loaded or has a fragment file.")));
+            }
+            let pid = i32::try_from(pid).map_err(|_| Errno::EINVAL)?;
+            if !state.tasks.contains_key(&pid) {
+                return Ok(Err("Process to be placed in the scope is gone.".to_owned()));
+            }
+            let cgroup = state.start_unit(&CgroupPath::slice(), unit, limits)?;
+            state.move_process(pid, &cgroup)?;
+            Ok(Ok(()))
+        });
+        started.map_err(failed(&operation))?.map_err(failed(&operation))
+    }
+}
+
+struct Holder {
+    model: Model,
+    pid: i32,
+}
+
+impl Holders for Model {
+    fn start(&self) -> io::Result<Box<dyn Hold>> {
+        let daemon = self.lock().daemon_process()?;
+        let pid = self.change(|state| state.fork(daemon, "steliad", Birth::Process))?;
+        Ok(Box::new(Holder {
+            model: self.clone(),
+            pid,
+        }))
+    }
+}
+
+impl Hold for Holder {
+    fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may have been killed with what it was in.
+        let _ = self.model.end(self.pid);
+    }
+}
