@@ -132,12 +132,18 @@ impl Snapshot {
         self.instances.iter().filter(|instance| instance.populated)
     }
 
-    /// Every instance's exclusive CPUs.
+    /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     pub fn owned(&self) -> CpuSet {
-        self.instances
+        let recorded = self
+            .instances
             .iter()
-            .flat_map(|instance| instance.record.exclusive.iter())
-            .collect()
+            .flat_map(|instance| instance.record.exclusive.iter());
+        let held = self.live().filter_map(Instance::vcpu).flat_map(|vcpu| {
+            let inhabited = !vcpu.threads.is_empty();
+            let cpus = inhabited.then(|| vcpu.cpus.iter()).into_iter().flatten();
+            vcpu.exclusive.iter().chain(cpus)
+        });
+        recorded.chain(held).collect()
     }
 
     /// Whether this kernel can take CPUs from everybody else.

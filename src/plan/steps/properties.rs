@@ -254,6 +254,25 @@ fn check(snapshot: &Snapshot, policies: &Policies) -> Result<(), TestCaseError> 
     Ok(())
 }
 
+/// What holds even between two steps: nobody floats where vCPUs are.
+fn check_between(snapshot: &Snapshot, step: &Planned) -> Result<(), TestCaseError> {
+    let vcpus: CpuSet = snapshot
+        .live()
+        .filter_map(Instance::vcpu)
+        .flat_map(|vcpu| vcpu.exclusive.iter())
+        .collect();
+    for float in snapshot.live().filter_map(Instance::float) {
+        prop_assert!(
+            float.cpus.is_disjoint(&vcpus),
+            "float {} among {} after {:?}",
+            float.cpus,
+            vcpus,
+            step
+        );
+    }
+    Ok(())
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
@@ -275,7 +294,12 @@ proptest! {
             }
             rounds += 1;
             prop_assert!(rounds < 8, "still planning: {:?}", steps);
-            apply(&mut now, &steps);
+            for step in steps {
+                apply(&mut now, std::slice::from_ref(&step));
+                if case.drifts.is_empty() {
+                    check_between(&now, &step)?;
+                }
+            }
         }
         check(&now, &policies)?;
     }
