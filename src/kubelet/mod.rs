@@ -2,7 +2,9 @@
 
 pub mod checkpoint;
 pub mod checksum;
+pub mod memory;
 pub mod pod;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
+pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid};
