@@ -1,5 +1,7 @@
 //! The command line of `steliactl`.
 
+use std::path::PathBuf;
+
 use clap::{Parser, Subcommand};
 
 const AFTER_HELP: &str = "\
@@ -7,7 +9,7 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 
 Exit codes:
   0  done
-  1  the daemon refused or failed, or could not be reached
+  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance";
 
@@ -47,6 +49,11 @@ pub enum Command {
     Deregister {
         /// The pod's UID, or the beginning of it
         uid: String,
+    },
+    /// Print what is understood of kubelet's checkpoint files, or why one is refused; needs no daemon
+    KubeletState {
+        /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
+        path: Option<PathBuf>,
     },
     /// Make the daemon read its configuration again
     Reload,

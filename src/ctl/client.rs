@@ -25,6 +25,14 @@ pub enum Failure {
     /// The command line does not say one thing only.
     #[error("{0}")]
     Usage(String),
+    /// Part of it was done, and that is printed.
+    #[error("{reason}")]
+    Partial {
+        /// For standard output.
+        printed: String,
+        /// Why the rest was not.
+        reason: String,
+    },
     /// Anything else: the daemon's own text where there is one.
     #[error("{0}")]
     Other(String),
@@ -34,7 +42,7 @@ impl Failure {
     /// The exit code, as `--help` documents it.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Failure::Other(_) => 1,
+            Failure::Partial { .. } | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
             Failure::NoSuchInstance(_) => 3,
         }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`view`] | text and JSON |
 //!
@@ -11,6 +12,7 @@
 
 pub mod cli;
 pub mod client;
+pub mod kubelet_state;
 pub mod threads;
 pub mod view;
 
@@ -30,6 +32,9 @@ use threads::Roots;
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
     let cli = Cli::parse();
+    if let Command::KubeletState { path } = &cli.command {
+        return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend));
+    }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => finish(runtime.block_on(async {
             let connection = client::connect(cli.address.as_deref()).await?;
@@ -83,6 +88,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 String::new()
             }
         }
+        Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
         Command::Reload => {
             client.reload().await?;
             if cli.json { "{}\n".to_owned() } else { String::new() }
@@ -92,16 +98,20 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
 
 /// Prints the outcome and turns it into the exit code.
 fn finish(outcome: Result<String, Failure>) -> ExitCode {
-    let failure = match outcome {
-        Ok(text) => match io::stdout()
-            .write_all(text.as_bytes())
-            .and_then(|()| io::stdout().flush())
-        {
-            // `steliactl list | head`: the reader had enough.
-            Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Failure::Other(format!("write: {error}")),
-            _ => return ExitCode::SUCCESS,
-        },
-        Err(failure) => failure,
+    let (text, failure) = match outcome {
+        Ok(text) => (text, None),
+        Err(Failure::Partial { printed, reason }) => (printed, Some(Failure::Other(reason))),
+        Err(failure) => (String::new(), Some(failure)),
+    };
+    let mut out = io::stdout();
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let failure = failure.or_else(|| match written {
+        // `steliactl list | head`: the reader had enough.
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Some(Failure::Other(format!("write: {error}"))),
+        _ => None,
+    });
+    let Some(failure) = failure else {
+        return ExitCode::SUCCESS;
     };
     // Nowhere to complain when standard error is gone too.
     let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(&failure.to_string()));

@@ -196,7 +196,7 @@ fn ordered<'a>(dict: &'a OwnedDict, order: &[&str]) -> Vec<(&'a str, &'a Variant
 }
 
 /// Every cell holds something, so that a column stays a column for awk.
-fn or_dash(text: &str) -> String {
+pub(super) fn or_dash(text: &str) -> String {
     if text.is_empty() {
         "-".to_owned()
     } else {
@@ -205,7 +205,7 @@ fn or_dash(text: &str) -> String {
 }
 
 /// Columns two blanks apart, nothing else: it pipes. No rows make no table, only its header.
-fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
+pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     if legend {

@@ -1,16 +1,17 @@
 //! Who a process is, by its cgroup, and what a container looks like before it is an instance.
 
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 
 use super::System;
 use super::observe::{numbers, optional, populated};
 use super::runtime;
-use crate::cgroup::{CgroupError, CgroupPath, File};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::Record;
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
-use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
+use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, LiveContainer, Refusal};
 use crate::proc::{ProcError, TaskId};
 
 /// Who a process is, by where the kernel says it runs.
@@ -103,7 +104,7 @@ pub(super) fn find_origin(
     let Some(pod) = &claim.pod else {
         return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = containers(system, pod)?;
+    let mut found = containers(&*system.cgroups, pod).map_err(failed)?;
     if found.is_empty() {
         return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -126,7 +127,7 @@ pub(super) fn find_origin(
     }
 }
 
-fn containers(system: &System, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, Refusal> {
+fn containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
     let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
@@ -134,10 +135,10 @@ fn containers(system: &System, pod: &PodUid) -> Result<Vec<(CgroupPath, Containe
     for _ in 0..3 {
         let mut next = Vec::new();
         for parent in levels {
-            if !system.cgroups.exists(&parent) {
+            if !cgroups.exists(&parent) {
                 continue;
             }
-            for name in system.cgroups.children(&parent).map_err(failed)? {
+            for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
                     Some(container) if container.pod == *pod => found.push((child, container)),
@@ -148,6 +149,29 @@ fn containers(system: &System, pod: &PodUid) -> Result<Vec<(CgroupPath, Containe
         levels = next;
     }
     Ok(found)
+}
+
+/// The containers of a pod that have processes, but for the one in `origin`. `run` is `/run`.
+fn live_containers(
+    cgroups: &dyn Cgroups,
+    run: &Path,
+    pod: &PodUid,
+    origin: &CgroupPath,
+) -> Result<Vec<LiveContainer>, CgroupError> {
+    let mut live = Vec::new();
+    for (path, container) in containers(cgroups, pod)? {
+        if path == *origin || !populated(cgroups, &path)? {
+            continue;
+        }
+        // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
+        let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
+        live.push(LiveContainer {
+            name: runtime::annotated_name(run, &container.container_id),
+            id: container.container_id,
+            cpus: cpus.unwrap_or_default(),
+        });
+    }
+    Ok(live)
 }
 
 /// Look at the container.
@@ -190,6 +214,7 @@ pub(super) fn candidate(
         .map_err(failed)?
         .unwrap_or_default();
     let annotated_name = runtime::annotated_name(&system.run, &container.container_id);
+    let live_containers = live_containers(cgroups, &system.run, &container.pod, &origin).map_err(failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     Ok(Candidate {
         origin,
@@ -199,6 +224,7 @@ pub(super) fn candidate(
         processes,
         populated_children,
         annotated_name,
+        live_containers,
         anchor,
         caller,
     })
@@ -224,5 +250,39 @@ mod tests {
             of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")),
             Peer::Other(_)
         ));
+    }
+    #[test]
+    fn the_other_containers_that_run_are_found_with_their_names() {
+        let root = tempfile::TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let pod = "cgroup/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
+        for (id, populated, cpus) in [("a1", 1, "2-3"), ("b2", 1, "2"), ("c3", 0, "3"), ("d4", 1, "")] {
+            let scope = format!("{pod}/cri-containerd-{id}.scope");
+            write(
+                &format!("{scope}/cgroup.events"),
+                &format!("populated {populated}\nfrozen 0\n"),
+            );
+            write(&format!("{scope}/cpuset.cpus"), &format!("{cpus}\n"));
+        }
+        write(
+            "run/containerd/io.containerd.runtime.v2.task/k8s.io/b2/config.json",
+            r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"}}"#,
+        );
+        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
+        let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let origin = pod.strip_prefix("cgroup").unwrap().to_owned() + "/cri-containerd-a1.scope";
+        let origin = CgroupPath::parse(&origin).unwrap();
+        let live = live_containers(&cgroups, &root.path().join("run"), &uid, &origin).unwrap();
+        let container = |id: &str, name: Option<&str>, cpus: &str| LiveContainer {
+            id: id.into(),
+            name: name.map(str::to_owned),
+            cpus: cpus.parse().unwrap(),
+        };
+        // c3 has ended; d4 is the sandbox.
+        assert_eq!(live, [container("b2", Some("sidecar"), "2"), container("d4", None, "")]);
     }
 }

@@ -106,9 +106,9 @@ impl Engine {
             return Err(Kind::NoSuchPod.because(container::NOT_THE_CALLERS));
         }
         if let Some(claimed) = &claim.cpuset
-            && *claimed != known.record.exclusive
+            && *claimed != known.record.entry
         {
-            let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.exclusive);
+            let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.entry);
             return Err(Kind::CpusetMismatch.because(text));
         }
         match known.record.phase {

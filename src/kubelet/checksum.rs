@@ -1,10 +1,11 @@
-//! kubelet's checkpoint checksum: FNV-1a (32 bit) over the text Go's `%#v`-like printer gives the structure.
+//! kubelet's checkpoint checksum: FNV-1a (32 bit) over the text kubelet's printer makes of the structure.
 //!
-//! Source: kubelet's `checkpointmanager/checksum` and `util/hash` (DeepHashObject). Keys are sorted bytewise, single
-//! spaces separate, strings stand exactly as in the file, a missing map prints `map[]`.
+//! Source: kubelet's `checkpointmanager/checksum` and `k8s.io/utils/dump` (ForHash). Keys are sorted (text bytewise,
+//! integers by value), single spaces separate, strings stand exactly as in the file, a missing map prints `map[]`.
 
-use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::{Display, Write};
+
+use super::checkpoint::CheckpointError;
 
 /// FNV-1a, 32 bit, over the bytes of `text`.
 pub fn fnv1a(text: &str) -> u32 {
@@ -13,22 +14,63 @@ pub fn fnv1a(text: &str) -> u32 {
     })
 }
 
-/// The text hashed for schema V2 (`entries` = pod UID → container name → CPU list).
-pub fn cpu_v2_text(policy: &str, default: &str, entries: &BTreeMap<String, BTreeMap<String, String>>) -> String {
-    let mut text = format!(
-        "(*state.CPUManagerCheckpoint){{PolicyName:(string){policy} DefaultCPUSet:(string){default} \
-         Entries:(map[string]map[string]string)map["
-    );
-    for (index, (pod, containers)) in entries.iter().enumerate() {
-        let separator = if index == 0 { "" } else { " " };
-        // Writing to a String cannot fail.
-        let _ = write!(text, "{separator}{pod}:map[");
-        for (index, (container, cpus)) in containers.iter().enumerate() {
-            let separator = if index == 0 { "" } else { " " };
-            let _ = write!(text, "{separator}{container}:{cpus}");
-        }
-        text.push(']');
+/// The checksum of a checkpoint's `data` string (cpu V4, memory V3), which is hashed as it stands in the file.
+pub fn of_data(data: &str) -> u32 {
+    fnv1a(&format!("(string){data}"))
+}
+
+/// Hold the checksum in the file against the one its content gives.
+///
+/// # Errors
+/// [`CheckpointError::Checksum`].
+pub(super) fn verify(found: u32, computed: u32) -> Result<(), CheckpointError> {
+    if found == computed {
+        Ok(())
+    } else {
+        Err(CheckpointError::Checksum { found, computed })
     }
-    text.push_str("] Checksum:(checksum.Checksum)0}");
+}
+
+/// A map in the printer's form: `map[KEY:VALUE KEY:VALUE]`. The caller's order is kept.
+pub(super) fn map<K: Display, V: Display>(items: impl Iterator<Item = (K, V)>) -> String {
+    format!("map[{}]", joined(items.map(|(key, value)| format!("{key}:{value}"))))
+}
+
+/// A list in the printer's form: `[ITEM ITEM]`.
+pub(super) fn list<V: Display>(items: impl Iterator<Item = V>) -> String {
+    format!("[{}]", joined(items))
+}
+
+fn joined<V: Display>(items: impl Iterator<Item = V>) -> String {
+    let mut text = String::new();
+    for item in items {
+        let separator = if text.is_empty() { "" } else { " " };
+        // Writing to a String cannot fail.
+        let _ = write!(text, "{separator}{item}");
+    }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_hash_is_fnv_1a_of_32_bits() {
+        // The reference values of the hash's authors.
+        assert_eq!(fnv1a(""), 0x811c_9dc5);
+        assert_eq!(fnv1a("foobar"), 0xbf9c_f968);
+    }
+
+    #[test]
+    fn a_data_string_is_hashed_with_its_type() {
+        assert_eq!(of_data(r#"{"policyName":"none","defaultCPUSet":"4-6"}"#), 657_950_972);
+    }
+
+    #[test]
+    fn maps_and_lists_have_the_printers_form() {
+        assert_eq!(map([("b", 1), ("a", 2)].into_iter()), "map[b:1 a:2]");
+        assert_eq!(map(std::iter::empty::<(u8, u8)>()), "map[]");
+        assert_eq!(list([1, 22].into_iter()), "[1 22]");
+    }
 }

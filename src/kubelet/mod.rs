@@ -1,8 +1,12 @@
-//! What kubelet says: its checkpoint files, their checksum, and the names it gives pods' cgroups.
+//! What kubelet says: its checkpoint files, their checksum, its configuration, and the names it gives pods' cgroups.
 
 pub mod checkpoint;
 pub mod checksum;
+pub mod config;
+pub mod memory;
 pub mod pod;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
+pub use config::KubeletConfig;
+pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid};

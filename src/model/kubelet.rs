@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::checksum::{cpu_v2_text, fnv1a};
+use crate::kubelet::checkpoint::v2;
+use crate::kubelet::checksum::fnv1a;
 
 /// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
 /// in two writes.
@@ -79,7 +80,8 @@ impl Checkpoint {
     /// The file cannot be written.
     pub fn write(&self) -> io::Result<()> {
         let default = self.default.to_string();
-        let checksum = fnv1a(&cpu_v2_text("static", &default, &self.entries));
+        let text = v2::hashed("static", &default, &self.entries) + v2::HASHED_END;
+        let checksum = fnv1a(&text);
         let file = serde_json::json!({
             "policyName": "static",
             "defaultCpuSet": default,

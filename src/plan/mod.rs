@@ -12,6 +12,8 @@ pub mod placement;
 mod policies;
 pub mod pools;
 pub mod record;
+#[cfg(test)]
+mod replay;
 mod snapshot;
 mod steps;
 

@@ -1,6 +1,10 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
+mod entry;
+
 use std::collections::BTreeMap;
+
+use entry::Entry;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
@@ -116,10 +120,23 @@ pub struct Candidate {
     pub populated_children: Vec<String>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
+    /// The other containers of the pod that have processes.
+    pub live_containers: Vec<LiveContainer>,
     /// The anchor handed over and the cgroup it is in.
     pub anchor: Option<(TaskId, CgroupPath)>,
     /// The process that asks, when it is one of the container's.
     pub caller: Option<i32>,
+}
+
+/// Another container of the pod, one that has processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveContainer {
+    /// The runtime's id of it.
+    pub id: String,
+    /// Its name by the runtime's annotations, where one was found.
+    pub name: Option<String>,
+    /// Its `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
 }
 
 /// Decide. The record has phase `registered` and no time yet.
@@ -150,21 +167,25 @@ pub fn admit(
     let kubelet = kubelet
         .as_ref()
         .map_err(|reason| Kind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}")))?;
-    let (container, cpus) = find_entry(candidate, kubelet)?;
+    let Entry {
+        container,
+        entry,
+        exclusive,
+    } = entry::find(candidate, kubelet)?;
     if let Some(claimed) = &claim.cpuset
-        && *claimed != cpus
+        && *claimed != entry
     {
-        let text = format!("kubelet gave container {container} of pod {pod} the CPUs {cpus}, not {claimed}");
+        let text = format!("kubelet gave container {container} of pod {pod} the CPUs {entry}, not {claimed}");
         return Err(Kind::CpusetMismatch.because(text));
     }
     for other in others {
-        let shared = other.exclusive.intersection(&cpus);
+        let shared = other.exclusive.intersection(&exclusive);
         if !shared.is_empty() {
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
             return Err(Kind::CpusetConflict.because(text));
         }
     }
-    if kubelet.shared_pool().difference(&cpus).is_empty() {
+    if kubelet.shared_pool().difference(&exclusive).is_empty() {
         return Err(Kind::KubeletStateUnusable.because("kubelet's shared pool is empty: there is nowhere to float"));
     }
     Ok(Record {
@@ -172,8 +193,8 @@ pub fn admit(
         container,
         origin: candidate.origin.clone(),
         anchor,
-        entry: cpus.clone(),
-        exclusive: cpus,
+        entry,
+        exclusive,
         mems: candidate.mems.clone(),
         phase: Phase::Registered,
         vcpus: Vec::new(),
@@ -232,45 +253,5 @@ fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
     Ok(())
 }
 
-/// The one entry of the pod that is this container's: by the CPUs the container has, then by the runtime's name for it.
-fn find_entry(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Refusal> {
-    let pod = &candidate.container.pod;
-    let Some(entries) = kubelet.entries.get(pod) else {
-        let text = format!(
-            "kubelet gave pod {pod} no exclusive CPUs (CPU manager policy {}; it must be a Guaranteed pod with whole CPUs)",
-            kubelet.policy
-        );
-        return Err(Kind::NotGuaranteed.because(text));
-    };
-    let fits: Vec<(&String, &CpuSet)> = entries.iter().filter(|(_, cpus)| **cpus == candidate.cpus).collect();
-    match fits.as_slice() {
-        [] => {
-            let known: Vec<String> = entries.iter().map(|(name, cpus)| format!("{name}: {cpus}")).collect();
-            let text = format!(
-                "{} has cpuset.cpus {:?}, which is no entry of pod {pod} in kubelet's state ({})",
-                candidate.origin,
-                candidate.cpus.to_string(),
-                known.join("; ")
-            );
-            Err(Kind::CpusetMismatch.because(text))
-        }
-        [(name, cpus)] => Ok(((*name).clone(), (*cpus).clone())),
-        several => several
-            .iter()
-            .find(|(name, _)| Some(*name) == candidate.annotated_name.as_ref())
-            .map(|(name, cpus)| ((*name).clone(), (*cpus).clone()))
-            .ok_or_else(|| {
-                let names: Vec<&str> = several.iter().map(|(name, _)| name.as_str()).collect();
-                let text = format!(
-                    "containers {} of pod {pod} have the same CPUs {}",
-                    names.join(", "),
-                    candidate.cpus
-                );
-                Kind::AmbiguousContainer.because(text)
-            }),
-    }
-}
-
 #[cfg(test)]
-#[path = "admission_tests.rs"]
 mod tests;

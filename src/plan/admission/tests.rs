@@ -1,9 +1,9 @@
 use super::*;
 use rstest::rstest;
 
-const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+pub(super) const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 
-fn candidate() -> Candidate {
+pub(super) fn candidate() -> Candidate {
     let origin = "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a1.scope";
     let origin = CgroupPath::parse(origin).unwrap();
     Candidate {
@@ -13,13 +13,14 @@ fn candidate() -> Candidate {
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         populated_children: vec![],
         annotated_name: None,
+        live_containers: vec![],
         anchor: Some((TaskId { id: 101, start: 5 }, origin.clone())),
         caller: Some(100),
         origin,
     }
 }
 
-fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, String> {
+pub(super) fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, String> {
     let containers = entries
         .iter()
         .map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap()))
@@ -79,6 +80,29 @@ fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
     .check()
     .unwrap_err();
     assert!(refusal.text.len() < 300);
+}
+
+#[test]
+fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
+    let candidate = Candidate {
+        live_containers: vec![LiveContainer {
+            id: "b2".into(),
+            name: Some("sidecar".into()),
+            cpus: "3".parse().unwrap(),
+        }],
+        ..candidate()
+    };
+    let state = kubelet(&[("sidecar", "3"), ("vm", "2-3")]);
+    // A claim is on the entry: it is what the caller sees in its cgroup.
+    let claim = CheckedClaim {
+        pod: None,
+        cpuset: "2-3".parse().ok(),
+    };
+    let record = admit(&claim, &candidate, &state, &[]).unwrap();
+    assert_eq!(
+        (record.entry.to_string(), record.exclusive.to_string()),
+        ("2-3".into(), "2".into())
+    );
 }
 
 #[test]

@@ -1,0 +1,81 @@
+//! Why a checkpoint file cannot be used, and the checks that are the same for each of them.
+
+use std::borrow::Cow;
+
+use serde::de::DeserializeOwned;
+
+use crate::cpuset::{CpuSet, ParseError};
+use crate::kubelet::PodUid;
+
+/// A checkpoint larger than this is refused before it is parsed, in bytes (a real one of 512 pods is under 100 kB).
+pub const MAX_BYTES: usize = 8 << 20;
+
+/// Why a checkpoint cannot be used. The texts do not name the file: whoever read it does.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file has no bytes (a crash between open and write of a tool that is not kubelet).
+    #[error("the file is empty")]
+    Empty,
+    /// The file is absurdly large.
+    #[error("the file has {0} bytes, more than {MAX_BYTES}")]
+    TooLarge(usize),
+    /// The file is not JSON of a known shape; the text says where.
+    #[error("the file is of no known schema: {0}")]
+    UnknownSchema(String),
+    /// The checksum does not fit the content.
+    #[error("the file has checksum {found}, its content gives {computed}")]
+    Checksum {
+        /// As the file says.
+        found: u32,
+        /// As computed from the content.
+        computed: u32,
+    },
+    /// A CPU list in it does not parse.
+    #[error("{place}: {cause}")]
+    Cpus {
+        /// Which list.
+        place: String,
+        /// What is wrong with it.
+        cause: ParseError,
+    },
+    /// A pod UID in it is none.
+    #[error("{0:?} is no pod UID")]
+    PodUid(String),
+}
+
+/// The bytes of a checkpoint, unless there are none or far too many.
+///
+/// # Errors
+/// [`CheckpointError::Empty`], [`CheckpointError::TooLarge`].
+pub(in crate::kubelet) fn content(bytes: &[u8]) -> Result<&[u8], CheckpointError> {
+    if bytes.len() > MAX_BYTES {
+        return Err(CheckpointError::TooLarge(bytes.len()));
+    }
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(CheckpointError::Empty);
+    }
+    Ok(bytes)
+}
+
+/// JSON of exactly one shape.
+///
+/// # Errors
+/// [`CheckpointError::UnknownSchema`], an unknown key included.
+pub(in crate::kubelet) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointError> {
+    // A structure could be written as a list too; kubelet does not, and keys would go unchecked.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(CheckpointError::UnknownSchema("it is no JSON object".to_owned()));
+    }
+    serde_json::from_slice(bytes).map_err(|cause| CheckpointError::UnknownSchema(cause.to_string()))
+}
+
+pub(in crate::kubelet) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
+    PodUid::parse(text).map_err(|error| CheckpointError::PodUid(error.0))
+}
+
+pub(in crate::kubelet) fn cpu_list(text: &str, place: impl Into<Cow<'static, str>>) -> Result<CpuSet, CheckpointError> {
+    text.parse().map_err(|cause| CheckpointError::Cpus {
+        place: place.into().into_owned(),
+        cause,
+    })
+}

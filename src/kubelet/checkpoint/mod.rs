@@ -1,0 +1,145 @@
+//! `cpu_manager_state`: kubelet's record of the CPUs it gave away.
+//!
+//! One reader a schema; all end in [`CpuManagerState`], which the rest of the program sees. A file of a schema that is not
+//! known whole is refused, never read as "no instances".
+
+mod error;
+mod v1;
+pub(crate) mod v2;
+mod v3;
+mod v4;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+pub use error::{CheckpointError, MAX_BYTES};
+pub(super) use error::{content, json, pod_uid};
+
+use super::pod::PodUid;
+use crate::cpuset::CpuSet;
+
+/// File name below kubelet's root directory.
+pub const CPU_MANAGER_STATE: &str = "cpu_manager_state";
+
+/// The shape a checkpoint was written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub enum Schema {
+    /// kubelet 1.8 – 1.11: by container id, without a checksum.
+    V0,
+    /// kubelet 1.12 – 1.17: by container id.
+    V1,
+    /// kubelet 1.18 – 1.35, and 1.36 without the PodLevelResourceManagers gate: by pod and container name.
+    V2,
+    /// kubelet 1.36 with the PodLevelResourceManagers gate: with CPUs of whole pods.
+    V3,
+    /// kubelet 1.37 on: the content in a string with a checksum of its own.
+    V4,
+}
+
+/// Exclusive CPUs by pod and container name.
+pub type Entries = BTreeMap<PodUid, BTreeMap<String, CpuSet>>;
+
+/// What kubelet's static CPU manager says, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuManagerState {
+    /// The shape it was read from.
+    pub schema: Schema,
+    /// `static` or `none`.
+    pub policy: String,
+    /// The CPUs no Guaranteed container owns.
+    pub default_cpus: CpuSet,
+    /// Exclusive CPUs by pod and container name (V2 on). Within a pod they may overlap: a finished init container keeps
+    /// its entry, and the containers on a pod's own shared pool all carry the same CPUs.
+    pub entries: Entries,
+    /// Exclusive CPUs by container id (V0 and V1 know no pods).
+    pub container_entries: BTreeMap<String, CpuSet>,
+    /// A pod's own CPUs, its shared pool included (V3 and V4).
+    pub pod_entries: BTreeMap<PodUid, CpuSet>,
+}
+
+type Reader = fn(&[u8]) -> Result<CpuManagerState, CheckpointError>;
+
+impl CpuManagerState {
+    /// Parse and check the bytes of a `cpu_manager_state`.
+    ///
+    /// # Errors
+    /// Every [`CheckpointError`]; nothing of a file in doubt is used.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let bytes = content(bytes)?;
+        let mut first = None;
+        for read in readers(&json(bytes)?) {
+            match read(bytes) {
+                Ok(state) => return Ok(state),
+                Err(error) => first = first.or(Some(error)),
+            }
+        }
+        Err(first.unwrap_or_else(|| CheckpointError::UnknownSchema("no reader".to_owned())))
+    }
+
+    /// All CPUs that some entry names.
+    pub fn assigned(&self) -> CpuSet {
+        let containers = self.entries.values().flat_map(BTreeMap::values);
+        let all = containers
+            .chain(self.container_entries.values())
+            .chain(self.pod_entries.values());
+        all.flat_map(CpuSet::iter).collect()
+    }
+
+    /// The shared pool: the default set less everything an entry names. kubelet writes one change as two files, and this
+    /// is safe at each step in between.
+    pub fn shared_pool(&self) -> CpuSet {
+        self.default_cpus.difference(&self.assigned())
+    }
+
+    /// What of a pod's own CPUs (V3, V4) its containers without exclusive CPUs share; `None` for a pod without CPUs of
+    /// its own, or with none left to share.
+    ///
+    /// The file does not say which container shares. Several with the same CPUs, which are all that the others leave of
+    /// the pod's, do; one alone with what is left might have it for itself, and is taken to.
+    pub fn pod_shared_pool(&self, pod: &PodUid) -> Option<CpuSet> {
+        let own = self.pod_entries.get(pod)?;
+        let containers = self.entries.get(pod);
+        let sets: BTreeSet<&CpuSet> = containers.into_iter().flat_map(BTreeMap::values).collect();
+        let mut shared = sets.iter().filter(|cpus| self.shares_with_its_pod(pod, cpus));
+        match (shared.next(), shared.next()) {
+            (Some(cpus), None) => Some((*cpus).clone()),
+            // Two sets that fit: one of them is exclusive, and nothing tells which.
+            (Some(_), Some(_)) => None,
+            (None, _) => {
+                let left = own.difference(&sets.into_iter().flat_map(CpuSet::iter).collect());
+                (!left.is_empty()).then_some(left)
+            }
+        }
+    }
+
+    /// Whether a container of a pod with CPUs of its own, whose entry is `cpus`, has to be taken for one that runs on the
+    /// pod's shared pool: several carry the same CPUs, and these are all that the other containers leave of the pod's.
+    pub fn shares_with_its_pod(&self, pod: &PodUid, cpus: &CpuSet) -> bool {
+        let (Some(own), Some(containers)) = (self.pod_entries.get(pod), self.entries.get(pod)) else {
+            return false;
+        };
+        let others = containers.values().filter(|entry| *entry != cpus);
+        let rest = own.difference(&others.flat_map(CpuSet::iter).collect());
+        containers.values().filter(|entry| *entry == cpus).count() > 1 && rest == *cpus
+    }
+}
+
+/// The readers to try on a file, by the keys it has: what V1, V2 and V3 write without entries differs in the checksum only.
+fn readers(file: &Value) -> &'static [Reader] {
+    let has = |key: &str| file.get(key).is_some();
+    let entry = file
+        .get("entries")
+        .and_then(|entries| entries.as_object()?.values().next());
+    match entry {
+        _ if has("data") || has("dataChecksum") => &[v4::read],
+        _ if has("podEntries") => &[v3::read],
+        Some(Value::String(_)) => &[v1::read],
+        Some(_) => &[v2::read, v3::read],
+        None if has("checksum") => &[v2::read, v3::read, v1::read],
+        None => &[v1::read],
+    }
+}
+
+#[cfg(test)]
+mod tests;

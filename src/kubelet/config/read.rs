@@ -1,0 +1,136 @@
+//! The running kubelet's configuration, read from the system.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{ConfigError, Flags, Fragment, KubeletConfig};
+use crate::kubelet::ContainerCgroup;
+
+/// A file larger than this is no configuration, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Find the kubelet that runs, and read what it was told. `proc` is `/proc`, `root` is `/`: a directory below which the
+/// paths of kubelet's command line are.
+///
+/// A change of its files since it started is not told apart: kubelet itself takes it at its next start.
+///
+/// # Errors
+/// No kubelet runs or more than one does, or a file of it is not there or does not parse.
+pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
+    let process = find(proc)?;
+    let cmdline = process.join("cmdline");
+    let bytes = fs::read(&cmdline).map_err(ConfigError::read(&cmdline))?;
+    let argv: Vec<String> = bytes
+        .split(|byte| *byte == 0)
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect();
+    // Each argument ends in a NUL: what follows the last one is none.
+    let flags = Flags::parse(argv.split_last().map_or(&[], |(_, arguments)| arguments))?;
+    // A relative path is one below the folder kubelet was started in.
+    let place = |path: &Path| -> Result<PathBuf, ConfigError> {
+        let link = process.join("cwd");
+        let absolute = if path.is_absolute() {
+            path.to_owned()
+        } else {
+            fs::read_link(&link).map_err(ConfigError::read(&link))?.join(path)
+        };
+        Ok(root.join(absolute.strip_prefix("/").unwrap_or(&absolute)))
+    };
+    let mut files = Vec::new();
+    if let Some(path) = &flags.config {
+        files.push(place(path)?);
+    }
+    if let Some(path) = &flags.config_dir {
+        drop_ins(&place(path)?, &mut files)?;
+    }
+    let mut fragments = Vec::new();
+    for path in files {
+        fragments.push(Fragment::parse(&text(&path)?, &path.display().to_string())?);
+    }
+    KubeletConfig::new(fragments, flags)
+}
+
+/// The directory of the one process that is kubelet.
+fn find(proc: &Path) -> Result<PathBuf, ConfigError> {
+    let mut found: Vec<i32> = Vec::new();
+    for entry in fs::read_dir(proc).map_err(ConfigError::read(proc))? {
+        let entry = entry.map_err(ConfigError::read(proc))?;
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        if is_kubelet(&entry.path()) {
+            found.push(pid);
+        }
+    }
+    found.sort_unstable();
+    match found.as_slice() {
+        [] => Err(ConfigError::NotRunning),
+        [pid] => Ok(proc.join(pid.to_string())),
+        _ => Err(ConfigError::Several(found)),
+    }
+}
+
+/// Whether a process is called kubelet, runs as root and in nobody's pod: anybody can take the name. One that ends while
+/// it is looked at is none.
+fn is_kubelet(process: &Path) -> bool {
+    let read = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
+    if read("comm").trim_end() != "kubelet" {
+        return false;
+    }
+    let status = read("status");
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
+    // Real, effective, saved, file system.
+    let root = uids.is_some_and(|uids| uids.split_whitespace().nth(1) == Some("0"));
+    let cgroups = read("cgroup");
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
+    root && cgroup.is_some_and(|cgroup| !is_tenants(cgroup))
+}
+
+/// Whether a cgroup is a container's, one below it, or an instance's.
+fn is_tenants(cgroup: &str) -> bool {
+    let mut path = cgroup;
+    while let Some((parent, _)) = path.rsplit_once('/') {
+        if ContainerCgroup::parse(path).is_some() {
+            return true;
+        }
+        path = parent;
+    }
+    let top = cgroup.split('/').nth(1).unwrap_or_default();
+    matches!(top, "kubepods" | "kubepods.slice" | "stelia.slice")
+}
+
+/// Every file `*.conf` in the folder and the folders in it, in the order in which kubelet walks: names sorted bytewise, a
+/// folder where its name is.
+fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(ConfigError::read(folder))? {
+        let entry = entry.map_err(ConfigError::read(folder))?;
+        // A link to a folder is not walked into: this is the link's own kind.
+        let kind = entry.file_type().map_err(ConfigError::read(folder))?;
+        entries.push((entry.file_name(), kind.is_dir()));
+    }
+    entries.sort();
+    for (name, is_folder) in entries {
+        let path = folder.join(&name);
+        if is_folder {
+            drop_ins(&path, files)?;
+        } else if name.as_encoded_bytes().ends_with(b".conf") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn text(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    read.map_err(ConfigError::read(path))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ConfigError::Yaml {
+            place: path.display().to_string(),
+            cause: format!("more than {MAX_BYTES} bytes"),
+        });
+    }
+    Ok(text)
+}

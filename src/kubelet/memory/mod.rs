@@ -1,0 +1,103 @@
+//! `memory_manager_state`: kubelet's record of the memory it set aside on NUMA nodes.
+//!
+//! As for the CPUs: a reader a schema, all end in [`MemoryManagerState`], and what is not known whole is refused.
+
+mod file;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::PodUid;
+use super::checkpoint::{CheckpointError, content, json};
+
+/// File name below kubelet's root directory.
+pub const MEMORY_MANAGER_STATE: &str = "memory_manager_state";
+
+/// The shape a checkpoint was written in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum MemorySchema {
+    /// kubelet 1.21 – 1.35, and 1.36 without the PodLevelResourceManagers gate.
+    V1,
+    /// kubelet 1.36 with the PodLevelResourceManagers gate: with memory of whole pods.
+    V2,
+    /// kubelet 1.37 on: the content in a string with a checksum of its own.
+    V3,
+}
+
+/// What kubelet's memory manager says, checked.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryManagerState {
+    /// The shape it was read from.
+    pub schema: MemorySchema,
+    /// `Static` or `None`.
+    pub policy: String,
+    /// NUMA nodes by number; none with policy `None`, so this is no list of the machine's.
+    pub nodes: BTreeMap<u32, NumaNode>,
+    /// Memory by pod and container name. Those of a removed pod stay until the next admission: no proof of life.
+    pub entries: BTreeMap<PodUid, BTreeMap<String, Vec<MemoryBlock>>>,
+    /// Memory of whole pods (V2 and V3).
+    pub pod_entries: BTreeMap<PodUid, Vec<MemoryBlock>>,
+}
+
+/// A NUMA node in kubelet's books.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumaNode {
+    /// How many blocks are on it.
+    pub assignments: u64,
+    /// The nodes that containers with memory here use, this one included.
+    pub cells: Vec<u32>,
+    /// By kind of memory: `memory`, `hugepages-2Mi`, `hugepages-1Gi`.
+    pub tables: BTreeMap<String, MemoryTable>,
+}
+
+/// How much memory of one kind a node has. All in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all(deserialize = "camelCase", serialize = "PascalCase"))]
+pub struct MemoryTable {
+    /// There is.
+    pub total: u64,
+    /// Kept for the system.
+    pub system_reserved: u64,
+    /// To be had by containers.
+    pub allocatable: u64,
+    /// Had by containers.
+    pub reserved: u64,
+    /// Left for containers.
+    pub free: u64,
+}
+
+/// Memory of one kind on certain nodes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MemoryBlock {
+    /// On which NUMA nodes together.
+    pub nodes: Vec<u32>,
+    /// The kind, as in [`NumaNode::tables`].
+    pub kind: String,
+    /// Bytes.
+    pub size: u64,
+}
+
+impl MemoryManagerState {
+    /// Parse and check the bytes of a `memory_manager_state`.
+    ///
+    /// # Errors
+    /// Every [`CheckpointError`] but the one on CPUs; nothing of a file in doubt is used.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        let bytes = content(bytes)?;
+        let keys: Value = json(bytes)?;
+        let has = |key: &str| keys.get(key).is_some();
+        if has("data") || has("dataChecksum") {
+            return file::read_v3(bytes);
+        }
+        if has("podEntries") {
+            return file::read_v2(bytes);
+        }
+        // Without pod entries V1 and V2 differ in the checksum only.
+        file::read_v1(bytes).or_else(|error| file::read_v2(bytes).map_err(|_| error))
+    }
+}
+
+#[cfg(test)]
+mod tests;
