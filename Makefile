@@ -6,6 +6,8 @@ TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
 PROFILE := $(if $(FAST),fast,release)
 # FILTER=name runs only the node tests whose name contains it.
 FILTER  ?=
+# How often a container is registered and deregistered in the test of that.
+CYCLES  ?= 50
 
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
 DEB_DIR  := target/debian
@@ -16,7 +18,7 @@ NODE_JOB := target/node-test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb fmt lint test node-test check demo clean
+.PHONY: help setup build deb fmt lint test node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -55,8 +57,11 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
 	@cp tests/node/run.sh $(NODE_JOB)/
-	tests/vm/node run --timeout 3600 --env FILTER="$(FILTER)" $(NODE_JOB)
+	tests/vm/node run --timeout 3600 --env FILTER="$(FILTER)" --env STELIA_CYCLES=$(CYCLES) $(NODE_JOB)
 	$(if $(FILTER),,tests/vm/node run --image bookworm $(NODE_JOB))
+
+soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
+	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
 check: setup lint test node-test ## all of setup, lint, test and node-test
 

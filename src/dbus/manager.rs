@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::instance_path;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, RegisterRequest, Report};
-use crate::kubelet::PodUid;
+use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
@@ -296,7 +297,7 @@ impl Manager {
         self.door
             .admit(&self.engine, connection, &header, Operation::Reload)
             .await?;
-        let loaded = crate::config::load(std::path::Path::new("/"))
+        let loaded = crate::config::load(Path::new("/"))
             .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
         Ok(self.engine.reload(loaded.settings).await?)
     }

@@ -13,6 +13,7 @@ use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
 use crate::cgroup::{CgroupPath, Limits};
+use crate::journal;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal, admit};
 use crate::plan::partition::Partition;
@@ -227,7 +228,7 @@ impl Engine {
         {
             let state = now.record.phase.name();
             tracing::info!(
-                STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                MESSAGE_ID = journal::ISOLATED, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
                 "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
             );
             let placed = |thread: &VcpuThread| Placed {

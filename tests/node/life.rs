@@ -136,6 +136,79 @@ fn more_and_fewer_vcpus_than_cpus_both_run() {
     });
 }
 
+#[test]
+fn the_record_of_a_newer_version_is_left_alone_and_reported() {
+    on_node(|| {
+        let pod = Pod::vm("newer", 2);
+        let before = assert_isolated(&pod, 2);
+        let scope = pod.scope().display().to_string();
+        let schema = run(&[
+            "getfattr",
+            "--absolute-names",
+            "--only-values",
+            "-n",
+            "user.stelia.schema",
+            &scope,
+        ]);
+        run(&["setfattr", "-n", "user.stelia.schema", "-v", "99", &scope]);
+        run(&["systemctl", "restart", "steliad"]);
+        assert_eq!(state(&pod), None);
+        let described = run(&[
+            "busctl",
+            "call",
+            "io.stelia.Isolation1",
+            "/io/stelia/Isolation1",
+            "io.stelia.Isolation1.Manager",
+            "Describe",
+        ]);
+        assert!(described.contains("has schema"), "{described}");
+        assert_eq!(pod.threads(), before);
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+        run(&["setfattr", "-n", "user.stelia.schema", "-v", &schema, &scope]);
+        run(&["systemctl", "restart", "steliad"]);
+        assert_eq!(assert_isolated(&pod, 2), before);
+    });
+}
+
+/// The daemon tells in the journal what each call took.
+#[test]
+fn a_registration_moves_each_process_once_and_an_attach_each_vcpu_once() {
+    on_node(|| {
+        let pod = Pod::vm("counted", 2);
+        assert_isolated(&pod, 2);
+        let journal = run(&[
+            "journalctl",
+            "-b",
+            "-q",
+            "--no-pager",
+            "-o",
+            "cat",
+            "-u",
+            "steliad",
+            "-g",
+            &pod.uid,
+        ]);
+        let counts = |word: &str| -> Vec<u32> {
+            let line = journal
+                .lines()
+                .find(|line| line.starts_with(word))
+                .unwrap_or_else(|| panic!("{journal}"));
+            println!("  {line}");
+            let numbers = line
+                .rsplit_once(": ")
+                .expect("counts")
+                .1
+                .split(|c: char| !c.is_ascii_digit());
+            numbers.filter_map(|number| number.parse().ok()).collect()
+        };
+        // The holder and the runner; five files of the tree, float's CPUs, its memory nodes are the pod's.
+        assert_eq!(counts("registered")[0], 2);
+        assert!(counts("registered")[1] <= 9);
+        // Slice, scope, instance, vcpu's list, its CPUs, the partition.
+        assert_eq!(counts("isolated"), [2, 6]);
+    });
+}
+
 /// A register or deregister costs what it costs the first time, also the fiftieth.
 #[test]
 fn fifty_cycles_of_register_and_deregister_leave_nothing_and_grow_nothing() {

@@ -151,7 +151,7 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
             "--mount",
             "/dev/hugepages:/dev/hugepages",
         ];
-        let pod = vm_with_shell("huge", &options, "-m 64 -mem-path /dev/hugepages -mem-prealloc");
+        let pod = vm_with_shell("huge", &options, "-m 64 -mem-path /mnt -mem-prealloc");
         let threads = assert_isolated(&pod, 2);
         assert_eq!(scope_file(&pod, "hugetlb.2MB.max"), (96u64 << 20).to_string());
         assert_eq!(scope_file(&pod, "hugetlb.2MB.current"), (64u64 << 20).to_string());
