@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixListener;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,8 @@ use tracing_subscriber::prelude::*;
 
 use crate::config::{self, Settings};
 use crate::dbus;
-use crate::engine::{Engine, System, holder};
+use crate::engine::{self, Engine, System, holder};
+use crate::simulate;
 use crate::systemd::DbusSystemd;
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
@@ -33,6 +34,13 @@ struct Arguments {
     /// Print every setting with its value and where it comes from, and end.
     #[arg(long)]
     print_config: bool,
+    /// Play a scenario (TOML) on a model of a node, on the bus of DBUS_SYSTEM_BUS_ADDRESS.
+    #[arg(long, value_name = "SCENARIO")]
+    simulate: Option<PathBuf>,
+    /// Give units outside stelia.slice the CPUs back that contained instances took from them, and end (used when the
+    /// package is removed).
+    #[arg(long, hide = true)]
+    release_host: bool,
     /// Hold a new scope open until standard input ends (used by the daemon itself).
     #[arg(long = "hold-scope", hide = true)]
     hold_scope: bool,
@@ -67,7 +75,11 @@ pub fn main() -> ExitCode {
         .max_blocking_threads(4)
         .build()
         .context("start the runtime")
-        .and_then(|runtime| runtime.block_on(serve(loaded.settings)));
+        .and_then(|runtime| match &arguments.simulate {
+            Some(scenario) => runtime.block_on(simulate::serve(scenario, loaded.settings)),
+            None if arguments.release_host => runtime.block_on(release_host()),
+            None => runtime.block_on(serve(loaded.settings)),
+        });
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -107,6 +119,15 @@ fn log() {
             registry.with(layer).init();
         }
     }
+}
+
+async fn release_host() -> anyhow::Result<()> {
+    let bus = dbus::connect().await.context("connect to the system bus")?;
+    let released = engine::release_host(System::kernel(Arc::new(DbusSystemd::new(bus)))).await?;
+    for unit in released {
+        println!("{unit}: its CPUs are what they were");
+    }
+    Ok(())
 }
 
 async fn serve(settings: Settings) -> anyhow::Result<()> {

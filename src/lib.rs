@@ -32,5 +32,6 @@ pub mod model;
 pub mod plan;
 pub mod proc;
 pub mod runner;
+pub mod simulate;
 pub mod systemd;
 pub mod topology;

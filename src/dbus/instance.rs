@@ -8,6 +8,7 @@ use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, Fd, Variant, interface};
 
+use super::NOT_PINNED;
 use super::caller::Door;
 use super::error::Error;
 use super::manager::{Options, report_dict};
@@ -15,9 +16,6 @@ use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::kubelet::PodUid;
 use crate::plan::placement::Vcpu;
-
-/// In the answer of AttachVcpus: the vCPU may use all of the instance's CPUs.
-const NOT_PINNED: u32 = u32::MAX;
 
 /// One VM's object.
 pub(super) struct Instance {

@@ -285,7 +285,15 @@ impl Manager {
             .await?;
         let view = self.engine.view();
         let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-        let description = serde_json::json!({ "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage });
+        let config = tokio::task::spawn_blocking(|| config::read(Path::new("/proc"), Path::new("/"))).await;
+        let config = config.map_err(|cause| Error::Failed(format!("read kubelet's configuration: {cause}")))?;
+        let config = match config {
+            Ok(config) => serde_json::json!(config),
+            Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
+        };
+        let description = serde_json::json!({
+            "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage, "kubelet_config": config,
+        });
         Ok(description.to_string())
     }
 

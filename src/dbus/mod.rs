@@ -14,7 +14,7 @@ mod manager;
 mod runner_socket;
 
 pub use bus::{Bus, connect, serve as serve_bus};
-pub use runner_socket::serve as serve_runner_socket;
+pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
 
 use crate::kubelet::PodUid;
 

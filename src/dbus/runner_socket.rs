@@ -20,8 +20,26 @@ use super::manager::Manager;
 use crate::engine::Handle;
 use crate::proc::pid_of_pidfd;
 
-/// Accept until cancelled.
+/// Accept until cancelled; each peer is who the kernel says it is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {
+    let identify = {
+        let engine = engine.clone();
+        move |stream: &UnixStream, queue_was_empty| peer(stream, &engine, queue_was_empty).map(Arc::new)
+    };
+    accept(listener, identify, engine, cancel).await;
+}
+
+/// Accept until cancelled; every peer is taken for the process of `pidfd`. Only the simulator knows its peers so well.
+pub async fn serve_as(listener: UnixListener, pidfd: Arc<OwnedFd>, engine: Handle, cancel: CancellationToken) {
+    accept(listener, |_, _| Ok(pidfd.clone()), engine, cancel).await;
+}
+
+async fn accept(
+    listener: UnixListener,
+    identify: impl Fn(&UnixStream, Option<u64>) -> anyhow::Result<Arc<OwnedFd>>,
+    engine: Handle,
+    cancel: CancellationToken,
+) {
     let gate = Gate::default();
     let mut queue_was_empty = None;
     loop {
@@ -38,7 +56,7 @@ pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationT
         };
         match accepted {
             Ok((stream, _)) => {
-                let peer = match peer(&stream, &engine, queue_was_empty) {
+                let peer = match identify(&stream, queue_was_empty) {
                     Ok(peer) => peer,
                     Err(error) => {
                         tracing::debug!("runner socket: {error:#}");
@@ -98,8 +116,8 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
 }
 
 /// One peer, from its first byte to its last.
-async fn connection(stream: UnixStream, pidfd: OwnedFd, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
-    let door = Door::Runner(Arc::new(pidfd));
+async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
+    let door = Door::Runner(pidfd);
     let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
     let Some(pod) = pod else {
         anyhow::bail!("the peer belongs to no pod");

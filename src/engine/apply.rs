@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::System;
-use super::observe::saved_attribute;
+use super::observe::{outside, saved_attribute};
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
@@ -149,6 +149,28 @@ pub(super) fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(),
         .cgroups
         .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
         .map_err(|error| error.to_string())
+}
+
+/// Give every unit outside stelia.slice back what it had; the names of those that were restricted.
+///
+/// # Errors
+/// stelia.slice cannot be read, or systemd refuses.
+pub async fn release_host(system: System) -> anyhow::Result<Vec<&'static str>> {
+    let work = tokio::task::spawn_blocking(move || -> anyhow::Result<Vec<&'static str>> {
+        let slice = CgroupPath::slice();
+        if !system.cgroups.exists(&slice) {
+            return Ok(Vec::new());
+        }
+        let mut released = Vec::new();
+        for (unit, now) in outside(&*system.cgroups, &slice)? {
+            if let Some(saved) = now.saved {
+                restore(&system, unit, &saved).map_err(anyhow::Error::msg)?;
+                released.push(unit);
+            }
+        }
+        Ok(released)
+    });
+    work.await?
 }
 
 /// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.

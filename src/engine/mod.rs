@@ -15,6 +15,7 @@ mod task;
 mod view;
 mod watch;
 
+pub use apply::release_host;
 pub use container::{Peer, RegisterRequest};
 pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
 pub use system::{Failpoint, System};

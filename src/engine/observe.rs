@@ -103,7 +103,11 @@ pub(super) fn saved_attribute(unit: &str) -> String {
     format!("allowed-cpus.{unit}")
 }
 
-fn outside(cgroups: &dyn Cgroups, slice: &CgroupPath) -> Result<BTreeMap<&'static str, Outside>, CgroupError> {
+/// The units outside, as they are and as they were.
+pub(super) fn outside(
+    cgroups: &dyn Cgroups,
+    slice: &CgroupPath,
+) -> Result<BTreeMap<&'static str, Outside>, CgroupError> {
     let saved = cgroups.attributes(slice)?;
     let mut found = BTreeMap::new();
     for unit in OUTSIDE {

@@ -13,6 +13,7 @@
 //! | `procs` | threads, PID namespaces, affinity, pidfds |
 //! | `systemd` | units and their limits, emptied scopes, holders |
 //! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
+//! | `scenario` | a node described in a file, for `steliad --simulate` |
 
 mod cgroups;
 pub mod conformance;
@@ -21,6 +22,7 @@ pub mod kubelet;
 mod node;
 mod partitions;
 mod procs;
+pub mod scenario;
 mod systemd;
 mod tree;
 

@@ -9,13 +9,13 @@ use crate::promise::{assert_isolated, near_pool, state};
 const UNITS: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 const DROP_IN: &str = "/run/stelia/steliad.toml.d/90-test.toml";
 
-fn configure(text: &str) {
+pub fn configure(text: &str) {
     fs::create_dir_all("/run/stelia/steliad.toml.d").expect("directory");
     fs::write(DROP_IN, text).expect(DROP_IN);
     run(&["systemctl", "reload", "steliad"]);
 }
 
-fn unconfigure() {
+pub fn unconfigure() {
     fs::remove_file(DROP_IN).expect(DROP_IN);
     run(&["systemctl", "reload", "steliad"]);
 }

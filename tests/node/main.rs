@@ -3,6 +3,7 @@
 mod bad_input;
 mod bookworm;
 mod client;
+mod conformance;
 mod contained;
 mod crash;
 mod drift;

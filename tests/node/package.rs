@@ -1,5 +1,6 @@
 //! The package on a node with a VM running. Last by name: it takes the daemon away for a while.
 
+use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, read, run, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
@@ -24,5 +25,23 @@ fn zz_upgrade_and_removal_leave_a_running_vm_exactly_as_it_is() {
             (state(&pod).as_deref() == Some("isolated")).then_some(())
         });
         assert_eq!(assert_isolated(&pod, 2), before);
+    });
+}
+
+#[test]
+fn zz_removal_gives_the_hosts_units_back_what_a_contained_vm_took() {
+    on_node(|| {
+        configure("partition = \"member\"\n");
+        let pod = Pod::vm("left-behind", 2);
+        unconfigure();
+        let list = || cpus(&read(format!("{CGROUP}/system.slice/cpuset.cpus")));
+        assert!(list().is_disjoint(&pod.exclusive()));
+        let package = std::env::var("NODE_DEB").expect("NODE_DEB");
+        run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+        assert_eq!(list(), cpus("0-7"));
+        run(&["apt-get", "-qq", "install", "-y", &package]);
+        wait_until("contained again", || {
+            (state(&pod).as_deref() == Some("contained") && list().is_disjoint(&pod.exclusive())).then_some(())
+        });
     });
 }

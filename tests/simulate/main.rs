@@ -1,0 +1,158 @@
+//! The operator's programs against a simulated node: the real daemon, engine and both doors, on a private bus.
+
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+const VM: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+const WAITING: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+/// A private bus with a simulated daemon on it; both end with this value.
+struct Simulation {
+    bus: Child,
+    daemon: Child,
+    address: String,
+    sockets: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+impl Simulation {
+    fn start(scenario: &str) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let config = directory.path().join("bus.conf");
+        let text = format!(
+            "<busconfig><type>system</type><listen>unix:path={}/bus</listen><auth>EXTERNAL</auth>\
+             <policy context=\"default\"><allow send_destination=\"*\" eavesdrop=\"true\"/><allow eavesdrop=\"true\"/>\
+             <allow own=\"*\"/></policy></busconfig>",
+            directory.path().display()
+        );
+        fs::write(&config, text).expect("bus.conf");
+        let mut bus = Command::new("dbus-daemon")
+            .arg(format!("--config-file={}", config.display()))
+            .args(["--nofork", "--print-address"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("dbus-daemon");
+        let address = first_line(&mut bus);
+        let file = directory.path().join("scenario.toml");
+        fs::write(&file, scenario).expect("scenario.toml");
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_steliad"))
+            .arg("--simulate")
+            .arg(&file)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &address)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("steliad");
+        let line = first_line(&mut daemon);
+        let sockets = line.strip_prefix("ready: ").unwrap_or_else(|| panic!("{line:?}"));
+        Self {
+            sockets: sockets.into(),
+            bus,
+            daemon,
+            address,
+            _directory: directory,
+        }
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &self.address)
+            .output()
+            .unwrap_or_else(|error| panic!("{program}: {error}"))
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        let out = self.run(env!("CARGO_BIN_EXE_steliactl"), arguments);
+        assert!(out.status.success(), "{arguments:?}: {out:?}");
+        String::from_utf8(out.stdout).expect("UTF-8")
+    }
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.daemon.wait();
+        let _ = self.bus.kill();
+        let _ = self.bus.wait();
+        // It removes what it made.
+        assert!(!Path::new(&self.sockets).exists());
+    }
+}
+
+fn scenario(more: &str) -> String {
+    format!(
+        "[host]\nsockets = 2\ncores = 2\nthreads = 2\n{more}\n\
+         [[pod]]\nuid = \"{VM}\"\ncpus = \"2-3\"\nvcpus = 2\n\
+         [[pod]]\nuid = \"{WAITING}\"\ncpus = \"4-5\"\nvcpus = 0\n"
+    )
+}
+
+#[test]
+fn the_operators_program_shows_a_simulated_node() {
+    let simulation = Simulation::start(&scenario(""));
+    let list = simulation.ctl(&["--no-legend", "list"]);
+    let line = |uid: &str| {
+        list.lines()
+            .find(|line| line.starts_with(uid))
+            .unwrap_or_else(|| panic!("{list}"))
+    };
+    assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
+    assert!(line(WAITING).contains("floating"), "{list}");
+    simulation.ctl(&["deregister", WAITING]);
+    assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
+    let again = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["deregister", WAITING]);
+    assert_eq!(again.status.code(), Some(3), "{again:?}");
+}
+
+#[test]
+fn what_somebody_changed_is_repaired_and_counted() {
+    let float = format!("/stelia.slice/stelia-instance-{VM}.scope/instance/float");
+    let meddle = format!("[[meddle]]\ncgroup = \"{float}\"\nfile = \"cpuset.cpus\"\nvalue = \"0-7\"\n");
+    let simulation = Simulation::start(&(scenario("") + &meddle));
+    // By this call, or by the event that the change was.
+    simulation.ctl(&["reconcile"]);
+    let description: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
+    let counters = &description["node"]["counters"];
+    assert!(counters["drift_found"].as_u64() > Some(0), "{counters}");
+    assert_eq!(counters["drift_found"], counters["drift_repaired"]);
+}
+
+#[test]
+fn on_an_old_kernel_the_state_is_contained() {
+    let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
+    assert!(simulation.ctl(&["describe"]).contains("system.slice"));
+}
+
+#[test]
+fn a_pods_own_socket_shows_its_instance_and_no_other() {
+    let simulation = Simulation::start(&scenario(""));
+    let socket = simulation.sockets.join(format!("{WAITING}.socket"));
+    let address = format!("--address=unix:path={}", socket.display());
+    let call = |arguments: &[&str]| {
+        simulation.run(
+            env!("CARGO_BIN_EXE_steliactl"),
+            &[&[address.as_str(), "--no-legend"], arguments].concat(),
+        )
+    };
+    let list = call(&["list"]);
+    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(text.contains(WAITING) && !text.contains(VM), "{list:?}");
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let (other, none) = (call(&["show", VM]), call(&["show", nobody]));
+    let told = |out: &Output, uid: &str| String::from_utf8_lossy(&out.stderr).replace(uid, "UID");
+    assert_eq!(other.status.code(), Some(3));
+    assert_eq!(told(&other, VM), told(&none, nobody));
+}
