@@ -10,7 +10,8 @@ use crate::promise::assert_isolated;
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
     let script = format!(
-        "stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -display none -nodefaults \
+        "[ ! -d /mnt/before ] || fallocate -l 4M /mnt/before/pages
+         stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -display none -nodefaults \
          -name vm,debug-threads=on {qemu} &
          while :; do
            [ -e /tmp/y.sh ] && mv /tmp/y.sh /tmp/now && {{ sh /tmp/now > /tmp/out 2>&1; echo $? > /tmp/rc; }}
@@ -169,6 +170,9 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
                 .collect()
         };
         assert_eq!(nodes(&pod), [64 << 20, 0]);
+        assert_eq!(read(pod.origin().join("hugetlb.2MB.current")), (4u64 << 20).to_string());
+        let free = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/free_hugepages";
+        assert_eq!(read(free), "64", "pages of the other node are in use");
         // QEMU's own pages, too, came from the pod's node after the move: its memory nodes moved along.
         let status = read(format!("/proc/{}/status", threads.vcpus[0].tid));
         assert!(status.lines().any(|line| line == "Mems_allowed_list:\t0"), "{status}");

@@ -99,3 +99,29 @@ async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_f
     assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,5-7");
     node.check().await;
 }
+
+/// A file of kubelet's without a checksum, which is good for V2.
+const POLICY_NONE: &str = r#"{"policyName":"none","defaultCpuSet":"","checksum":0}"#;
+
+#[rstest]
+#[case::policy_none(Some(POLICY_NONE), "\"none\"")]
+#[case::empty(Some(""), "empty")]
+#[case::absent(None, "No such file")]
+#[tokio::test]
+async fn a_node_without_a_static_policy_admits_nobody_and_says_why(#[case] text: Option<&str>, #[case] says: &str) {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-3");
+    match text {
+        Some(text) => node.checkpoint.write_bytes(text.as_bytes()).unwrap(),
+        None => std::fs::remove_file(node.checkpoint.path()).unwrap(),
+    }
+    let refused = node.register(&pod).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::KubeletStateUnusable);
+    assert!(refused.text.contains(says), "{refused}");
+    node.reconcile().await;
+    let problem = node.handle.view().kubelet_problem.clone().unwrap();
+    assert!(problem.contains(says), "{problem}");
+    node.checkpoint.write().unwrap();
+    node.register(&pod).await.unwrap();
+    assert_eq!(node.handle.view().kubelet_problem, None);
+}
