@@ -9,6 +9,7 @@ mod lifecycle;
 #[cfg(test)]
 mod model_tests;
 mod observe;
+mod pass;
 mod runtime;
 mod system;
 mod task;
@@ -18,6 +19,7 @@ mod watch;
 pub use apply::release_host;
 pub use container::{Peer, RegisterRequest};
 pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
+pub use pass::Report;
 pub use system::{Failpoint, System};
-pub use task::{Engine, Handle, Report};
+pub use task::{Engine, Handle};
 pub use view::{Counters, InstanceView, Usage, View, usage};

@@ -37,6 +37,15 @@ fn wait_state(pod: &Pod, wanted: &str) {
     });
 }
 
+/// Whether the guest runs in the end, or the runner gave up.
+fn runs(pod: &Pod) -> bool {
+    wait_until("guest running, or the container ended", || {
+        let ended = thread(pod.pid).is_none();
+        let running = pod.logs().contains("guest running");
+        (running || ended).then_some(running)
+    })
+}
+
 #[test]
 fn a_running_vm_does_not_notice_that_the_daemon_is_killed() {
     on_node(|| {
@@ -72,11 +81,7 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
                     }
                 });
                 let pod = Pod::start_vm(&name, 2, &[]);
-                let whole = wait_until("guest running, or the container ended", || {
-                    let ended = thread(pod.pid).is_none();
-                    let running = pod.logs().contains("guest running");
-                    (running || ended).then_some(running)
-                });
+                let whole = runs(&pod);
                 ready.store(true, Ordering::Relaxed);
                 (pod, whole)
             });
@@ -122,10 +127,7 @@ fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_abs
             let daemon = daemon_that_dies_at(n);
             let name = format!("step{n}");
             let pod = Pod::start_vm(&name, 2, &[]);
-            let whole = wait_until("guest running, or the container ended", || {
-                let running = pod.logs().contains("guest running");
-                (running || thread(pod.pid).is_none()).then_some(running)
-            });
+            let whole = runs(&pod);
             let died = main_pid() != daemon;
             if whole {
                 isolated += 1;

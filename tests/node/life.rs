@@ -2,7 +2,7 @@
 
 use crate::host::{CGROUP, cpus, output, read, run, scopes, thread, wait_until};
 use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, is_isolated, state};
+use crate::promise::{assert_isolated, describe, is_isolated, state};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
@@ -153,14 +153,7 @@ fn the_record_of_a_newer_version_is_left_alone_and_reported() {
         run(&["setfattr", "-n", "user.stelia.schema", "-v", "99", &scope]);
         run(&["systemctl", "restart", "steliad"]);
         assert_eq!(state(&pod), None);
-        let described = run(&[
-            "busctl",
-            "call",
-            "io.stelia.Isolation1",
-            "/io/stelia/Isolation1",
-            "io.stelia.Isolation1.Manager",
-            "Describe",
-        ]);
+        let described = describe()["node"]["unreadable"].to_string();
         assert!(described.contains("has schema"), "{described}");
         assert_eq!(pod.threads(), before);
         assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");

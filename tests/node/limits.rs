@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::host::{SLICE, output, read, run, wait_until};
 use crate::pods::{Pod, on_node};
-use crate::promise::assert_isolated;
+use crate::promise::{assert_isolated, describe};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
@@ -83,15 +83,11 @@ fn memory_pids_and_devices_of_the_container_bind_what_floats() {
         run(&["systemctl", "restart", "steliad"]);
         run(&["systemctl", "daemon-reload"]);
         assert_eq!(scope_file(&pod, "memory.max"), (500u64 << 20).to_string());
-        let shown = run(&[
-            "busctl",
-            "call",
-            "io.stelia.Isolation1",
-            "/io/stelia/Isolation1",
-            "io.stelia.Isolation1.Manager",
-            "Describe",
-        ]);
-        assert!(shown.contains("memory_bytes") && shown.contains("cpu_usec"), "{shown}");
+        let usage = &describe()["usage"][&pod.uid];
+        assert!(
+            usage["memory_bytes"].as_u64() > Some(1 << 20) && usage["cpu_usec"].as_u64() > Some(0),
+            "{usage}"
+        );
     });
     // With the last instance the slice weighs what every slice weighs.
     wait_until("the slice's weight", || {

@@ -77,21 +77,23 @@ pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
         && state(pod).as_deref() == Some("isolated")
 }
 
-/// Drift found and repaired since the daemon started.
-pub fn counters() -> (u64, u64) {
-    let description = run(&[
-        "busctl",
-        "--json=short",
-        "call",
+/// What the daemon says of the whole node.
+pub fn describe() -> serde_json::Value {
+    let manager = [
         "io.stelia.Isolation1",
         "/io/stelia/Isolation1",
         "io.stelia.Isolation1.Manager",
-        "Describe",
-    ]);
+    ];
+    let description = run(&[&["busctl", "--json=short", "call"], &manager[..], &["Describe"]].concat());
     let reply: serde_json::Value = serde_json::from_str(&description).expect("busctl's JSON");
     let text = reply["data"][0].as_str().expect("a string");
-    let node: serde_json::Value = serde_json::from_str(text).expect("Describe's JSON");
-    let count = |name: &str| node["node"]["counters"][name].as_u64().expect("a number");
+    serde_json::from_str(text).expect("Describe's JSON")
+}
+
+/// Drift found and repaired since the daemon started.
+pub fn counters() -> (u64, u64) {
+    let description = describe();
+    let count = |name: &str| description["node"]["counters"][name].as_u64().expect("a number");
     (count("drift_found"), count("drift_repaired"))
 }
 

@@ -1,0 +1,246 @@
+//! A pass: observe, plan, apply, and observe again until nothing is left to do; what is watched and told meanwhile.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::apply::{self, Outcome};
+use super::task::Engine;
+use super::{View, observe};
+use crate::cgroup::{CgroupPath, File};
+use crate::journal;
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::admission::{Kind, Refusal};
+use crate::plan::drift::{Finding, drift};
+use crate::plan::entitlement::{Entitlement, entitlement};
+use crate::plan::{self, Instance, Snapshot};
+
+/// A pass is observe, plan, apply, and observe again; one that does not end within this many rounds is reported.
+const ROUNDS: u32 = 8;
+/// How long events wait after a pass that could not finish; it doubles up to 32 times this.
+const REST: Duration = Duration::from_secs(1);
+/// How long kubelet may have no entry for a live instance before that is said.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// What a pass did, in all its rounds.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Report {
+    /// The pass's number since the daemon started.
+    pub pass: u32,
+    /// Steps taken.
+    pub steps: u32,
+    /// Writes to cgroup files.
+    pub writes: u32,
+    /// Cgroup moves.
+    pub moves: u32,
+    /// Things somebody else had changed, and that are again as they were.
+    pub repaired: u32,
+    /// What could not be done or is not whole.
+    pub degraded: Vec<String>,
+}
+
+impl Engine {
+    /// Observe, and publish what was seen.
+    pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
+        let root = self.settings.kubelet_root.clone();
+        let (kubelet, snapshot) = self
+            .blocking(move |system| {
+                let kubelet = observe::kubelet(&root);
+                let snapshot = observe::snapshot(system, &kubelet);
+                (kubelet, snapshot)
+            })
+            .await?;
+        let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let problem = kubelet.as_ref().err().cloned();
+        if problem != self.last_problem {
+            match &problem {
+                Some(problem) => tracing::warn!("kubelet's state cannot be used, floats keep their CPUs: {problem}"),
+                None => tracing::info!("kubelet's state is usable again"),
+            }
+            self.last_problem = problem;
+        }
+        self.watch(&snapshot);
+        self.settle(&mut snapshot);
+        let mut view = View::of(&snapshot, &self.settings.policies);
+        view.counters = self.counters;
+        self.view.send_if_modified(|old| {
+            let changed = **old != view;
+            if changed {
+                *old = Arc::new(view);
+            }
+            changed
+        });
+        Ok((snapshot, kubelet))
+    }
+
+    /// Keep the watches on what tells of a change: kubelet's directory, the slice, and of each instance its death and
+    /// the directories that only this program writes in.
+    fn watch(&mut self, snapshot: &Snapshot) {
+        let directory = |cgroup: &CgroupPath| self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut paths: Vec<PathBuf> = vec![self.settings.kubelet_root.clone()];
+        for instance in &snapshot.instances {
+            paths.push(directory(&instance.scope).join(File::Events.name()));
+            if instance.inner.is_some() {
+                paths.push(directory(&instance.vcpu_path()));
+                paths.push(directory(&instance.float_path()));
+            }
+        }
+        paths.push(directory(&CgroupPath::slice()));
+        self.watcher.keep(&paths);
+    }
+
+    /// kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+    fn settle(&mut self, snapshot: &mut Snapshot) {
+        let now = Instant::now();
+        let gone = |instance: &Instance| entitlement(snapshot, instance) == Entitlement::Gone;
+        let pods: BTreeSet<PodUid> = snapshot
+            .live()
+            .filter(|instance| gone(instance))
+            .map(|instance| instance.record.pod.clone())
+            .collect();
+        self.gone_since.retain(|pod, _| pods.contains(pod));
+        for pod in pods {
+            let wake = self.wake_sender.clone();
+            let since = *self.gone_since.entry(pod.clone()).or_insert_with(|| {
+                tokio::spawn(async move {
+                    tokio::time::sleep(SETTLE).await;
+                    let _ = wake.try_send(());
+                });
+                now
+            });
+            if now.duration_since(since) < SETTLE {
+                snapshot.unsettled.insert(pod);
+            }
+        }
+    }
+
+    /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
+    pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
+        self.passes = self.passes.wrapping_add(1);
+        let mut report = Report {
+            pass: self.passes,
+            ..Report::default()
+        };
+        let mut failures: Vec<String> = Vec::new();
+        let mut findings = Vec::new();
+        let mut last = None;
+        for round in 0..ROUNDS {
+            let snapshot = match self.observe().await {
+                Ok((snapshot, _)) => snapshot,
+                Err(refusal) => {
+                    failures = vec![refusal.text];
+                    break;
+                }
+            };
+            if round == 0 {
+                findings = self.drifted(&snapshot);
+            }
+            let steps = plan::plan(&snapshot, &self.settings.policies);
+            let unfinished = steps.len();
+            last = Some(snapshot);
+            if steps.is_empty() {
+                failures.clear();
+                break;
+            }
+            if round + 1 == ROUNDS {
+                failures.push(format!("{unfinished} steps are still to take after {ROUNDS} rounds"));
+                break;
+            }
+            let outcome = match self.blocking(move |system| apply::apply(system, &steps)).await {
+                Ok(outcome) => outcome,
+                Err(refusal) => {
+                    failures = vec![refusal.text];
+                    break;
+                }
+            };
+            count(&mut report, &outcome);
+            let progressed = (outcome.errors.len() as u32) < outcome.steps;
+            failures = outcome.errors.into_iter().map(|(_, error)| error).collect();
+            if !progressed {
+                break;
+            }
+        }
+        for failure in &failures {
+            tracing::warn!(trigger, "{failure}");
+        }
+        if report.steps > 0 {
+            tracing::info!(
+                trigger,
+                "pass {}: {} steps, {} writes, {} moves, {} failures",
+                report.pass,
+                report.steps,
+                report.writes,
+                report.moves,
+                failures.len()
+            );
+        }
+        self.rest(failures.is_empty());
+        if let Some(snapshot) = &last {
+            for instance in &snapshot.instances {
+                let reasons = plan::degraded(snapshot, &self.settings.policies, instance);
+                report.degraded.extend(
+                    reasons
+                        .into_iter()
+                        .map(|reason| format!("{}: {reason}", instance.record.pod)),
+                );
+            }
+        }
+        report.degraded.extend(failures);
+        if let Some(snapshot) = &last {
+            let left = self.left.as_ref().map(|left| drift(left, snapshot)).unwrap_or_default();
+            report.repaired = findings.iter().filter(|finding| !left.contains(finding)).count() as u32;
+            self.left = Some(snapshot.clone());
+        }
+        if !findings.is_empty() {
+            self.counters.drift_found += findings.len() as u64;
+            self.counters.drift_repaired += u64::from(report.repaired);
+            self.publish_counters();
+        }
+        (last, report)
+    }
+
+    /// What a pass writes wakes the engine again. While it cannot finish it would run for ever, so events wait, each time
+    /// longer; calls and the audit do not.
+    fn rest(&mut self, finished: bool) {
+        if finished {
+            self.unfinished = 0;
+            self.rest_until = None;
+        } else {
+            let rest = REST.saturating_mul(1 << self.unfinished.min(5));
+            self.unfinished = self.unfinished.saturating_add(1);
+            self.rest_until = Some(Instant::now() + rest);
+        }
+    }
+
+    /// What somebody changed since the last pass, told to the journal.
+    fn drifted(&self, found: &Snapshot) -> Vec<Finding> {
+        let findings = self.left.as_ref().map(|left| drift(left, found)).unwrap_or_default();
+        for finding in &findings {
+            tracing::warn!(
+                MESSAGE_ID = journal::DRIFT,
+                STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+                "{} is {:?}, it was left as {:?}",
+                finding.what,
+                finding.is,
+                finding.was
+            );
+        }
+        findings
+    }
+
+    fn publish_counters(&self) {
+        let counters = self.counters;
+        self.view.send_modify(|view| {
+            let mut shown = View::clone(view);
+            shown.counters = counters;
+            *view = Arc::new(shown);
+        });
+    }
+}
+
+fn count(report: &mut Report, outcome: &Outcome) {
+    report.steps += outcome.steps;
+    report.writes += outcome.writes;
+    report.moves += outcome.moves;
+}
