@@ -3,6 +3,7 @@
 //! Every trigger (a D-Bus call, a kubelet file, a scope that emptied, the audit timer, start-up) ends in the same pass.
 
 mod apply;
+mod attach;
 mod container;
 pub mod holder;
 mod lifecycle;
@@ -17,8 +18,8 @@ mod view;
 mod watch;
 
 pub use apply::release_host;
+pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
-pub use lifecycle::{AttachRequest, Placed, VcpuRequest};
 pub use pass::Report;
 pub use system::{Failpoint, System};
 pub use task::{Engine, Handle};

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::lifecycle::{AttachRequest, Placed};
+use super::attach::{AttachRequest, Placed};
 use super::watch::Watcher;
 use super::{Counters, RegisterRequest, Report, System, View};
 use crate::cgroup::CgroupPath;

@@ -1,0 +1,246 @@
+//! AttachVcpus: whose threads they are, where they go, and the passes that bring them there.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::fd::OwnedFd;
+
+use super::container::identify_pidfd;
+use super::lifecycle::{find, no_instance};
+use super::task::Engine;
+use crate::cgroup::CgroupPath;
+use crate::journal;
+use crate::kubelet::PodUid;
+use crate::plan::admission::{Kind, Refusal};
+use crate::plan::partition::Partition;
+use crate::plan::placement::{Vcpu, place};
+use crate::plan::record::{
+    PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, props_text, vcpus_text,
+};
+use crate::plan::{Phase, Record, Snapshot, VcpuThread, placed};
+use crate::proc::TaskId;
+
+/// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
+const MAX_VCPUS: usize = 8192;
+
+/// A vCPU as the caller hands it over.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VcpuRequest {
+    /// vCPU index and QMP properties.
+    pub vcpu: Vcpu,
+    /// Thread id as the container's PID namespace numbers it.
+    pub thread: i32,
+}
+
+/// A call of AttachVcpus.
+#[derive(Debug)]
+pub struct AttachRequest {
+    /// The instance.
+    pub pod: PodUid,
+    /// QEMU.
+    pub qemu: OwnedFd,
+    /// Every vCPU.
+    pub vcpus: Vec<VcpuRequest>,
+}
+
+/// Where a vCPU was put.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Placed {
+    /// vCPU index.
+    pub vcpu: u32,
+    /// Thread id on the host.
+    pub thread: i32,
+    /// CPU; `None` when it is not pinned.
+    pub cpu: Option<u32>,
+}
+
+impl Engine {
+    /// Attach vCPU threads.
+    pub(super) async fn attach(&mut self, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+        let (snapshot, _) = self.observe().await?;
+        let pod = request.pod.clone();
+        let known = find(&snapshot, &pod).ok_or_else(|| no_instance(&pod))?;
+        match known.record.phase {
+            Phase::Registered => return Err(Kind::Busy.because(format!("pod {pod} is still being registered"))),
+            Phase::Leaving => return Err(no_instance(&pod)),
+            _ => {}
+        }
+        let former = known.record.clone();
+        let scope = known.scope.clone();
+        let tasks = {
+            let (scope, request) = (scope.clone(), request);
+            self.blocking(move |system| resolve(system, &scope, &request).map(|tasks| (tasks, request.vcpus)))
+                .await??
+        };
+        let next = self.attached(&snapshot, &former, tasks);
+        let (partition, placement) = (next.partition, next.placement);
+        let threads = next.vcpus.clone();
+        self.record_vcpus(&scope, next).await?;
+        let (mut after, mut report) = self.pass("call").await;
+        let refused = |after: &Option<Snapshot>| {
+            let now = after.as_ref().and_then(|after| find(after, &pod))?;
+            let text = now.vcpu()?.partition.clone();
+            (now.record.phase == Phase::Attaching
+                && now.record.partition != Partition::Member
+                && text != now.record.partition.name())
+            .then(|| (now.record.clone(), text))
+        };
+        if let Some((record, text)) = refused(&after) {
+            tracing::warn!(
+                STELIA_POD_UID = %pod,
+                "the kernel gives pod {pod} no {} partition ({text:?}): contained instead", record.partition.name()
+            );
+            let record = Record {
+                partition: Partition::Member,
+                ..record
+            };
+            self.record_vcpus(&scope, record).await?;
+            (after, report) = self.pass("call").await;
+        }
+        let now = after.as_ref().and_then(|after| find(after, &pod));
+        let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
+        if let Some(now) = now
+            && alive
+            && matches!(now.record.phase, Phase::Isolated | Phase::Contained)
+        {
+            let state = now.record.phase.name();
+            tracing::info!(
+                MESSAGE_ID = journal::ISOLATED, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
+            );
+            let placed = |thread: &VcpuThread| Placed {
+                vcpu: thread.index,
+                thread: thread.task.id,
+                cpu: thread.cpu,
+            };
+            return Ok(threads.iter().map(placed).collect());
+        }
+        let mut causes = report.degraded;
+        let now = now.and_then(|now| Some(now.vcpu()?.partition.clone()));
+        if let Some(text) = now.filter(|text| partition != Partition::Member && text != partition.name()) {
+            causes.push(format!("the kernel gives no {} partition: {text:?}", partition.name()));
+        }
+        let phase = if former.vcpus.is_empty() {
+            Phase::Floating
+        } else {
+            former.phase
+        };
+        self.record_vcpus(&scope, Record { phase, ..former }).await?;
+        self.pass("call").await;
+        Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
+    }
+
+    /// The record of an instance with these threads attached.
+    fn attached(
+        &self,
+        snapshot: &Snapshot,
+        former: &Record,
+        (tasks, requests): (BTreeMap<u32, TaskId>, Vec<VcpuRequest>),
+    ) -> Record {
+        let policies = self.policies();
+        let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
+        let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
+        if let Some(note) = &placement.note {
+            tracing::warn!(STELIA_POD_UID = %former.pod, "placement of pod {}: {note}", former.pod);
+        }
+        let threads: Vec<VcpuThread> = tasks
+            .into_iter()
+            .map(|(index, task)| VcpuThread { index, task, cpu: None })
+            .collect();
+        let wanted = if snapshot.has_partitions() {
+            policies.partition
+        } else {
+            Partition::Member
+        };
+        let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
+        let next = Record {
+            vcpus,
+            partition,
+            props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
+            placement: policies.placement,
+            ..former.clone()
+        };
+        // The same list again changes nothing, so it starts nothing over. What was refused a partition stays contained.
+        let same =
+            next.vcpus == former.vcpus && (next.partition == former.partition || former.phase == Phase::Contained);
+        if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
+            return former.clone();
+        }
+        Record {
+            phase: Phase::Attaching,
+            ..next
+        }
+    }
+
+    /// Write what attaching changes, the phase last: a daemon that dies in between has lost nothing it had promised.
+    async fn record_vcpus(&mut self, scope: &CgroupPath, record: Record) -> Result<(), Refusal> {
+        let scope = scope.clone();
+        self.blocking(move |system| {
+            [
+                (PROPS_ATTRIBUTE, props_text(&record.props)),
+                (PLACEMENT_ATTRIBUTE, record.placement.name().to_owned()),
+                (PARTITION_ATTRIBUTE, record.partition.name().to_owned()),
+                (VCPUS_ATTRIBUTE, vcpus_text(&record.vcpus)),
+                (PHASE_ATTRIBUTE, record.phase.name().to_owned()),
+            ]
+            .into_iter()
+            .try_for_each(|(name, value)| {
+                system.failpoint.here();
+                system.cgroups.set_attribute(&scope, name, &value)
+            })
+        })
+        .await?
+        .map_err(|error| Kind::Failed.because(error.to_string()))
+    }
+}
+
+/// The host's threads for the caller's thread numbers, by vCPU index.
+fn resolve(
+    system: &super::System,
+    scope: &CgroupPath,
+    request: &AttachRequest,
+) -> Result<BTreeMap<u32, TaskId>, Refusal> {
+    let vcpus = &request.vcpus;
+    if vcpus.is_empty() || vcpus.len() > MAX_VCPUS {
+        return Err(Kind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", vcpus.len())));
+    }
+    let indexes: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.vcpu.index).collect();
+    if indexes.len() != vcpus.len() {
+        return Err(Kind::InvalidArgument.because("a vCPU index is given twice"));
+    }
+    let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
+    if numbers.len() != vcpus.len() {
+        let text =
+            "two vCPUs have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    let foreign = |text: String| Kind::ForeignProcess.because(text);
+    let qemu = identify_pidfd(system, &request.qemu).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let cgroup = system
+        .procs
+        .cgroup(qemu.id)
+        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    if !cgroup.is_within(scope) {
+        let text = format!(
+            "process {} of qemu_pidfd does not belong to pod {}",
+            qemu.id, request.pod
+        );
+        return Err(foreign(text));
+    }
+    let threads = system
+        .procs
+        .threads(qemu.id)
+        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let by_number: BTreeMap<i32, TaskId> = threads
+        .iter()
+        .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))
+        .collect();
+    vcpus
+        .iter()
+        .map(|vcpu| match by_number.get(&vcpu.thread) {
+            Some(task) => Ok((vcpu.vcpu.index, *task)),
+            None => Err(foreign(format!(
+                "thread {} of vCPU {} is no thread of the QEMU process handed over",
+                vcpu.thread, vcpu.vcpu.index
+            ))),
+        })
+        .collect()
+}
