@@ -1,8 +1,11 @@
 //! The promise of an isolated instance, held against the kernel.
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use steliad::cpuset::CpuSet;
 
-use crate::host::{CGROUP, SLICE, cpus, read, run};
+use crate::host::{CGROUP, SLICE, cpus, output, read, run};
 use crate::pods::{Pod, Threads, pool};
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
@@ -104,9 +107,17 @@ fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
     if near.len() < 2 { pool.clone() } else { near }
 }
 
-/// The instance's state in `steliactl list`; none when it is not listed.
+/// The instance's state in `steliactl list`; none when it is not listed. A daemon that is just being started again is asked
+/// again: no answer is no state.
 pub fn state(pod: &Pod) -> Option<String> {
-    let list = run(&["steliactl", "--no-legend", "list"]);
-    let line = list.lines().find(|line| line.starts_with(&pod.uid))?;
-    line.split_whitespace().nth(2).map(str::to_owned)
+    for _ in 0..100 {
+        let list = output(&["steliactl", "--no-legend", "list"]);
+        if list.status.success() {
+            let text = String::from_utf8_lossy(&list.stdout).into_owned();
+            let line = text.lines().find(|line| line.starts_with(&pod.uid))?;
+            return line.split_whitespace().nth(2).map(str::to_owned);
+        }
+        sleep(Duration::from_millis(100));
+    }
+    panic!("steliactl list fails for 10 s");
 }
