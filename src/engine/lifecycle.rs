@@ -11,10 +11,11 @@ use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
 use crate::cgroup::{CgroupPath, Limits};
+use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal, admit};
 use crate::plan::record::PHASE_ATTRIBUTE;
-use crate::plan::{Instance, Phase, Record, Snapshot};
+use crate::plan::{Instance, Phase, Record, Snapshot, evicted};
 use crate::systemd::Devices;
 
 /// How long Deregister waits for systemd to remove the emptied scope.
@@ -48,7 +49,17 @@ impl Engine {
         let candidate = self
             .blocking(move |system| container::candidate(system, &request, origin, name))
             .await??;
-        let others: Vec<&Record> = snapshot.instances.iter().map(|instance| &instance.record).collect();
+        // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
+        let standing = |instance: &Instance| Record {
+            exclusive: if evicted(&snapshot, instance) {
+                CpuSet::new()
+            } else {
+                instance.record.exclusive.clone()
+            },
+            ..instance.record.clone()
+        };
+        let others: Vec<Record> = snapshot.instances.iter().map(standing).collect();
+        let others: Vec<&Record> = others.iter().collect();
         let mut record = admit(&claim, &candidate, &kubelet, &others)?;
         record.registered_us = now_us();
         self.build(record).await

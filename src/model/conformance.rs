@@ -56,6 +56,7 @@ const ERANGE: i32 = nix::libc::ERANGE;
 const ESRCH: i32 = nix::libc::ESRCH;
 
 const BAD_LIST: &str = "isolated invalid (Invalid cpu list in cpuset.cpus.exclusive)";
+const NO_PARENT: &str = "isolated invalid (Parent is not a partition root)";
 
 /// Tree, types, moves, controllers, plain cpusets: the same on every kernel from 6.1 on.
 pub const TREE: &[(Operation, Expect)] = &[
@@ -160,8 +161,8 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Write("p", File::CpusExclusive, "{1}"), Works),
     (Write("p/q", File::CpusExclusive, "{1}"), Works),
     (Read("p/q/v", File::CpusExclusiveEffective), Is("{1}")),
-    // An invalid partition stays so until it is written again.
-    (Read("p/q/v", File::Partition), Is(BAD_LIST)),
+    // An invalid partition stays so until it is written again; the reason is now that of a local one.
+    (Read("p/q/v", File::Partition), Is(NO_PARENT)),
     (Read("c", File::CpusEffective), Is("{0}-{1}")),
     (Write("p/q/v", File::Partition, "isolated"), Works),
     (Read("p/q/v", File::Partition), Is("isolated")),

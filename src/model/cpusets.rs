@@ -47,8 +47,8 @@ impl Partition {
 
     pub fn invalid(self, reason: Option<&'static str>) -> Self {
         match self {
-            Self::Valid { isolated, .. } => Self::Invalid { isolated, reason },
-            other => other,
+            Self::Valid { isolated, .. } | Self::Invalid { isolated, .. } => Self::Invalid { isolated, reason },
+            Self::Member => Self::Member,
         }
     }
 

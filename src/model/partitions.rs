@@ -76,6 +76,12 @@ impl State {
                     };
                     cpuset.partition = cpuset.partition.invalid(Some(reason));
                 }
+                // A write above it makes the kernel say so of an invalid one too, whatever the reason was before.
+                Partition::Invalid { .. }
+                    if !parent_is_partition && written.is_some_and(|above| path != *above && path.is_within(above)) =>
+                {
+                    cpuset.partition = cpuset.partition.invalid(Some(PARENT_NO_PARTITION));
+                }
                 // A remote partition keeps what it has when the lists above it only grow.
                 Partition::Valid { .. } if written != Some(&path) && !cpuset.granted.is_subset(&above) => {
                     cpuset.partition = cpuset.partition.invalid(Some(BAD_LIST));

@@ -105,7 +105,8 @@ fn a_list_that_shrinks_above_ends_the_partition_and_growing_it_again_does_not_me
     assert!(text.starts_with("isolated invalid"), "{text}");
     assert_eq!(read(&model, "/system.slice", File::CpusEffective), "0-7");
     write(&model, "/stelia.slice", File::CpusExclusive, "2-3");
-    assert_eq!(read(&model, "/stelia.slice/x/vcpu", File::Partition), text);
+    let text = read(&model, "/stelia.slice/x/vcpu", File::Partition);
+    assert!(text.starts_with("isolated invalid"), "{text}");
 }
 
 #[test]

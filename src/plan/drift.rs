@@ -26,13 +26,15 @@ pub fn drift(left: &Snapshot, found: &Snapshot) -> Vec<Finding> {
             compare(before, now, &mut findings);
         }
     }
-    if found.live().count() == left.live().count() && found.slice.exclusive != left.slice.exclusive {
-        let text = |snapshot: &Snapshot| snapshot.slice.exclusive.clone().unwrap_or_default().to_string();
+    // The file appears, empty, with the first scope.
+    let list = |snapshot: &Snapshot| snapshot.slice.exclusive.clone().unwrap_or_default().to_string();
+    let (was, is) = (list(left), list(found));
+    if found.live().count() == left.live().count() && was != is {
         findings.push(Finding {
             pod: None,
             what: "cpuset.cpus.exclusive of stelia.slice".into(),
-            was: text(left),
-            is: text(found),
+            was,
+            is,
         });
     }
     for (unit, now) in &found.outside {

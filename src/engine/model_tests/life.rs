@@ -164,3 +164,18 @@ async fn more_vcpus_than_cpus_share_a_root_partition() {
     let everyone = CgroupPath::root().child("system.slice");
     assert_eq!(node.read(&everyone, File::CpusEffective), "0-1,4-7");
 }
+
+#[tokio::test]
+async fn the_new_owner_of_cpus_that_kubelet_took_from_a_living_vm_gets_them_isolated() {
+    let mut node = Node::new();
+    let (old, qemu) = node.isolated(1, "2-3").await;
+    node.checkpoint.release(&old.uid).unwrap();
+    let (new, _) = node.isolated(2, "3").await;
+    assert_eq!(
+        (node.phase(&old), node.phase(&new)),
+        (Some("floating"), Some("isolated"))
+    );
+    assert_eq!(node.model.cgroup(qemu.vcpus[1]).unwrap(), float(&old));
+    assert_eq!(node.read(&CgroupPath::root(), File::CpusIsolated), "3");
+    node.check().await;
+}

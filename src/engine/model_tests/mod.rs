@@ -176,10 +176,10 @@ impl Node {
         let snapshot = observe::snapshot(system, &kubelet).unwrap();
         assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
 
+        // Who lost his CPUs to another pod floats, and is promised nothing.
         let live: Vec<_> = snapshot
-            .instances
-            .iter()
-            .filter(|instance| instance.populated)
+            .live()
+            .filter(|instance| !plan::evicted(&snapshot, instance))
             .collect();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();
