@@ -1,4 +1,6 @@
-//! Who may do what: one pure table.
+//! Who may do what: one pure table. `docs/authorization.md` is printed from it.
+
+use std::fmt::Write as _;
 
 /// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +43,73 @@ pub enum Decision {
     Allow,
     /// For the caller's own instance; any other is as if it did not exist.
     Own,
+    /// For every instance, if polkit says so; without polkit no.
+    Ask(Action),
     /// No.
     Deny,
+}
+
+/// The actions polkit is asked about (`packaging/polkit/`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// Make and end instances: it takes CPUs from others, or a VM's from it.
+    ManageInstances,
+    /// Have promises checked and repaired, and the configuration read anew: it changes nothing that was not decided.
+    Maintain,
+}
+
+impl Action {
+    /// Every action.
+    pub const ALL: [Self; 2] = [Self::ManageInstances, Self::Maintain];
+
+    /// Its name in polkit.
+    pub fn id(self) -> &'static str {
+        match self {
+            Self::ManageInstances => "io.stelia.Isolation1.manage-instances",
+            Self::Maintain => "io.stelia.Isolation1.maintain",
+        }
+    }
+}
+
+impl Role {
+    /// Every role.
+    pub const ALL: [Self; 4] = [Self::Root, Self::User, Self::Pod, Self::Stranger];
+
+    fn heading(self) -> &'static str {
+        match self {
+            Self::Root => "root (bus)",
+            Self::User => "other user (bus)",
+            Self::Pod => "pod (runner socket)",
+            Self::Stranger => "no pod (runner socket)",
+        }
+    }
+}
+
+impl Operation {
+    /// Every operation.
+    pub const ALL: [Self; 8] = [
+        Self::Register,
+        Self::Attach,
+        Self::Deregister,
+        Self::List,
+        Self::Describe,
+        Self::Audit,
+        Self::Reconcile,
+        Self::Reload,
+    ];
+
+    fn members(self) -> &'static str {
+        match self {
+            Self::Register => "RegisterInstance",
+            Self::Attach => "AttachVcpus",
+            Self::Deregister => "Deregister",
+            Self::List => "ListInstances, GetInstance, GetInstanceByPID, properties",
+            Self::Describe => "Describe",
+            Self::Audit => "Audit",
+            Self::Reconcile => "Reconcile",
+            Self::Reload => "Reload",
+        }
+    }
 }
 
 /// The table.
@@ -50,11 +117,29 @@ pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{Attach, Audit, Deregister, Describe, List, Reconcile, Register, Reload};
     match (role, operation) {
         (Role::Root, _) | (Role::User, List | Describe) => Decision::Allow,
+        (Role::User, Register | Attach | Deregister) => Decision::Ask(Action::ManageInstances),
+        (Role::User, Audit | Reconcile | Reload) => Decision::Ask(Action::Maintain),
         (Role::Pod, Register | Attach | Deregister | List | Audit) => Decision::Own,
-        (Role::User, Register | Attach | Deregister | Audit | Reconcile | Reload)
-        | (Role::Pod, Describe | Reconcile | Reload)
-        | (Role::Stranger, _) => Decision::Deny,
+        (Role::Pod, Describe | Reconcile | Reload) | (Role::Stranger, _) => Decision::Deny,
     }
+}
+
+/// The table as Markdown.
+pub fn table() -> String {
+    let cell = |role, operation| match decide(role, operation) {
+        Decision::Allow => "yes".to_owned(),
+        Decision::Own => "its own".to_owned(),
+        Decision::Ask(action) => format!("polkit: `{}`", action.id()),
+        Decision::Deny => "no".to_owned(),
+    };
+    let headings = Role::ALL.map(Role::heading).join(" | ");
+    let mut text = format!("| member | {headings} |\n|---|---|---|---|---|\n");
+    for operation in Operation::ALL {
+        let cells = Role::ALL.map(|role| cell(role, operation)).join(" | ");
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "| {} | {cells} |", operation.members());
+    }
+    text
 }
 
 #[cfg(test)]
@@ -62,23 +147,39 @@ mod tests {
     use super::*;
     use Operation::{Attach, Audit, Deregister, Describe, List, Reconcile, Register, Reload};
 
-    const ALL: [Operation; 8] = [Register, Attach, Deregister, List, Describe, Audit, Reconcile, Reload];
-
+    /// Every cell, written down a second time.
     #[test]
-    fn a_pod_never_gets_more_than_its_own() {
-        assert!(
-            ALL.into_iter()
-                .all(|operation| decide(Role::Pod, operation) != Decision::Allow)
-        );
-        assert_eq!(decide(Role::Pod, Describe), Decision::Deny);
+    fn every_cell_is_what_was_decided() {
+        let (manage, maintain) = (Decision::Ask(Action::ManageInstances), Decision::Ask(Action::Maintain));
+        let (allow, own, deny) = (Decision::Allow, Decision::Own, Decision::Deny);
+        for (operation, cells) in [
+            (Register, [allow, manage, own, deny]),
+            (Attach, [allow, manage, own, deny]),
+            (Deregister, [allow, manage, own, deny]),
+            (List, [allow, allow, own, deny]),
+            (Describe, [allow, allow, deny, deny]),
+            (Audit, [allow, maintain, own, deny]),
+            (Reconcile, [allow, maintain, deny, deny]),
+            (Reload, [allow, maintain, deny, deny]),
+        ] {
+            assert_eq!(Role::ALL.map(|role| decide(role, operation)), cells, "{operation:?}");
+        }
     }
 
     #[test]
-    fn a_stranger_on_the_runner_socket_gets_nothing_and_a_user_only_reads() {
-        for operation in ALL {
-            assert_eq!(decide(Role::Stranger, operation), Decision::Deny);
-            let reads = matches!(operation, List | Describe);
-            assert_eq!(decide(Role::User, operation) == Decision::Allow, reads, "{operation:?}");
-        }
+    fn the_documentation_holds_this_table() {
+        let page = std::fs::read_to_string("docs/authorization.md").unwrap();
+        assert!(page.contains(&table()), "docs/authorization.md must hold:\n{}", table());
+    }
+
+    #[test]
+    fn every_action_is_declared_to_polkit_and_no_other() {
+        let file = std::fs::read_to_string("packaging/polkit/io.stelia.Isolation1.policy").unwrap();
+        let declared: Vec<&str> = file
+            .split("<action id=\"")
+            .skip(1)
+            .filter_map(|rest| rest.split('"').next())
+            .collect();
+        assert_eq!(declared, Action::ALL.map(Action::id));
     }
 }

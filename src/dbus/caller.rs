@@ -7,6 +7,7 @@ use zbus::Connection;
 use zbus::message::Header;
 
 use super::error::Error;
+use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 use crate::kubelet::PodUid;
@@ -62,6 +63,10 @@ impl Door {
             Decision::Own => {
                 let only = process.as_ref().and_then(|(_, peer)| peer.pod().cloned());
                 Ok(Caller { only, process })
+            }
+            Decision::Ask(action) => {
+                polkit::ask(connection, header, action).await?;
+                Ok(Caller { only: None, process })
             }
             Decision::Deny => Err(Error::NotPermitted(format!(
                 "{operation:?} is not permitted to this caller"

@@ -11,6 +11,7 @@ mod export;
 mod gate;
 mod instance;
 mod manager;
+mod polkit;
 mod runner_socket;
 
 pub use bus::{Bus, connect, serve as serve_bus};

@@ -2,10 +2,14 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+
+use zbus::OwnedVariant;
 
 const VM: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const WAITING: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
@@ -26,15 +30,26 @@ fn first_line(child: &mut Child) -> String {
     line.trim().to_owned()
 }
 
+/// What a system bus lets everybody do; the shipped policy decides about steliad.
+const SYSTEM_POLICY: &str = "<policy context=\"default\"><allow user=\"*\"/><deny own=\"*\"/><deny send_type=\"method_call\"/>\
+    <allow send_type=\"signal\"/><allow send_requested_reply=\"true\" send_type=\"method_return\"/>\
+    <allow send_requested_reply=\"true\" send_type=\"error\"/><allow receive_type=\"method_call\"/>\
+    <allow receive_type=\"method_return\"/><allow receive_type=\"error\"/><allow receive_type=\"signal\"/>\
+    <allow send_destination=\"org.freedesktop.DBus\"/></policy>\
+    <policy user=\"root\"><allow own=\"org.freedesktop.PolicyKit1\"/>\
+    <allow send_destination=\"org.freedesktop.PolicyKit1\"/></policy>";
+
 impl Simulation {
     fn start(scenario: &str) -> Self {
         let directory = tempfile::tempdir().expect("directory");
+        // Other users are to reach the bus.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let config = directory.path().join("bus.conf");
         let text = format!(
-            "<busconfig><type>system</type><listen>unix:path={}/bus</listen><auth>EXTERNAL</auth>\
-             <policy context=\"default\"><allow send_destination=\"*\" eavesdrop=\"true\"/><allow eavesdrop=\"true\"/>\
-             <allow own=\"*\"/></policy></busconfig>",
-            directory.path().display()
+            "<busconfig><type>system</type><listen>unix:path={}/bus</listen><auth>EXTERNAL</auth>{SYSTEM_POLICY}\
+             <include>{}/packaging/dbus/io.stelia.Isolation1.conf</include></busconfig>",
+            directory.path().display(),
+            env!("CARGO_MANIFEST_DIR")
         );
         fs::write(&config, text).expect("bus.conf");
         let mut bus = Command::new("dbus-daemon")
@@ -77,6 +92,118 @@ impl Simulation {
         assert!(out.status.success(), "{arguments:?}: {out:?}");
         String::from_utf8(out.stdout).expect("UTF-8")
     }
+}
+
+/// polkit, as far as steliad asks it: it permits one action.
+struct Authority(&'static str);
+
+#[zbus::interface(name = "org.freedesktop.PolicyKit1.Authority")]
+impl Authority {
+    fn check_authorization(
+        &self,
+        subject: (String, HashMap<String, OwnedVariant>),
+        action: &str,
+        _details: HashMap<String, String>,
+        _flags: u32,
+        _cancellation: &str,
+    ) -> (bool, bool, HashMap<String, String>) {
+        let permitted = subject.0 == "system-bus-name" && subject.1.contains_key("name") && action == self.0;
+        (permitted, false, HashMap::new())
+    }
+}
+
+/// It runs on a thread of its own until this value goes.
+struct Polkit {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Polkit {
+    fn start(address: &str, permitted: &'static str) -> Self {
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let address = address.to_owned();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("runtime").block_on(async {
+                let builder = zbus::connection::Builder::address(address.as_str());
+                let builder = builder.serve_at("/org/freedesktop/PolicyKit1/Authority", Authority(permitted));
+                let bus = builder.name("org.freedesktop.PolicyKit1").build().await.expect("a bus");
+                ready.send(()).expect("the test waits");
+                let _ = stopped.await;
+                drop(bus);
+            });
+        });
+        is_ready.recv().expect("polkit");
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Polkit {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+impl Simulation {
+    /// What a user who is not root is answered: all output, and whether it succeeded.
+    fn as_nobody(&self, arguments: &[&str]) -> (bool, String) {
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "busctl"];
+        let call = ["--system", "--expect-reply=yes", "call", "io.stelia.Isolation1"];
+        let out = self.run("setpriv", &[&nobody[..], &call, arguments].concat());
+        let text = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn reconcile_as_nobody(&self) -> (bool, String) {
+        self.as_nobody(&[OBJECT, MANAGER, "Reconcile", "a{sv}", "0"])
+    }
+}
+
+const OBJECT: &str = "/io/stelia/Isolation1";
+const MANAGER: &str = "io.stelia.Isolation1.Manager";
+
+#[test]
+fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
+    let simulation = Simulation::start(&scenario(""));
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "ListInstances"]);
+    assert!(done && text.contains(VM), "{text}");
+    // Nobody to ask: no.
+    let (done, text) = simulation.reconcile_as_nobody();
+    assert!(!done && text.contains("polkit cannot be asked"), "{text}");
+    // What the policy of the bus does not know never reaches the daemon.
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Explode"]);
+    assert!(
+        !done && (text.contains("Access denied") || text.contains("rejected")),
+        "{text}"
+    );
+    let (done, text) = simulation.as_nobody(&[
+        OBJECT,
+        "org.freedesktop.DBus.Properties",
+        "Set",
+        "ssv",
+        MANAGER,
+        "X",
+        "s",
+        "y",
+    ]);
+    assert!(
+        !done && (text.contains("Access denied") || text.contains("rejected")),
+        "{text}"
+    );
+
+    let polkit = Polkit::start(&simulation.address, "io.stelia.Isolation1.maintain");
+    let (done, text) = simulation.reconcile_as_nobody();
+    assert!(done && text.contains("pass"), "{text}");
+    // Another action is another question.
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Deregister", "sa{sv}", VM, "0"]);
+    assert!(!done && text.contains("manage-instances"), "{text}");
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains(VM));
+    drop(polkit);
 }
 
 impl Drop for Simulation {
