@@ -179,3 +179,24 @@ async fn the_new_owner_of_cpus_that_kubelet_took_from_a_living_vm_gets_them_isol
     assert_eq!(node.read(&CgroupPath::root(), File::CpusIsolated), "3");
     node.check().await;
 }
+
+#[tokio::test]
+async fn a_hot_plugged_vcpu_joins_and_the_others_stay_where_they_are() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-4");
+    node.register(&pod).await.unwrap();
+    let mut qemu = node.model.add_qemu(pod.init, 2).unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    let late = node.model.spawn_thread(qemu.pid, "CPU 2/KVM").unwrap();
+    qemu.vcpus.push(late);
+    let placed = node.attach(&pod, &qemu).await.unwrap();
+    let cpus_of: Vec<_> = placed.iter().map(|placed| (placed.thread, placed.cpu)).collect();
+    let expected = [(qemu.vcpus[0], Some(2)), (qemu.vcpus[1], Some(3)), (late, Some(4))];
+    assert_eq!(cpus_of, expected);
+    node.check().await;
+    // And unplugged again: its thread ended before the new list came.
+    node.model.end(late).unwrap();
+    qemu.vcpus.pop();
+    node.attach(&pod, &qemu).await.unwrap();
+    node.check().await;
+}
