@@ -10,9 +10,9 @@ use super::GateError;
 const CONNECTIONS_A_POD: usize = 4;
 /// Connections in all.
 const CONNECTIONS: usize = 256;
-/// Calls a second and pod, in the long run.
+/// Calls a second and pod, in the long run. Large messages count as several, and so does anything else that is sent.
 const CALLS_A_SECOND: f64 = 20.0;
-/// Calls a pod may make at once.
+/// Calls a pod may make at once. The largest message counts as 33.
 const BURST: f64 = 40.0;
 
 /// A token bucket. Time is passed in.
@@ -81,11 +81,11 @@ impl Limits {
 }
 
 impl Slot {
-    /// Count calls that began.
-    pub fn spend(&self, calls: u32, now: Instant) {
+    /// Count what messages that began cost.
+    pub fn spend(&self, cost: u32, now: Instant) {
         if let Some(pod) = self.limits.lock().get_mut(&self.pod) {
             pod.bucket.refill(now);
-            pod.bucket.tokens -= f64::from(calls);
+            pod.bucket.tokens -= f64::from(cost);
         }
     }
 

@@ -6,8 +6,8 @@ pub const MAX_HANDSHAKE: usize = 4 << 10;
 pub const MAX_MESSAGE: usize = 256 << 10;
 /// Most descriptors in one message.
 pub const MAX_FDS: usize = 16;
-
-const METHOD_CALL: u8 = 1;
+/// So many bytes cost a pod as much as one message more: what it may keep the daemon holding is bounded with its calls.
+pub const BYTES_A_CALL: usize = 8 << 10;
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -74,12 +74,18 @@ impl Default for Stream {
 }
 
 impl Stream {
-    /// Follow what one `recvmsg` gave; answers how many method calls began in it.
+    /// Whether a message, or the handshake, has begun and not ended.
+    pub fn is_within_message(&self) -> bool {
+        !matches!(self.state, State::Header { got: 0, .. })
+    }
+
+    /// Follow what one `recvmsg` gave; answers what the messages that began in it cost: one each, of whatever type, and
+    /// one for every [`BYTES_A_CALL`].
     ///
     /// # Errors
     /// What the peer did wrong: the connection must be closed and nothing of the bytes passed on.
     pub fn feed(&mut self, mut bytes: &[u8], fds: usize) -> Result<u32, GateError> {
-        let mut calls = 0;
+        let mut cost = 0;
         let mut ended = false;
         self.pending_fds += fds;
         if self.pending_fds > MAX_FDS {
@@ -103,8 +109,8 @@ impl Stream {
                         return Err(GateError::BadEndian(buffer[0]));
                     }
                     if *got == 16 {
-                        calls += u32::from(buffer[1] == METHOD_CALL);
                         let left = rest_of_message(buffer)?;
+                        cost += 1 + u32::try_from(left / BYTES_A_CALL).unwrap_or(u32::MAX);
                         ended |= left == 0;
                         self.state = if left == 0 { header() } else { State::Body { left } };
                     }
@@ -127,7 +133,7 @@ impl Stream {
         if ended {
             self.pending_fds = 0;
         }
-        Ok(calls)
+        Ok(cost)
     }
 }
 

@@ -31,15 +31,15 @@ proptest! {
             bytes.extend(message(kind, body));
         }
         let mut stream = Stream::default();
-        let mut calls = 0;
+        let mut cost = 0;
         let mut rest = bytes.as_slice();
         for cut in cuts {
             let (chunk, after) = rest.split_at(cut.min(rest.len()));
-            calls += stream.feed(chunk, 0).unwrap();
+            cost += stream.feed(chunk, 0).unwrap();
             rest = after;
         }
-        calls += stream.feed(rest, 0).unwrap();
-        prop_assert_eq!(calls, 2);
+        cost += stream.feed(rest, 0).unwrap();
+        prop_assert_eq!(cost, 3);
     }
 }
 
@@ -50,6 +50,16 @@ proptest! {
 #[case(b"\0\n", GateError::BareLineFeed)]
 fn a_bad_handshake_is_refused_at_the_byte(#[case] bytes: &[u8], #[case] error: GateError) {
     assert_eq!(Stream::default().feed(bytes, 0), Err(error));
+}
+
+#[test]
+fn a_message_costs_by_its_size_and_whatever_its_type() {
+    let cost = |kind, body| {
+        let mut stream = Stream::default();
+        stream.feed(HANDSHAKE, 0).unwrap();
+        stream.feed(&message(kind, body), 0).unwrap()
+    };
+    assert_eq!((cost(1, 0), cost(4, 0), cost(1, 100 << 10)), (1, 1, 13));
 }
 
 #[test]
@@ -133,7 +143,7 @@ async fn an_ordinary_client_passes_with_a_descriptor() {
 #[tokio::test]
 async fn each_attack_ends_its_own_connection_and_nobody_elses() {
     let gate = Gate::default();
-    let attacks: [(&str, Vec<u8>); 4] = [
+    let attacks: [(&str, Vec<u8>); 5] = [
         ("line feed first", b"\n".to_vec()),
         ("5 KiB before BEGIN", [&b"\0"[..], &[b'x'; 5000]].concat()),
         (
@@ -141,6 +151,7 @@ async fn each_attack_ends_its_own_connection_and_nobody_elses() {
             [HANDSHAKE, &[b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0]].concat(),
         ),
         ("silence", Vec::new()),
+        ("half a message", [HANDSHAKE, &message(1, 4096)[..2000]].concat()),
     ];
     for (name, bytes) in attacks {
         let (mut attacker, server) = StdStream::pair().unwrap();

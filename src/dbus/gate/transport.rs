@@ -21,6 +21,8 @@ use super::stream::{MAX_FDS, Stream};
 
 /// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.
 const WRITE_PATIENCE: Duration = Duration::from_secs(5);
+/// A message that is not whole after this long ends its connection: memory is held for it.
+const MESSAGE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A connection that went through the gate.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub struct Reader {
     stream: Arc<UnixStream>,
     gate: Stream,
     slot: Slot,
+    /// When the message that is being read began.
+    began: Option<Instant>,
 }
 
 /// The writing half.
@@ -61,6 +65,7 @@ impl Socket for GatedSocket {
             stream: self.stream.clone(),
             gate: Stream::default(),
             slot: self.slot,
+            began: None,
         };
         Split::new(reader, Writer { stream: self.stream })
     }
@@ -106,10 +111,20 @@ impl ReadHalf for Reader {
             tokio::time::sleep(wait).await;
         }
         let stream = &*self.stream;
-        let (length, fds) = stream.async_io(Interest::READABLE, || receive(stream, buffer)).await?;
+        let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
+        let (length, fds) = match self.began {
+            None => read.await?,
+            Some(began) => tokio::time::timeout_at((began + MESSAGE_PATIENCE).into(), read)
+                .await
+                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a message that does not end"))??,
+        };
         match self.gate.feed(&buffer[..length], fds.len()) {
-            Ok(calls) => {
-                self.slot.spend(calls, Instant::now());
+            Ok(cost) => {
+                let now = Instant::now();
+                self.slot.spend(cost, now);
+                // What began in this chunk began now; what goes on began when it did.
+                let continues = self.began.filter(|_| cost == 0);
+                self.began = self.gate.is_within_message().then(|| continues.unwrap_or(now));
                 Ok((length, fds))
             }
             Err(error) => {
