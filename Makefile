@@ -45,9 +45,11 @@ $(TOOLS)/bin/cargo-deb:
 fmt: ## format the code
 	$(CARGO) fmt
 
-lint: ## formatting and clippy, warnings are errors
+lint: ## formatting, clippy (warnings are errors), the unit's exposure
 	$(CARGO) fmt --check
 	$(CARGO) clippy --locked --all-targets -- -D warnings
+	@report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/steliad.service) || \
+	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 
 test: ## unit tests and the integration tests that need no node
 	$(CARGO) test --locked -- --include-ignored

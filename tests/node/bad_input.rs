@@ -11,7 +11,7 @@ use crate::promise::assert_isolated;
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
-fn assert_refused(refusal: &Refusal, name: &str, mentions: &str) {
+pub fn assert_refused(refusal: &Refusal, name: &str, mentions: &str) {
     assert_eq!(refusal.0, name, "{}", refusal.1);
     assert!(
         refusal.1.contains(mentions),

@@ -105,6 +105,15 @@ fn process() {
                 attach(&connection, path.as_str(), &anchor, 1).await
             }
             "pod-of-10-kb" => register(&connection, &"a".repeat(10_000), "", Some(&anchor)).await,
+            words if words.starts_with("show|") => {
+                let manager = ManagerProxy::new(&connection).await.expect("proxy");
+                refusal(manager.get_instance(&words[5..]).await)
+            }
+            words if words.starts_with("deregister|") => {
+                let manager = ManagerProxy::new(&connection).await.expect("proxy");
+                refusal(manager.deregister(&words[11..], Dict::new()).await)
+            }
+            words if words.starts_with("register|") => register(&connection, &words[9..], "", Some(&anchor)).await,
             words => {
                 let (pod, cpuset) = words.split_once('|').expect("POD|CPUSET");
                 register(&connection, pod, cpuset, Some(&anchor)).await

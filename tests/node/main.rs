@@ -1,11 +1,13 @@
 //! What steliad promises, tested on a real node: see `tests/vm/README.md`. One test at a time, as root.
 
+mod attack;
 mod bad_input;
 mod bookworm;
 mod client;
 mod conformance;
 mod contained;
 mod crash;
+mod doors;
 mod drift;
 mod host;
 mod isolation;

@@ -75,13 +75,14 @@ impl Pod {
 
     /// A pod whose container runs a VM, not waited for.
     pub fn start_vm(name: &str, vcpus: u32, options: &[&str]) -> Pod {
+        Pod::start_vm_with(name, vcpus, options, &["--qmp", "/run/qmp"])
+    }
+
+    /// The same with the runner's options.
+    pub fn start_vm_with(name: &str, vcpus: u32, options: &[&str], runner: &[&str]) -> Pod {
         let count = vcpus.to_string();
         let options = [&["--cpus", &count], options].concat();
-        let command = [
-            "stelia-runner",
-            "run",
-            "--qmp",
-            "/run/qmp",
+        let qemu = [
             "--",
             "qemu-system-x86_64",
             "-accel",
@@ -97,6 +98,7 @@ impl Pod {
             "-name",
             "vm,debug-threads=on",
         ];
+        let command = [&["stelia-runner", "run"], runner, &qemu].concat();
         Pod::start(name, &options, &command)
     }
 
