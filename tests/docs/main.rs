@@ -1,4 +1,5 @@
 //! What the documentation names exists.
+#![allow(clippy::expect_used, clippy::panic)]
 
 use std::fs;
 use std::path::{Path, PathBuf};
