@@ -9,6 +9,7 @@ FILTER  ?=
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
 
+VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
@@ -18,7 +19,7 @@ NODE_JOB := target/node-test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb fmt lint test node-test soak check demo clean
+.PHONY: help setup build deb image fmt lint test node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -38,6 +39,10 @@ $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/steliad_*.deb
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
 	@touch $@
+
+image: deb ## an OCI image archive that holds only the runner, in target/image
+	@mkdir -p target/image
+	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
 
 $(TOOLS)/bin/cargo-deb:
 	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deb
