@@ -9,7 +9,8 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 
 Exit codes:
   0  done
-  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused
+  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
+     doctor: a check failed
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance";
 
@@ -55,6 +56,8 @@ pub enum Command {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
         path: Option<PathBuf>,
     },
+    /// Check whether this node is fit for isolated VMs, with a cure for what is not; needs no daemon
+    Doctor,
     /// Make the daemon read its configuration again
     Reload,
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`doctor`] | whether this node is fit |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`view`] | text and JSON |
@@ -12,6 +13,7 @@
 
 pub mod cli;
 pub mod client;
+pub mod doctor;
 pub mod kubelet_state;
 pub mod threads;
 pub mod view;
@@ -20,6 +22,7 @@ pub mod view;
 mod tests;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -34,6 +37,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::KubeletState { path } = &cli.command {
         return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend));
+    }
+    if let Command::Doctor = &cli.command {
+        return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend));
     }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => finish(runtime.block_on(async {
@@ -88,6 +94,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 String::new()
             }
         }
+        Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
         Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
         Command::Reload => {
             client.reload().await?;
