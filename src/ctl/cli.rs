@@ -56,6 +56,17 @@ pub enum Command {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
         path: Option<PathBuf>,
     },
+    /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked by whose it is
+    Map {
+        /// Write a picture to this file instead
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Tell why a CPU belongs to whom, with the source of each fact
+    Explain {
+        /// The CPU's number
+        cpu: u32,
+    },
     /// Check whether this node is fit for isolated VMs, with a cure for what is not; needs no daemon
     Doctor,
     /// Make the daemon read its configuration again

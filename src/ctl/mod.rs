@@ -5,7 +5,10 @@
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
 //! | [`doctor`] | whether this node is fit |
+//! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
+//! | [`map`] | the node drawn |
+//! | [`node`] | whose each CPU is |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`view`] | text and JSON |
 //!
@@ -14,7 +17,10 @@
 pub mod cli;
 pub mod client;
 pub mod doctor;
+pub mod explain;
 pub mod kubelet_state;
+pub mod map;
+pub mod node;
 pub mod threads;
 pub mod view;
 
@@ -30,6 +36,7 @@ use zbus::Connection;
 
 use cli::{Cli, Command};
 use client::{Client, Failure};
+use node::Node;
 use threads::Roots;
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
@@ -75,6 +82,26 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 view::instance_json(&properties, &processes)
             } else {
                 view::properties(&properties) + &view::processes(&processes, legend)
+            }
+        }
+        Command::Map { svg } => {
+            let node = Node::parse(&client.describe().await?)?;
+            if let Some(path) = svg {
+                std::fs::write(path, map::svg(&node))
+                    .map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
+            }
+            match svg {
+                Some(_) => String::new(),
+                None if cli.json => view::to_json(&map::cores(&node)),
+                None => map::text(&node, view::width(), view::coloured(), legend),
+            }
+        }
+        Command::Explain { cpu } => {
+            let facts = explain::facts(&Node::parse(&client.describe().await?)?, *cpu)?;
+            if cli.json {
+                view::to_json(&facts)
+            } else {
+                explain::text(&facts, legend)
             }
         }
         Command::Describe => view::pretty(&client.describe().await?),

@@ -244,6 +244,24 @@ fn the_operators_program_shows_a_simulated_node() {
 }
 
 #[test]
+fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
+    let simulation = Simulation::start(&scenario(""));
+    let map = simulation.ctl(&["map"]);
+    // The letters go by the order of the pods' UIDs.
+    let (vm, waiting) = if VM < WAITING { ("2A", "4B") } else { ("2B", "4A") };
+    assert!(
+        map.contains("socket 1 node 1") && map.contains(vm) && map.contains(waiting),
+        "{map}"
+    );
+    let cores: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
+    assert_eq!(cores.as_array().map(Vec::len), Some(4), "{cores}");
+    let told = simulation.ctl(&["explain", "2"]);
+    assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
+    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["explain", "99"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+#[test]
 fn what_somebody_changed_is_repaired_and_counted() {
     let float = format!("/stelia.slice/stelia-instance-{VM}.scope/instance/float");
     let meddle = format!("[[meddle]]\ncgroup = \"{float}\"\nfile = \"cpuset.cpus\"\nvalue = \"0-7\"\n");
