@@ -10,7 +10,7 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 Exit codes:
   0  done
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
-     doctor: a check failed
+     doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance";
 
@@ -45,7 +45,16 @@ pub enum Command {
     /// Print the daemon's whole view as JSON
     Describe,
     /// Compare every promise with the kernel now, repair what differs, and report
-    Reconcile,
+    Reconcile {
+        /// Only print the steps that it would begin with
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing
+    Verify {
+        /// Only of this pod: its UID, or the beginning of it
+        uid: Option<String>,
+    },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// The pod's UID, or the beginning of it

@@ -10,6 +10,7 @@
 //! | [`map`] | the node drawn |
 //! | [`node`] | whose each CPU is |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
+//! | [`verify`] | whether every promise holds |
 //! | [`view`] | text and JSON |
 //!
 //! The daemon is asked for what it promised; the threads are read from the kernel, so that `show` holds one against the other.
@@ -22,6 +23,7 @@ pub mod kubelet_state;
 pub mod map;
 pub mod node;
 pub mod threads;
+pub mod verify;
 pub mod view;
 
 #[cfg(test)]
@@ -105,7 +107,23 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
             }
         }
         Command::Describe => view::pretty(&client.describe().await?),
-        Command::Reconcile => {
+        Command::Reconcile { dry_run: true } => {
+            let preview = client.preview().await?;
+            if cli.json {
+                view::to_json(&view::json_of(&preview))
+            } else {
+                verify::plan(&preview)
+            }
+        }
+        Command::Verify { uid } => {
+            let pod = match uid {
+                Some(uid) => Some(client.find(uid).await?.0),
+                None => None,
+            };
+            let instances = client.instances().await?;
+            verify::run(&client.preview().await?, &instances, pod.as_deref(), cli.json, legend)?
+        }
+        Command::Reconcile { dry_run: false } => {
             let report = client.reconcile().await?;
             if cli.json {
                 view::to_json(&view::json_of(&report))
