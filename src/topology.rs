@@ -8,7 +8,7 @@ use std::path::Path;
 use crate::cpuset::CpuSet;
 
 /// One logical CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Cpu {
     /// Socket (`physical_package_id`).
     pub package: u32,
@@ -19,7 +19,7 @@ pub struct Cpu {
 }
 
 /// The online CPUs by number.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
     /// Online CPUs.
     pub cpus: BTreeMap<u32, Cpu>,
@@ -69,6 +69,16 @@ impl Topology {
         Ok(Self {
             cpus: online.iter().filter_map(describe).collect(),
         })
+    }
+
+    /// Its siblings: the CPUs of the same core, itself included.
+    pub fn siblings(&self, cpu: u32) -> CpuSet {
+        let Some(own) = self.cpus.get(&cpu) else {
+            return CpuSet::new();
+        };
+        let same = |other: &Cpu| (other.package, other.core) == (own.package, own.core);
+        let siblings = self.cpus.iter().filter(|(_, other)| same(other));
+        siblings.map(|(cpu, _)| *cpu).collect()
     }
 
     /// The online CPUs.

@@ -9,7 +9,8 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 
 Exit codes:
   0  done
-  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused
+  1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
+     doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance";
 
@@ -44,7 +45,16 @@ pub enum Command {
     /// Print the daemon's whole view as JSON
     Describe,
     /// Compare every promise with the kernel now, repair what differs, and report
-    Reconcile,
+    Reconcile {
+        /// Only print the steps that it would begin with
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing
+    Verify {
+        /// Only of this pod: its UID, or the beginning of it
+        uid: Option<String>,
+    },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// The pod's UID, or the beginning of it
@@ -55,6 +65,19 @@ pub enum Command {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
         path: Option<PathBuf>,
     },
+    /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked by whose it is
+    Map {
+        /// Write a picture to this file instead
+        #[arg(long, value_name = "FILE")]
+        svg: Option<PathBuf>,
+    },
+    /// Tell why a CPU belongs to whom, with the source of each fact
+    Explain {
+        /// The CPU's number
+        cpu: u32,
+    },
+    /// Check whether this node is fit for isolated VMs, with a cure for what is not; needs no daemon
+    Doctor,
     /// Make the daemon read its configuration again
     Reload,
 }

@@ -183,6 +183,13 @@ impl<'a> Client<'a> {
         Ok(self.manager.reconcile(Dict::new()).await?)
     }
 
+    /// What a pass would begin with, and what is not whole now; nothing is changed.
+    pub async fn preview(&self) -> Result<OwnedDict, Failure> {
+        let mut options = Dict::new();
+        options.insert("dry-run", zbus::Variant::from(true));
+        Ok(self.manager.reconcile(options).await?)
+    }
+
     /// Gives an instance's CPUs back; answers the full UID.
     pub async fn deregister(&self, uid: &str) -> Result<String, Failure> {
         let (uid, ..) = self.find(uid).await?;

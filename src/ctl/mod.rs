@@ -4,22 +4,33 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`doctor`] | whether this node is fit |
+//! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
+//! | [`map`] | the node drawn |
+//! | [`node`] | whose each CPU is |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
+//! | [`verify`] | whether every promise holds |
 //! | [`view`] | text and JSON |
 //!
 //! The daemon is asked for what it promised; the threads are read from the kernel, so that `show` holds one against the other.
 
 pub mod cli;
 pub mod client;
+pub mod doctor;
+pub mod explain;
 pub mod kubelet_state;
+pub mod map;
+pub mod node;
 pub mod threads;
+pub mod verify;
 pub mod view;
 
 #[cfg(test)]
 mod tests;
 
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -27,6 +38,7 @@ use zbus::Connection;
 
 use cli::{Cli, Command};
 use client::{Client, Failure};
+use node::Node;
 use threads::Roots;
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
@@ -34,6 +46,9 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     if let Command::KubeletState { path } = &cli.command {
         return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend));
+    }
+    if let Command::Doctor = &cli.command {
+        return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend));
     }
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => finish(runtime.block_on(async {
@@ -71,8 +86,44 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 view::properties(&properties) + &view::processes(&processes, legend)
             }
         }
+        Command::Map { svg } => {
+            let node = Node::parse(&client.describe().await?)?;
+            if let Some(path) = svg {
+                std::fs::write(path, map::svg(&node))
+                    .map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
+            }
+            match svg {
+                Some(_) => String::new(),
+                None if cli.json => view::to_json(&map::cores(&node)),
+                None => map::text(&node, view::width(), view::coloured(), legend),
+            }
+        }
+        Command::Explain { cpu } => {
+            let facts = explain::facts(&Node::parse(&client.describe().await?)?, *cpu)?;
+            if cli.json {
+                view::to_json(&facts)
+            } else {
+                explain::text(&facts, legend)
+            }
+        }
         Command::Describe => view::pretty(&client.describe().await?),
-        Command::Reconcile => {
+        Command::Reconcile { dry_run: true } => {
+            let preview = client.preview().await?;
+            if cli.json {
+                view::to_json(&view::json_of(&preview))
+            } else {
+                verify::plan(&preview)
+            }
+        }
+        Command::Verify { uid } => {
+            let pod = match uid {
+                Some(uid) => Some(client.find(uid).await?.0),
+                None => None,
+            };
+            let instances = client.instances().await?;
+            verify::run(&client.preview().await?, &instances, pod.as_deref(), cli.json, legend)?
+        }
+        Command::Reconcile { dry_run: false } => {
             let report = client.reconcile().await?;
             if cli.json {
                 view::to_json(&view::json_of(&report))
@@ -88,6 +139,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 String::new()
             }
         }
+        Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
         Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
         Command::Reload => {
             client.reload().await?;

@@ -36,6 +36,18 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
+/// The terminal's width as COLUMNS says it, or 80.
+pub(super) fn width() -> usize {
+    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
+    columns.unwrap_or(80)
+}
+
+/// Whether standard output is a terminal and nobody said NO_COLOR (no-color.org).
+pub(super) fn coloured() -> bool {
+    use std::io::IsTerminal;
+    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
+}
+
 /// A string property; empty when it is absent or no string.
 pub fn text_of<'a>(dict: &'a OwnedDict, name: &str) -> &'a str {
     match dict.get(name).map(|value| &**value) {

@@ -16,7 +16,7 @@ use super::export::Exporter;
 use super::instance_path;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
-use crate::engine::{Handle, Peer, RegisterRequest, Report};
+use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report};
 use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
 
@@ -58,6 +58,29 @@ pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
         Variant::from(report.degraded).try_into().map_err(failed)?,
     );
     Ok(dict)
+}
+
+/// `plan` and `degraded`, each line with its pod in front, or `-` for what all share.
+fn preview_dict(preview: Preview) -> Result<Options, Error> {
+    let failed = |cause| Error::Failed(format!("report: {cause}"));
+    let shared = |pod: Option<PodUid>| pod.map_or_else(|| "-".to_owned(), |pod| pod.to_string());
+    let steps = preview.steps.into_iter();
+    let steps: Vec<String> = steps.map(|(pod, step)| format!("{}: {step}", shared(pod))).collect();
+    let reasons = preview.degraded.into_iter();
+    let reasons: Vec<String> = reasons.map(|(pod, reason)| format!("{pod}: {reason}")).collect();
+    let mut dict = Options::new();
+    dict.insert("plan".into(), Variant::from(steps).try_into().map_err(failed)?);
+    dict.insert("degraded".into(), Variant::from(reasons).try_into().map_err(failed)?);
+    Ok(dict)
+}
+
+/// A boolean among the options; absent is false.
+fn flag(options: &Options, name: &str) -> Result<bool, Error> {
+    match options.get(name).map(|value| &**value) {
+        None => Ok(false),
+        Some(Variant::Bool(yes)) => Ok(*yes),
+        Some(_) => Err(Error::InvalidArgument(format!("option {name:?} is no boolean"))),
+    }
 }
 
 /// A descriptor among the options.
@@ -270,7 +293,10 @@ impl Manager {
         self.door
             .admit(&self.engine, connection, &header, Operation::Reconcile)
             .await?;
-        known_options(&options, &[])?;
+        known_options(&options, &["dry-run"])?;
+        if flag(&options, "dry-run")? {
+            return preview_dict(self.engine.preview().await?);
+        }
         report_dict(self.engine.reconcile().await?)
     }
 

@@ -20,7 +20,7 @@ mod watch;
 pub use apply::release_host;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
-pub use pass::Report;
+pub use pass::{Preview, Report};
 pub use system::{Failpoint, System};
 pub use task::{Engine, Handle};
 pub use view::{Counters, InstanceView, Usage, View, usage};

@@ -40,7 +40,34 @@ pub struct Report {
     pub degraded: Vec<String>,
 }
 
+/// What a pass would do now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Preview {
+    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
+    pub steps: Vec<(Option<PodUid>, String)>,
+    /// What is not whole now, by pod.
+    pub degraded: Vec<(PodUid, String)>,
+}
+
 impl Engine {
+    /// Observe and plan, and leave it at that.
+    pub(super) async fn preview(&mut self) -> Result<Preview, Refusal> {
+        let (snapshot, _) = self.observe().await?;
+        let steps = plan::plan(&snapshot, &self.settings.policies);
+        let degraded = snapshot.instances.iter().flat_map(|instance| {
+            let reasons = plan::degraded(&snapshot, &self.settings.policies, instance);
+            let pod = instance.record.pod.clone();
+            reasons.into_iter().map(move |reason| (pod.clone(), reason))
+        });
+        Ok(Preview {
+            steps: steps
+                .into_iter()
+                .map(|planned| (planned.pod, planned.step.to_string()))
+                .collect(),
+            degraded: degraded.collect(),
+        })
+    }
+
     /// Observe, and publish what was seen.
     pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
         let root = self.settings.kubelet_root.clone();

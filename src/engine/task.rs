@@ -8,6 +8,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::attach::{AttachRequest, Placed};
+use super::pass::Preview;
 use super::watch::Watcher;
 use super::{Counters, RegisterRequest, Report, System, View};
 use crate::cgroup::CgroupPath;
@@ -21,6 +22,7 @@ pub(super) enum Command {
     Attach(AttachRequest, oneshot::Sender<Result<Vec<Placed>, Refusal>>),
     Deregister(PodUid, oneshot::Sender<Result<(), Refusal>>),
     Reconcile(oneshot::Sender<Report>),
+    Preview(oneshot::Sender<Result<Preview, Refusal>>),
     Reload(Box<Settings>, oneshot::Sender<()>),
 }
 
@@ -85,6 +87,14 @@ impl Handle {
     /// The daemon is stopping.
     pub async fn reconcile(&self) -> Result<Report, Refusal> {
         self.call(Command::Reconcile).await
+    }
+
+    /// What a pass would begin with now; nothing is changed.
+    ///
+    /// # Errors
+    /// The system cannot be read, or the daemon is stopping.
+    pub async fn preview(&self) -> Result<Preview, Refusal> {
+        self.call(Command::Preview).await?
     }
 
     /// Use new settings.
@@ -188,6 +198,7 @@ impl Engine {
             Command::Attach(request, reply) => drop(reply.send(self.attach(request).await)),
             Command::Deregister(pod, reply) => drop(reply.send(self.deregister(&pod).await)),
             Command::Reconcile(reply) => drop(reply.send(self.pass("call").await.1)),
+            Command::Preview(reply) => drop(reply.send(self.preview().await)),
             Command::Reload(settings, reply) => {
                 if settings.kubelet_root != self.settings.kubelet_root {
                     match Watcher::start(settings.kubelet_root.clone(), self.wake_sender.clone()) {

@@ -4,8 +4,10 @@ use std::collections::BTreeMap;
 
 use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
+use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
+use crate::topology::Topology;
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -14,6 +16,10 @@ pub struct View {
     pub pool: Option<CpuSet>,
     /// Why kubelet's file cannot be used.
     pub kubelet_problem: Option<String>,
+    /// The exclusive CPUs of every container, instance or not, as kubelet has them.
+    pub entries: Entries,
+    /// The host's online CPUs.
+    pub topology: Topology,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
     /// Whether this kernel has partitions that take CPUs from everybody else; `None` while nothing tells.
@@ -78,6 +84,8 @@ impl View {
         Self {
             pool: kubelet.ok().map(CpuManagerState::shared_pool),
             kubelet_problem: kubelet.err().cloned(),
+            entries: kubelet.map(|state| state.entries.clone()).unwrap_or_default(),
+            topology: snapshot.topology.clone(),
             slice_exclusive: snapshot.slice.exclusive.clone().unwrap_or_default(),
             // The slice has no cpuset files at all before the first scope asked for them.
             partitions: snapshot.live().next().map(|_| snapshot.has_partitions()),

@@ -152,9 +152,24 @@ impl Drop for Polkit {
 impl Simulation {
     /// What a user who is not root is answered: all output, and whether it succeeded.
     fn as_nobody(&self, arguments: &[&str]) -> (bool, String) {
-        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups", "busctl"];
-        let call = ["--system", "--expect-reply=yes", "call", "io.stelia.Isolation1"];
-        let out = self.run("setpriv", &[&nobody[..], &call, arguments].concat());
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        self.call(&nobody, arguments)
+    }
+
+    fn as_root(&self, arguments: &[&str]) -> (bool, String) {
+        self.call(&[], arguments)
+    }
+
+    /// `busctl call`, as whom setpriv's arguments say.
+    fn call(&self, who: &[&str], arguments: &[&str]) -> (bool, String) {
+        let call = [
+            "busctl",
+            "--system",
+            "--expect-reply=yes",
+            "call",
+            "io.stelia.Isolation1",
+        ];
+        let out = self.run("setpriv", &[who, &call, arguments].concat());
         let text = [out.stdout, out.stderr].concat();
         (out.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
@@ -241,6 +256,35 @@ fn the_operators_program_shows_a_simulated_node() {
     assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
     let again = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["deregister", WAITING]);
     assert_eq!(again.status.code(), Some(3), "{again:?}");
+}
+
+#[test]
+fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
+    let simulation = Simulation::start(&scenario(""));
+    let map = simulation.ctl(&["map"]);
+    // The letters go by the order of the pods' UIDs.
+    let (vm, waiting) = if VM < WAITING { ("2A", "4B") } else { ("2B", "4A") };
+    assert!(
+        map.contains("socket 1 node 1") && map.contains(vm) && map.contains(waiting),
+        "{map}"
+    );
+    let cores: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
+    assert_eq!(cores.as_array().map(Vec::len), Some(4), "{cores}");
+    let told = simulation.ctl(&["explain", "2"]);
+    assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
+    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["explain", "99"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+#[test]
+fn a_good_node_verifies_and_has_nothing_to_do() {
+    let simulation = Simulation::start(&scenario(""));
+    assert_eq!(simulation.ctl(&["verify"]), "2 instances: every promise holds\n");
+    assert_eq!(simulation.ctl(&["verify", VM]), "1 instances: every promise holds\n");
+    assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "");
+    let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
+    let (done, text) = simulation.as_root(&wrong);
+    assert!(!done && text.contains("dry-run"), "{text}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ mod limits;
 mod outside;
 mod partition;
 mod tree;
+mod words;
 
 use super::entitlement::{Entitlement, entitlement};
 use super::partition::Partition;

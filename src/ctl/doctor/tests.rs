@@ -1,0 +1,154 @@
+use std::fs;
+use std::path::Path;
+
+use rstest::rstest;
+
+use super::*;
+use crate::kubelet::checkpoint::Schema;
+use crate::kubelet::config::KubeletConfig;
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::topology::testing::Shape;
+
+const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+
+/// A node with nothing to complain of: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
+fn fit() -> Facts {
+    let shape = Shape {
+        nodes: 2,
+        cores: 2,
+        threads: 2,
+        interleaved: true,
+    };
+    let cpus = |text: &str| text.parse().unwrap();
+    let kubelet = KubeletConfig {
+        cpu_manager_policy: "static".to_owned(),
+        cpu_manager_policy_options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
+        reserved_system_cpus: cpus("0,4"),
+        ..KubeletConfig::default()
+    };
+    let state = CpuManagerState {
+        schema: Schema::V2,
+        policy: "static".to_owned(),
+        default_cpus: cpus("0,2-4,6-7"),
+        entries: [(PodUid::parse(POD).unwrap(), [("vm".to_owned(), cpus("1,5"))].into())].into(),
+        container_entries: [].into(),
+        pod_entries: [].into(),
+    };
+    Facts {
+        kernel: "6.12.9".to_owned(),
+        systemd: Some(257),
+        controllers: Some(["cpuset", "cpu", "io", "memory", "pids"].map(str::to_owned).to_vec()),
+        exclusive: Some(true),
+        topology: Ok(shape.topology()),
+        kubelet: Ok(kubelet),
+        state: Ok(state),
+        isolcpus: cpus(""),
+        nohz_full: cpus(""),
+        offline: cpus(""),
+        irqbalance: false,
+        socket: true,
+    }
+}
+
+#[test]
+fn a_fit_node_passes_every_check() {
+    for check in checks(&fit()) {
+        assert_eq!((check.verdict, check.cure.as_str()), (Verdict::Ok, ""), "{check:?}");
+    }
+}
+
+type Change = fn(&mut Facts);
+
+#[rstest]
+#[case::no_cgroup2("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = None)]
+#[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
+#[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
+#[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
+#[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
+#[case::no_kubelet("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Err("no kubelet runs".into()))]
+#[case::policy_none("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Ok(KubeletConfig::default()))]
+#[case::corrupt_state("kubelet-state", Verdict::Failed, |f: &mut Facts| f.state = Err("checksum".into()))]
+#[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
+#[case::a_split_core("whole-cores", Verdict::Warning, |f: &mut Facts| {
+    let state = f.state.as_mut().unwrap();
+    state.entries.values_mut().flat_map(|pod| pod.values_mut()).for_each(|cpus| *cpus = "1-2".parse().unwrap());
+})]
+#[case::isolated_at_boot("isolcpus", Verdict::Warning, |f: &mut Facts| f.isolcpus = "1,5".parse().unwrap())]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Verdict::Failed, |f: &mut Facts| f.isolcpus = "2,6".parse().unwrap())]
+#[case::a_pods_cpu_offline("offline", Verdict::Failed, |f: &mut Facts| f.offline = "5".parse().unwrap())]
+#[case::irqbalance("irqbalance", Verdict::Warning, |f: &mut Facts| f.irqbalance = true)]
+#[case::no_socket("runner-socket", Verdict::Failed, |f: &mut Facts| f.socket = false)]
+fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
+    #[case] name: &str,
+    #[case] verdict: Verdict,
+    #[case] change: Change,
+) {
+    let mut facts = fit();
+    change(&mut facts);
+    let wrong: Vec<Check> = checks(&facts)
+        .into_iter()
+        .filter(|check| check.verdict != Verdict::Ok)
+        .collect();
+    let [check] = wrong.as_slice() else {
+        panic!("{wrong:#?}")
+    };
+    assert_eq!((check.check, check.verdict), (name, verdict));
+    assert!(!check.cure.is_empty(), "{check:?}");
+}
+
+#[test]
+fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    let Err(Failure::Partial { printed, reason }) = run(root.path(), false, true) else {
+        panic!("fit");
+    };
+    assert!(
+        printed.contains("is no cgroup v2") && printed.contains("FAILED"),
+        "{printed}"
+    );
+    assert!(
+        reason.contains("cgroup, ") && reason.contains("runner-socket"),
+        "{reason}"
+    );
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn facts_are_read_from_the_nodes_files() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    write(root, "proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n");
+    write(
+        root,
+        "proc/cmdline",
+        "quiet isolcpus=domain,managed_irq,2-3,6 nohz_full=3\n",
+    );
+    write(root, "proc/77/comm", "irqbalance\n");
+    write(
+        root,
+        "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so",
+        "",
+    );
+    write(root, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.partition", "member\n");
+    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive", "\n");
+    write(root, "sys/devices/system/cpu/nohz_full", "  (null)\n");
+    write(root, "sys/devices/system/cpu/offline", "7\n");
+    let facts = Facts::read(root);
+    assert_eq!(facts.kernel, "6.12.9+deb13-amd64");
+    assert_eq!(
+        (facts.systemd, facts.exclusive, facts.irqbalance),
+        (Some(257), Some(true), true)
+    );
+    assert_eq!(facts.isolcpus.to_string(), "2-3,6");
+    assert_eq!(
+        (facts.nohz_full.to_string(), facts.offline.to_string()),
+        (String::new(), "7".to_owned())
+    );
+    assert!(facts.state.unwrap_err().contains("cpu_manager_state"));
+}

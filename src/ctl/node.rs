@@ -1,0 +1,185 @@
+//! Whose a CPU is: what the daemon describes, as plain values.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::client::Failure;
+use crate::cpuset::CpuSet;
+use crate::topology::Topology;
+
+/// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Node {
+    /// kubelet's shared pool; absent while its file cannot be used.
+    pub pool: Option<CpuSet>,
+    /// Why it cannot be used.
+    pub kubelet_problem: Option<String>,
+    /// kubelet's entries by pod and container.
+    pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
+    /// The online CPUs.
+    pub topology: Topology,
+    /// `cpuset.cpus.exclusive` of stelia.slice.
+    pub slice_exclusive: CpuSet,
+    /// The instances by pod.
+    pub instances: BTreeMap<String, Instance>,
+    /// `reservedSystemCPUs` of kubelet.
+    #[serde(skip)]
+    pub reserved: CpuSet,
+}
+
+/// One instance.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Instance {
+    /// The container.
+    pub container: String,
+    /// isolated, contained, floating, …
+    pub state: String,
+    /// Why the promise is not whole.
+    pub degraded: Vec<String>,
+    /// Its CPUs.
+    pub exclusive: CpuSet,
+    /// Where everything else of it runs.
+    pub float: CpuSet,
+    /// Its vCPU threads.
+    pub vcpus: Vec<Vcpu>,
+}
+
+/// A vCPU thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Vcpu {
+    /// The guest's number of it.
+    pub index: u32,
+    /// Its thread on the host.
+    pub task: Task,
+    /// The CPU it is pinned to.
+    pub cpu: Option<u32>,
+}
+
+/// A thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Task {
+    /// Its number on the host.
+    pub id: i32,
+}
+
+/// Whose a CPU is.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "owner")]
+pub enum Owner {
+    /// In kubelet's shared pool.
+    Shared,
+    /// Kept for the system by kubelet's configuration; what floats may run there as well.
+    Reserved,
+    /// An instance has it.
+    Instance {
+        /// Its pod.
+        pod: String,
+        /// Whether all that is promised of the instance holds.
+        whole: bool,
+    },
+    /// A pod that is no instance has it.
+    Pod {
+        /// Which one.
+        pod: String,
+    },
+    /// kubelet's file says nothing of it, or cannot be used.
+    Unknown,
+}
+
+impl Node {
+    /// Of the text that `Describe` answers.
+    ///
+    /// # Errors
+    /// It is no such text: the daemon is older than this program, or much newer.
+    pub fn parse(description: &str) -> Result<Self, Failure> {
+        #[derive(Deserialize)]
+        struct Description {
+            node: Node,
+            #[serde(default)]
+            kubelet_config: KubeletConfig,
+        }
+        #[derive(Default, Deserialize)]
+        struct KubeletConfig {
+            #[serde(rename = "reservedSystemCPUs", default)]
+            reserved: CpuSet,
+        }
+        let description: Description = serde_json::from_str(description).map_err(|cause| {
+            Failure::Other(format!(
+                "the daemon describes itself in words this program does not know: {cause}"
+            ))
+        })?;
+        Ok(Self {
+            reserved: description.kubelet_config.reserved,
+            ..description.node
+        })
+    }
+
+    /// Whose it is. What an instance holds comes before what kubelet says: it is what the kernel enforces.
+    pub fn owner(&self, cpu: u32) -> Owner {
+        for (pod, instance) in &self.instances {
+            if instance.exclusive.contains(cpu) {
+                let whole = instance.degraded.is_empty();
+                return Owner::Instance {
+                    pod: pod.clone(),
+                    whole,
+                };
+            }
+        }
+        for (pod, containers) in &self.entries {
+            if containers.values().any(|cpus| cpus.contains(cpu)) {
+                return Owner::Pod { pod: pod.clone() };
+            }
+        }
+        match &self.pool {
+            _ if self.reserved.contains(cpu) => Owner::Reserved,
+            Some(pool) if pool.contains(cpu) => Owner::Shared,
+            _ => Owner::Unknown,
+        }
+    }
+}
+
+/// A node for tests of what is printed.
+#[cfg(test)]
+pub(super) mod testing {
+    use super::Node;
+
+    /// The VM whose promise holds, the one whose promise is broken, and a pod that is no instance.
+    pub(in crate::ctl) const PODS: [&str; 3] = ["aaaaaaaa", "bbbbbbbb", "cccccccc"];
+
+    /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
+    pub(in crate::ctl) fn node() -> Node {
+        let cpus: Vec<String> = (0..8)
+            .map(|cpu| {
+                format!(
+                    r#""{cpu}":{{"package":{},"core":{},"node":{}}}"#,
+                    cpu / 4,
+                    cpu / 2 % 2,
+                    cpu / 4
+                )
+            })
+            .collect();
+        let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
+            format!(
+                r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","vcpus":[{vcpus}]}}"#
+            )
+        };
+        let good = instance(
+            "isolated",
+            "",
+            "4-5",
+            r#"{"index":0,"task":{"id":70,"start":1},"cpu":4},{"index":1,"task":{"id":71,"start":1},"cpu":5}"#,
+        );
+        let bad = instance("floating", r#""kubelet gave CPU 2 away""#, "2", "");
+        let text = format!(
+            r#"{{"version":"0","node":{{"pool":"0-1,3,7","entries":{{"{a}":{{"vm":"4-5"}},"{b}":{{"vm":"2"}},"{c}":{{"db":"6"}}}},
+            "topology":{{"cpus":{{{}}}}},"slice_exclusive":"4-5","instances":{{"{a}":{good},"{b}":{bad}}}}},
+            "kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
+            cpus.join(","),
+            a = PODS[0],
+            b = PODS[1],
+            c = PODS[2],
+        );
+        Node::parse(&text).unwrap()
+    }
+}

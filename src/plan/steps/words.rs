@@ -1,0 +1,46 @@
+//! Steps in words, for the operator who asks before they are taken.
+
+use std::fmt;
+
+use super::Step;
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Create(cgroup) => write!(f, "make cgroup {}", cgroup.as_str()),
+            Self::Write(cgroup, file, value) => {
+                write!(f, "write {value:?} to {} of {}", file.name(), cgroup.as_str())
+            }
+            Self::MoveProcess(pid, cgroup) => write!(f, "move process {pid} to {}", cgroup.as_str()),
+            Self::MoveThread(tid, cgroup) => write!(f, "move thread {tid} to {}", cgroup.as_str()),
+            Self::ResetProcess(pid) => write!(f, "let every thread of process {pid} run wherever its cpuset allows"),
+            Self::ResetThread(tid) => write!(f, "let thread {tid} run wherever its cpuset allows"),
+            Self::Pin(tid, cpu) => write!(f, "pin thread {tid} to CPU {cpu}"),
+            Self::Remove(cgroup) => write!(f, "remove cgroup {}", cgroup.as_str()),
+            Self::Enter(scope, phase) => write!(f, "record that {} is {}", scope.as_str(), phase.state()),
+            Self::Entitle {
+                scope,
+                entry,
+                exclusive,
+            } => write!(
+                f,
+                "record that kubelet gives {} CPUs {entry}, of which {exclusive} are its alone",
+                scope.as_str()
+            ),
+            Self::Place(scope, vcpus, partition) => {
+                write!(
+                    f,
+                    "record the places of {} vCPUs of {}, partition {}",
+                    vcpus.len(),
+                    scope.as_str(),
+                    partition.name()
+                )
+            }
+            Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
+            Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
+            Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),
+            Self::Forget(scope) => write!(f, "remove the empty scope {}", scope.as_str()),
+            Self::Restore(unit, cpus) => write!(f, "give {unit} its CPUs back: {cpus}"),
+        }
+    }
+}
