@@ -8,6 +8,9 @@ PROFILE := $(if $(FAST),fast,release)
 FILTER  ?=
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
+# How long `make fuzz` runs each target, and which targets (all).
+FUZZ_SECONDS ?= 600
+FUZZ_TARGETS ?=
 
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
@@ -19,7 +22,7 @@ NODE_JOB := target/node-test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb image fmt lint test node-test soak check demo clean
+.PHONY: help setup build deb image fmt lint deny test fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
@@ -49,15 +52,30 @@ $(TOOLS)/bin/cargo-deb:
 
 fmt: ## format the code
 	$(CARGO) fmt
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
-lint: ## formatting, clippy (warnings are errors), the unit's exposure
+lint: deny ## formatting, clippy (warnings are errors), what the dependencies may be, the unit's exposure
 	$(CARGO) fmt --check
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	$(CARGO) clippy --locked --all-targets --test node -- -D warnings
 	@report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/steliad.service) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 
+# Vulnerabilities are looked up on the network, so that is left to `cargo deny check advisories`.
+deny: | $(TOOLS)/bin/cargo-deny
+	$(TOOLS)/bin/cargo-deny --locked --log-level error check bans licenses sources
+
+$(TOOLS)/bin/cargo-deny:
+	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny
+
 test: ## unit tests and the integration tests that need no node
 	$(CARGO) test --locked -- --include-ignored
+
+fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
+	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
+
+fuzz-short: setup ## the same for 5 s a target
+	CARGO=$(CARGO) fuzz/run 5
 
 node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
@@ -70,10 +88,10 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
-check: setup lint test node-test ## all of setup, lint, test and node-test
+check: setup lint test fuzz-short node-test ## all of setup, lint, test, fuzz-short and node-test
 
 demo: deb ## a VM in a pod, seen from outside, in the test node
 	tests/vm/node run tests/vm/jobs/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/fast target/$(TARGET) $(DEB_DIR) $(NODE_JOB)
+	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(NODE_JOB)

@@ -108,10 +108,12 @@ impl KernelProcs {
 
     fn read(&self, path: &str) -> Result<String, ProcError> {
         let path = self.root.join(path);
-        fs::read_to_string(&path).map_err(|cause| ProcError {
+        // A process names itself, in bytes of its choice: one that is not UTF-8 must not hide it.
+        let bytes = fs::read(&path).map_err(|cause| ProcError {
             operation: format!("read {}", path.display()),
             cause,
-        })
+        })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 }
 
@@ -151,14 +153,24 @@ fn bad(operation: String, text: &str) -> ProcError {
     }
 }
 
-fn start_time(stat: &str) -> Option<u64> {
+pub(crate) fn start_time(stat: &str) -> Option<u64> {
     // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-fn ns_numbers(status: &str) -> Option<Vec<i32>> {
+pub(crate) fn ns_numbers(status: &str) -> Option<Vec<i32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+pub(crate) fn thread_group(status: &str) -> Option<i32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+/// The path in cgroup v2, from the text of `/proc/<pid>/cgroup`.
+pub(crate) fn unified_cgroup(text: &str) -> Option<CgroupPath> {
+    CgroupPath::parse(text.lines().find_map(|line| line.strip_prefix("0::"))?)
 }
 
 impl Procs for KernelProcs {
@@ -171,16 +183,12 @@ impl Procs for KernelProcs {
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
         // For a thread that is not its process's first, /proc/<tid>/cgroup is the process's: ask by task.
         let text = self.read(&format!("{id}/task/{id}/cgroup"))?;
-        let path = text.lines().find_map(|line| line.strip_prefix("0::"));
-        path.and_then(CgroupPath::parse)
-            .ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
+        unified_cgroup(&text).ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
     }
 
     fn process(&self, tid: i32) -> Result<i32, ProcError> {
         let status = self.read(&format!("{tid}/status"))?;
-        let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"));
-        line.and_then(|number| number.trim().parse().ok())
-            .ok_or_else(|| bad(format!("read Tgid of {tid}"), "no such line"))
+        thread_group(&status).ok_or_else(|| bad(format!("read Tgid of {tid}"), "no such line"))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
@@ -265,6 +273,29 @@ mod tests {
     fn a_name_with_parentheses_does_not_shift_the_start_time() {
         let fields: Vec<String> = (3..=25).map(|field| field.to_string()).collect();
         assert_eq!(start_time(&format!("7 (a) b) S) {}", fields.join(" "))), Some(22));
+    }
+
+    #[test]
+    fn a_process_with_a_name_in_no_encoding_is_seen_like_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        for place in ["7", "7/task/7"] {
+            let place = dir.path().join(place);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("comm"), b"CPU \xff\n").unwrap();
+            fs::write(place.join("status"), b"Name:\tCPU \xff\nTgid:\t7\nNSpid:\t7\t3\n").unwrap();
+            fs::write(place.join("cgroup"), b"0::/a\n").unwrap();
+            let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+            let stat = [b"7 (CPU \xff) S ", fields.join(" ").as_bytes()].concat();
+            fs::write(place.join("stat"), stat).unwrap();
+        }
+        let procs = KernelProcs::new(dir.path());
+        let task = TaskId { id: 7, start: 22 };
+        assert_eq!(procs.identify(7).unwrap(), task);
+        assert_eq!(procs.process(7).unwrap(), 7);
+        let numbers = vec![7, 3];
+        assert_eq!(procs.numbers(7).unwrap(), numbers);
+        assert_eq!(procs.threads(7).unwrap(), [Thread { task, numbers }]);
+        assert_eq!(procs.name(7), "CPU \u{fffd}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::excerpt::excerpt;
 use crate::plan::Policies;
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
@@ -134,6 +135,20 @@ pub enum ConfigError {
 }
 
 impl Fragment {
+    /// Parse a file's text, and tell the keys that are in it. `path` names it in errors.
+    ///
+    /// # Errors
+    /// [`ConfigError::Syntax`].
+    pub fn parse(text: &str, path: &Path) -> Result<(Self, Vec<String>), ConfigError> {
+        let syntax = |cause| ConfigError::Syntax {
+            path: path.to_owned(),
+            cause: Box::new(cause),
+        };
+        let fragment = toml::from_str(text).map_err(syntax)?;
+        let table: toml::Table = toml::from_str(text).map_err(syntax)?;
+        Ok((fragment, table.into_iter().map(|(key, _)| key).collect()))
+    }
+
     /// Lay `over` on top of this fragment.
     #[must_use]
     pub fn merge(self, over: Self) -> Self {
@@ -191,7 +206,7 @@ fn allowed<T>(key: &'static str, shown: &str, value: Option<T>, allowed: &'stati
     value.ok_or_else(|| ConfigError::Value {
         origin: String::new(),
         key,
-        value: shown.chars().take(64).collect(),
+        value: excerpt(shown),
         allowed,
     })
 }
@@ -234,13 +249,8 @@ pub fn load(root: &Path) -> Result<Loaded, ConfigError> {
             Err(cause) if cause.kind() == io::ErrorKind::NotFound => continue,
             Err(cause) => return Err(ConfigError::Read { path, cause }),
         };
-        let syntax = |cause| ConfigError::Syntax {
-            path: path.clone(),
-            cause: Box::new(cause),
-        };
-        let fragment = toml::from_str(&text).map_err(syntax)?;
-        let table: toml::Table = toml::from_str(&text).map_err(syntax)?;
-        origins.extend(table.into_iter().map(|(key, _)| (key, path.clone())));
+        let (fragment, keys) = Fragment::parse(&text, &path)?;
+        origins.extend(keys.into_iter().map(|key| (key, path.clone())));
         merged = merged.merge(fragment);
     }
     let settings = merged.check().map_err(|error| match error {

@@ -8,7 +8,7 @@ mod contract_tests;
 mod driver;
 pub mod error;
 mod export;
-mod gate;
+pub(crate) mod gate;
 mod instance;
 mod manager;
 mod polkit;

@@ -7,13 +7,15 @@ use super::container::identify_pidfd;
 use super::lifecycle::{find, no_instance};
 use super::task::Engine;
 use crate::cgroup::CgroupPath;
+use crate::excerpt::excerpt;
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::partition::Partition;
 use crate::plan::placement::{Vcpu, place};
 use crate::plan::record::{
-    PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, props_text, vcpus_text,
+    PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, is_prop_name,
+    props_text, vcpus_text,
 };
 use crate::plan::{Phase, Record, Snapshot, VcpuThread, placed};
 use crate::proc::TaskId;
@@ -205,6 +207,18 @@ fn resolve(
     let indexes: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.vcpu.index).collect();
     if indexes.len() != vcpus.len() {
         return Err(Kind::InvalidArgument.because("a vCPU index is given twice"));
+    }
+    // A name is a key of the instance's record: one that the record cannot hold would make it unreadable.
+    if let Some(name) = vcpus
+        .iter()
+        .flat_map(|vcpu| vcpu.vcpu.props.keys())
+        .find(|name| !is_prop_name(name))
+    {
+        let text = format!(
+            "property {:?} of a vCPU: a name is up to 64 letters, digits, -, _ and .",
+            excerpt(name)
+        );
+        return Err(Kind::InvalidArgument.because(text));
     }
     let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
     if numbers.len() != vcpus.len() {

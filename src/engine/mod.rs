@@ -11,7 +11,7 @@ mod lifecycle;
 mod model_tests;
 mod observe;
 mod pass;
-mod runtime;
+pub(crate) mod runtime;
 mod system;
 mod task;
 mod view;

@@ -7,6 +7,7 @@ use std::path::Path;
 use super::System;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
 use crate::cpuset::CpuSet;
+use crate::excerpt::excerpt;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::record::RecordError;
@@ -22,7 +23,7 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
         return Err(format!(
             "{}: CPU manager policy is {:?}, not \"static\"",
             path.display(),
-            state.policy
+            excerpt(&state.policy)
         ));
     }
     Ok(state)

@@ -9,7 +9,7 @@ use crate::systemd::Devices;
 
 /// The parts of `config.json` that matter here.
 #[derive(Debug, Default, Deserialize)]
-struct Config {
+pub(crate) struct Config {
     #[serde(default)]
     annotations: std::collections::BTreeMap<String, String>,
     #[serde(default)]
@@ -53,21 +53,37 @@ fn config(run: &Path, id: &str) -> Option<Config> {
     files.push(crio.join(id).join("userdata/config.json"));
     files
         .into_iter()
-        .find_map(|path| serde_json::from_str(&fs::read_to_string(path).ok()?).ok())
+        .find_map(|path| Config::parse(&fs::read_to_string(path).ok()?))
 }
 
-/// The container's name by the annotations of containerd or CRI-O.
+impl Config {
+    /// Parse a `config.json`; `None` when it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The container's name by the annotations of containerd or CRI-O.
+    pub(crate) fn annotated_name(&self) -> Option<String> {
+        ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
+            .iter()
+            .find_map(|key| self.annotations.get(*key).cloned())
+    }
+
+    /// The devices it allows.
+    pub(crate) fn devices(&self, proc_devices: &str) -> Devices {
+        translate(&self.linux.resources.devices, proc_devices)
+    }
+}
+
+/// The container's name as the runtime annotated it.
 pub(super) fn annotated_name(run: &Path, id: &str) -> Option<String> {
-    let config = config(run, id)?;
-    ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
-        .iter()
-        .find_map(|key| config.annotations.get(*key).cloned())
+    config(run, id)?.annotated_name()
 }
 
 /// The devices a container may open, for a container that is no unit of systemd (cgroupfs driver). `proc_devices` is the
 /// text of `/proc/devices`. `None` where the runtime's configuration is not found.
 pub(super) fn devices(run: &Path, id: &str, proc_devices: &str) -> Option<Devices> {
-    Some(translate(&config(run, id)?.linux.resources.devices, proc_devices))
+    Some(config(run, id)?.devices(proc_devices))
 }
 
 /// systemd knows device nodes and classes of devices, and a policy that denies the rest.

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::excerpt::excerpt;
+
 /// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(String);
@@ -15,7 +17,7 @@ impl PodUid {
     /// Accept a UID as kubelet writes it.
     ///
     /// # Errors
-    /// [`BadPodUid`] with the first 64 characters of the text.
+    /// [`BadPodUid`] with the beginning of the text.
     pub fn parse(text: &str) -> Result<Self, BadPodUid> {
         let bytes = text.as_bytes();
         let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
@@ -30,7 +32,7 @@ impl PodUid {
         if good {
             Ok(Self(text.to_owned()))
         } else {
-            Err(BadPodUid(text.chars().take(64).collect()))
+            Err(BadPodUid(excerpt(text)))
         }
     }
 

@@ -5,6 +5,7 @@ use std::fmt;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
+use crate::excerpt::excerpt;
 use crate::kubelet::PodUid;
 use crate::plan::partition::Partition;
 use crate::plan::placement::{Policy, Vcpu};
@@ -196,6 +197,12 @@ pub fn exclusive_text(exclusive: &CpuSet, entry: &CpuSet) -> String {
     format!("{exclusive} of {entry}")
 }
 
+/// Whether a vCPU's property may have this name: what separates names in [`PROPS_ATTRIBUTE`] cannot be part of one.
+pub fn is_prop_name(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+    (1..=64).contains(&name.len()) && name.bytes().all(plain)
+}
+
 /// The text of [`PROPS_ATTRIBUTE`]: `0 core-id=1 socket-id=0,1 …`. The kernel allows 64 KiB an attribute, which
 /// holds over a thousand vCPUs with all their properties.
 pub fn props_text(props: &BTreeMap<u32, BTreeMap<String, i64>>) -> String {
@@ -259,7 +266,7 @@ impl Record {
         match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
             None => return Err(RecordError::Absent),
             Some(SCHEMA) => {}
-            Some(other) => return Err(RecordError::Schema(other.chars().take(32).collect())),
+            Some(other) => return Err(RecordError::Schema(excerpt(other))),
         }
         fn field<T>(
             attributes: &BTreeMap<String, String>,

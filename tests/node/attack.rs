@@ -137,14 +137,13 @@ fn attack(name: &str) {
         "silence" => all_are_cut(200, b""),
         "storm" => (0..3000).for_each(|_| drop(connect())),
         "calls-unread" => {
-            let call = Message::method_call("/io/stelia/Isolation1", "Introspect")
-                .and_then(|call| call.interface("org.freedesktop.DBus.Introspectable"))
-                .and_then(|call| call.build(&()));
+            let call = Message::method_call("/io/stelia/Isolation1", "Introspect");
+            let call = call.interface("org.freedesktop.DBus.Introspectable").build(&());
             floods(&call.expect("a message"));
         }
         "signals" => {
             let signal = Message::signal("/io/stelia/Isolation1", "io.stelia.Isolation1.Manager", "InstanceNew");
-            let signal = signal.and_then(|signal| signal.build(&vec![0u8; 240 << 10]));
+            let signal = signal.build(&vec![0u8; 240 << 10]);
             floods(&signal.expect("a message"));
         }
         other => panic!("no attack {other}"),

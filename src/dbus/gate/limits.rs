@@ -12,7 +12,7 @@ const CONNECTIONS_A_POD: usize = 4;
 const CONNECTIONS: usize = 256;
 /// Calls a second and pod, in the long run. Large messages count as several, and so does anything else that is sent.
 const CALLS_A_SECOND: f64 = 20.0;
-/// Calls a pod may make at once. The largest message counts as 33.
+/// Calls a pod may make at once. The largest message counts as 32.
 const BURST: f64 = 40.0;
 
 /// A token bucket. Time is passed in.

@@ -6,7 +6,7 @@
 //! pod.
 
 mod limits;
-mod stream;
+pub(crate) mod stream;
 mod transport;
 
 use std::sync::Arc;

@@ -131,7 +131,8 @@ impl Stream {
             return Err(GateError::FdsBeforeBegin);
         }
         if ended {
-            self.pending_fds = 0;
+            // Those of this chunk may be the next message's, where one has begun.
+            self.pending_fds = if self.is_within_message() { fds } else { 0 };
         }
         Ok(cost)
     }

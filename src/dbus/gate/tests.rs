@@ -88,6 +88,11 @@ fn after_begin_length_endianness_and_descriptors_are_bounded() {
     assert!(matches!(begun().feed(&huge, 0), Err(GateError::MessageTooLong(_))));
     assert_eq!(begun().feed(b"GET", 0), Err(GateError::BadEndian(b'G')));
     assert_eq!(begun().feed(b"l", 17), Err(GateError::TooManyFds));
+    // Descriptors that may be those of a message just begun are counted with it.
+    let mut between = begun();
+    let two = [message(1, 0).as_slice(), b"l"].concat();
+    between.feed(&two, 16).unwrap();
+    assert_eq!(between.feed(&[1], 1), Err(GateError::TooManyFds));
     let mut dripping = begun();
     dripping.feed(&[b'l', 1], 16).unwrap();
     assert_eq!(dripping.feed(&[0], 1), Err(GateError::TooManyFds));

@@ -104,6 +104,12 @@ async fn vcpus_that_are_not_this_pods_threads_are_refused() {
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].vcpu.index = 0;
     refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+    // What separates names in the record is part of none: the record would not be readable any more.
+    for name in ["", "a,b", "a b", "a=b", "a\u{a0}b", "a\0"] {
+        let mut request = node.attach_request(&pod, &qemu);
+        request.vcpus[1].vcpu.props.insert(name.into(), 1);
+        refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+    }
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus.clear();
     refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;

@@ -1,14 +1,17 @@
 //! Why a checkpoint file cannot be used, and the checks that are the same for each of them.
 
-use std::borrow::Cow;
-
 use serde::de::DeserializeOwned;
 
 use crate::cpuset::{CpuSet, ParseError};
+use crate::excerpt::cause;
 use crate::kubelet::PodUid;
 
 /// A checkpoint larger than this is refused before it is parsed, in bytes (a real one of 512 pods is under 100 kB).
 pub const MAX_BYTES: usize = 8 << 20;
+
+/// A checkpoint whose CPU lists name more CPUs than this together is refused: a list of a few bytes can name thousands. On
+/// the largest machine it is every CPU in 128 containers.
+pub const MAX_LISTED: usize = 1 << 20;
 
 /// Why a checkpoint cannot be used. The texts do not name the file: whoever read it does.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -38,6 +41,9 @@ pub enum CheckpointError {
         /// What is wrong with it.
         cause: ParseError,
     },
+    /// Its CPU lists are absurdly long together.
+    #[error("the file's CPU lists have more than {MAX_LISTED} CPUs together")]
+    TooManyCpus,
     /// A pod UID in it is none.
     #[error("{0:?} is no pod UID")]
     PodUid(String),
@@ -66,16 +72,44 @@ pub(in crate::kubelet) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, C
     if !bytes.trim_ascii_start().starts_with(b"{") {
         return Err(CheckpointError::UnknownSchema("it is no JSON object".to_owned()));
     }
-    serde_json::from_slice(bytes).map_err(|cause| CheckpointError::UnknownSchema(cause.to_string()))
+    serde_json::from_slice(bytes).map_err(|error| CheckpointError::UnknownSchema(cause(&error)))
 }
 
 pub(in crate::kubelet) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
     PodUid::parse(text).map_err(|error| CheckpointError::PodUid(error.0))
 }
 
-pub(in crate::kubelet) fn cpu_list(text: &str, place: impl Into<Cow<'static, str>>) -> Result<CpuSet, CheckpointError> {
-    text.parse().map_err(|cause| CheckpointError::Cpus {
-        place: place.into().into_owned(),
-        cause,
-    })
+/// Where the list of the CPUs that nobody owns is.
+pub(in crate::kubelet) fn default_place() -> String {
+    "defaultCpuSet".to_owned()
+}
+
+/// Reads the CPU lists of one file and bounds them together.
+pub(in crate::kubelet) struct CpuLists {
+    /// How many CPUs more they may name.
+    left: usize,
+}
+
+impl Default for CpuLists {
+    fn default() -> Self {
+        Self { left: MAX_LISTED }
+    }
+}
+
+impl CpuLists {
+    /// Read one list; `place` names it in errors.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Cpus`], [`CheckpointError::TooManyCpus`].
+    pub(in crate::kubelet) fn read(
+        &mut self,
+        text: &str,
+        place: impl FnOnce() -> String,
+    ) -> Result<CpuSet, CheckpointError> {
+        let cpus: CpuSet = text
+            .parse()
+            .map_err(|cause| CheckpointError::Cpus { place: place(), cause })?;
+        self.left = self.left.checked_sub(cpus.len()).ok_or(CheckpointError::TooManyCpus)?;
+        Ok(cpus)
+    }
 }

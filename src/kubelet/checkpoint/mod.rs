@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-pub use error::{CheckpointError, MAX_BYTES};
+pub use error::{CheckpointError, MAX_BYTES, MAX_LISTED};
 pub(super) use error::{content, json, pod_uid};
 
 use super::pod::PodUid;
@@ -103,7 +103,7 @@ impl CpuManagerState {
         let sets: BTreeSet<&CpuSet> = containers.into_iter().flat_map(BTreeMap::values).collect();
         let mut shared = sets.iter().filter(|cpus| self.shares_with_its_pod(pod, cpus));
         match (shared.next(), shared.next()) {
-            (Some(cpus), None) => Some((*cpus).clone()),
+            (Some(cpus), None) => (!cpus.is_empty()).then(|| (*cpus).clone()),
             // Two sets that fit: one of them is exclusive, and nothing tells which.
             (Some(_), Some(_)) => None,
             (None, _) => {

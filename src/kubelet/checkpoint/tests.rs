@@ -182,6 +182,37 @@ fn a_file_in_doubt_is_refused_with_the_reason(#[case] text: &str, #[case] reason
     assert!(error.contains(reason), "{error}");
 }
 
+#[test]
+fn an_error_never_tells_a_whole_file() {
+    let long = "\u{10ffff}\n".repeat(10_000);
+    let entry = |pod: &str, container: &str, cpus: &str| serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": {pod: {container: cpus}}});
+    let files = [
+        serde_json::json!({ &long: 1 }),
+        serde_json::json!({"policyName": {&long: 1}, "checksum": 0}),
+        serde_json::json!({"policyName": 1, "defaultCpuSet": &long, "checksum": long}),
+        entry(&long, &long, &long),
+        entry(&long, &long, "1"),
+        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": {&long: &long}}),
+    ];
+    for file in files {
+        let error = CpuManagerState::parse(file.to_string().as_bytes())
+            .unwrap_err()
+            .to_string();
+        assert!(error.len() < 1000 && !error.contains('\n'), "{error}");
+    }
+}
+
+#[test]
+fn a_file_of_absurdly_long_lists_is_refused_before_they_fill_the_memory() {
+    let file = |containers: usize| {
+        let entries: BTreeMap<String, &str> = (0..containers).map(|id| (format!("{id:x}"), "0-8191")).collect();
+        serde_json::json!({"policyName": "static", "defaultCpuSet": "", "entries": entries}).to_string()
+    };
+    assert!(CpuManagerState::parse(file(128).as_bytes()).is_ok());
+    let refused = Err(CheckpointError::TooManyCpus);
+    assert_eq!(CpuManagerState::parse(file(129).as_bytes()), refused);
+}
+
 /// A V4 file around this data, its checksum right.
 fn v4(data: &str) -> String {
     let checksum = crate::kubelet::checksum::of_data(data);
@@ -273,4 +304,7 @@ fn a_pods_pool_is_told_from_an_init_containers_cpus_used_again() {
     );
     assert_eq!(pool("1-4", &[("a", "1-4"), ("b", "1-4")]).as_deref(), Some("1-4"));
     assert_eq!(pool("1-4", &[]).as_deref(), Some("1-4"));
+    // No CPU is nothing to float on.
+    assert_eq!(pool("", &[("a", ""), ("b", "")]), None);
+    assert_eq!(pool("1", &[("a", ""), ("b", ""), ("c", "1")]), None);
 }

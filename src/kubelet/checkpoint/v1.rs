@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::error::{CheckpointError, cpu_list, json};
+use super::error::{CheckpointError, CpuLists, default_place, json};
 use super::{CpuManagerState, Schema};
+use crate::excerpt::name;
 use crate::kubelet::checksum;
 
 #[derive(Deserialize)]
@@ -36,9 +37,10 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     if found != 0 {
         checksum::verify(found, checksum::fnv1a(&hashed(&file)))?;
     }
+    let mut lists = CpuLists::default();
     let mut container_entries = BTreeMap::new();
     for (id, cpus) in file.entries {
-        let cpus = cpu_list(&cpus, format!("the entry of container {id}"))?;
+        let cpus = lists.read(&cpus, || format!("the entry of container {}", name(&id)))?;
         container_entries.insert(id, cpus);
     }
     Ok(CpuManagerState {
@@ -48,7 +50,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
             Schema::V1
         },
         policy: file.policy_name,
-        default_cpus: cpu_list(&file.default_cpu_set, "defaultCpuSet")?,
+        default_cpus: lists.read(&file.default_cpu_set, default_place)?,
         entries: BTreeMap::new(),
         container_entries,
         pod_entries: BTreeMap::new(),

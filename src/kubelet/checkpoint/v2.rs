@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::error::{CheckpointError, cpu_list, json, pod_uid};
+use super::error::{CheckpointError, CpuLists, default_place, json, pod_uid};
 use super::{CpuManagerState, Entries, Schema};
+use crate::excerpt::name;
 use crate::kubelet::checksum;
 
 /// Pod UID → container name → CPU list, as in the file.
@@ -38,12 +39,12 @@ pub(crate) fn hashed(policy: &str, default: &str, entries: &Texts) -> String {
 pub(crate) const HASHED_END: &str = " Checksum:(checksum.Checksum)0}";
 
 /// The entries, every UID and list checked.
-pub(super) fn entries(texts: Texts) -> Result<Entries, CheckpointError> {
+pub(super) fn entries(texts: Texts, lists: &mut CpuLists) -> Result<Entries, CheckpointError> {
     let mut entries = Entries::new();
     for (pod, containers) in texts {
         let mut cpus_by_container = BTreeMap::new();
         for (container, cpus) in containers {
-            let cpus = cpu_list(&cpus, format!("the entry of {pod}/{container}"))?;
+            let cpus = lists.read(&cpus, || format!("the entry of {}/{}", name(&pod), name(&container)))?;
             cpus_by_container.insert(container, cpus);
         }
         entries.insert(pod_uid(&pod)?, cpus_by_container);
@@ -58,11 +59,12 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
         let text = hashed(&file.policy_name, &file.default_cpu_set, &file.entries) + HASHED_END;
         checksum::verify(file.checksum, checksum::fnv1a(&text))?;
     }
+    let mut lists = CpuLists::default();
     Ok(CpuManagerState {
         schema: Schema::V2,
         policy: file.policy_name,
-        default_cpus: cpu_list(&file.default_cpu_set, "defaultCpuSet")?,
-        entries: entries(file.entries)?,
+        default_cpus: lists.read(&file.default_cpu_set, default_place)?,
+        entries: entries(file.entries, &mut lists)?,
         container_entries: BTreeMap::new(),
         pod_entries: BTreeMap::new(),
     })

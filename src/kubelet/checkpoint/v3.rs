@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 
 use serde::Deserialize;
 
-use super::error::{CheckpointError, cpu_list, json, pod_uid};
+use super::error::{CheckpointError, CpuLists, default_place, json, pod_uid};
 use super::{CpuManagerState, Schema, v2};
 use crate::cpuset::CpuSet;
+use crate::excerpt::name;
 use crate::kubelet::{PodUid, checksum};
 
 #[derive(Deserialize)]
@@ -34,10 +35,10 @@ pub(super) struct PodText {
 }
 
 /// The pods' own CPUs, every UID and list checked.
-pub(super) fn pod_entries(texts: PodTexts) -> Result<BTreeMap<PodUid, CpuSet>, CheckpointError> {
+pub(super) fn pod_entries(texts: PodTexts, lists: &mut CpuLists) -> Result<BTreeMap<PodUid, CpuSet>, CheckpointError> {
     let mut entries = BTreeMap::new();
     for (pod, text) in texts {
-        let cpus = cpu_list(&text.cpu_set, format!("the entry of pod {pod}"))?;
+        let cpus = lists.read(&text.cpu_set, || format!("the entry of pod {}", name(&pod)))?;
         entries.insert(pod_uid(&pod)?, cpus);
     }
     Ok(entries)
@@ -45,9 +46,10 @@ pub(super) fn pod_entries(texts: PodTexts) -> Result<BTreeMap<PodUid, CpuSet>, C
 
 /// The text the checksum is of. It holds the pods' CPUs as a set, one by one, and not as the file writes them.
 fn hashed(file: &File) -> Result<String, CheckpointError> {
+    let mut lists = CpuLists::default();
     let mut pods = Vec::new();
     for (pod, text) in &file.pod_entries {
-        let cpus = cpu_list(&text.cpu_set, format!("the entry of pod {pod}"))?;
+        let cpus = lists.read(&text.cpu_set, || format!("the entry of pod {}", name(pod)))?;
         let elements = checksum::map(cpus.iter().map(|cpu| (cpu, "{}")));
         pods.push((
             pod,
@@ -65,13 +67,14 @@ fn hashed(file: &File) -> Result<String, CheckpointError> {
 pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let file: File = json(bytes)?;
     checksum::verify(file.checksum, checksum::fnv1a(&hashed(&file)?))?;
+    let mut lists = CpuLists::default();
     Ok(CpuManagerState {
         schema: Schema::V3,
         policy: file.policy_name,
-        default_cpus: cpu_list(&file.default_cpu_set, "defaultCpuSet")?,
-        entries: v2::entries(file.entries)?,
+        default_cpus: lists.read(&file.default_cpu_set, default_place)?,
+        entries: v2::entries(file.entries, &mut lists)?,
         container_entries: BTreeMap::new(),
-        pod_entries: pod_entries(file.pod_entries)?,
+        pod_entries: pod_entries(file.pod_entries, &mut lists)?,
     })
 }
 

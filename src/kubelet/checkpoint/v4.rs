@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::error::{CheckpointError, cpu_list, json};
+use super::error::{CheckpointError, CpuLists, default_place, json};
 use super::{CpuManagerState, Schema, v2, v3};
 use crate::kubelet::checksum;
 
@@ -44,12 +44,13 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let file: File = json(bytes)?;
     checksum::verify(file.data_checksum, checksum::of_data(&file.data))?;
     let data: Data = json(file.data.as_bytes())?;
+    let mut lists = CpuLists::default();
     Ok(CpuManagerState {
         schema: Schema::V4,
         policy: data.policy_name,
-        default_cpus: cpu_list(&data.default_cpu_set, "defaultCpuSet")?,
-        entries: v2::entries(data.entries)?,
+        default_cpus: lists.read(&data.default_cpu_set, default_place)?,
+        entries: v2::entries(data.entries, &mut lists)?,
         container_entries: BTreeMap::new(),
-        pod_entries: v3::pod_entries(data.pod_entries)?,
+        pod_entries: v3::pod_entries(data.pod_entries, &mut lists)?,
     })
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::{ConfigError, Fragment};
+use crate::excerpt::{excerpt, name as shown};
 
 /// What the command line says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -83,8 +84,12 @@ impl Flags {
             "feature-gates" => {
                 let mut gates = BTreeMap::new();
                 for (gate, text) in pairs(name, value)? {
-                    let on =
-                        boolean(&text).ok_or_else(|| wrong(name, &format!("{gate}={text} is neither on nor off")))?;
+                    let on = boolean(&text).ok_or_else(|| {
+                        wrong(
+                            name,
+                            &format!("{}={} is neither on nor off", shown(&gate), shown(&text)),
+                        )
+                    })?;
                     gates.insert(gate, on);
                 }
                 grow(&mut keys.feature_gates, gates);
@@ -109,7 +114,7 @@ fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| wrong(flag, &format!("{part:?} is no key=value")))?;
+            .ok_or_else(|| wrong(flag, &format!("{:?} is no key=value", excerpt(part))))?;
         found.insert(key.trim().to_owned(), value.trim().to_owned());
     }
     Ok(found)

@@ -19,6 +19,7 @@ pub use flags::Flags;
 pub use read::read;
 
 use crate::cpuset::CpuSet;
+use crate::excerpt;
 
 /// What kubelet was told, defaults included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -79,6 +80,8 @@ pub struct Fragment {
 }
 
 const KIND: &str = "KubeletConfiguration";
+/// What aliases may repeat of a file, in YAML's events: aliases of aliases grow without end, and nobody's file needs many.
+const MAX_REPLAYED: usize = 10_000;
 
 impl Fragment {
     /// Parse a KubeletConfiguration, YAML or JSON. `place` names it in errors.
@@ -87,16 +90,19 @@ impl Fragment {
     /// The text does not parse, or is of another kind: kubelet would not start with it.
     pub fn parse(text: &str, place: &str) -> Result<Self, ConfigError> {
         // An error must not quote the file: it may hold more than this program is to tell.
-        let options = serde_saphyr::options! { with_snippet: false };
+        let options = serde_saphyr::options! {
+            with_snippet: false,
+            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
+        };
         let fragment: Self = serde_saphyr::from_str_with_options(text, options).map_err(|cause| ConfigError::Yaml {
             place: place.to_owned(),
-            cause: cause.to_string(),
+            cause: excerpt::cause(&cause),
         })?;
         match fragment.kind.as_deref() {
             Some(KIND) => Ok(fragment),
             kind => Err(ConfigError::Kind {
                 place: place.to_owned(),
-                kind: kind.unwrap_or_default().to_owned(),
+                kind: excerpt::excerpt(kind.unwrap_or_default()),
             }),
         }
     }

@@ -138,6 +138,25 @@ fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
 }
 
 #[test]
+fn aliases_of_aliases_are_refused_before_they_take_long() {
+    let mut keys = "a0: &a0 [x, x]\n".to_owned();
+    for level in 1..40 {
+        keys += &format!("a{level}: &a{level} [*a{0}, *a{0}]\n", level - 1);
+    }
+    let started = std::time::Instant::now();
+    let error = Fragment::parse(&format!("{HEAD}{keys}"), "config.yaml").unwrap_err();
+    assert!(
+        matches!(error, ConfigError::Yaml { .. }) && error.to_string().len() < 1000,
+        "{error}"
+    );
+    assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
+    assert_eq!(
+        fragment("x: &gates {A: true}\nfeatureGates: *gates\n"),
+        fragment("featureGates: {A: true}\n")
+    );
+}
+
+#[test]
 fn a_command_line_is_read_as_kubelet_reads_it() {
     let line = "--root-dir=ignored --config /a --config=/b --config-dir= -v 4 --unknown x --feature-gates=A=true,B=0 \
                 --feature-gates=A=false -- --root-dir=/after";

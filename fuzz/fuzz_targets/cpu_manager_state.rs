@@ -1,0 +1,78 @@
+//! kubelet's `cpu_manager_state`, every schema.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use steliad::cpuset::CpuSet;
+use steliad::kubelet::checkpoint::{MAX_BYTES, MAX_LISTED, Schema};
+use steliad::kubelet::{CheckpointError, CpuManagerState, PodUid};
+use steliad_fuzz::{fits, same, with_checksum};
+
+fuzz_target!(|file: &[u8]| {
+    match CpuManagerState::parse(file) {
+        Ok(state) => check(&state, file),
+        Err(error) => {
+            fits(&error);
+            if let CheckpointError::Checksum { found, computed } = error {
+                assert_ne!(found, computed);
+                repaired(file, found, computed);
+            }
+        }
+    }
+});
+
+/// The same file with the checksum its content gives.
+fn repaired(file: &[u8], found: u32, computed: u32) {
+    let Some(good) = with_checksum(file, found, computed) else {
+        return;
+    };
+    match CpuManagerState::parse(&good) {
+        Ok(state) => check(&state, &good),
+        Err(error) => {
+            fits(&error);
+            // The checksum is that of the schema whose complaint was told, so this schema has no other about it.
+            assert!(!matches!(error, CheckpointError::Checksum { .. }), "{error}");
+        }
+    }
+}
+
+fn check(state: &CpuManagerState, file: &[u8]) {
+    assert!(file.len() <= MAX_BYTES && !file.trim_ascii().is_empty());
+    let padded = [b" \n".as_slice(), file, b"\n".as_slice()].concat();
+    same(
+        &CpuManagerState::parse(&padded).as_ref(),
+        &Ok(state),
+        "blanks around it",
+    );
+    // Each schema has what it can say and nothing else.
+    let (by_pod, by_id, pods) = (&state.entries, &state.container_entries, &state.pod_entries);
+    match state.schema {
+        Schema::V0 | Schema::V1 => assert!(by_pod.is_empty() && pods.is_empty()),
+        Schema::V2 => assert!(by_id.is_empty() && pods.is_empty()),
+        Schema::V3 | Schema::V4 => assert!(by_id.is_empty()),
+    }
+    let lists: Vec<&CpuSet> = by_pod
+        .values()
+        .flat_map(|containers| containers.values())
+        .chain(by_id.values())
+        .chain(pods.values())
+        .collect();
+    assert!(lists.iter().map(|list| list.len()).sum::<usize>() + state.default_cpus.len() <= MAX_LISTED);
+    // The shared pool is nobody's.
+    let (assigned, pool) = (state.assigned(), state.shared_pool());
+    assert!(
+        lists
+            .iter()
+            .all(|list| list.is_subset(&assigned) && list.is_disjoint(&pool))
+    );
+    assert!(pool.is_subset(&state.default_cpus) && state.default_cpus.is_subset(&pool.union(&assigned)));
+    for pod in by_pod.keys().chain(pods.keys()) {
+        same(&PodUid::parse(pod.as_str()).as_ref(), &Ok(pod), "a pod's UID");
+        // What a pod shares is its own, some CPU at least, and no CPU of a container that has others too.
+        let Some(shared) = state.pod_shared_pool(pod) else {
+            continue;
+        };
+        assert!(!shared.is_empty() && shared.is_subset(&pods[pod]));
+        let mut containers = by_pod.get(pod).into_iter().flat_map(|containers| containers.values());
+        assert!(containers.all(|cpus| *cpus == shared || cpus.is_disjoint(&shared)));
+    }
+}

@@ -1,0 +1,59 @@
+//! A container runtime's `config.json`; behind a NUL the text of `/proc/devices`.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use serde_json::Value;
+use steliad::fuzzing::runtime_config;
+
+const DEVICES: &str = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n  7 loop\n";
+
+fuzz_target!(|text: &str| {
+    let (json, numbers) = text.split_once('\0').unwrap_or((text, DEVICES));
+    let Some((name, devices)) = runtime_config(json, numbers) else {
+        return;
+    };
+    // What is passed over is looked at less closely: a number that is too large is none for this parser.
+    let Ok(file) = serde_json::from_str::<Value>(json) else {
+        return;
+    };
+    if let Some(name) = name {
+        let annotations = file["annotations"].as_object().expect("the name is an annotation");
+        assert!(annotations.values().any(|value| value.as_str() == Some(name.as_str())));
+    }
+    // A structure may be written as a list too: rules are looked at below only where they have keys.
+    let none = Vec::new();
+    let rules = file["linux"]["resources"]["devices"].as_array().unwrap_or(&none);
+    let keyed = file.is_object() && file["linux"].is_object() && file["linux"]["resources"].is_object();
+    if !keyed || !rules.iter().all(Value::is_object) {
+        return;
+    }
+    let for_all = |rule: &&Value| rule["type"].as_str().is_none_or(|kind| kind == "a");
+    let allows = |rule: &Value| rule["allow"] == Value::Bool(true);
+    // Everything is allowed only where the last rule for all devices says so, or where there is no rule.
+    let last = rules.iter().rev().find(for_all);
+    assert_eq!(
+        devices.policy == "auto",
+        last.map_or(rules.is_empty(), allows),
+        "{devices:?}"
+    );
+    if devices.policy == "auto" {
+        return assert!(devices.allow.is_empty());
+    }
+    assert_eq!(devices.policy, "strict");
+    // What is allowed is what rules after it allow, each a device or a class of devices.
+    let after = rules.iter().rev().take_while(|rule| !for_all(rule));
+    assert!(devices.allow.len() <= after.filter(|rule| allows(rule)).count());
+    for (node, access) in &devices.allow {
+        let kinds = ["/dev/char/", "/dev/block/", "char-", "block-"];
+        assert!(
+            kinds
+                .iter()
+                .any(|kind| node.strip_prefix(kind).is_some_and(|rest| !rest.is_empty())),
+            "{node:?}"
+        );
+        assert!(
+            access == "rwm" || rules.iter().any(|rule| rule["access"].as_str() == Some(access)),
+            "{access:?}"
+        );
+    }
+});

@@ -1,0 +1,51 @@
+//! steliad's own configuration. NUL separates a file from one that is laid over it.
+#![no_main]
+
+use std::path::Path;
+use std::time::Duration;
+
+use libfuzzer_sys::fuzz_target;
+use steliad::config::{Fragment, Loaded, Settings};
+use steliad_fuzz::{fits, same};
+
+fuzz_target!(|text: &str| {
+    let (first, second) = text.split_once('\0').unwrap_or((text, ""));
+    let parse = |text: &str| Fragment::parse(text, Path::new("/etc/stelia/steliad.toml"));
+    let (Ok((one, keys)), Ok((two, _))) = (parse(first), parse(second)) else {
+        return;
+    };
+    same(&one.clone().merge(Fragment::default()), &one, "nothing laid over it");
+    same(&Fragment::default().merge(one.clone()), &one, "laid over nothing");
+    same(&one.clone().merge(one.clone()), &one, "laid over itself");
+    assert!(
+        keys.iter()
+            .all(|key| first.contains(key.as_str()) || first.contains('\\'))
+    );
+    let settings = match one.merge(two).check() {
+        Ok(settings) => settings,
+        Err(error) => return fits(&error),
+    };
+    check(&settings);
+    // What is printed is a file that gives the same.
+    let origins = keys
+        .into_iter()
+        .map(|key| (key, "/etc/stelia/steliad.toml".into()))
+        .collect();
+    let loaded = Loaded { settings, origins };
+    let printed = loaded.print();
+    let (again, _) = parse(&printed).unwrap_or_else(|error| panic!("{error}\n{printed}"));
+    same(&again.check().unwrap(), &loaded.settings, &printed);
+});
+
+fn check(settings: &Settings) {
+    assert!(settings.kubelet_root.is_absolute());
+    assert!((1..=1024).contains(&settings.policies.float_min_cpus));
+    assert!((Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&settings.audit_interval));
+    // As the kernel prints it, or every audit would find it changed.
+    let max = &settings.policies.float_cpu_max;
+    let canonical = |number: &str| number.parse::<u64>().is_ok_and(|value| value.to_string() == number);
+    let pair = max
+        .split_once(' ')
+        .is_some_and(|(quota, period)| canonical(quota) && canonical(period));
+    assert!(max == "max" || pair, "{max}");
+}
