@@ -17,15 +17,18 @@ STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
+RPM_DIR  := target/rpm
+RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
+SELINUX  := target/selinux
 TOOLS    := target/tools
 NODE_JOB := target/node-test
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb image fmt lint deny test fuzz fuzz-short node-test soak check demo clean
+.PHONY: help setup build deb image rpm selinux fmt lint deny test package-test fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
 
 setup: ## install the host packages that building and testing need
 	@packaging/setup
@@ -49,6 +52,32 @@ image: deb ## an OCI image archive that holds only the runner, in target/image
 
 $(TOOLS)/bin/cargo-deb:
 	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deb
+
+rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian package (FAST=1 too)
+	@ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1
+
+$(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
+	@mkdir -p $(RPM_DIR) && rm -f $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
+	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(RPM_DIR)/
+	@touch $@
+
+$(TOOLS)/bin/cargo-generate-rpm:
+	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-generate-rpm
+
+selinux: $(SELINUX)/steliad.pp.bz2 ## the SELinux policy module in target/selinux
+
+# Module version 19 is what every libsemanage of the systems with systemd 252 reads, whatever this host's tools write by default.
+$(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
+	@mkdir -p $(SELINUX)/module && cp $^ $(SELINUX)/module/
+	@$(MAKE) --no-print-directory -C $(SELINUX)/module -f /usr/share/selinux/devel/Makefile NAME=default CHECKMODULE="checkmodule -M -c 19" steliad.pp
+	@bzip2 -9 < $(SELINUX)/module/steliad.pp > $@
+
+# A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
+$(SELINUX)/base.pp.bz2:
+	@mkdir -p $(SELINUX)/download && rm -f $(SELINUX)/download/*
+	@cd $(SELINUX)/download && { apt-get -qq -o APT::Sandbox::User=root download selinux-policy-default 2> /dev/null \
+	  || { apt-get -qq update && apt-get -qq -o APT::Sandbox::User=root download selinux-policy-default; }; }
+	@dpkg-deb --fsys-tarfile $(SELINUX)/download/*.deb | tar -xO ./usr/share/selinux/default/base.pp.bz2 > $@
 
 fmt: ## format the code
 	$(CARGO) fmt
@@ -77,6 +106,10 @@ fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECOND
 fuzz-short: setup ## the same for 5 s a target
 	CARGO=$(CARGO) fuzz/run 5
 
+package-test: deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows
+	STELIA_DEB="$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" STELIA_RPM="$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" \
+	STELIA_SELINUX=$(SELINUX) $(CARGO) test --locked --test packaging
+
 node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
@@ -88,10 +121,10 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
-check: setup lint test fuzz-short node-test ## all of setup, lint, test, fuzz-short and node-test
+check: setup lint test package-test node-test fuzz-short ## all of setup, lint, test, package-test, node-test and fuzz-short
 
 demo: deb ## a VM in a pod, seen from outside, in the test node
 	tests/vm/node run tests/vm/jobs/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(NODE_JOB)
+	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB)

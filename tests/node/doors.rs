@@ -3,7 +3,7 @@
 use std::fs;
 use std::process::{Child, Command, Stdio};
 
-use crate::attack::ATTACKS;
+use crate::attack::{ATTACKS, over};
 use crate::bad_input::assert_refused;
 use crate::client::ask_from;
 use crate::host::{output, read, run, scopes, wait_until};
@@ -48,12 +48,13 @@ fn a_pod_that_attacks_the_socket_disturbs_nobody_else() {
         let pid = daemon();
         let (peak, open) = (peak_kib(&pid), descriptors(&pid));
         for name in ATTACKS {
-            let mut attacking = attack(&attacker, &[name]);
+            let _ = fs::remove_file(over());
+            let attacking = attack(&attacker, &[name]);
             // Meanwhile somebody else comes, runs, and goes.
             let other = Pod::vm("neighbour", 2);
             assert_isolated(&other, 2);
-            let meanwhile = attacking.try_wait().expect("wait").is_none();
             run(&["kubelet-standin", "pod", "delete", "neighbour", "--grace", "1"]);
+            fs::write(over(), "").expect("the sign that it is over");
             let out = attacking.wait_with_output().expect("the attack's output");
             let text = String::from_utf8_lossy(&out.stdout);
             assert!(out.status.success() && text.contains("ATTACKED"), "{name}: {out:?}");

@@ -1,0 +1,305 @@
+//! The module, linked with Debian's reference policy and a small container policy. Decisions are those of libsepol's security
+//! server, which is what the kernel decides by: rules, constraints and categories together.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::sync::OnceLock;
+
+use tempfile::TempDir;
+
+use crate::{given, run, text};
+
+const CONTAINER: &str = "system_u:system_r:container_t:s0:c1,c2";
+const DAEMON: &str = "system_u:system_r:steliad_t:s0";
+const SYSTEMD: &str = "system_u:system_r:init_t:s0";
+const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
+const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
+const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
+
+/// A service that has nothing to do with containers.
+const OTHER: &str = "(type other_service_t)(roletype object_r other_service_t)(roletype system_r other_service_t)
+(typeattributeset domain (other_service_t))";
+/// What container-selinux declares, as far as it matters here.
+const CONTAINERS: &str = "(type container_t)(roletype object_r container_t)(roletype system_r container_t)
+(typeattributeset domain (container_t))";
+const ATTRIBUTE: &str = "(typeattribute container_domain)(typeattributeset container_domain (container_t))";
+
+/// The package as CIL, by the tool that semodule uses.
+fn cil(package: &str) -> String {
+    let unpacked = tempfile::NamedTempFile::new().expect("file");
+    let packed = given("STELIA_SELINUX").join(package);
+    let out = unpacked.reopen().expect("file");
+    let status = Command::new("bzip2")
+        .args(["-dc", text(&packed)])
+        .stdout(out)
+        .status()
+        .expect("bzip2");
+    assert!(status.success(), "bzip2 -dc {}", packed.display());
+    run(&["/usr/libexec/selinux/hll/pp", text(unpacked.path())])
+}
+
+fn module() -> &'static str {
+    static MODULE: OnceLock<String> = OnceLock::new();
+    MODULE.get_or_init(|| cil("steliad.pp.bz2"))
+}
+
+/// The reference policy's base, without the mapping of users, which names modules beyond it.
+fn base() -> &'static str {
+    static BASE: OnceLock<String> = OnceLock::new();
+    BASE.get_or_init(|| {
+        let all = cil("base.pp.bz2");
+        all.lines()
+            .filter(|line| !line.starts_with("(selinuxuser"))
+            .fold(String::new(), |kept, line| kept + line + "\n")
+    })
+}
+
+struct Policy {
+    directory: TempDir,
+}
+
+impl Policy {
+    /// The base, a container policy and the module, linked. Never-allow rules are checked on the way.
+    fn link(others: &str) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let at = |name: &str| directory.path().join(name);
+        for (name, cil) in [("base.cil", base()), ("others.cil", others), ("steliad.cil", module())] {
+            fs::write(at(name), cil).expect("write");
+        }
+        let (kernel, contexts) = (at("policy"), at("file_contexts"));
+        let sources = [at("base.cil"), at("others.cil"), at("steliad.cil")];
+        let mut command = vec!["secilc", "-c", "31", "-o", text(&kernel), "-f", text(&contexts)];
+        command.extend(sources.iter().map(|source| text(source)));
+        run(&command);
+        Self { directory }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.directory.path().join("policy")
+    }
+
+    /// One dialogue with the security server. It takes numbers, which it gives the contexts in the order it sees them.
+    fn dialogue(&self, contexts: &[&str], questions: &str) -> String {
+        let mut server = Command::new("checkpolicy")
+            .args(["-b", "-M", "-d", text(&self.path())])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("checkpolicy");
+        let known: String = contexts.iter().map(|context| format!("2\n{context}\n")).collect();
+        let mut input = server.stdin.take().expect("input");
+        write!(input, "{known}{questions}q\n").expect("questions");
+        drop(input);
+        let output = server.wait_with_output().expect("checkpolicy");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn numbers(&self, contexts: &[&str]) -> Vec<u32> {
+        let said = self.dialogue(contexts, "");
+        let numbers: Vec<u32> = said
+            .lines()
+            .filter_map(|line| line.strip_prefix("sid ")?.trim().parse().ok())
+            .collect();
+        assert_eq!(
+            numbers.len(),
+            contexts.len(),
+            "a context of {contexts:?} is not valid:\n{said}"
+        );
+        numbers
+    }
+
+    fn allowed(&self, from: &str, to: &str, class: &str) -> BTreeSet<String> {
+        let sids = self.numbers(&[from, to]);
+        let said = self.dialogue(&[from, to], &format!("0\n{}\n{}\n{class}\n", sids[0], sids[1]));
+        let (_, list) = said
+            .split_once("allowed {")
+            .unwrap_or_else(|| panic!("no decision on {class}:\n{said}"));
+        let (list, _) = list.split_once('}').expect("a list");
+        list.split_whitespace().map(str::to_owned).collect()
+    }
+
+    fn allows(&self, from: &str, to: &str, class: &str, permissions: &[&str]) -> bool {
+        let allowed = self.allowed(from, to, class);
+        permissions.iter().all(|permission| allowed.contains(*permission))
+    }
+
+    /// The context of what `from` makes of `to`.
+    fn becomes(&self, from: &str, to: &str, class: &str, expected: &str) -> bool {
+        let contexts = [from, to, expected];
+        let sids = self.numbers(&contexts);
+        let said = self.dialogue(&contexts, &format!("3\n{}\n{}\n{class}\n", sids[0], sids[1]));
+        let last = said
+            .lines()
+            .rev()
+            .find_map(|line| line.strip_prefix("sid "))
+            .expect("sid");
+        last.trim().parse() == Ok(sids[2])
+    }
+
+    fn label(&self, kind: &str, path: &str) -> String {
+        let contexts = self.directory.path().join("file_contexts");
+        run(&["matchpathcon", "-n", "-f", text(&contexts), "-m", kind, path])
+            .trim()
+            .to_owned()
+    }
+}
+
+#[test]
+fn the_module_needs_only_names_that_fedoras_and_the_reference_policy_both_have() {
+    // Optional blocks are indented: what they name may be missing.
+    let needed: BTreeSet<&str> = module()
+        .lines()
+        .filter(|line| line.starts_with('(') && line.contains("cil_gen_require"))
+        .filter_map(|line| line.trim_end_matches(')').split_whitespace().last())
+        .collect();
+    let both = [
+        "domain",
+        "entry_type",
+        "exec_type",
+        "file_type",
+        "init_t",
+        "system_r",
+        "tmpfs_t",
+    ];
+    assert_eq!(needed, BTreeSet::from(both));
+}
+
+#[test]
+fn a_container_connects_to_the_runner_socket_and_to_no_other_service() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    assert!(policy.allows(CONTAINER, DIRECTORY, "dir", &["search"]));
+    assert!(policy.allows(CONTAINER, DIRECTORY, "sock_file", &["write"]));
+    assert_eq!(
+        policy.allowed(CONTAINER, DAEMON, "unix_stream_socket"),
+        BTreeSet::from(["connectto".to_owned()])
+    );
+
+    for service in [OTHER_SERVICE, SYSTEMD] {
+        assert!(
+            !policy.allows(CONTAINER, service, "unix_stream_socket", &["connectto"]),
+            "{service}"
+        );
+    }
+    for (class, permission) in [
+        ("dir", "write"),
+        ("dir", "add_name"),
+        ("sock_file", "create"),
+        ("sock_file", "unlink"),
+    ] {
+        assert!(
+            !policy.allows(CONTAINER, DIRECTORY, class, &[permission]),
+            "{class} {permission}"
+        );
+    }
+    for permission in ["signal", "ptrace", "transition"] {
+        assert!(
+            !policy.allows(CONTAINER, DAEMON, "process", &[permission]),
+            "{permission}"
+        );
+    }
+}
+
+#[test]
+fn the_rule_is_found_by_sesearch_for_the_type_and_for_the_attribute() {
+    let policy = Policy::link(&[CONTAINERS, ATTRIBUTE].concat());
+    let path = policy.path();
+    let rules = run(&[
+        "sesearch",
+        "-A",
+        "-s",
+        "container_t",
+        "-t",
+        "steliad_t",
+        "-c",
+        "unix_stream_socket",
+        text(&path),
+    ]);
+    let rules: BTreeSet<&str> = rules.lines().collect();
+    assert!(
+        rules.contains("allow container_t steliad_t:unix_stream_socket connectto;"),
+        "{rules:?}"
+    );
+    assert!(
+        rules.contains("allow container_domain steliad_t:unix_stream_socket connectto;"),
+        "{rules:?}"
+    );
+}
+
+#[test]
+fn a_container_policy_without_the_attribute_or_none_at_all_is_no_obstacle() {
+    let named = Policy::link(CONTAINERS);
+    assert!(named.allows(CONTAINER, DAEMON, "unix_stream_socket", &["connectto"]));
+    let none = Policy::link("");
+    assert!(none.becomes(SYSTEMD, PROGRAM, "process", DAEMON));
+}
+
+#[test]
+fn systemd_makes_the_socket_and_starts_the_daemon_in_its_domain() {
+    let policy = Policy::link(CONTAINERS);
+    assert!(policy.becomes(SYSTEMD, PROGRAM, "process", DAEMON));
+    assert!(policy.allows(SYSTEMD, PROGRAM, "file", &["read", "open", "execute", "map"]));
+    assert!(policy.allows(
+        SYSTEMD,
+        DAEMON,
+        "process",
+        &["transition", "rlimitinh", "signal", "sigkill"]
+    ));
+    // The unit has NoNewPrivileges=yes.
+    assert!(policy.allows(SYSTEMD, DAEMON, "process2", &["nnp_transition"]));
+    assert!(policy.allows(DAEMON, PROGRAM, "file", &["entrypoint"]));
+    assert!(policy.allows(
+        SYSTEMD,
+        DAEMON,
+        "unix_stream_socket",
+        &["create", "bind", "listen", "setopt"]
+    ));
+    assert!(policy.allows(SYSTEMD, DIRECTORY, "dir", &["create", "search", "write", "add_name"]));
+    assert!(policy.allows(SYSTEMD, DIRECTORY, "sock_file", &["create", "setattr"]));
+    let tmpfs = "system_u:object_r:tmpfs_t:s0";
+    assert!(policy.allows(DIRECTORY, tmpfs, "filesystem", &["associate"]));
+}
+
+#[test]
+fn the_daemon_reads_everybodys_state_and_writes_the_cgroups() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    assert!(policy.allows(DAEMON, OTHER_SERVICE, "file", &["open", "read"]));
+    assert!(policy.allows(DAEMON, CONTAINER, "process", &["setsched", "getsched"]));
+    assert!(!policy.allows(DAEMON, OTHER_SERVICE, "process", &["setsched"]));
+    let cgroup = "system_u:object_r:cgroup_t:s0";
+    assert!(policy.allows(DAEMON, cgroup, "file", &["open", "read", "write"]));
+    assert!(policy.allows(DAEMON, cgroup, "dir", &["create", "rmdir", "setattr", "watch"]));
+    let bus = "system_u:system_r:system_dbusd_t:s0";
+    assert!(policy.allows(DAEMON, bus, "dbus", &["acquire_svc", "send_msg"]));
+    assert!(policy.allows(OTHER_SERVICE, DAEMON, "dbus", &["send_msg"]));
+}
+
+#[test]
+fn only_the_daemons_domain_is_permissive() {
+    let policy = Policy::link(CONTAINERS);
+    let said = run(&["seinfo", text(&policy.path()), "--permissive"]);
+    let types: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| line.ends_with("_t"))
+        .collect();
+    assert_eq!(types, ["steliad_t"], "{said}");
+}
+
+#[test]
+fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
+    let policy = Policy::link("");
+    for run in ["/run", "/var/run"] {
+        assert_eq!(policy.label("dir", &format!("{run}/stelia/runner")), DIRECTORY);
+        assert_eq!(
+            policy.label("sock_file", &format!("{run}/stelia/runner/socket")),
+            DIRECTORY
+        );
+        assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
+    }
+    assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
+    assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
+}
