@@ -1,7 +1,7 @@
 //! Keeping one connection's objects, signals and property changes in step with the engine's view.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use tokio::sync::Mutex;
 use zbus::Connection;
@@ -21,7 +21,8 @@ pub(super) struct Exporter {
     door: Door,
     /// Whose instance is shown; `None`: everybody's.
     only: Option<PodUid>,
-    connection: OnceLock<Connection>,
+    /// The connection's own objects hold this, so it must be let go or neither is ever freed.
+    connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<InstanceView>>>>,
 }
 
@@ -31,15 +32,19 @@ impl Exporter {
             engine,
             door,
             only,
-            connection: OnceLock::new(),
+            connection: RwLock::default(),
             shown: Mutex::default(),
         })
     }
 
     /// Name the connection, once it is built.
     pub(super) fn attach(&self, connection: &Connection) {
-        // A second call would be a bug without effect.
-        let _ = self.connection.set(connection.clone());
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
+    }
+
+    /// Let go of the connection, once it is closed.
+    pub(super) fn detach(&self) {
+        *self.connection.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Follow the engine until it or the connection is gone.
@@ -59,7 +64,8 @@ impl Exporter {
 
     /// Make the objects what the view says, and tell of the difference.
     pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
-        let Some(connection) = self.connection.get() else {
+        let connection = self.connection.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some(connection) = &connection else {
             return Ok(());
         };
         let server = connection.object_server();

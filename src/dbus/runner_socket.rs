@@ -143,5 +143,6 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
         () = connection.closed() => {}
     }
     connection.closed().await;
-    Ok(())
+    exporter.detach();
+    Ok(connection.close().await?)
 }

@@ -308,6 +308,30 @@ fn on_an_old_kernel_the_state_is_contained() {
 }
 
 #[test]
+fn connections_that_end_leave_no_descriptor() {
+    let simulation = Simulation::start(&scenario(""));
+    let socket = simulation.sockets.join(format!("{VM}.socket"));
+    let open = || {
+        let fds = std::fs::read_dir(format!("/proc/{}/fd", simulation.daemon.id())).expect("fd");
+        fds.count()
+    };
+    let before = open();
+    for _ in 0..20 {
+        let address = format!("--address=unix:path={}", socket.display());
+        let list = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &[address.as_str(), "list"]);
+        assert!(list.status.success(), "{list:?}");
+    }
+    // The last one may still be on its way out.
+    for _ in 0..100 {
+        if open() <= before + 1 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{before} descriptors before, {} after", open());
+}
+
+#[test]
 fn a_pods_own_socket_shows_its_instance_and_no_other() {
     let simulation = Simulation::start(&scenario(""));
     let socket = simulation.sockets.join(format!("{WAITING}.socket"));

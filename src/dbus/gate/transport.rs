@@ -105,6 +105,25 @@ fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<Own
 #[async_trait]
 impl ReadHalf for Reader {
     async fn recvmsg(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        let read = self.read(buffer).await;
+        if read.is_err() {
+            // The peer learns of it now, not when the last holder of the connection lets go.
+            let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both);
+        }
+        read
+    }
+
+    fn can_pass_unix_fd(&self) -> bool {
+        true
+    }
+
+    async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
+        credentials(&self.stream)
+    }
+}
+
+impl Reader {
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         // Before the read, so that nothing is in hand while we wait.
         let wait = self.slot.wait(Instant::now());
         if !wait.is_zero() {
@@ -132,14 +151,6 @@ impl ReadHalf for Reader {
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
         }
-    }
-
-    fn can_pass_unix_fd(&self) -> bool {
-        true
-    }
-
-    async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
-        credentials(&self.stream)
     }
 }
 
