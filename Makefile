@@ -86,7 +86,8 @@ fmt: ## format the code
 lint: deny ## formatting, clippy (warnings are errors), what the dependencies may be, the unit's exposure
 	$(CARGO) fmt --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
-	$(CARGO) clippy --locked --all-targets --test node -- -D warnings
+	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --test node -- -D warnings
 	@report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/steliad.service) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 

@@ -23,7 +23,7 @@ fn kill_daemon() {
 /// Up to `below` milliseconds, another each time; printed, so that a failure can be told.
 fn pause(below: u32) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("clock");
-    let pause = now.subsec_nanos() / 1000 % below;
+    let pause = now.subsec_micros() % below;
     println!("  kill after {pause} ms");
     sleep(Duration::from_millis(u64::from(pause)));
 }

@@ -1,5 +1,7 @@
 //! What steliad promises, tested on a real node: see `tests/vm/README.md`. One test at a time, as root.
 
+#![allow(clippy::expect_used, clippy::panic)]
+
 mod attack;
 mod bad_input;
 mod bookworm;
