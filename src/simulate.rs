@@ -108,6 +108,7 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
         pod: pod.uid.clone(),
         qemu: model.pidfd(qemu.pid)?,
         vcpus,
+        iothreads: Vec::new(),
     };
     handle.attach(request).await?;
     Ok(())

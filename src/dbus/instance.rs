@@ -120,6 +120,23 @@ fn integer(value: &Variant<'_>) -> Option<i64> {
     }
 }
 
+/// AttachVcpus' one option: `iothreads`, `au` or `ai`, thread ids.
+fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
+    if let Some(unknown) = options.keys().find(|name| *name != "iothreads") {
+        let shown: String = unknown.chars().take(64).collect();
+        return Err(Error::InvalidArgument(format!("option {shown:?} is not known")));
+    }
+    let wrong = || Error::InvalidArgument("option \"iothreads\" is no array of thread ids".into());
+    match options.get("iothreads").map(|value| &**value) {
+        None => Ok(Vec::new()),
+        Some(Variant::Array(list)) => {
+            let number = |value: &Variant<'_>| i32::try_from(integer(value)?).ok().filter(|thread| *thread > 0);
+            list.iter().map(|value| number(value).ok_or_else(wrong)).collect()
+        }
+        Some(_) => Err(wrong()),
+    }
+}
+
 #[interface(name = "io.stelia.Isolation1.Instance")]
 impl Instance {
     #[zbus(out_args("placement"))]
@@ -132,10 +149,7 @@ impl Instance {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<(u32, u32, u32)>, Error> {
         self.admit(connection, &header, Operation::Attach).await?;
-        if let Some(unknown) = options.keys().next() {
-            let shown: String = unknown.chars().take(64).collect();
-            return Err(Error::InvalidArgument(format!("option {shown:?} is not known")));
-        }
+        let iothreads = iothreads(&options)?;
         let mut requests = Vec::with_capacity(vcpus.len());
         for (index, thread, given) in vcpus {
             let mut props = BTreeMap::new();
@@ -161,6 +175,7 @@ impl Instance {
                 pod: self.pod.clone(),
                 qemu,
                 vcpus: requests,
+                iothreads,
             })
             .await;
         let placed =

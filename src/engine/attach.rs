@@ -12,7 +12,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::partition::Partition;
-use crate::plan::placement::{Vcpu, place};
+use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread, place};
 use crate::plan::record::{
     PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, is_prop_name,
     props_text, vcpus_text,
@@ -41,6 +41,23 @@ pub struct AttachRequest {
     pub qemu: OwnedFd,
     /// Every vCPU.
     pub vcpus: Vec<VcpuRequest>,
+    /// I/O threads, as the container's PID namespace numbers them: each gets a CPU of its own while the vCPUs leave some over.
+    pub iothreads: Vec<i32>,
+}
+
+impl AttachRequest {
+    /// The I/O threads beside the vCPUs: their indexes tell them apart.
+    fn join(&mut self) {
+        let iothreads = std::mem::take(&mut self.iothreads);
+        self.vcpus
+            .extend((IOTHREADS..).zip(iothreads).map(|(index, thread)| VcpuRequest {
+                vcpu: Vcpu {
+                    index,
+                    props: BTreeMap::new(),
+                },
+                thread,
+            }));
+    }
 }
 
 /// Where a vCPU was put.
@@ -56,7 +73,14 @@ pub struct Placed {
 
 impl Engine {
     /// Attach vCPU threads.
-    pub(super) async fn attach(&mut self, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+    pub(super) async fn attach(&mut self, mut request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+        if let Some(wrong) = request.vcpus.iter().find(|vcpu| is_iothread(vcpu.vcpu.index)) {
+            return Err(Kind::InvalidArgument.because(format!("vCPU index {} is too large", wrong.vcpu.index)));
+        }
+        if request.vcpus.is_empty() {
+            return Err(Kind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
+        }
+        request.join();
         let (snapshot, _) = self.observe().await?;
         let pod = request.pod.clone();
         let known = find(&snapshot, &pod).ok_or_else(|| no_instance(&pod))?;
@@ -156,7 +180,11 @@ impl Engine {
         let next = Record {
             vcpus,
             partition,
-            props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
+            props: guest
+                .into_iter()
+                .filter(|vcpu| !is_iothread(vcpu.index))
+                .map(|vcpu| (vcpu.index, vcpu.props))
+                .collect(),
             placement: policies.placement,
             ..former.clone()
         };
@@ -222,8 +250,7 @@ fn resolve(
     }
     let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
     if numbers.len() != vcpus.len() {
-        let text =
-            "two vCPUs have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
+        let text = "two vCPUs or I/O threads have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
         return Err(Kind::InvalidArgument.because(text));
     }
     let foreign = |text: String| Kind::ForeignProcess.because(text);

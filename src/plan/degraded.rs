@@ -53,7 +53,7 @@ fn vcpus(snapshot: &Snapshot, instance: &Instance, reasons: &mut Vec<String>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
-            reasons.push(format!("the thread {} of vCPU {} ended", thread.task.id, thread.index));
+            reasons.push(format!("the thread {} of {} ended", thread.task.id, thread.what()));
         }
     }
     let offline = record.exclusive.difference(&snapshot.topology.online());

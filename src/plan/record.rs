@@ -8,7 +8,7 @@ use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
 use crate::kubelet::PodUid;
 use crate::plan::partition::Partition;
-use crate::plan::placement::{Policy, Vcpu};
+use crate::plan::placement::{IOTHREADS, Policy, Vcpu};
 use crate::proc::TaskId;
 
 /// Version of the attributes' meaning. A scope with another one is left alone.
@@ -95,12 +95,22 @@ impl Phase {
 /// A vCPU thread and its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct VcpuThread {
-    /// vCPU index.
+    /// vCPU index; from [`IOTHREADS`] on it is an I/O thread that is pinned too.
     pub index: u32,
     /// The thread on the host.
     pub task: TaskId,
     /// The CPU it is pinned to; `None` where there are more vCPUs than CPUs: it may use the whole set.
     pub cpu: Option<u32>,
+}
+
+impl VcpuThread {
+    /// `vCPU 3` or `I/O thread 0`.
+    pub fn what(&self) -> String {
+        match self.index.checked_sub(IOTHREADS) {
+            Some(number) => format!("I/O thread {number}"),
+            None => format!("vCPU {}", self.index),
+        }
+    }
 }
 
 impl fmt::Display for VcpuThread {

@@ -76,7 +76,8 @@ impl Child {
 
     /// Wait for its end.
     pub async fn wait(&mut self) -> Exit {
-        match self.ended.wait_for(Option::is_some).await {
+        let exit = self.ended.wait_for(Option::is_some).await.map(|exit| *exit);
+        match exit {
             Ok(exit) => exit.unwrap_or(Exit::Code(u8::MAX)),
             // The table went away without a status: only when the program itself ends.
             Err(_) => std::future::pending().await,

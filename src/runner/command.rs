@@ -3,6 +3,8 @@
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
+use super::vmm::Release;
+
 /// QEMU's program and arguments, completed so that the runner can hold it back and talk to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QemuCommand {
@@ -10,17 +12,17 @@ pub struct QemuCommand {
     pub program: OsString,
     /// Its arguments, with `-S` and `-qmp` added where they were absent.
     pub args: Vec<OsString>,
-    /// `-incoming` is among the arguments: the guest arrives by migration.
-    pub incoming: bool,
+    /// How the guest is let run.
+    pub release: Release,
 }
 
 /// Complete QEMU's command line. `None` when there is no program.
 pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     let (program, given) = command.split_first()?;
     let mut args = given.to_vec();
-    let incoming = given.iter().any(|arg| is_option(arg, "incoming"));
+    let release = hold_migration(&mut args);
     // A guest that arrives by migration executes nothing until the migration has ended, and must run by itself then.
-    if !incoming && !given.iter().any(|arg| is_option(arg, "S")) {
+    if release == Release::Continue && !given.iter().any(|arg| is_option(arg, "S")) {
         args.push("-S".into());
     }
     if !mentions(given, qmp) {
@@ -30,8 +32,31 @@ pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     Some(QemuCommand {
         program: program.clone(),
         args,
-        incoming,
+        release,
     })
+}
+
+/// A migration that begins with QEMU might end before the vCPUs have their CPUs. So where there is one address, QEMU is told
+/// to wait for it (`-incoming defer`), and it is given once they have. Several channels, or one in JSON, are left as they are.
+fn hold_migration(args: &mut [OsString]) -> Release {
+    let found: Vec<usize> = (0..args.len())
+        .filter(|at| args.get(*at).is_some_and(|arg| is_option(arg, "incoming")))
+        .collect();
+    match found[..] {
+        [] => Release::Continue,
+        [at] => match args.get_mut(at + 1) {
+            Some(value) => match value.to_str() {
+                Some(uri) if uri != "defer" && !uri.starts_with('{') => {
+                    let release = Release::Migration(uri.to_owned());
+                    *value = "defer".into();
+                    release
+                }
+                _ => Release::Others,
+            },
+            None => Release::Others,
+        },
+        _ => Release::Others,
+    }
 }
 
 /// QEMU takes every option with one dash or two.
@@ -83,7 +108,7 @@ mod tests {
             command.args,
             ["-m", "1G", "-S", "-qmp", "unix:/run/q,server=on,wait=off"]
         );
-        assert!(!command.incoming);
+        assert_eq!(command.release, Release::Continue);
     }
 
     #[rstest]
@@ -120,10 +145,22 @@ mod tests {
     }
 
     #[rstest]
-    #[case("-incoming")]
-    #[case("--incoming")]
-    fn incoming_is_seen(#[case] option: &str) {
-        assert!(complete(&["qemu", option, "defer"], "/q").incoming);
+    #[case(&["qemu", "-incoming", "defer"])]
+    #[case(&["qemu", "--incoming", "{\"channel-type\":\"main\"}"])]
+    #[case(&["qemu", "-incoming", "tcp:0:1", "-incoming", "{}"])]
+    #[case(&["qemu", "-incoming"])]
+    fn a_migration_that_others_drive_is_theirs(#[case] args: &[&str]) {
+        let command = complete(args, "/q");
+        assert_eq!(command.release, Release::Others);
+        assert_eq!(command.args[..args.len() - 1], args[1..]);
+        assert!(!command.args.iter().any(|arg| arg == "-S"));
+    }
+
+    #[test]
+    fn a_migration_with_an_address_waits_for_the_vcpus() {
+        let command = complete(&["qemu", "--incoming", "tcp:[::]:4444", "-m", "1G"], "/q");
+        assert_eq!(command.release, Release::Migration("tcp:[::]:4444".into()));
+        assert_eq!(command.args[..4], ["--incoming", "defer", "-m", "1G"]);
     }
 
     #[test]

@@ -53,12 +53,44 @@ pub enum Error {
         /// Why it failed.
         text: String,
     },
+    /// QEMU answered a command with an error.
+    #[error("QMP {command} on {}: {text}", socket.display())]
+    QmpRefused {
+        /// The QMP command.
+        command: &'static str,
+        /// The QMP socket.
+        socket: PathBuf,
+        /// QEMU's words.
+        text: String,
+    },
+    /// QEMU's vCPU threads are not to be found by their names.
+    #[error("find vCPU threads by name: {0}")]
+    Names(String),
+    /// A helper is not what was declared, or did not get ready.
+    #[error("helper {name}: {text}")]
+    Helper {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        text: String,
+    },
     /// The daemon answered AttachVcpus, but the instance is not in a state that keeps the promise.
     #[error("AttachVcpus answered, but the instance's State is {0:?}, not \"isolated\" or \"contained\"")]
     NotIsolated(String),
 }
 
 impl Error {
+    /// Does the daemon say that this very object is not there?
+    pub fn is_absent(&self) -> bool {
+        match self {
+            Error::Refused { name, .. } => {
+                name == "io.stelia.Isolation1.Error.NoSuchInstance"
+                    || name.starts_with("org.freedesktop.DBus.Error.Unknown")
+            }
+            _ => false,
+        }
+    }
+
     /// Would trying again, with nothing else changed, make sense?
     pub fn is_transient(&self) -> bool {
         match self {

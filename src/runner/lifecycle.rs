@@ -1,104 +1,92 @@
-//! The runner's life, in order: anchor, registration, QEMU, vCPUs, shutdown, deregistration.
+//! The life of `run`, in order: anchor, registration, helpers, QEMU, vCPUs, shutdown, deregistration.
 
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
-use std::pin::pin;
 use std::process::Command;
-use std::time::Duration;
 
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use tokio::time::timeout;
 use zbus::OwnedObjectPath;
 
-use super::anchor::{Anchor, open_pidfd};
-use super::bringup::{Guest, bring_up};
+use super::anchor::open_pidfd;
+use super::base::Base;
 use super::children::{Child, Children, Exit};
 use super::cli::RunOptions;
 use super::command::{QemuCommand, qemu_command};
-use super::daemon::Daemon;
 use super::error::Error;
-use super::shutdown::shut_down;
-use super::{EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_REFUSED, EXIT_RUNNER, EXIT_UNREACHABLE};
-
-const DEREGISTER_LIMIT: Duration = Duration::from_secs(10);
+use super::helpers::Helpers;
+use super::helpers::spec::{self, Spec};
+use super::keeper::{Keeper, Plan};
+use super::state::Phase;
+use super::supervise::{End, Qemu, Watch, watch};
+use super::terminal::Terminal;
+use super::vmm::Monitor;
+use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER};
 
 /// `stelia-runner run`; answers the exit code.
 pub async fn run(options: RunOptions) -> u8 {
-    // PID 1 has no default actions: without handlers SIGTERM would be lost. So they come first.
-    let started = Stop::listen().and_then(|stop| Ok((stop, Children::reap()?)));
-    let (mut stop, children) = match started {
+    let started = declared(&options).and_then(|helpers| {
+        let base = Base::start(&options.common, Some(&options.qmp), true)?;
+        Ok((helpers, base))
+    });
+    let (helpers, mut base) = match started {
         Ok(started) => started,
-        Err(error) => {
-            tracing::error!("install signal handlers: {error}");
-            return EXIT_RUNNER;
-        }
-    };
-    let anchor = match Anchor::spawn(&options.anchor, &children) {
-        Ok(anchor) => anchor,
         Err(error) => {
             tracing::error!("{error}");
             return EXIT_RUNNER;
         }
     };
-    let mut daemon = Daemon::new(&options.socket);
-    let registered = tokio::select! {
-        registered = daemon.register(&options.pod_uid, &options.cpuset, anchor.pidfd.as_fd(), options.register_timeout) => registered,
-        number = stop.recv() => {
-            tracing::info!("signal {number} while registering: leaving");
-            // The daemon may have done it already; it gives everything back when the container is gone.
-            anchor.kill();
-            return Exit::Signal(number).code();
-        }
+    let instance = match base.register(&options.common).await {
+        Ok(instance) => instance,
+        Err(code) => return code,
     };
-    let registration = match registered {
-        Ok(registration) => registration,
-        Err(error) => {
-            tracing::error!("not registered: {error}");
-            anchor.kill();
-            return if error.is_transient() {
-                EXIT_UNREACHABLE
-            } else {
-                EXIT_REFUSED
-            };
-        }
-    };
-    tracing::info!("registered as {} in {}", registration.instance, registration.cgroup);
-    let code = run_qemu(
-        &options,
-        &children,
-        &anchor,
-        &registration.instance,
-        &mut daemon,
-        &mut stop,
-    )
-    .await;
-    match timeout(DEREGISTER_LIMIT, daemon.deregister()).await {
-        Ok(Ok(())) => tracing::info!("deregistered"),
-        Ok(Err(error)) => tracing::warn!("not deregistered: {error}"),
-        Err(_) => tracing::warn!(
-            "not deregistered: Deregister: no answer within {} s",
-            DEREGISTER_LIMIT.as_secs()
-        ),
-    }
-    anchor.kill();
+    let mut helpers = Helpers::new(helpers, &base.children, &base.status);
+    let code = run_qemu(&options, &mut base, instance, &mut helpers).await;
+    base.status.update(|state| state.phase = Phase::Stopping);
+    tokio::join!(helpers.stop(), base.leave());
     code
+}
+
+/// The helpers of the file and of the command line.
+fn declared(options: &RunOptions) -> Result<Vec<Spec>, Error> {
+    let file = match &options.helpers {
+        Some(path) => {
+            let failed = |cause| Error::Path {
+                operation: "read helpers from",
+                path: path.clone(),
+                cause,
+            };
+            let text = std::fs::read_to_string(path).map_err(failed)?;
+            spec::parse_file(&text).map_err(|text| failed(io::Error::new(io::ErrorKind::InvalidData, text)))?
+        }
+        None => Vec::new(),
+    };
+    spec::all(file, &options.helper)
 }
 
 async fn run_qemu(
     options: &RunOptions,
-    children: &Children,
-    anchor: &Anchor,
-    instance: &OwnedObjectPath,
-    daemon: &mut Daemon,
-    stop: &mut Stop,
+    base: &mut Base,
+    instance: Option<OwnedObjectPath>,
+    helpers: &mut Helpers,
 ) -> u8 {
     let Some(command) = qemu_command(&options.qemu, &options.qmp) else {
         tracing::error!("no QEMU given");
         return EXIT_RUNNER;
     };
-    let started = remove_stale_socket(&options.qmp).and_then(|()| start_qemu(&command, children));
+    let ready = tokio::select! {
+        ready = helpers.start_before() => ready,
+        number = base.stop.recv() => {
+            tracing::info!("signal {number} before QEMU was started: leaving");
+            return Exit::Signal(number).code();
+        }
+    };
+    if let Err(error) = ready {
+        tracing::error!("{error}: QEMU is not started");
+        return EXIT_HELPER;
+    }
+    let terminal = Terminal::save();
+    let started = remove_stale_socket(&options.qmp).and_then(|()| start_qemu(&command, &base.children));
     let qemu = match started {
         Ok(qemu) => qemu,
         Err(error) => {
@@ -106,77 +94,47 @@ async fn run_qemu(
             return start_failure(&error);
         }
     };
-    let exit = match open_pidfd(qemu.pid()) {
-        Ok(pidfd) => {
-            let guest = Guest {
-                qmp: &options.qmp,
-                pidfd: pidfd.as_fd(),
-                incoming: command.incoming,
-                instance,
-            };
-            watch(guest, options.grace, qemu, anchor.child.clone(), daemon, stop).await
-        }
+    let pidfd = match open_pidfd(qemu.pid()) {
+        Ok(pidfd) => pidfd,
         Err(error) => {
             tracing::error!("{error}");
             return EXIT_RUNNER;
         }
     };
-    tracing::info!("QEMU ended: {exit}");
-    exit.code()
-}
-
-/// Everything between QEMU's start and its end.
-async fn watch(
-    guest: Guest<'_>,
-    grace: Duration,
-    mut qemu: Child,
-    mut anchor: Child,
-    daemon: &mut Daemon,
-    stop: &mut Stop,
-) -> Exit {
-    let mut qmp = None;
-    let mut anchor_watched = true;
-    {
-        let mut bringing_up = pin!(bring_up(guest, daemon));
-        let mut up = false;
-        loop {
-            tokio::select! {
-                exit = qemu.wait() => return exit,
-                number = stop.recv() => {
-                    tracing::info!("signal {number}: shutting the guest down");
-                    break;
-                }
-                connection = &mut bringing_up, if !up => {
-                    qmp = Some(connection);
-                    up = true;
-                }
-                exit = anchor.wait(), if anchor_watched => {
-                    anchor_died(exit);
-                    anchor_watched = false;
-                }
-            }
-        }
-        // Whatever was still being brought up is dropped here, so nothing continues the guest behind the shutdown.
-    }
-    let mut shutting_down = pin!(shut_down(guest.qmp, qmp, guest.pidfd, grace));
-    let mut killed = false;
-    loop {
-        tokio::select! {
-            exit = qemu.wait() => return exit,
-            () = &mut shutting_down, if !killed => killed = true,
-            number = stop.recv() => tracing::info!("signal {number}: already shutting down"),
-            exit = anchor.wait(), if anchor_watched => {
-                anchor_died(exit);
-                anchor_watched = false;
-            }
-        }
-    }
-}
-
-fn anchor_died(exit: Exit) {
-    tracing::warn!(
-        "the anchor died ({exit}): systemd removes the container's own cgroup now, and the instance cannot go back to it"
+    let plan = Plan {
+        qemu: pidfd.as_fd(),
+        anchor: base.anchor.pidfd.as_fd(),
+        claims: (&options.common.pod_uid, &options.common.cpuset),
+        require: options.common.require_isolation,
+        iothread_cpus: options.common.iothread_cpus,
+        release: command.release,
+    };
+    let keeper = Keeper::new(
+        Monitor::new(&options.qmp),
+        &mut base.daemon,
+        &base.status,
+        plan,
+        instance,
     );
+    let of = Watch {
+        pidfd: pidfd.as_fd(),
+        qmp: Some(&options.qmp),
+        anchor: base.anchor.child.clone(),
+        helpers,
+        status: &base.status,
+        grace: options.common.grace,
+        ends_qemu: true,
+    };
+    let end = watch(keeper, &mut Qemu::Child(qemu), of, &mut base.stop).await;
+    terminal.restore();
+    match end {
+        End::Qemu(exit) => {
+            tracing::info!("QEMU ended: {exit}");
+            exit.code()
+        }
+        End::Helper => EXIT_HELPER,
+        End::Left => 0,
+    }
 }
 
 fn start_qemu(command: &QemuCommand, children: &Children) -> Result<Child, Error> {
@@ -206,9 +164,9 @@ fn start_failure(error: &Error) -> u8 {
 }
 
 /// A container that is restarted finds the socket of its last life. Anything that is not a socket is left alone.
-fn remove_stale_socket(path: &Path) -> Result<(), Error> {
+pub(super) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
     let failed = |cause| Error::Path {
-        operation: "remove the stale QMP socket",
+        operation: "remove the stale socket",
         path: path.to_owned(),
         cause,
     };
@@ -220,36 +178,6 @@ fn remove_stale_socket(path: &Path) -> Result<(), Error> {
             io::ErrorKind::AlreadyExists,
             "there is something that is no socket",
         ))),
-    }
-}
-
-/// The signals that ask for the end, and SIGHUP, which asks for nothing: a handler instead of "ignore", because an
-/// ignored signal would stay ignored in QEMU.
-struct Stop {
-    terminate: Signal,
-    interrupt: Signal,
-    hangup: Signal,
-}
-
-impl Stop {
-    fn listen() -> io::Result<Stop> {
-        Ok(Stop {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hangup: signal(SignalKind::hangup())?,
-        })
-    }
-
-    /// The number of the next signal that asks for the end.
-    async fn recv(&mut self) -> u8 {
-        loop {
-            tokio::select! {
-                Some(()) = self.terminate.recv() => return 15,
-                Some(()) = self.interrupt.recv() => return 2,
-                Some(()) = self.hangup.recv() => tracing::info!("SIGHUP ignored"),
-                else => std::future::pending().await,
-            }
-        }
     }
 }
 

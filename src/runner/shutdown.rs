@@ -18,14 +18,24 @@ const RETRY: Duration = Duration::from_millis(250);
 enum Asked {
     /// The guest was told to power down.
     Powerdown,
-    /// The guest never ran: there is nobody to tell.
+    /// There is nobody to tell: the guest never ran, or is gone.
     Nobody,
 }
 
 /// End QEMU: power the guest down, after `grace` quit, 3 s later kill. The caller watches QEMU and drops this when it
 /// has ended; it never returns otherwise before the kill.
-pub async fn shut_down(socket: &Path, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>, grace: Duration) {
+///
+/// Without a monitor it is told by SIGTERM, and has `grace` for it.
+pub async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>, grace: Duration) {
     let deadline = Instant::now() + grace;
+    let Some(socket) = socket else {
+        tracing::info!("no monitor: sending QEMU SIGTERM; it has {} s", grace.as_secs());
+        send(qemu, Signal::TERM);
+        sleep_until(deadline).await;
+        tracing::warn!("QEMU did not end within {} s: killing it", grace.as_secs());
+        send(qemu, Signal::KILL);
+        return;
+    };
     match timeout_at(deadline, ask(socket, &mut qmp)).await {
         Ok(Asked::Powerdown) => {
             tracing::info!("asked the guest to power down; it has {} s", grace.as_secs());
@@ -35,7 +45,7 @@ pub async fn shut_down(socket: &Path, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>
                 grace.as_secs()
             );
         }
-        Ok(Asked::Nobody) => tracing::info!("the guest never ran: telling QEMU to quit"),
+        Ok(Asked::Nobody) => tracing::info!("the guest does not run: telling QEMU to quit"),
         Err(_) => tracing::warn!(
             "QMP was not to be had within {} s: telling QEMU to quit",
             grace.as_secs()
@@ -75,7 +85,7 @@ async fn try_ask(socket: &Path, kept: &mut Option<Qmp>) -> Result<Asked, Error> 
         Some(qmp) => qmp,
         None => kept.insert(Qmp::connect(socket).await?),
     };
-    if qmp.status().await?.never_ran() {
+    if qmp.status().await?.is_deaf() {
         return Ok(Asked::Nobody);
     }
     qmp.powerdown().await?;
@@ -84,7 +94,7 @@ async fn try_ask(socket: &Path, kept: &mut Option<Qmp>) -> Result<Asked, Error> 
 
 async fn quit(socket: &Path, kept: Option<Qmp>, deadline: Instant) -> Result<(), Error> {
     let told = async {
-        let qmp = match kept {
+        let mut qmp = match kept {
             Some(qmp) => qmp,
             None => Qmp::connect(socket).await?,
         };

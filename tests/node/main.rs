@@ -20,3 +20,4 @@ mod noise;
 mod package;
 mod pods;
 mod promise;
+mod runner;

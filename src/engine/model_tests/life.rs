@@ -200,3 +200,37 @@ async fn a_hot_plugged_vcpu_joins_and_the_others_stay_where_they_are() {
     node.attach(&pod, &qemu).await.unwrap();
     node.check().await;
 }
+
+#[tokio::test]
+async fn an_io_thread_gets_a_cpu_that_the_vcpus_leave_over_and_floats_when_there_is_none() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-4");
+    node.register(&pod).await.unwrap();
+    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
+    let mut request = node.attach_request(&pod, &qemu);
+    request.iothreads = vec![*node.model.numbers(qemu.io).unwrap().last().unwrap()];
+    let placed = node.handle.attach(request).await.unwrap();
+    let cpus_of: Vec<_> = placed
+        .iter()
+        .map(|placed| (placed.vcpu, placed.thread, placed.cpu))
+        .collect();
+    let expected = [
+        (0, qemu.vcpus[0], Some(2)),
+        (1, qemu.vcpus[1], Some(3)),
+        (1 << 31, qemu.io, Some(4)),
+    ];
+    assert_eq!(cpus_of, expected);
+    assert_eq!(node.model.cgroup(qemu.io).unwrap(), vcpu(&pod));
+    assert_eq!(node.phase(&pod), Some("isolated"));
+    // With none left over it is as if it had not been given.
+    let third = node.model.spawn_thread(qemu.pid, "CPU 2/KVM").unwrap();
+    let mut grown = qemu.clone();
+    grown.vcpus.push(third);
+    let mut request = node.attach_request(&pod, &grown);
+    request.iothreads = vec![*node.model.numbers(qemu.io).unwrap().last().unwrap()];
+    let placed = node.handle.attach(request).await.unwrap();
+    assert_eq!(placed.len(), 3);
+    assert_eq!(node.model.cgroup(qemu.io).unwrap(), float(&pod));
+    assert_eq!(node.model.affinity(third).unwrap(), cpus("4"));
+    node.check().await;
+}

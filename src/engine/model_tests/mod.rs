@@ -134,6 +134,7 @@ impl Node {
             pod: pod.uid.clone(),
             qemu: self.model.pidfd(qemu.pid).unwrap(),
             vcpus: qemu.vcpus.iter().enumerate().map(vcpu).collect(),
+            iothreads: Vec::new(),
         }
     }
 

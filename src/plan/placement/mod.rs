@@ -43,6 +43,14 @@ impl Policy {
     }
 }
 
+/// From this index on it is no vCPU but an I/O thread that was given to be pinned too.
+pub const IOTHREADS: u32 = 1 << 31;
+
+/// Whether an index is an I/O thread's.
+pub fn is_iothread(index: u32) -> bool {
+    index >= IOTHREADS
+}
+
 /// A vCPU as QEMU describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Vcpu {
@@ -61,11 +69,23 @@ pub struct Placement {
     pub note: Option<String>,
 }
 
-/// Choose a CPU for every vCPU: distinct, within `cpus`, offline ones last. The answer depends on nothing but the
-/// arguments' values.
+/// Choose a CPU for every vCPU: distinct, within `cpus`, offline ones last. I/O threads get what online CPUs the vCPUs leave
+/// over, in ascending order, as far as they go. The answer depends on nothing but the arguments' values.
 pub fn place(policy: Policy, vcpus: &[Vcpu], cpus: &CpuSet, topology: &Topology) -> Placement {
-    let mut vcpus: Vec<&Vcpu> = vcpus.iter().collect();
-    vcpus.sort_by_key(|vcpu| vcpu.index);
+    let mut all: Vec<&Vcpu> = vcpus.iter().collect();
+    all.sort_by_key(|vcpu| vcpu.index);
+    let (vcpus, iothreads): (Vec<&Vcpu>, Vec<&Vcpu>) = all.into_iter().partition(|vcpu| !is_iothread(vcpu.index));
+    let mut placement = place_vcpus(policy, vcpus, cpus, topology);
+    let used: CpuSet = placement.pins.iter().filter_map(|(_, cpu)| *cpu).collect();
+    let crowded = placement.pins.iter().any(|(_, cpu)| cpu.is_none());
+    let free = cpus.intersection(&topology.online()).difference(&used);
+    let mut free = free.iter().filter(|_| !crowded);
+    let pins = iothreads.into_iter().map(|iothread| (iothread.index, free.next()));
+    placement.pins.extend(pins);
+    placement
+}
+
+fn place_vcpus(policy: Policy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topology: &Topology) -> Placement {
     if vcpus.len() > cpus.len() {
         return Placement {
             pins: vcpus.iter().map(|vcpu| (vcpu.index, None)).collect(),

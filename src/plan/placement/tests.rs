@@ -167,3 +167,23 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn io_threads_take_what_the_vcpus_leave_over() {
+    let vcpu = |index| Vcpu {
+        index,
+        props: BTreeMap::new(),
+    };
+    let topology = crate::model::topology(2, 2, 2);
+    for policy in Policy::ALL {
+        let all = [vcpu(IOTHREADS + 1), vcpu(0), vcpu(IOTHREADS), vcpu(1)];
+        let pins = |cpus: &str| place(policy, &all, &cpus.parse().unwrap(), &topology).pins;
+        let placed = pins("2-4");
+        let without = place(policy, &[vcpu(0), vcpu(1)], &"2-4".parse().unwrap(), &topology).pins;
+        assert_eq!(placed[..2], without, "{policy:?}");
+        assert_eq!((placed[2].0, placed[3]), (IOTHREADS, (IOTHREADS + 1, None)));
+        assert!(placed[2].1.is_some());
+        assert_eq!(pins("2-3")[2].1, None);
+        assert!(pins("2").iter().all(|(_, cpu)| cpu.is_none()));
+    }
+}

@@ -9,7 +9,7 @@ mod words;
 
 use super::entitlement::{Entitlement, entitlement};
 use super::partition::Partition;
-use super::placement::place;
+use super::placement::{is_iothread, place};
 use super::{Instance, Phase, Policies, Snapshot, VcpuThread};
 use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
@@ -218,7 +218,8 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
             exclusive,
         }];
     }
-    let fits = record.vcpus.len() <= record.exclusive.len();
+    let vcpus = record.vcpus.iter().filter(|thread| !is_iothread(thread.index)).count();
+    let fits = vcpus <= record.exclusive.len();
     let misplaced = |thread: &VcpuThread| match thread.cpu {
         Some(cpu) => !record.exclusive.contains(cpu),
         None => fits,
@@ -234,7 +235,7 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
     vec![Step::Place(instance.scope.clone(), vcpus, partition)]
 }
 
-/// The threads with the CPUs chosen for them. Threads that share CPUs need a scheduler that balances them: `root`.
+/// The threads with the CPUs chosen for them. An I/O thread without one is not among them: it floats. vCPUs that share CPUs need a scheduler that balances them: `root`.
 pub fn placed(vcpus: &[VcpuThread], pins: &[(u32, Option<u32>)], partition: Partition) -> (Vec<VcpuThread>, Partition) {
     let pin = |index: u32| pins.iter().find(|(other, _)| *other == index).and_then(|(_, cpu)| *cpu);
     let vcpus: Vec<VcpuThread> = vcpus
@@ -243,6 +244,7 @@ pub fn placed(vcpus: &[VcpuThread], pins: &[(u32, Option<u32>)], partition: Part
             cpu: pin(thread.index),
             ..*thread
         })
+        .filter(|thread| thread.cpu.is_some() || !is_iothread(thread.index))
         .collect();
     let shared = vcpus.iter().any(|thread| thread.cpu.is_none());
     let partition = match partition {

@@ -43,6 +43,10 @@ pub struct Calls {
     pids: Arc<Mutex<HashMap<&'static str, i32>>>,
     /// The daemon breaks every connection, as a restart does.
     pub hang_up: Arc<tokio::sync::Notify>,
+    /// The daemon sends a signal on every connection.
+    pub tell: Arc<tokio::sync::Notify>,
+    /// What ListInstances says of the instance's state, once it is something; empty: there is none.
+    pub state: Arc<Mutex<Option<String>>>,
 }
 
 impl Calls {
@@ -96,6 +100,19 @@ impl Manager {
         Ok((INSTANCE.try_into().unwrap(), "/stelia.slice/x.scope".into()))
     }
 
+    fn list_instances(&self) -> Vec<(String, String, OwnedObjectPath, String, String)> {
+        let state = self.1.state.lock().unwrap().clone();
+        let state = state.unwrap_or_else(|| self.0.state.to_owned());
+        let row = (
+            "x".into(),
+            "c".into(),
+            INSTANCE.try_into().unwrap(),
+            state.clone(),
+            "2-3".into(),
+        );
+        if state.is_empty() { Vec::new() } else { vec![row] }
+    }
+
     fn deregister(&self, pod_uid: &str, _options: Options) {
         self.1.add(format!("Deregister '{pod_uid}'"));
     }
@@ -109,20 +126,37 @@ impl Instance {
         &self,
         qemu_pidfd: Fd<'_>,
         vcpus: Vec<(u32, i32, Options)>,
-        _options: Options,
+        options: Options,
     ) -> Result<Vec<(u32, u32, u32)>, Error> {
         self.1.add_pid("qemu", &qemu_pidfd);
         let failed = self.1.names().iter().filter(|c| c.starts_with("AttachVcpus")).count();
-        let one = |(index, tid, props): &(u32, i32, Options)| match &*props["core-id"] {
-            Variant::U32(core) => format!(" {index}:{tid}:core-id={core}"),
+        let one = |(index, tid, props): &(u32, i32, Options)| match props.get("core-id").map(|core| &**core) {
+            Some(Variant::U32(core)) => format!(" {index}:{tid}:core-id={core}"),
             other => format!(" {index}:{tid}:core-id={other:?}"),
         };
-        self.1
-            .add(format!("AttachVcpus{}", vcpus.iter().map(one).collect::<String>()));
+        let list = vcpus.iter().map(one).collect::<String>();
+        let iothreads = match options.get("iothreads").map(|given| &**given) {
+            None => String::new(),
+            Some(given) => format!(
+                " iothreads={:?}",
+                Vec::<u32>::try_from(given.try_clone().unwrap()).unwrap()
+            ),
+        };
+        self.1.add(format!("AttachVcpus{list}{iothreads}"));
         if failed < self.0.failing_attaches {
             return Err(Error::CpusetConflict("CPU 2 is taken".into()));
         }
-        Ok(vec![(0, 100, 2), (1, 101, 3)])
+        Ok(vcpus.iter().map(|vcpu| (vcpu.0, 100 + vcpu.0, 2 + vcpu.0)).collect())
+    }
+
+    #[zbus(property)]
+    fn degraded(&self) -> Vec<String> {
+        let floats = self.1.state.lock().unwrap().as_deref() == Some("floating");
+        if floats {
+            vec!["CPU 2 was given to another pod".into()]
+        } else {
+            Vec::new()
+        }
     }
 
     #[zbus(property)]
@@ -146,6 +180,15 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
                     calls.add("hung up".into());
                     continue;
                 }
+                () = calls.tell.notified() => {
+                    for connection in &connections {
+                        let to = None::<&str>;
+                        let (path, interface) = ("/io/stelia/Isolation1", "io.stelia.Isolation1.Manager");
+                        // The runner may have left this one.
+                        let _ = connection.emit_signal(to, path, interface, "InstanceNew", &("x", "/x")).await;
+                    }
+                    continue;
+                }
             };
             let builder = Builder::unix_stream(stream)
                 .server(zbus::Guid::generate())
@@ -157,43 +200,103 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
     });
 }
 
-/// QEMU's QMP side: one client at a time; every command goes to the file `commands`. Exit codes: 7 powered down, 3 quit.
-/// Never returns.
+/// QEMU's QMP side: one client at a time; every command goes to the file `commands`; it has as many vCPUs as the file `vcpus`
+/// says; what is put into the file `event` is said at once. Exit codes: 7 powered down, 3 quit. Never returns.
 pub fn qemu(dir: &Path) {
-    let deaf = std::env::var("STELIA_TEST_QEMU").is_ok_and(|v| v == "deaf");
+    let how = std::env::var("STELIA_TEST_QEMU").unwrap_or_default();
     let listener = UnixListener::bind(dir.join("qmp")).unwrap();
     let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
-    let mut status = "prelaunch";
+    let mut status = if how == "running" { "running" } else { "prelaunch" };
+    if std::env::var("STELIA_TEST_GIVEN").is_ok_and(|given| given.contains("-incoming")) {
+        status = "inmigrate";
+    }
     loop {
         let mut stream = listener.accept().unwrap().0;
         let version = r#"{"qemu":{"micro":0,"minor":0,"major":10},"package":""}"#;
-        writeln!(stream, r#"{{"QMP":{{"version":{version},"capabilities":["oob"]}}}}"#).unwrap();
+        let greeting = format!(r#"{{"QMP":{{"version":{version},"capabilities":["oob"]}}}}"#);
+        if writeln!(stream, "{greeting}").is_err() {
+            // It only looked who listens here.
+            continue;
+        }
+        let talker = stream.try_clone().unwrap();
+        let event_file = dir.join("event");
+        std::thread::spawn(move || events(talker, &event_file));
         for line in BufReader::new(stream.try_clone().unwrap()).lines() {
             let Ok(line) = line else { break };
             let message: serde_json::Value = serde_json::from_str(&line).unwrap();
             let command = message["execute"].as_str().unwrap();
-            writeln!(commands, "{command}").unwrap();
-            let answer = match command {
-                "query-cpus-fast" => serde_json::json!([
-                    {"cpu-index": 0, "thread-id": 7000, "qom-path": "/a", "target": "x86_64", "props": {"core-id": 0}},
-                    {"cpu-index": 1, "thread-id": 7001, "qom-path": "/b", "target": "x86_64", "props": {"core-id": 1}},
-                ]),
-                "query-iothreads" => serde_json::json!([]),
-                "query-status" => serde_json::json!({"status": status, "running": status == "running"}),
-                _ => serde_json::json!({}),
-            };
-            let answer = serde_json::json!({"return": answer, "id": message["id"]});
-            // An event before the answer, as QEMU likes to do.
-            let event = r#"{"event":"RESUME","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
-            if writeln!(stream, "{event}\n{answer}").is_err() {
+            match &message["arguments"] {
+                serde_json::Value::Null => writeln!(commands, "{command}").unwrap(),
+                arguments => writeln!(commands, "{command}{arguments}").unwrap(),
+            }
+            let mut answer = serde_json::json!({"return": answer(dir, command, status), "id": message["id"]});
+            if how == "odd" && command.starts_with("query") {
+                // Things no QEMU says today, another one each time.
+                answer["return"] = serde_json::json!({"unheard": [null, -1]});
+            }
+            // An event before the answer, as QEMU likes to do; one that nobody knows.
+            let event = r#"{"event":"NEW_IN_QEMU_99","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
+            if stream.write_all(format!("{event}\n{answer}\n").as_bytes()).is_err() {
                 break;
             }
             match command {
                 "cont" => status = "running",
-                "system_powerdown" if !deaf => std::process::exit(7),
-                "quit" if !deaf => std::process::exit(3),
+                "system_powerdown" if how != "deaf" => std::process::exit(7),
+                "quit" if how != "deaf" => std::process::exit(3),
                 _ => {}
             }
         }
+    }
+}
+
+fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
+    let count = std::fs::read_to_string(dir.join("vcpus")).map_or(2, |text| text.trim().parse::<i32>().unwrap());
+    let vcpu = |index: i32| {
+        serde_json::json!({"cpu-index": index, "thread-id": 7000 + index, "qom-path": "/a", "target": "x86_64",
+            "props": {"core-id": index}})
+    };
+    match command {
+        "query-cpus-fast" => (0..count).map(vcpu).collect(),
+        "query-iothreads" if dir.join("iothreads").exists() => {
+            serde_json::json!([{"id": "disk", "thread-id": 7100, "poll-max-ns": 32768}])
+        }
+        "query-iothreads" => serde_json::json!([]),
+        "query-hotpluggable-cpus" if dir.join("slots").exists() => serde_json::json!([{"type": "cpu", "props": {}}]),
+        "query-hotpluggable-cpus" => serde_json::json!([{"type": "cpu", "qom-path": "/a", "props": {}}]),
+        "query-status" => serde_json::json!({"status": status, "running": status == "running"}),
+        _ => serde_json::json!({}),
+    }
+}
+
+/// Says what is put into the file, once, until the client leaves.
+fn events(mut stream: std::os::unix::net::UnixStream, file: &Path) {
+    loop {
+        if let Ok(name) = std::fs::read_to_string(file)
+            && !name.is_empty()
+        {
+            let said = writeln!(stream, r#"{{"event":"{}","data":{{}},"timestamp":{{}}}}"#, name.trim());
+            if said.is_err() {
+                return;
+            }
+            let _ = std::fs::remove_file(file);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// A QEMU without a monitor: its threads have the names that QEMU gives them. Never returns.
+pub fn named() {
+    for name in ["CPU 0/TCG", "CPU 1/TCG", "IO disk"] {
+        let thread = std::thread::Builder::new().name(name.into());
+        thread
+            .spawn(|| {
+                loop {
+                    std::thread::park()
+                }
+            })
+            .unwrap();
+    }
+    loop {
+        std::thread::park();
     }
 }

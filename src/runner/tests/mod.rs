@@ -3,51 +3,62 @@
 //! The runner reaps every child of its process, so it must not share one with other tests: this test executable starts
 //! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
 
+mod attach;
 mod fakes;
+mod helpers;
+mod policy;
+mod real;
+mod run;
+mod threads;
 
+use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use clap::Parser;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
-use super::cli::RunOptions;
+use super::cli::{Cli, Command as Subcommand};
+use super::state::State;
+use super::status::SOCKET;
 use fakes::{Behaviour, Calls};
 
 const DIR: &str = "STELIA_TEST_DIR";
-const ARGS: &str = "STELIA_TEST_QEMU_ARGS";
+const ARGS: &str = "STELIA_TEST_ARGUMENTS";
 /// The sleeper is orphaned at once, as a helper that a start script left behind.
-const QEMU: &str = "(sleep 0.2 &); exec \"$STELIA_TEST_EXE\" runner::tests::helper_qemu --exact --ignored --nocapture";
+const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" runner::tests::helper_qemu --exact --ignored --nocapture";
 
 #[test]
 #[ignore = "a process of the other tests"]
 fn helper_runner() {
-    let Some(dir) = std::env::var_os(DIR).map(std::path::PathBuf::from) else {
-        return;
+    let Ok(arguments) = std::env::var(ARGS) else { return };
+    let arguments: Vec<String> = serde_json::from_str(&arguments).unwrap();
+    let cli = Cli::try_parse_from(arguments).unwrap_or_else(|e| panic!("{e}"));
+    super::log::start(cli.log_format);
+    let anchor: Vec<_> = ["sleep", "1000"].map(Into::into).into();
+    let code = match cli.command {
+        Subcommand::Run(mut options) => {
+            options.common.anchor = anchor;
+            super::block_on(super::lifecycle::run(options))
+        }
+        Subcommand::Attach(mut options) => {
+            options.common.anchor = anchor;
+            super::block_on(super::attach::run(options))
+        }
+        other => panic!("{other:?}"),
     };
-    let more = std::env::var(ARGS).unwrap_or_default();
-    let mut qemu: Vec<_> = ["sh", "-c", QEMU, "qemu"].map(Into::into).into();
-    qemu.extend(more.split_whitespace().map(Into::into));
-    let options = RunOptions {
-        qmp: dir.join("qmp"),
-        socket: dir.join("socket"),
-        grace: Duration::from_secs(1),
-        register_timeout: Duration::from_secs(2),
-        pod_uid: String::new(),
-        cpuset: "2-3".into(),
-        anchor: vec!["sleep".into(), "1000".into()],
-        qemu,
-    };
-    super::start_logging();
-    std::process::exit(super::run(options).into());
+    std::process::exit(code.into());
 }
 
 #[test]
 #[ignore = "a process of the other tests"]
 fn helper_qemu() {
-    if let Some(dir) = std::env::var_os(DIR) {
-        fakes::qemu(dir.as_ref());
+    match (std::env::var_os(DIR), std::env::var("STELIA_TEST_QEMU").as_deref()) {
+        (Some(_), Ok("named")) => fakes::named(),
+        (Some(dir), _) => fakes::qemu(dir.as_ref()),
+        _ => {}
     }
 }
 
@@ -57,34 +68,102 @@ struct Bench {
     calls: Calls,
 }
 
+/// What a bench is made of.
+#[derive(Default)]
+struct Setup<'a> {
+    /// The command that the runner is started by.
+    wrapper: &'a [&'a str],
+    daemon: Option<Behaviour>,
+    /// How QEMU behaves, and its arguments.
+    qemu: &'a str,
+    args: &'a str,
+    /// More options of the runner's; `DIR` in them is the bench's directory.
+    options: &'a [&'a str],
+    /// Files in that directory.
+    files: &'a [(&'a str, &'a str)],
+}
+
 impl Bench {
     fn new(daemon: Option<Behaviour>, qemu: &str, args: &str) -> Bench {
-        Bench::wrapped(&[], daemon, qemu, args)
+        Bench::of(Setup {
+            daemon,
+            qemu,
+            args,
+            ..Setup::default()
+        })
     }
 
-    /// `wrapper` is a command that the runner is started by.
-    fn wrapped(wrapper: &[&str], daemon: Option<Behaviour>, qemu: &str, args: &str) -> Bench {
-        let dir = tempfile::tempdir().unwrap();
+    /// A runner that starts QEMU.
+    fn of(setup: Setup<'_>) -> Bench {
+        let mut command = vec!["--", "sh", "-c", QEMU, "qemu"];
+        command.extend(setup.args.split_whitespace());
+        let options = ["--qmp", "DIR/qmp", "--cpuset", "2-3", "--grace", "1"];
+        Bench::started("run", &options, &command, &setup)
+    }
+
+    fn started(subcommand: &str, options: &[&str], command: &[&str], setup: &Setup<'_>) -> Bench {
+        Bench::started_in(tempfile::tempdir().unwrap(), subcommand, options, command, setup)
+    }
+
+    fn started_in(dir: TempDir, subcommand: &str, options: &[&str], command: &[&str], setup: &Setup<'_>) -> Bench {
         let calls = Calls::default();
-        if let Some(behaviour) = daemon {
-            fakes::daemon(&dir.path().join("socket"), behaviour, calls.clone());
+        if let Some(behaviour) = &setup.daemon {
+            fakes::daemon(&dir.path().join("socket"), behaviour.clone(), calls.clone());
         }
+        for (name, text) in setup.files {
+            std::fs::write(dir.path().join(name), text.replace("DIR", dir.path().to_str().unwrap())).unwrap();
+        }
+        let arguments: Vec<String> = [
+            "stelia-runner",
+            subcommand,
+            "--socket",
+            "DIR/socket",
+            "--register-timeout",
+            "2",
+        ]
+        .iter()
+        .chain(options)
+        .chain(setup.options)
+        .map(|option| option.replace("DIR", dir.path().to_str().unwrap()))
+        .chain(command.iter().map(ToString::to_string))
+        .collect();
         let exe = std::env::current_exe().unwrap();
-        let mut command: Vec<_> = wrapper.iter().map(std::ffi::OsString::from).collect();
-        command.push(exe.clone().into());
-        let runner = Command::new(&command[0])
-            .args(&command[1..])
+        let mut wrapped: Vec<_> = setup.wrapper.iter().map(std::ffi::OsString::from).collect();
+        wrapped.push(exe.clone().into());
+        let runner = Command::new(&wrapped[0])
+            .args(&wrapped[1..])
             .args(["runner::tests::helper_runner", "--exact", "--ignored", "--nocapture"])
             .env(DIR, dir.path())
-            .env(ARGS, args)
+            .env(ARGS, serde_json::to_string(&arguments).unwrap())
             .env("STELIA_TEST_EXE", &exe)
-            .env("STELIA_TEST_QEMU", qemu)
+            .env("STELIA_TEST_QEMU", setup.qemu)
             .env("RUST_LOG", "info,steliad=debug")
+            .env_remove("STELIA_STATE_DIR")
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
             .spawn()
             .unwrap();
         Bench { dir, runner, calls }
+    }
+
+    /// Put a file where QEMU or a helper looks for it.
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    /// What the runner says of itself, when it says so.
+    async fn state(&self, so: impl Fn(&State) -> bool) -> State {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let told = UnixStream::connect(self.dir.path().join(SOCKET))
+                .ok()
+                .and_then(|stream| serde_json::from_str(&std::io::read_to_string(stream).ok()?).ok());
+            match told {
+                Some(state) if so(&state) => return state,
+                other => assert!(Instant::now() < deadline, "never so: {other:?}: {}", self.read("log")),
+            }
+            sleep(Duration::from_millis(20)).await;
+        }
     }
 
     fn read(&self, name: &str) -> String {
@@ -139,182 +218,4 @@ impl Drop for Bench {
 fn alive(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     status.contains("State:") && !status.contains("State:\tZ")
-}
-
-#[tokio::test]
-async fn a_good_day_from_register_to_deregister() {
-    // Given a daemon and a QEMU that do what they are asked
-    let mut bench = Bench::new(Some(Behaviour::default()), "", "-m 1G");
-    bench.logged("guest running").await;
-    // Then the guest was continued only after its vCPUs were handed over, and QEMU's socket was added
-    bench
-        .logged("isolated: vcpu 0 -> cpu 2 (tid 100), vcpu 1 -> cpu 3 (tid 101)")
-        .await;
-    assert_eq!(
-        bench.calls.names(),
-        [
-            "RegisterInstance '' '2-3'",
-            "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1"
-        ]
-    );
-    assert_eq!(bench.orders(), "cont");
-    let (anchor, qemu) = (bench.calls.pid("anchor"), bench.calls.pid("qemu"));
-    assert!(alive(anchor) && alive(qemu) && anchor != qemu);
-    // When the pod is terminated
-    bench.signal(Signal::HUP);
-    bench.signal(Signal::TERM);
-    // Then the guest powers down, its exit code comes through, all is given back and the anchor is gone
-    assert_eq!(bench.exit_code().await, 7);
-    assert_eq!(bench.orders(), "cont system_powerdown");
-    assert_eq!(bench.calls.names()[2..], ["Deregister ''"]);
-    for _ in 0..100 {
-        if !alive(anchor) {
-            return;
-        }
-        sleep(Duration::from_millis(20)).await;
-    }
-    panic!("the anchor lives");
-}
-
-#[tokio::test]
-async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
-    let behaviour = Behaviour {
-        refuse: true,
-        ..Behaviour::default()
-    };
-    let mut bench = Bench::new(Some(behaviour), "", "");
-    assert_eq!(bench.exit_code().await, i32::from(super::EXIT_REFUSED));
-    let log = bench.read("log");
-    assert!(
-        log.contains("io.stelia.Isolation1.Error.NotGuaranteed: pod x has no exclusive CPUs"),
-        "{log}"
-    );
-    assert!(!bench.dir.path().join("commands").exists());
-    assert!(!bench.calls.names().iter().any(|c| c.starts_with("Deregister")));
-}
-
-#[tokio::test]
-async fn without_a_daemon_it_gives_up_with_its_own_code() {
-    let mut bench = Bench::new(None, "", "");
-    assert_eq!(bench.exit_code().await, i32::from(super::EXIT_UNREACHABLE));
-    assert!(bench.read("log").contains("connect on "));
-}
-
-#[tokio::test]
-async fn a_failed_attach_keeps_the_guest_paused_and_is_tried_again() {
-    let behaviour = Behaviour {
-        failing_attaches: 1,
-        ..Behaviour::default()
-    };
-    let mut bench = Bench::new(Some(behaviour), "", "");
-    bench
-        .logged("io.stelia.Isolation1.Error.CpusetConflict: CPU 2 is taken")
-        .await;
-    assert_eq!(bench.orders(), "");
-    bench.logged("guest running").await;
-    assert_eq!(bench.orders(), "cont");
-    bench.signal(Signal::INT);
-    assert_eq!(bench.exit_code().await, 7);
-}
-
-#[tokio::test]
-async fn a_guest_that_never_ran_is_not_waited_for() {
-    let behaviour = Behaviour {
-        failing_attaches: 99,
-        ..Behaviour::default()
-    };
-    let mut bench = Bench::new(Some(behaviour), "", "");
-    bench.logged("the guest stays paused").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 3);
-    assert_eq!(bench.orders(), "quit");
-}
-
-#[tokio::test]
-async fn a_state_that_keeps_no_promise_does_not_start_the_guest() {
-    let behaviour = Behaviour {
-        state: "floating",
-        ..Behaviour::default()
-    };
-    let mut bench = Bench::new(Some(behaviour), "", "");
-    bench.logged("State is \"floating\"").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 3);
-    assert_eq!(bench.orders(), "quit");
-}
-
-#[tokio::test]
-async fn a_migrated_guest_is_not_continued() {
-    let mut bench = Bench::new(Some(Behaviour::default()), "", "-incoming defer");
-    bench.logged("ready for the migration").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 3);
-    assert_eq!(bench.orders(), "quit");
-}
-
-#[tokio::test]
-async fn a_deaf_qemu_is_killed_and_a_second_sigterm_changes_nothing() {
-    let mut bench = Bench::new(Some(Behaviour::default()), "deaf", "");
-    bench.logged("guest running").await;
-    let started = Instant::now();
-    bench.signal(Signal::TERM);
-    sleep(Duration::from_millis(700)).await;
-    bench.signal(Signal::TERM);
-    // Grace 1 s, quit 3 s, then SIGKILL
-    assert_eq!(bench.exit_code().await, 137);
-    let took = started.elapsed().as_secs_f32();
-    assert!((3.5..6.0).contains(&took), "{took}");
-    assert_eq!(bench.orders(), "cont system_powerdown quit");
-    bench.logged("deregistered").await;
-}
-
-#[tokio::test]
-async fn a_dead_anchor_is_a_warning_only() {
-    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
-    kill_process(Pid::from_raw(bench.calls.pid("anchor")).unwrap(), Signal::TERM).unwrap();
-    bench.logged("the anchor died (signal 15)").await;
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
-}
-
-#[tokio::test]
-async fn a_daemon_that_restarts_does_not_disturb_the_guest_and_is_found_again() {
-    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
-    // When every connection breaks
-    bench.calls.hang_up.notify_one();
-    while !bench.calls.names().contains(&"hung up".into()) {
-        sleep(Duration::from_millis(20)).await;
-    }
-    sleep(Duration::from_millis(200)).await;
-    assert_eq!(bench.orders(), "cont");
-    // Then the shutdown still ends in Deregister
-    bench.signal(Signal::TERM);
-    assert_eq!(bench.exit_code().await, 7);
-    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
-}
-
-/// The gate of a container: PID 1, and a uid that is another one outside.
-#[tokio::test]
-#[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
-async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid() {
-    let unshare = [
-        "unshare",
-        "--user",
-        "--pid",
-        "--fork",
-        "--mount-proc",
-        "--map-user=77",
-        "--kill-child",
-    ];
-    let mut bench = Bench::wrapped(&unshare, Some(Behaviour::default()), "", "");
-    bench.logged("guest running").await;
-    bench.logged("reaped ").await;
-    // When QEMU dies on its own
-    kill_process(Pid::from_raw(bench.calls.pid("qemu")).unwrap(), Signal::ABORT).unwrap();
-    // Then everything is given back
-    bench.logged("QEMU ended: signal 6").await;
-    bench.logged("deregistered").await;
-    assert_eq!(bench.exit_code().await, 134);
 }

@@ -1,24 +1,41 @@
 //! The daemon, as the runner's peer-to-peer client.
 
+mod link;
+
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tokio::net::UnixStream;
-use tokio::time::{Instant, sleep, timeout};
-use zbus::connection::Builder;
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
 use super::error::Error;
 use super::qmp::Vcpu;
 use crate::dbus::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use link::Link;
 
-/// A registration waits up to 5 s for kubelet and moves every process of the container; a node can be busy.
-const METHOD_TIMEOUT: Duration = Duration::from_secs(120);
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
+/// A daemon that went away is looked for after this time first, and ever more seldom then: its socket may be there without
+/// it, and connecting starts it, which an administrator who stopped it may not want every second.
+const FIRST_RETURN: Duration = Duration::from_secs(2);
+const LAST_RETURN: Duration = Duration::from_secs(60);
+/// A new connection has its objects a moment later.
+const OBJECT_RETRIES: u32 = 10;
+const OBJECT_RETRY: Duration = Duration::from_millis(200);
+
+/// What became of the connection to the daemon.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum News {
+    /// The daemon told of some change.
+    Signal,
+    /// The connection is gone.
+    Lost,
+    /// There is one again.
+    Back,
+}
 
 /// What RegisterInstance answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +51,9 @@ pub struct Registration {
 #[derive(Debug)]
 pub struct Daemon {
     socket: PathBuf,
-    connection: Option<Connection>,
+    link: Option<Link>,
+    /// When a lost daemon is looked for next, and how long it was waited before that.
+    next: (Instant, Duration),
 }
 
 impl Daemon {
@@ -42,13 +61,53 @@ impl Daemon {
     pub fn new(socket: &Path) -> Daemon {
         Daemon {
             socket: socket.to_owned(),
-            connection: None,
+            link: None,
+            next: (Instant::now(), FIRST_RETURN),
         }
     }
 
     /// Forget the connection; the next call makes a new one.
     pub fn disconnect(&mut self) {
-        self.connection = None;
+        self.link = None;
+        self.next = (Instant::now() + FIRST_RETURN, FIRST_RETURN);
+    }
+
+    /// Wait for a signal of the daemon's, for its loss or its return. Dropping the wait loses nothing.
+    pub async fn news(&mut self) -> News {
+        if let Some(link) = &mut self.link {
+            return match link.signal().await {
+                true => News::Signal,
+                false => {
+                    self.disconnect();
+                    News::Lost
+                }
+            };
+        }
+        loop {
+            sleep_until(self.next.0).await;
+            // Before the attempt, so that one that is dropped counts.
+            let pause = self.next.1.saturating_mul(2).min(LAST_RETURN);
+            self.next = (Instant::now() + pause, pause);
+            match self.connection().await {
+                Ok(_) => return News::Back,
+                Err(error) => tracing::debug!("{error}"),
+            }
+        }
+    }
+
+    /// The state of an instance of this pod's; `None` when the daemon knows none of that name.
+    pub async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<String>, Error> {
+        // The list is the engine's own; the objects of a new connection come a moment later.
+        let manager = self.manager().await?;
+        let list = manager.list_instances().await;
+        let list = list.map_err(|e| self.failed("ListInstances", &e))?;
+        Ok(list.into_iter().find(|row| row.2 == *instance).map(|row| row.3))
+    }
+
+    /// The reasons why an instance's promise is not whole.
+    pub async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
+        let proxy = self.instance(instance).await?;
+        proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))
     }
 
     /// Register this container, trying again until `limit` while the daemon is absent, restarting or at its limit.
@@ -77,7 +136,8 @@ impl Daemon {
         }
     }
 
-    async fn try_register(
+    /// Register once.
+    pub async fn try_register(
         &mut self,
         pod_uid: &str,
         cpuset: &str,
@@ -90,23 +150,47 @@ impl Daemon {
         Ok(Registration { instance, cgroup })
     }
 
-    /// Hand the vCPU threads over. Answers (vCPU, thread id on the host, CPU) and the state, which is `isolated` or
+    /// Hand the vCPU threads over, and I/O threads that are to have CPUs too. Answers (vCPU, thread id on the host, CPU) and the state, which is `isolated` or
     /// `contained`: any other is an error.
     pub async fn attach(
         &mut self,
         instance: &OwnedObjectPath,
         qemu: BorrowedFd<'_>,
-        vcpus: &[Vcpu],
+        threads: (&[Vcpu], &[u32]),
     ) -> Result<(Vec<(u32, u32, u32)>, String), Error> {
+        let mut tries = 0;
+        let placement = loop {
+            match self.try_attach(instance, qemu, threads).await {
+                Err(error) if error.is_absent() && tries < OBJECT_RETRIES => {
+                    tries += 1;
+                    sleep(OBJECT_RETRY).await;
+                }
+                other => break other?,
+            }
+        };
         let proxy = self.instance(instance).await?;
-        let list: Vec<VcpuArg<'_>> = vcpus.iter().map(Vcpu::to_dbus).collect();
-        let placement = proxy.attach_vcpus(qemu.as_fd().into(), list, Dict::new()).await;
-        let placement = placement.map_err(|e| self.failed("AttachVcpus", &e))?;
         let state = proxy.state().await.map_err(|e| self.failed("Get State", &e))?;
         if state != "isolated" && state != "contained" {
             return Err(Error::NotIsolated(state));
         }
         Ok((placement, state))
+    }
+
+    async fn try_attach(
+        &mut self,
+        instance: &OwnedObjectPath,
+        qemu: BorrowedFd<'_>,
+        (vcpus, iothreads): (&[Vcpu], &[u32]),
+    ) -> Result<Vec<(u32, u32, u32)>, Error> {
+        let proxy = self.instance(instance).await?;
+        let list: Vec<VcpuArg<'_>> = vcpus.iter().map(Vcpu::to_dbus).collect();
+        let mut options = Dict::new();
+        // An older daemon knows no such option and would refuse it.
+        if !iothreads.is_empty() {
+            options.insert("iothreads", Variant::from(iothreads));
+        }
+        let placement = proxy.attach_vcpus(qemu.as_fd().into(), list, options).await;
+        placement.map_err(|e| self.failed("AttachVcpus", &e))
     }
 
     /// Give everything back; tries a second time on a new connection if the old one turns out to be dead.
@@ -144,19 +228,21 @@ impl Daemon {
     }
 
     async fn connection(&mut self) -> Result<Connection, Error> {
-        if let Some(connection) = &self.connection {
-            return Ok(connection.clone());
+        if let Some(link) = &self.link {
+            return Ok(link.connection.clone());
         }
-        let connection = match timeout(CONNECT_TIMEOUT, connect(&self.socket)).await {
-            Ok(connection) => connection,
+        let link = match timeout(CONNECT_TIMEOUT, Link::connect(&self.socket)).await {
+            Ok(link) => link,
             Err(_) => Err(format!("no answer within {} s", CONNECT_TIMEOUT.as_secs())),
         };
-        let connection = connection.map_err(|text| Error::Transport {
+        let link = link.map_err(|text| Error::Transport {
             operation: "connect",
             socket: self.socket.clone(),
             text,
         })?;
-        self.connection = Some(connection.clone());
+        let connection = link.connection.clone();
+        self.link = Some(link);
+        self.next.1 = FIRST_RETURN;
         Ok(connection)
     }
 
@@ -165,7 +251,7 @@ impl Daemon {
         match answered(error) {
             Some((name, text)) => Error::Refused { operation, name, text },
             None => {
-                self.connection = None;
+                self.disconnect();
                 Error::Transport {
                     operation,
                     socket: self.socket.clone(),
@@ -188,57 +274,11 @@ fn answered(error: &zbus::Error) -> Option<(String, String)> {
     }
 }
 
-async fn connect(socket: &Path) -> Result<Connection, String> {
-    let stream = UnixStream::connect(socket)
-        .await
-        .and_then(UnixStream::into_std)
-        .map_err(|e| e.to_string())?;
-    let mut builder = Builder::unix_stream(stream).p2p().method_timeout(METHOD_TIMEOUT);
-    // EXTERNAL compares the uid the client names with the one the kernel shows the daemon. In a user namespace those
-    // differ, so name the outer one.
-    if let Some(uid) = outer_uid_of_self() {
-        builder = builder.user_id(uid);
-    }
-    builder.build().await.map_err(|e| e.to_string())
-}
-
-fn outer_uid_of_self() -> Option<u32> {
-    let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
-    outer_uid(&map, rustix::process::geteuid().as_raw())
-}
-
-/// The uid outside the user namespace for `inner`, from the text of `/proc/self/uid_map` (user_namespaces(7): lines of
-/// first inner id, first outer id, count). `None` when it is not mapped.
-fn outer_uid(map: &str, inner: u32) -> Option<u32> {
-    map.lines().find_map(|line| {
-        let mut numbers = line.split_whitespace().map(|n| n.parse::<u32>().ok());
-        let (first, outer, count) = (numbers.next()??, numbers.next()??, numbers.next()??);
-        let offset = inner.checked_sub(first)?;
-        if offset < count {
-            outer.checked_add(offset)
-        } else {
-            None
-        }
-    })
-}
-
 #[cfg(test)]
 mod tests {
-    use super::*;
-    use rstest::rstest;
+    use std::os::fd::AsFd;
 
-    #[rstest]
-    #[case("         0          0 4294967295\n", 107, Some(107))]
-    #[case("         0     165536      65536\n", 0, Some(165_536))]
-    #[case("         0     165536      65536\n", 107, Some(165_643))]
-    #[case("0 1000 1\n1 100000 65536\n", 5, Some(100_004))]
-    #[case("0 165536 65536\n", 65_536, None)]
-    #[case("", 0, None)]
-    #[case("nonsense here too", 0, None)]
-    #[case("0 4294967295 2", 1, None)]
-    fn outer_uid_is_found_by_range(#[case] map: &str, #[case] inner: u32, #[case] outer: Option<u32>) {
-        assert_eq!(outer_uid(map, inner), outer);
-    }
+    use super::*;
 
     #[tokio::test]
     async fn an_absent_daemon_is_waited_for_and_named() {

@@ -1,0 +1,53 @@
+//! What `--help` and the man page say below the options.
+
+pub const ENVIRONMENT: &str = "\
+Environment:
+  RUST_LOG           what is logged (info)
+  STELIA_LOG_FORMAT  as --log-format
+  STELIA_STATE_DIR   as --state-dir";
+
+pub const RUN: &str = "\
+The guest executes nothing before its CPUs are verified to be its own: QEMU is started with -S, and continued when the
+daemon says isolated or contained. With -incoming ADDRESS, QEMU waits (-incoming defer) and is given the address when its
+vCPUs are in place; with -incoming defer, whoever drives the migration waits for readiness. The runner continues neither.
+
+--require-isolation=yes: a registration that fails ends the runner (69, 75); vCPUs that cannot be attached leave the guest
+paused and not ready, and are tried again every 5 s. no: the guest runs all the same, degraded, and the runner goes on
+trying. A guest that runs is never paused, whatever becomes of the daemon.
+
+A helper starts before QEMU, or when QEMU answers; it is started again when it ends (0.5 s later, then ever more seldom, 30 s
+at most), or its end shuts the guest down (exit code 70), or is ignored. wait-for=PATH: QEMU starts when PATH is there. What
+helpers print is logged under their names.
+
+SIGTERM, SIGINT, SIGQUIT: power the guest down; QEMU is told to quit after --grace (at once if the guest never ran), and
+killed 3 s later. Helpers end after QEMU. SIGHUP, SIGUSR1, SIGUSR2 are ignored.
+
+Exit codes:
+  0..255   QEMU's own; 128 + N when signal N ended it
+  2        wrong usage
+  69       registration refused by the daemon (the D-Bus error's name and text are on stderr)
+  70       a helper with on-exit=fatal ended, or one did not get ready
+  71       the runner failed: anchor, QMP path, helpers file, system call
+  75       the daemon was not reachable within --register-timeout
+  126      QEMU cannot be executed
+  127      QEMU not found
+  128+N    signal N came before QEMU was started";
+
+pub const ATTACH: &str = "\
+There is no paused start: the guest ran before, and the state says so (paused-start: false).
+
+Without --qmp, vCPUs are told by the names of QEMU's threads: QEMU needs -name NAME,debug-threads=on (libvirt gives it). One
+process in this container may have such threads, or --pid picks it.
+
+As PID 1, SIGTERM shuts the guest down as in `run` (without --qmp by SIGTERM to QEMU). Else the container is deregistered and
+QEMU left to whoever started it.
+
+KubeVirt's virt-launcher is not supported: its handler edits the cgroup it finds QEMU in.
+
+Exit codes: 0 when QEMU ended or was left; else as in `run`.";
+
+pub const PROBE: &str = "\
+Exit code 0 is yes; the reason is on standard output. A process that the container's runtime starts for a probe runs on
+shared CPUs, like everything in the container but the vCPUs.
+
+Liveness fails only when the runner does not answer: restarting the container would cost the guest its life.";

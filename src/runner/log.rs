@@ -1,0 +1,82 @@
+//! The runner's messages: one line each, whatever is in them; words or JSON.
+
+use std::io::{self, Write};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+
+use super::cli::LogFormat;
+
+/// Start logging to standard error.
+pub fn start(format: LogFormat) {
+    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,zbus=warn"));
+    let builder = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(OneLine)
+        .with_ansi(false)
+        .with_target(false);
+    let started = match format {
+        LogFormat::Text => builder.try_init(),
+        LogFormat::Json => builder
+            .json()
+            .flatten_event(true)
+            .with_current_span(false)
+            .with_span_list(false)
+            .try_init(),
+    };
+    if let Err(error) = started {
+        eprintln!("start logging: {error}");
+    }
+}
+
+/// Standard error, a message a line.
+#[derive(Debug, Clone, Copy)]
+struct OneLine;
+
+impl<'a> MakeWriter<'a> for OneLine {
+    type Writer = OneLine;
+
+    fn make_writer(&'a self) -> OneLine {
+        OneLine
+    }
+}
+
+impl Write for OneLine {
+    /// One call is one message: the subscriber formats it whole, and it goes out whole, so that the lines of several
+    /// processes do not mix.
+    fn write(&mut self, message: &[u8]) -> io::Result<usize> {
+        io::stderr().write_all(&one_line(message))?;
+        Ok(message.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        io::stderr().flush()
+    }
+}
+
+/// Line ends within a message (errors of others may hold some) are shown as `\n`.
+fn one_line(message: &[u8]) -> Vec<u8> {
+    let body = message.strip_suffix(b"\n").unwrap_or(message);
+    let mut line = Vec::with_capacity(message.len() + 1);
+    for byte in body {
+        match byte {
+            b'\n' => line.extend_from_slice(b"\\n"),
+            b'\r' => line.extend_from_slice(b"\\r"),
+            other => line.push(*other),
+        }
+    }
+    line.push(b'\n');
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_a_line() {
+        assert_eq!(one_line(b"a\n"), b"a\n");
+        assert_eq!(one_line(b"a"), b"a\n");
+        assert_eq!(one_line(b"a\nb\r\n\n"), b"a\\nb\\r\\n\n");
+    }
+}

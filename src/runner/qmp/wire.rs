@@ -1,0 +1,262 @@
+//! QMP's wire: JSON objects, one a line. Answers carry the number of their command; events come whenever QEMU likes.
+//!
+//! Nothing that QEMU may say breaks it but the end of the connection and a message above [`MAX_MESSAGE`]: an event or a
+//! field that is not known, an answer to a command whose asker has left, a line that is no object are passed over.
+
+use std::collections::VecDeque;
+use std::io;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+/// The longest message taken: 8192 vCPUs with all their properties are 3 MB.
+const MAX_MESSAGE: usize = 16 << 20;
+/// Events kept while nobody asks for them; of more, the oldest go.
+const MAX_EVENTS: usize = 256;
+
+/// What QEMU tells unasked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Event {
+    /// `RESET`, `DEVICE_DELETED`…
+    pub name: String,
+    /// Its data, an object; null when it has none.
+    pub data: Value,
+}
+
+#[derive(Debug, PartialEq)]
+enum Message {
+    Greeting,
+    Event(Event),
+    /// Answer to the command of this number: what it returned, or QEMU's words.
+    Answer(u64, Result<Value, String>),
+    /// Nothing that is understood.
+    Noise,
+}
+
+/// A negotiated connection.
+#[derive(Debug)]
+pub struct Wire {
+    stream: UnixStream,
+    /// Read, and no whole line yet.
+    buffer: Vec<u8>,
+    /// How much of it is known to hold no line's end.
+    searched: usize,
+    events: VecDeque<Event>,
+    next: u64,
+    /// A command was written only in part: what follows it would be read as its rest.
+    torn: bool,
+}
+
+impl Wire {
+    /// Connect, wait for the greeting and leave negotiation. QEMU greets when its main loop runs: after all guest memory
+    /// was allocated, and after the client before this one has left.
+    pub async fn open(socket: &Path) -> io::Result<Wire> {
+        let mut wire = Wire {
+            stream: UnixStream::connect(socket).await?,
+            buffer: Vec::new(),
+            searched: 0,
+            events: VecDeque::new(),
+            next: 0,
+            torn: false,
+        };
+        while wire.message().await? != Message::Greeting {}
+        match wire.execute("qmp_capabilities", Value::Null).await? {
+            Ok(_) => Ok(wire),
+            Err(text) => Err(io::Error::new(io::ErrorKind::InvalidData, text)),
+        }
+    }
+
+    /// Execute one command. The outer error ends the connection, the inner one is QEMU's answer.
+    pub async fn execute(&mut self, name: &str, arguments: Value) -> io::Result<Result<Value, String>> {
+        self.next += 1;
+        let number = self.next;
+        let mut command = Map::from_iter([("execute".into(), name.into()), ("id".into(), number.into())]);
+        if !arguments.is_null() {
+            command.insert("arguments".into(), arguments);
+        }
+        if self.torn {
+            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "a command was cut short"));
+        }
+        self.torn = true;
+        self.stream
+            .write_all(format!("{}\n", Value::Object(command)).as_bytes())
+            .await?;
+        self.torn = false;
+        loop {
+            match self.message().await? {
+                Message::Answer(of, answer) if of == number => return Ok(answer),
+                Message::Event(event) => self.keep(event),
+                // Another number: its asker was dropped while it waited.
+                _ => {}
+            }
+        }
+    }
+
+    /// The next event. Dropping the wait loses nothing.
+    pub async fn event(&mut self) -> io::Result<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            if let Message::Event(event) = self.message().await? {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn keep(&mut self, event: Event) {
+        if self.events.len() == MAX_EVENTS {
+            self.events.pop_front();
+        }
+        self.events.push_back(event);
+    }
+
+    /// Reading is safe to drop at any await: what was read stays in the buffer.
+    async fn message(&mut self) -> io::Result<Message> {
+        loop {
+            let found = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n');
+            if let Some(offset) = found {
+                let line: Vec<u8> = self.buffer.drain(..=self.searched + offset).collect();
+                self.searched = 0;
+                return Ok(understood(&line));
+            }
+            self.searched = self.buffer.len();
+            if self.searched > MAX_MESSAGE {
+                let text = format!("a message of more than {MAX_MESSAGE} bytes");
+                return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            }
+            if self.stream.read_buf(&mut self.buffer).await? == 0 {
+                return Err(io::Error::new(
+                    io::ErrorKind::UnexpectedEof,
+                    "QEMU closed the connection",
+                ));
+            }
+        }
+    }
+}
+
+fn understood(line: &[u8]) -> Message {
+    let Ok(Value::Object(mut object)) = serde_json::from_slice(line) else {
+        return Message::Noise;
+    };
+    if object.contains_key("QMP") {
+        return Message::Greeting;
+    }
+    if let Some(Value::String(name)) = object.remove("event") {
+        let data = object.remove("data").unwrap_or_default();
+        return Message::Event(Event { name, data });
+    }
+    let Some(number) = object.get("id").and_then(Value::as_u64) else {
+        return Message::Noise;
+    };
+    match (object.remove("return"), object.remove("error")) {
+        (Some(value), _) => Message::Answer(number, Ok(value)),
+        (None, Some(error)) => {
+            let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
+            Message::Answer(number, Err(format!("{}: {}", text("class"), text("desc"))))
+        }
+        (None, None) => Message::Noise,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+    use tokio::net::UnixListener;
+
+    #[rstest]
+    #[case("")]
+    #[case("null")]
+    #[case("[1,2]")]
+    #[case("{}")]
+    #[case("{\"event\":7}")]
+    #[case("{\"return\":{}}")]
+    #[case("{\"return\":{},\"id\":\"text\"}")]
+    #[case("{\"return\":{},\"id\":-1}")]
+    #[case("{\"id\":1}")]
+    #[case("\u{0}\u{1}")]
+    #[case("{\"return\":")]
+    fn what_is_not_understood_is_noise(#[case] line: &str) {
+        assert_eq!(understood(line.as_bytes()), Message::Noise);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_bytes_are_too_odd(line: Vec<u8>) {
+            let _ = understood(&line);
+        }
+    }
+
+    #[test]
+    fn an_error_without_words_is_an_error() {
+        assert_eq!(
+            understood(br#"{"error":[],"id":4}"#),
+            Message::Answer(4, Err("?: ?".into()))
+        );
+    }
+
+    /// A QEMU that greets and answers the n-th command with the n-th of `answers`, as it stands.
+    async fn wire<const N: usize>(dir: &Path, answers: [&'static str; N]) -> io::Result<Wire> {
+        let path = dir.join("q");
+        let listener = UnixListener::bind(&path)?;
+        tokio::spawn(async move {
+            let mut stream = BufReader::new(listener.accept().await.unwrap().0);
+            stream
+                .write_all(b"{\"event\":\"EARLY\"}\n{\"QMP\":{}}\n")
+                .await
+                .unwrap();
+            for answer in answers {
+                stream.read_line(&mut String::new()).await.unwrap();
+                // Byte by byte: a message may come in any number of pieces.
+                for byte in answer.bytes() {
+                    stream.write_all(&[byte]).await.unwrap();
+                }
+            }
+        });
+        Wire::open(&path).await
+    }
+
+    const READY: &str = "{\"return\":{},\"id\":1}\n";
+
+    #[tokio::test]
+    async fn events_noise_and_strangers_answers_do_not_disturb_an_answer() {
+        let dir = tempfile::tempdir().unwrap();
+        let answer = "{\"event\":\"NEW_IN_QEMU_99\",\"data\":{\"x\":[1]}}\nrubbish\n{\"return\":5,\"id\":77}\n{\"return\":6,\"id\":2}\n";
+        let mut wire = wire(dir.path(), [READY, answer]).await.unwrap();
+        assert_eq!(wire.execute("x", Value::Null).await.unwrap(), Ok(6.into()));
+        assert_eq!(wire.event().await.unwrap().name, "NEW_IN_QEMU_99");
+        // The end of the connection is told as such.
+        let error = wire.event().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[tokio::test]
+    async fn an_asker_that_leaves_spoils_nothing_for_the_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let late =
+            "{\"return\":\"late\",\"id\":2}\n{\"error\":{\"class\":\"GenericError\",\"desc\":\"no\"},\"id\":3}\n";
+        let mut wire = wire(dir.path(), [READY, "", late]).await.unwrap();
+        let short = std::time::Duration::from_millis(50);
+        assert!(
+            tokio::time::timeout(short, wire.execute("slow", Value::Null))
+                .await
+                .is_err()
+        );
+        assert_eq!(
+            wire.execute("next", Value::Null).await.unwrap(),
+            Err("GenericError: no".into())
+        );
+    }
+
+    #[tokio::test]
+    async fn a_refused_negotiation_is_no_connection() {
+        let dir = tempfile::tempdir().unwrap();
+        let refusal = "{\"error\":{\"class\":\"C\",\"desc\":\"D\"},\"id\":1}\n";
+        let error = wire(dir.path(), [refusal]).await.unwrap_err();
+        assert_eq!(error.to_string(), "C: D");
+    }
+}

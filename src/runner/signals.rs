@@ -1,0 +1,48 @@
+//! The signals the runner takes. PID 1 has no default actions: one without a handler is lost; under an init such as tini,
+//! which passes every signal on, one without a handler would end the runner.
+
+use std::io;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// The signals that ask for the end, and those that ask for nothing: handlers instead of "ignore", because an ignored signal
+/// would stay ignored in QEMU.
+#[derive(Debug)]
+pub struct Stop {
+    terminate: Signal,
+    interrupt: Signal,
+    quit: Signal,
+    hangup: Signal,
+    user: (Signal, Signal),
+}
+
+impl Stop {
+    /// Install the handlers.
+    pub fn listen() -> io::Result<Stop> {
+        Ok(Stop {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            quit: signal(SignalKind::quit())?,
+            hangup: signal(SignalKind::hangup())?,
+            user: (
+                signal(SignalKind::user_defined1())?,
+                signal(SignalKind::user_defined2())?,
+            ),
+        })
+    }
+
+    /// The number of the next signal that asks for the end.
+    pub async fn recv(&mut self) -> u8 {
+        loop {
+            tokio::select! {
+                Some(()) = self.terminate.recv() => return 15,
+                Some(()) = self.interrupt.recv() => return 2,
+                Some(()) = self.quit.recv() => return 3,
+                Some(()) = self.hangup.recv() => tracing::info!("SIGHUP ignored"),
+                Some(()) = self.user.0.recv() => tracing::info!("SIGUSR1 ignored"),
+                Some(()) = self.user.1.recv() => tracing::info!("SIGUSR2 ignored"),
+                else => std::future::pending().await,
+            }
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! The runner in production: helpers, probes, the daemon away, vCPUs plugged, a QEMU that something else started.
+
+use serde_json::Value;
+
+use crate::host::{output, read, run, thread, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, is_isolated, near_pool, state};
+
+const QEMU: [&str; 10] = [
+    "qemu-system-x86_64",
+    "-accel",
+    "tcg,thread=multi",
+    "-m",
+    "64",
+    "-display",
+    "none",
+    "-nodefaults",
+    "-name",
+    "vm,debug-threads=on",
+];
+
+/// A pod that runs the runner with these options and QEMU with these.
+fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
+    let command = [
+        &["stelia-runner", "run", "--qmp", "/run/qmp"],
+        runner,
+        &["--"],
+        &QEMU,
+        qemu,
+    ]
+    .concat();
+    Pod::start(name, &["--cpus", cpus], &command)
+}
+
+/// What a probe exec'd into the container says: whether it is so, and why.
+fn probe(pod: &Pod, what: &str) -> (bool, String) {
+    let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--"];
+    let out = output(&[&exec[..], &["stelia-runner", "probe", what, "--qmp", "/run/qmp"]].concat());
+    let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
+    (out.status.success(), text)
+}
+
+fn wait_ready(pod: &Pod) {
+    wait_until(&format!("{} ready", pod.name), || {
+        probe(pod, "readiness").0.then_some(())
+    });
+}
+
+/// QMP commands on a monitor that the runner does not use, by a Python in the node; answers the last answer.
+fn qmp(pod: &Pod, commands: &str) -> String {
+    let script = r#"
+import socket, sys
+s = socket.socket(socket.AF_UNIX)
+s.connect(sys.argv[1])
+f = s.makefile("rw")
+f.readline()
+for line in ['{"execute":"qmp_capabilities"}'] + sys.argv[2].splitlines():
+    f.write(line + "\n")
+    f.flush()
+    while True:
+        answer = f.readline()
+        if '"return"' in answer or '"error"' in answer:
+            break
+print(answer)
+"#;
+    let socket = format!("/proc/{}/root/run/other", pod.pid);
+    run(&["python3", "-c", script, &socket, commands])
+}
+
+const OTHER: [&str; 2] = ["-qmp", "unix:/run/other,server=on,wait=off"];
+
+#[test]
+fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
+    on_node(|| {
+        let helper = "name=dhcp,command=dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=-";
+        let pod = start("helped", "2", &["--helper", helper], &["-smp", "2"]);
+        pod.wait_running();
+        let threads = assert_isolated(&pod, 2);
+        assert!(
+            threads.others.iter().any(|thread| thread.name == "dnsmasq"),
+            "{threads:#?}"
+        );
+        wait_ready(&pod);
+        assert_eq!(probe(&pod, "readiness").1, "isolated");
+        assert_eq!(probe(&pod, "liveness"), (true, "alive, up".into()));
+        let exec = [
+            "kubelet-standin",
+            "pod",
+            "exec",
+            &pod.name,
+            "--",
+            "grep",
+            "Cpus_allowed_list",
+            "/proc/self/status",
+        ];
+        let allowed = run(&exec);
+        let allowed = crate::host::cpus(allowed.rsplit(char::is_whitespace).next().expect("a list"));
+        assert!(allowed.is_disjoint(&pod.exclusive()), "{allowed}");
+        println!("  a probe may run on {allowed}, float is {}", near_pool(&pod));
+        // Killed, it is there again.
+        run(&["pkill", "-KILL", "-x", "dnsmasq"]);
+        wait_until("a new one, in float", || {
+            let threads = pod.threads();
+            let found = threads.others.iter().find(|thread| thread.name == "dnsmasq")?;
+            (found.cgroup == pod.float()).then_some(())
+        });
+        // preStop
+        let stop = [
+            "kubelet-standin",
+            "pod",
+            "exec",
+            &pod.name,
+            "--",
+            "stelia-runner",
+            "stop",
+            "--qmp",
+            "/run/qmp",
+        ];
+        output(&stop);
+        wait_until("the container ended", || thread(pod.pid).is_none().then_some(()));
+    });
+}
+
+#[test]
+fn without_the_daemon_a_vm_that_may_runs_degraded_and_is_isolated_when_it_comes() {
+    on_node(|| {
+        let units = ["steliad-kubelet.path", "steliad-runner.socket", "steliad.service"];
+        run(&[&["systemctl", "stop"], &units[..]].concat());
+        let options = ["--require-isolation=no", "--register-timeout=2"];
+        let pod = start("degraded", "2", &options, &["-smp", "2"]);
+        pod.wait_running();
+        let (ready, text) = probe(&pod, "readiness");
+        run(&[&["systemctl", "start"], &units[..]].concat());
+        assert!(ready && text.starts_with("degraded"), "{text}");
+        wait_until("isolated", || is_isolated(&pod, 2).then_some(()));
+        assert_isolated(&pod, 2);
+        wait_until("said", || (probe(&pod, "readiness").1 == "isolated").then_some(()));
+    });
+}
+
+#[test]
+fn a_runner_finds_a_restarted_daemon_and_says_when_its_instance_is_deregistered() {
+    on_node(|| {
+        let pod = Pod::vm("followed", 2);
+        let before = assert_isolated(&pod, 2);
+        run(&["systemctl", "restart", "steliad"]);
+        wait_until("the daemon is back", || {
+            pod.logs().contains("the daemon is back").then_some(())
+        });
+        assert_eq!(assert_isolated(&pod, 2), before);
+        wait_ready(&pod);
+        run(&["steliactl", "deregister", &pod.uid]);
+        wait_until("not ready", || (!probe(&pod, "readiness").0).then_some(()));
+        assert!(probe(&pod, "readiness").1.contains("deregistered"));
+        assert!(probe(&pod, "liveness").0);
+        assert_eq!(state(&pod), None);
+    });
+}
+
+#[test]
+fn a_plugged_vcpu_is_pinned_and_a_reboot_changes_nothing() {
+    on_node(|| {
+        let qemu = [&["-smp", "1,sockets=2,maxcpus=2"], &OTHER[..]].concat();
+        let pod = start("grown", "2", &[], &qemu);
+        pod.wait_running();
+        assert_isolated(&pod, 1);
+        let plug = r#"{"execute":"device_add","arguments":{"driver":"qemu64-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
+        let answer = qmp(&pod, plug);
+        assert!(answer.contains("return"), "{answer}");
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        let before = assert_isolated(&pod, 2);
+        qmp(&pod, r#"{"execute":"system_reset"}"#);
+        wait_until("the reset is seen", || pod.logs().contains("QEMU: RESET").then_some(()));
+        assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
+    });
+}
+
+#[test]
+fn a_qemu_without_a_monitor_for_us_is_attached_by_its_threads_names() {
+    on_node(|| {
+        let qemu = [&QEMU[..], &["-smp", "2"]].concat().join(" ");
+        let script = format!("{qemu} & exec stelia-runner attach --state-dir /run");
+        let pod = Pod::start("attached", &["--cpus", "2"], &["sh", "-c", &script]);
+        wait_until("isolated", || is_isolated(&pod, 2).then_some(()));
+        let threads = assert_isolated(&pod, 2);
+        assert_eq!(threads.vcpus.len(), 2);
+        let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--"];
+        let text = run(&[&exec[..], &["stelia-runner", "probe", "state", "--state-dir", "/run"]].concat());
+        let said: Value = serde_json::from_str(&text).expect("the state");
+        assert_eq!(
+            (&said["paused-start"], &said["isolation"]),
+            (&false.into(), &"isolated".into())
+        );
+    });
+}
+
+#[test]
+fn a_migration_comes_in_after_its_vcpus_are_isolated() {
+    on_node(|| {
+        let pod = start("arriving", "2", &[], &["-smp", "2", "-incoming", "unix:/run/migration"]);
+        wait_until("let in", || {
+            pod.logs().contains("the migration may come in").then_some(())
+        });
+        assert_isolated(&pod, 2);
+        assert_eq!(
+            probe(&pod, "readiness"),
+            (true, "isolated, ready for the migration".into())
+        );
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+    });
+}
+
+#[test]
+fn an_io_thread_gets_the_cpu_that_the_vcpus_leave_over() {
+    on_node(|| {
+        let qemu = ["-smp", "2", "-object", "iothread,id=disk"];
+        let pod = start("io", "3", &["--iothread-cpus=yes"], &qemu);
+        pod.wait_running();
+        let all = pod.threads();
+        let io = all
+            .others
+            .iter()
+            .find(|thread| thread.name == "IO disk")
+            .expect("the I/O thread");
+        assert_eq!((&io.cgroup, io.allowed.len()), (&pod.vcpu(), 1), "{io:?}");
+        let mut used = io.allowed.clone();
+        for vcpu in &all.vcpus {
+            assert_eq!((&vcpu.cgroup, vcpu.allowed.len()), (&pod.vcpu(), 1), "{vcpu:?}");
+            used = used.union(&vcpu.allowed);
+        }
+        assert_eq!(used, pod.exclusive());
+        assert_eq!(state(&pod).as_deref(), Some("isolated"));
+    });
+}
