@@ -312,7 +312,7 @@ fn connections_that_end_leave_no_descriptor() {
     let simulation = Simulation::start(&scenario(""));
     let socket = simulation.sockets.join(format!("{VM}.socket"));
     let open = || {
-        let fds = std::fs::read_dir(format!("/proc/{}/fd", simulation.daemon.id())).expect("fd");
+        let fds = fs::read_dir(format!("/proc/{}/fd", simulation.daemon.id())).expect("fd");
         fds.count()
     };
     let before = open();

@@ -99,9 +99,17 @@ fn course(snapshot: &Snapshot, instance: &Instance) -> Course {
     }
 }
 
-/// Whether kubelet gave an instance's CPUs to somebody else.
+/// Whether an instance floats although it has vCPUs: kubelet gave its CPUs to somebody else. While kubelet's state cannot be
+/// used nobody knows whose they are, so an instance that floats stays there.
 pub fn evicted(snapshot: &Snapshot, instance: &Instance) -> bool {
-    matches!(entitlement(snapshot, instance), Entitlement::Lost { .. })
+    match entitlement(snapshot, instance) {
+        Entitlement::Lost { .. } => true,
+        Entitlement::Unknown => {
+            let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
+            instance.record.phase.has_vcpus() && !instance.vcpu().is_some_and(holds)
+        }
+        _ => false,
+    }
 }
 
 /// Whether an instance has, or is to have, CPUs that the kernel keeps everybody else off.
