@@ -124,8 +124,10 @@ soak: ## 500 cycles of register and deregister in the test node, instead of chec
 
 check: setup lint test package-test node-test fuzz-short ## all of setup, lint, test, package-test, node-test and fuzz-short
 
-demo: deb ## a VM in a pod, seen from outside, in the test node
-	tests/vm/node run tests/vm/jobs/demo
+demo: deb image ## VMs in pods, seen from outside, in the test node
+	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
+	@cp target/image/stelia-runner.tar packaging/kubernetes/vm.yaml target/demo/
+	tests/vm/node run target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
 	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB)

@@ -15,6 +15,7 @@
 //! | [`keeper`] | from a paused QEMU to a running, isolated guest, and whatever changes then |
 //! | [`state`], [`status`], [`probe`] | what it says of itself, and who asks |
 //! | [`shutdown`] | from SIGTERM to a QEMU that has ended |
+//! | [`install`] | the program copied out of its image |
 //! | [`base`], [`lifecycle`], [`attach`], [`supervise`] | the order of it all |
 
 pub mod anchor;
@@ -26,6 +27,7 @@ pub mod command;
 pub mod daemon;
 pub mod error;
 pub mod helpers;
+pub mod install;
 pub mod keeper;
 pub mod lifecycle;
 pub mod log;
@@ -69,6 +71,16 @@ pub fn main() -> ExitCode {
         cli::Command::Run(options) => ExitCode::from(block_on(lifecycle::run(options))),
         cli::Command::Attach(options) => ExitCode::from(block_on(attach::run(options))),
         cli::Command::Probe(options) => probe::probe(&options),
+        cli::Command::Install(place) => match install::install(&place.directory) {
+            Ok(path) => {
+                tracing::info!("installed {}", path.display());
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                tracing::error!("{error}");
+                ExitCode::from(EXIT_RUNNER)
+            }
+        },
         cli::Command::Stop(place) => probe::stop(&place),
     }
 }

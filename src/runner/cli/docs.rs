@@ -84,3 +84,79 @@ fn every_manifest_starts_the_runner_as_it_wants_to_be_started() {
     assert_eq!(commands.len(), 4, "{commands:?}");
     commands.iter().for_each(|command| holds(command));
 }
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Manifest {
+    spec: PodSpec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct PodSpec {
+    termination_grace_period_seconds: u64,
+    #[serde(default)]
+    init_containers: Vec<Container>,
+    containers: Vec<Container>,
+    volumes: Vec<Yaml>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    #[serde(default)]
+    command: Vec<String>,
+    args: Vec<String>,
+    resources: Resources,
+    volume_mounts: Vec<Yaml>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Resources {
+    requests: std::collections::BTreeMap<String, String>,
+    limits: std::collections::BTreeMap<String, String>,
+}
+
+#[rstest::rstest]
+#[case(include_str!("../../../packaging/kubernetes/vm.yaml"))]
+#[case(include_str!("../../../packaging/kubernetes/vm-restricted.yaml"))]
+#[case(include_str!("../../../packaging/kubernetes/vm-hugepages.yaml"))]
+fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case] text: &str) {
+    let Manifest { spec } = serde_saphyr::from_str(text).unwrap();
+    for container in spec.init_containers.iter().chain(&spec.containers) {
+        assert_eq!(container.resources.requests, container.resources.limits);
+    }
+    for init in &spec.init_containers {
+        let words: Vec<String> = ["stelia-runner".to_owned()]
+            .into_iter()
+            .chain(init.args.clone())
+            .collect();
+        holds(&words);
+        // Whole CPUs would make it an owner of CPUs.
+        assert!(init.resources.limits["cpu"].ends_with('m'));
+    }
+    let [vm] = spec.containers.as_slice() else {
+        panic!("{spec:?}")
+    };
+    vm.resources.limits["cpu"].parse::<u32>().unwrap();
+    let words = [vm.command.clone(), vm.args.clone()].concat();
+    let options = Cli::try_parse_from(words.iter().map(String::as_str)).unwrap();
+    let super::Command::Run(options) = options.command else {
+        panic!("{options:?}")
+    };
+    assert!(options.common.grace.as_secs() + 5 <= spec.termination_grace_period_seconds);
+    // The directory is mounted, and not the socket.
+    let mount = |place: &Yaml| matches!(place, Yaml::Map(map) if map.get("mountPath").is_some_and(|path| path.texts() == ["/run/stelia/runner"]));
+    assert!(vm.volume_mounts.iter().any(mount));
+    assert_eq!(vm.volume_mounts.len(), spec.volumes.len());
+}
+
+#[test]
+fn kubelets_configuration_is_one_that_gives_whole_cores() {
+    let text = include_str!("../../../packaging/kubernetes/kubelet-config.yaml");
+    let fragment = crate::kubelet::config::Fragment::parse(text, "kubelet-config.yaml").unwrap();
+    let config = crate::kubelet::config::KubeletConfig::new([fragment], Default::default()).unwrap();
+    assert_eq!(config.cpu_manager_policy, "static");
+    assert!(config.cpu_option("full-pcpus-only"));
+    assert!(!config.reserved_system_cpus.is_empty());
+}

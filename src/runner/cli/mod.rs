@@ -57,6 +57,8 @@ pub enum Command {
     Probe(ProbeOptions),
     /// Send the runner of this container SIGTERM and wait for its end (for preStop)
     Stop(WhereOptions),
+    /// Copy this program into a directory, for images that do not hold it (as an init container)
+    Install(InstallOptions),
     /// Sleep until killed: holds the container's own cgroup while the VM lives elsewhere (started by `run` and `attach`)
     Anchor(AnchorOptions),
 }
@@ -125,6 +127,14 @@ pub struct CommonOptions {
     /// The anchor's program and first arguments; the tests have their own.
     #[arg(skip = anchor_program())]
     pub anchor: Vec<OsString>,
+}
+
+/// Options of `install`.
+#[derive(Debug, Clone, Args)]
+pub struct InstallOptions {
+    /// Where to: a volume that the VM's container mounts too
+    #[arg(value_name = "DIRECTORY")]
+    pub directory: PathBuf,
 }
 
 /// Where a runner is found.

@@ -21,10 +21,9 @@ state_is() { steliactl --no-legend list | grep "^$1 " | grep -q " $2 "; }
 same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
 empty() { same "" "$(cat "$1")"; }
 vm() { # name, vCPUs: a pod with a VM and a DHCP server beside it
-  kubelet-standin pod start "$1" --cpus "$2" --memory 512M --pids 256 --mems 0-1 -- sh -c "
-    dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=- &
-    exec stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp $2 -m 64 \
-      -display none -nodefaults -name guest,debug-threads=on"
+  kubelet-standin pod start "$1" --cpus "$2" --memory 512M --pids 256 --mems 0-1 -- stelia-runner run --qmp /run/qmp \
+    --helper name=dnsmasq,command="dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=-" \
+    -- qemu-system-x86_64 -accel tcg,thread=multi -smp "$2" -m 64 -display none -nodefaults -name guest,debug-threads=on
 }
 vcpus() { # uid: its CPU=TID pairs
   getfattr --absolute-names --only-values -n user.stelia.vcpus "$SLICE/stelia-instance-$1.scope" | tr , '\n' |
@@ -98,6 +97,17 @@ promise "the other VM floats on CPUs 2-3 now, the shared ones of its NUMA node" 
 promise "the host has them back" same 2-7 "$(cat $C/cpuset.cpus.effective)"
 promise "the other VM is still isolated" state_is "$small" isolated
 echo "  after: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus"), isolated $(cat $C/cpuset.cpus.isolated), host $(cat $C/cpuset.cpus.effective)"
+
+stage "A pod from its manifest: the runner comes out of its own image, by an init container"
+ctr -n k8s.io images import "$here/stelia-runner.tar"
+kubelet-standin pod apply "$here/vm.yaml"
+vm=$(of vm uid)
+promise "the VM is isolated" until_true state_is "$vm" isolated
+promise "it floats beside the other one" same "$(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus")" \
+  "$(cat "$SLICE/stelia-instance-$vm.scope/instance/float/cpuset.cpus")"
+steliactl map
+promise "every promise of both holds" steliactl verify
+kubelet-standin pod delete vm --grace 30
 
 stage "The other one is killed: nothing is left"
 kubelet-standin pod kill small
