@@ -87,6 +87,7 @@ fmt: ## format the code
 lint: deny ## formatting, clippy (warnings are errors), what the dependencies may be, the unit's exposure
 	$(CARGO) fmt --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
+	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node -- -D warnings
 	@report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/steliad.service) || \
