@@ -3,7 +3,7 @@
 use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
-use crate::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
+use crate::host::{CGROUP, SLICE, cpus, read, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
 
@@ -37,7 +37,7 @@ fn a_killed_container_gives_its_cpus_back() {
         assert!(isolated.is_disjoint(&exclusive), "{isolated}");
         wait_until("not listed any more", || state(&pod).is_none().then_some(()));
         // The other instance noticed nothing. kubelet's entry of the killed one is still there, so its float is the same.
-        assert_eq!(scopes().len(), 1);
+        survivor.assert_alone();
         let now = assert_isolated(&survivor, 2);
         assert_eq!((now.vcpus, now.others), (threads.vcpus, threads.others));
     });
@@ -82,6 +82,6 @@ fn registering_again_answers_the_same_instance_and_moves_nothing() {
         });
         assert_eq!(format!("{CGROUP}{again}"), pod.scope().display().to_string());
         assert_eq!(assert_isolated(&pod, 2), before);
-        assert_eq!(scopes().len(), 1);
+        pod.assert_alone();
     });
 }

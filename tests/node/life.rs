@@ -73,7 +73,7 @@ fn a_container_restarted_in_the_same_pod_is_an_instance_anew() {
         assert_ne!(again.cgroup, pod.cgroup);
         again.wait_running();
         assert_isolated(&again, 2);
-        assert_eq!(scopes().len(), 1);
+        again.assert_alone();
     });
 }
 

@@ -19,9 +19,6 @@ struct Noise(Vec<Child>);
 impl Noise {
     /// Two busy loops a CPU in system.slice, and two exec'd into the VM's own container.
     fn start(pod: &Pod) -> Self {
-        for n in 0..16 {
-            run(&["systemd-run", "--quiet", &format!("--unit=noise-{n}"), "sh", "-c", LOOP]);
-        }
         let exec = || {
             Command::new("kubelet-standin")
                 .args(["pod", "exec", &pod.name, "--", "timeout", "300", "sh", "-c", LOOP])
@@ -29,13 +26,16 @@ impl Noise {
                 .spawn()
                 .expect("kubelet-standin")
         };
-        Self(vec![exec(), exec()])
+        let inside = vec![exec(), exec()];
+        let loops = format!("for n in $(seq 16); do {{ {LOOP}; }} & done; wait");
+        run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", &loops]);
+        Self(inside)
     }
 }
 
 impl Drop for Noise {
     fn drop(&mut self) {
-        output(&["systemctl", "stop", "noise-*"]);
+        output(&["systemctl", "stop", "noise"]);
         // By its own first words: the loop's text is also in the command line of whoever watches the other pods.
         output(&["pkill", "-TERM", "-f", "^timeout 300 sh"]);
         for child in &mut self.0 {
@@ -124,7 +124,7 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
                 foreign.insert((cpu, name, tid), times);
             }
         }
-        let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise-0"]);
+        let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
         println!("  switch-ins on {exclusive}: {seen:?}");
         println!(

@@ -1,5 +1,7 @@
 //! Pods, by the stand-in for kubelet and containerd; and the frame every test runs in.
 
+use std::collections::BTreeSet;
+use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::path::PathBuf;
 use std::process::Output;
@@ -9,7 +11,7 @@ use std::time::Instant;
 use serde::Deserialize;
 use steliad::cpuset::CpuSet;
 
-use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, wait_until};
+use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until};
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
 #[derive(Debug, Clone, Deserialize)]
@@ -20,6 +22,8 @@ pub struct Pod {
     pub pid: u32,
     /// None when kubelet gave it no CPUs of its own.
     pub cpus: Option<String>,
+    /// Where the container's output is kept.
+    pub log: PathBuf,
 }
 
 /// Run a test body, then delete its pods, and hold the node to being as clean as before.
@@ -119,7 +123,8 @@ impl Pod {
     }
 
     pub fn logs(&self) -> String {
-        run(&["kubelet-standin", "pod", "logs", &self.name])
+        let text = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&text).into_owned()
     }
 
     pub fn kill(&self) {
@@ -133,6 +138,11 @@ impl Pod {
     /// The container's own cgroup.
     pub fn origin(&self) -> PathBuf {
         PathBuf::from(CGROUP).join(self.cgroup.trim_start_matches('/'))
+    }
+
+    /// That this pod's is the only scope in stelia.slice.
+    pub fn assert_alone(&self) {
+        assert_eq!(scopes(), BTreeSet::from([self.scope()]));
     }
 
     pub fn scope(&self) -> PathBuf {
@@ -168,7 +178,8 @@ impl Pod {
 
 /// The shared pool, as kubelet has it.
 pub fn pool() -> CpuSet {
-    cpus(&run(&["kubelet-standin", "pool"]))
+    let state: serde_json::Value = serde_json::from_str(&read("/var/lib/kubelet/cpu_manager_state")).expect("JSON");
+    cpus(state["defaultCpuSet"].as_str().expect("defaultCpuSet"))
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

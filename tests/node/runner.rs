@@ -157,10 +157,40 @@ fn a_runner_finds_a_restarted_daemon_and_says_when_its_instance_is_deregistered(
     });
 }
 
+/// A guest of one boot sector that ejects CPU 1 whenever QEMU asks for it, as an operating system's ACPI would
+/// (docs/specs/acpi_cpu_hotplug of QEMU; the registers of the machine `pc` are at 0xaf00). Its file in this node.
+fn ejecting_guest() -> String {
+    #[rustfmt::skip]
+    const CODE: [u8; 35] = [
+        0x66, 0x31, 0xc0,                         // xor eax, eax
+        0xba, 0x00, 0xaf,                         // mov dx, 0xaf00
+        0x66, 0xef,                               // out dx, eax      the present interface, not the legacy one
+        0xba, 0x00, 0xaf,                         // again: mov dx, 0xaf00
+        0x66, 0xb8, 0x01, 0x00, 0x00, 0x00,       // mov eax, 1
+        0x66, 0xef,                               // out dx, eax      CPU selector: 1
+        0x83, 0xc2, 0x04,                         // add dx, 4
+        0xec,                                     // in al, dx        its status
+        0xa8, 0x04,                               // test al, 4       a request to remove it?
+        0x74, 0xec,                               // jz again
+        0xb0, 0x08,                               // mov al, 8
+        0xee,                                     // out dx, al       eject
+        0xeb, 0xe7,                               // jmp again
+        0x90, 0x90, 0x90,
+    ];
+    let mut sector = [0; 512];
+    sector[..CODE.len()].copy_from_slice(&CODE);
+    sector[510..].copy_from_slice(&[0x55, 0xaa]);
+    let file = std::env::current_exe().expect("own path").with_file_name("eject.img");
+    std::fs::write(&file, sector).expect("eject.img");
+    file.display().to_string()
+}
+
 #[test]
-fn a_plugged_vcpu_is_pinned_and_a_reboot_changes_nothing() {
+fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing() {
     on_node(|| {
-        let qemu = [&["-smp", "1,sockets=2,maxcpus=2"], &OTHER[..]].concat();
+        let disk = format!("file={},format=raw,if=ide,readonly=on,snapshot=on", ejecting_guest());
+        let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2", "-drive", &disk];
+        let qemu = [&machine, &OTHER[..]].concat();
         let pod = start("grown", "2", &[], &qemu);
         pod.wait_running();
         assert_isolated(&pod, 1);
@@ -172,6 +202,19 @@ fn a_plugged_vcpu_is_pinned_and_a_reboot_changes_nothing() {
         qmp(&pod, r#"{"execute":"system_reset"}"#);
         wait_until("the reset is seen", || pod.logs().contains("QEMU: RESET").then_some(()));
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
+        // The guest must have booted again to hear of it.
+        wait_until("the second vCPU is gone", || {
+            qmp(&pod, r#"{"execute":"device_del","arguments":{"id":"c1"}}"#);
+            is_isolated(&pod, 1).then_some(())
+        });
+        let first = assert_isolated(&pod, 1).vcpus;
+        assert_eq!(first[..], before.vcpus[..1]);
+        wait_until("the daemon knows", || {
+            let told = run(&["steliactl", "--json", "show", &pod.uid]);
+            let told: Value = serde_json::from_str(&told).expect("JSON");
+            let placement = told["Placement"].as_array().expect("Placement");
+            (placement.len() == 1).then_some(())
+        });
     });
 }
 
@@ -230,6 +273,20 @@ fn an_io_thread_gets_the_cpu_that_the_vcpus_leave_over() {
         }
         assert_eq!(used, pod.exclusive());
         assert_eq!(state(&pod).as_deref(), Some("isolated"));
+        // With a CPU less it floats again and the vCPUs keep theirs; with the CPU back it has one.
+        let seated: Vec<String> = all.vcpus.iter().map(|vcpu| vcpu.allowed.to_string()).collect();
+        let resize = |cpus: &str| run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", cpus]);
+        resize(&seated.join(","));
+        let fewer = Pod::show(&pod.name);
+        wait_until("isolated on two CPUs", || is_isolated(&fewer, 2).then_some(()));
+        let now = assert_isolated(&fewer, 2);
+        assert_eq!(now.vcpus, all.vcpus);
+        resize(&used.to_string());
+        wait_until("the I/O thread has its CPU again", || {
+            let io = thread(io.tid)?;
+            (io.cgroup == pod.vcpu() && io.allowed.len() == 1).then_some(())
+        });
+        assert_eq!(pod.threads().vcpus, all.vcpus);
     });
 }
 
@@ -265,5 +322,40 @@ fn the_manifest_with_huge_pages_runs_on_them() {
         assert_eq!(read(pod.scope().join("hugetlb.2MB.current")), (64 << 20).to_string());
         run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
         std::fs::write(PAGES, "0").expect(PAGES);
+    });
+}
+
+#[test]
+fn below_another_init_it_works_the_same() {
+    on_node(|| {
+        let command = [
+            &[
+                "tini",
+                "--",
+                "stelia-runner",
+                "run",
+                "--qmp",
+                "/run/qmp",
+                "--grace",
+                "1",
+                "--",
+            ],
+            &QEMU[..],
+            &["-smp", "2"],
+        ];
+        let pod = Pod::start("below", &["--cpus", "2"], &command.concat());
+        pod.wait_running();
+        let threads = assert_isolated(&pod, 2);
+        let init = threads
+            .others
+            .iter()
+            .find(|thread| thread.tid == pod.pid)
+            .expect("PID 1");
+        assert_eq!(init.name, "tini");
+        // An orphan is tini's to reap, a signal is tini's to pass on, the exit code is the runner's.
+        run(&["kill", "-TERM", &pod.pid.to_string()]);
+        assert_eq!(run(&["kubelet-standin", "pod", "wait", &pod.name]), "0");
+        assert_eq!(state(&pod), None);
+        assert!(!pod.scope().exists());
     });
 }
