@@ -180,7 +180,7 @@ fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_abs
             }
             run(&["steliactl", "deregister", &pod.uid]);
             assert_eq!(pod.threads(), before);
-            assert!(leftovers().is_empty(), "{:#?}", leftovers());
+            wait_until("nothing is left", || leftovers().is_empty().then_some(()));
         }
     });
 }

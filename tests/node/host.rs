@@ -124,16 +124,11 @@ pub fn leftovers() -> Vec<String> {
             left.push(format!("{file}: {}", text.trim()));
         }
     }
-    let failed = run(&[
-        "systemctl",
-        "--failed",
-        "--plain",
-        "--no-legend",
-        "list-units",
-        "stelia*",
-    ]);
-    if !failed.is_empty() {
-        left.push(failed);
+    // Scopes that systemd still believes in, and whatever of ours failed.
+    for units in [&["--all", "stelia-instance-*"], &["--failed", "stelia*"]] {
+        let list = ["systemctl", "list-units", "--plain", "--no-legend"];
+        let found = run(&[&list[..], units].concat());
+        left.extend(found.lines().map(str::to_owned));
     }
     left
 }

@@ -188,7 +188,7 @@ fn ejecting_guest() -> String {
 #[test]
 fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing() {
     on_node(|| {
-        let disk = format!("file={},format=raw,if=ide,readonly=on,snapshot=on", ejecting_guest());
+        let disk = format!("file={},format=raw,if=ide,snapshot=on", ejecting_guest());
         let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2", "-drive", &disk];
         let qemu = [&machine, &OTHER[..]].concat();
         let pod = start("grown", "2", &[], &qemu);

@@ -95,13 +95,14 @@ impl Daemon {
         }
     }
 
-    /// The state of an instance of this pod's; `None` when the daemon knows none of that name.
-    pub async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<String>, Error> {
+    /// The state of an instance of this pod's and its CPUs; `None` when the daemon knows none of that name.
+    pub async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<(String, String)>, Error> {
         // The list is the engine's own; the objects of a new connection come a moment later.
         let manager = self.manager().await?;
         let list = manager.list_instances().await;
         let list = list.map_err(|e| self.failed("ListInstances", &e))?;
-        Ok(list.into_iter().find(|row| row.2 == *instance).map(|row| row.3))
+        let row = list.into_iter().find(|row| row.2 == *instance);
+        Ok(row.map(|row| (row.3, row.4)))
     }
 
     /// The reasons why an instance's promise is not whole.

@@ -60,6 +60,10 @@ pub struct Keeper<'a, V> {
     instance: Option<OwnedObjectPath>,
     /// What the daemon was given last, and took.
     attached: Option<(Vec<Vcpu>, Vec<u32>)>,
+    /// The CPUs it had then, and whether they are others now. Only looked at for I/O threads: the daemon moves vCPUs by itself,
+    /// but lets an I/O thread go that finds no CPU any more.
+    cpus: String,
+    resized: bool,
     released: bool,
     /// Somebody deregistered it while it ran: that is his will, and not undone here.
     given_up: bool,
@@ -84,6 +88,8 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             plan,
             instance,
             attached: None,
+            cpus: String::new(),
+            resized: false,
             released: false,
             given_up: false,
             told: String::new(),
@@ -155,7 +161,8 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             false => Vec::new(),
         };
         let wanted = (threads.vcpus.clone(), iothreads);
-        if self.given_up || (self.instance.is_some() && self.attached.as_ref() == Some(&wanted)) {
+        let same = self.instance.is_some() && self.attached.as_ref() == Some(&wanted);
+        if self.given_up || (same && !self.resized) {
             return Ok(());
         }
         let instance = match &self.instance {
@@ -181,6 +188,12 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
         let (placement, state) = attached?;
         tracing::info!("{state}: {}", text::placement(&placement));
+        self.resized = false;
+        if !wanted.1.is_empty()
+            && let Ok(Some((_, cpus))) = self.daemon.state(&instance).await
+        {
+            self.cpus = cpus;
+        }
         self.attached = Some(wanted);
         self.status.update(|now| {
             now.isolation = Isolation::of(&state);
@@ -273,7 +286,12 @@ impl<'a, V: Vmm> Keeper<'a, V> {
                     }
                     self.run_state().await;
                 }
-                news = self.daemon.news(), if self.instance.is_some() && !self.given_up => self.heard(news).await,
+                news = self.daemon.news(), if self.instance.is_some() && !self.given_up => {
+                    self.heard(news).await;
+                    if self.resized {
+                        return;
+                    }
+                }
             }
         }
     }

@@ -30,7 +30,7 @@ impl<V: Vmm> Keeper<'_, V> {
             state = self.daemon.state(&instance).await;
         }
         match state {
-            Ok(Some(state)) => {
+            Ok(Some((state, cpus))) => {
                 let isolation = Isolation::of(&state);
                 let reasons = self.daemon.degraded(&instance).await.unwrap_or_default().join("; ");
                 let before = self.status.now();
@@ -40,6 +40,11 @@ impl<V: Vmm> Keeper<'_, V> {
                         false => tracing::warn!("{state}: {reasons}"),
                     }
                 }
+                let given = self
+                    .attached
+                    .as_ref()
+                    .is_some_and(|(_, iothreads)| !iothreads.is_empty());
+                self.resized = given && isolation.holds() && cpus != self.cpus;
                 self.status.update(|now| {
                     now.daemon = true;
                     now.isolation = isolation;

@@ -47,6 +47,8 @@ pub struct Calls {
     pub tell: Arc<tokio::sync::Notify>,
     /// What ListInstances says of the instance's state, once it is something; empty: there is none.
     pub state: Arc<Mutex<Option<String>>>,
+    /// What ListInstances says of its CPUs.
+    pub cpus: Arc<Mutex<String>>,
 }
 
 impl Calls {
@@ -108,7 +110,7 @@ impl Manager {
             "c".into(),
             INSTANCE.try_into().unwrap(),
             state.clone(),
-            "2-3".into(),
+            self.1.cpus.lock().unwrap().clone(),
         );
         if state.is_empty() { Vec::new() } else { vec![row] }
     }

@@ -104,3 +104,25 @@ async fn iothreads_are_handed_over_when_they_are_to_have_cpus() {
     bench.logged("guest running").await;
     assert_eq!(bench.calls.names()[1], format!("{TWO} iothreads=[7100]"));
 }
+
+#[tokio::test]
+async fn iothreads_are_handed_over_again_when_the_instance_has_other_cpus() {
+    let bench = Bench::of(Setup {
+        daemon: Some(Behaviour::default()),
+        options: &["--iothread-cpus=yes"],
+        files: &[("iothreads", "")],
+        ..Setup::default()
+    });
+    bench.logged("guest running").await;
+    // Something else is told: nothing is asked of the daemon but what it is.
+    bench.calls.tell.notify_one();
+    sleep(Duration::from_millis(500)).await;
+    let attach = format!("{TWO} iothreads=[7100]");
+    assert_eq!(bench.calls.names()[1..], [attach.as_str()]);
+    *bench.calls.cpus.lock().unwrap() = "2-4".into();
+    bench.calls.tell.notify_one();
+    while bench.calls.names().len() < 3 {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert_eq!(bench.calls.names()[1..], [attach.as_str(), attach.as_str()]);
+}
