@@ -22,6 +22,9 @@ RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 SELINUX  := target/selinux
 TOOLS    := target/tools
 NODE_JOB := target/node-test
+# Our tools work for seconds: what they are built with asks for minutes of optimising.
+INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
+            CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -51,7 +54,7 @@ image: deb ## an OCI image archive that holds only the runner, in target/image
 	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
 
 $(TOOLS)/bin/cargo-deb:
-	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deb
+	$(INSTALL) --root $(TOOLS) cargo-deb
 
 rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian package (FAST=1 too)
 	@ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1
@@ -63,7 +66,7 @@ $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-
 	@touch $@
 
 $(TOOLS)/bin/cargo-generate-rpm:
-	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-generate-rpm
+	$(INSTALL) --root $(TOOLS) cargo-generate-rpm
 
 selinux: $(SELINUX)/steliad.pp.bz2 ## the SELinux policy module in target/selinux
 
@@ -98,7 +101,7 @@ deny: | $(TOOLS)/bin/cargo-deny
 	$(TOOLS)/bin/cargo-deny --locked --log-level error check bans licenses sources
 
 $(TOOLS)/bin/cargo-deny:
-	CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked --root $(TOOLS) cargo-deny
+	$(INSTALL) --root $(TOOLS) cargo-deny
 
 test: ## unit tests and the integration tests that need no node
 	$(CARGO) test --locked -- --include-ignored

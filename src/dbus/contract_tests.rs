@@ -37,6 +37,9 @@ impl Systemd for NoSystemd {
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
         no_systemd(unit)
     }
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        no_systemd(pattern)
+    }
     async fn limit(&self, unit: &str, _: &Limits) -> Result<(), SystemdError> {
         no_systemd(unit)
     }

@@ -98,6 +98,7 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
             .map_err(|error| error.to_string()),
         Step::Forget(scope) => {
             cgroups.remove(scope).map_err(|error| error.to_string())?;
+            system.failpoint.here();
             wait(system.systemd.stop_emptied(scope.name()))
         }
         Step::Limit(unit, limits) => wait(system.systemd.limit(unit, limits)),

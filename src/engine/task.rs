@@ -16,6 +16,7 @@ use crate::config::Settings;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::{Policies, Snapshot};
+use crate::systemd::SystemdError;
 
 pub(super) enum Command {
     Register(RegisterRequest, oneshot::Sender<Result<(PodUid, CgroupPath), Refusal>>),
@@ -168,6 +169,7 @@ impl Engine {
 
     /// Run until cancelled. `alive` is called at each turn and at least every `heartbeat`: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
+        self.stop_bare_scopes().await;
         let mut audit = tokio::time::interval(self.settings.audit_interval);
         audit.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut heart = tokio::time::interval(heartbeat);
@@ -188,6 +190,24 @@ impl Engine {
                 _ = audit.tick() => { self.pass("audit").await; }
                 _ = heart.tick() => {}
             }
+        }
+    }
+
+    /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
+    /// believes in them for ever, and would make their cgroups anew at its next reload.
+    async fn stop_bare_scopes(&self) {
+        let stopped = async {
+            for (unit, cgroup) in self.system.systemd.scopes(PodUid::SCOPES).await? {
+                let ours = CgroupPath::slice().child(&unit);
+                // Of the same name but elsewhere: somebody else's.
+                if cgroup == ours.as_str() && !self.system.cgroups.exists(&ours) {
+                    self.system.systemd.stop_emptied(&unit).await?;
+                }
+            }
+            Ok::<(), SystemdError>(())
+        };
+        if let Err(error) = stopped.await {
+            tracing::warn!("{error}");
         }
     }
 

@@ -41,6 +41,9 @@ impl PodUid {
         &self.0
     }
 
+    /// What the names of all such scopes match, as a shell's pattern.
+    pub const SCOPES: &str = "stelia-instance-*.scope";
+
     /// The scope that holds the pod's instance.
     pub fn scope(&self) -> String {
         format!("stelia-instance-{}.scope", self.0)

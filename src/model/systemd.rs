@@ -61,7 +61,10 @@ impl State {
         let empty: Vec<(String, CgroupPath)> = self
             .units
             .iter()
-            .filter(|(name, unit)| name.ends_with(".scope") && !self.populated(&unit.cgroup))
+            .filter(|(name, unit)| {
+                // It learns it from the cgroup's events: one that somebody else removed tells nothing.
+                name.ends_with(".scope") && self.groups.contains_key(&unit.cgroup) && !self.populated(&unit.cgroup)
+            })
             .map(|(name, unit)| (name.clone(), unit.cgroup.clone()))
             .collect();
         for (name, cgroup) in empty {
@@ -138,6 +141,16 @@ impl Systemd for Model {
             Ok(())
         })
         .map_err(failed(&operation))
+    }
+
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        let (prefix, suffix) = pattern.split_once('*').unwrap_or((pattern, ""));
+        let state = self.lock();
+        let found = state.units.iter();
+        let found = found.filter(|(name, _)| name.starts_with(prefix) && name.ends_with(suffix));
+        Ok(found
+            .map(|(name, unit)| (name.clone(), unit.cgroup.to_string()))
+            .collect())
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {

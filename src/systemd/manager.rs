@@ -21,6 +21,20 @@ fn is_error<T>(result: &zbus::Result<T>, wanted: &str) -> bool {
     matches!(result, Err(zbus::Error::MethodError(name, ..)) if name.as_str() == wanted)
 }
 
+/// A row of `ListUnits`: name, description, load, active and sub state, whom it follows, object path, job id, type and path.
+type UnitRow = (
+    String,
+    String,
+    String,
+    String,
+    String,
+    String,
+    OwnedObjectPath,
+    u32,
+    String,
+    OwnedObjectPath,
+);
+
 #[proxy(
     interface = "org.freedesktop.systemd1.Manager",
     default_service = "org.freedesktop.systemd1",
@@ -39,6 +53,7 @@ trait Manager {
         aux: &[(&str, &[(&str, Variant<'_>)])],
     ) -> zbus::Result<OwnedObjectPath>;
 
+    fn list_units_by_patterns(&self, states: &[&str], patterns: &[&str]) -> zbus::Result<Vec<UnitRow>>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn set_unit_properties(&self, name: &str, runtime: bool, properties: &[(&str, Variant<'_>)]) -> zbus::Result<()>;
 
@@ -55,6 +70,8 @@ trait Scope {
     fn device_policy(&self) -> zbus::Result<String>;
     #[zbus(property(emits_changed_signal = "false"))]
     fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn control_group(&self) -> zbus::Result<String>;
 }
 
 /// systemd through its D-Bus API.
@@ -115,6 +132,22 @@ impl Systemd for DbusSystemd {
             result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
             result => result.map(drop).map_err(failed(what())),
         }
+    }
+
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        let what = || format!("list {pattern}");
+        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
+        let units = manager.list_units_by_patterns(&["active"], &[pattern]).await;
+        let mut scopes = Vec::new();
+        for unit in units.map_err(failed(what()))? {
+            let builder = ScopeProxy::builder(&self.connection).path(unit.6);
+            let scope = builder.build().await.map_err(failed(what()))?;
+            // One that has ended meanwhile is none.
+            if let Ok(cgroup) = scope.control_group().await {
+                scopes.push((unit.0, cgroup));
+            }
+        }
+        Ok(scopes)
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {

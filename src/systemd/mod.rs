@@ -57,6 +57,11 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd refuses.
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError>;
+    /// The active scopes whose names match `pattern`, a shell's, each with the cgroup that systemd believes it has.
+    ///
+    /// # Errors
+    /// systemd does not answer.
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError>;
     /// Set limits on a unit, until the next boot; `None` is no limit.
     ///
     /// # Errors

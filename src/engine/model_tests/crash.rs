@@ -1,6 +1,7 @@
 //! The daemon is killed at every single change it makes; what the next one finds it can go on from.
 
 use super::*;
+use crate::model::Settling;
 
 /// Run `call` with the daemon cut off after `changes` changes, then start a new daemon. Whether the call went through.
 async fn killed<T>(node: &mut Node, changes: u32, call: impl Future<Output = Result<T, Refusal>>) -> bool {
@@ -80,6 +81,7 @@ async fn a_deregistration_cut_off_anywhere_ends_by_itself() {
         let done = killed(&mut node, changes, call).await;
         if changes > 0 {
             assert!(!node.model.exists(&scope(&pod)), "cut after {changes}");
+            assert_eq!(node.model.unit_limits(&pod.uid.scope()), None, "cut after {changes}");
             let at = node.model.cgroup(qemu.vcpus[0]).unwrap();
             assert_eq!(at, pod.origin, "cut after {changes}");
             assert_eq!(node.model.mask(qemu.vcpus[0]), cpus("0-7"), "cut after {changes}");
@@ -89,4 +91,22 @@ async fn a_deregistration_cut_off_anywhere_ends_by_itself() {
             break;
         }
     }
+}
+
+#[tokio::test]
+async fn a_scope_whose_cgroup_the_former_daemon_had_removed_is_stopped() {
+    let mut node = Node::new();
+    let unit = uid(1).scope();
+    let system = node.model.system();
+    let holder = system.holders.start().unwrap();
+    let (limits, devices) = (Limits::default(), crate::systemd::Devices::default());
+    let started = system.systemd.start_scope(&unit, "", holder.pid(), &limits, &devices);
+    started.await.unwrap();
+    node.model.set_settling(Settling::OnCall);
+    drop(holder);
+    system.cgroups.remove(&CgroupPath::slice().child(&unit)).unwrap();
+    assert!(node.model.unit_limits(&unit).is_some());
+    node.restart().await;
+    node.reconcile().await;
+    assert_eq!(node.model.unit_limits(&unit), None);
 }
