@@ -209,11 +209,9 @@ fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing()
         });
         let first = assert_isolated(&pod, 1).vcpus;
         assert_eq!(first[..], before.vcpus[..1]);
-        wait_until("the daemon knows", || {
-            let told = run(&["steliactl", "--json", "show", &pod.uid]);
-            let told: Value = serde_json::from_str(&told).expect("JSON");
-            let placement = told["Placement"].as_array().expect("Placement");
-            (placement.len() == 1).then_some(())
+        wait_until("the runner handed over the one that is left", || {
+            let said: Value = serde_json::from_str(&probe(&pod, "state").1).expect("the state");
+            (said["vcpus"].as_array().expect("vcpus").len() == 1).then_some(())
         });
     });
 }
