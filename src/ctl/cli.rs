@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
@@ -12,15 +12,22 @@ Exit codes:
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
-  3  no such instance";
+  3  no such instance
+
+Standard output is data only; messages go to standard error. Output longer than the terminal goes through $SYSTEMD_PAGER,
+$PAGER or less; NO_COLOR takes the colours away.";
 
 /// The virtual machines with exclusive CPUs on this node: see them, and tell steliad what to do.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// Print JSON
+    /// Print JSON: pretty, short (a line each) or off; --json alone is pretty
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          default_value_t = Json::Off, default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
+    pub json: Json,
+    /// Do not pipe output into a pager
     #[arg(long, global = true)]
-    pub json: bool,
+    pub no_pager: bool,
     /// Print no header lines
     #[arg(long, global = true)]
     pub no_legend: bool,
@@ -30,6 +37,25 @@ pub struct Cli {
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
+}
+
+/// How output is written, as systemd's tools have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Json {
+    /// JSON for the eye.
+    Pretty,
+    /// JSON, one line each.
+    Short,
+    /// Text.
+    #[default]
+    Off,
+}
+
+impl Json {
+    /// Whether it is JSON at all.
+    pub fn is_on(self) -> bool {
+        self != Json::Off
+    }
 }
 
 /// What `steliactl` can do.
