@@ -61,6 +61,8 @@ impl Json {
 /// What `steliactl` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show the node: the daemon, the pools, the instances, kubelet's state, drift and the last pass
+    Status,
     /// List the instances
     List,
     /// Show one instance: its properties, and every thread of it with the CPUs it may run on

@@ -10,6 +10,7 @@
 //! | [`map`] | the node drawn |
 //! | [`node`] | whose each CPU is |
 //! | [`pager`] | long output for a person |
+//! | [`status`] | the node in a screen |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`verify`] | whether every promise holds |
 //! | [`view`] | text and JSON |
@@ -24,6 +25,7 @@ pub mod kubelet_state;
 pub mod map;
 pub mod node;
 pub mod pager;
+pub mod status;
 pub mod threads;
 pub mod verify;
 pub mod view;
@@ -68,6 +70,14 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
     let client = Client::new(connection).await?;
     let legend = !cli.no_legend;
     Ok(match &cli.command {
+        Command::Status => {
+            let status = status::Status::of(&Node::parse(&client.describe().await?)?);
+            if cli.json.is_on() {
+                view::to_json(cli.json, &status)
+            } else {
+                status::text(&status, view::now())
+            }
+        }
         Command::List => {
             let instances = client.instances().await?;
             if cli.json.is_on() {

@@ -243,6 +243,12 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right
     if text.is_empty() { text } else { text + "\n" }
 }
 
+/// Microseconds since the epoch.
+pub(super) fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".
 pub(super) fn time(usec: u64) -> String {
     if usec == 0 {
