@@ -72,6 +72,8 @@ pub enum Command {
     },
     /// Print the daemon's whole view as JSON
     Describe,
+    /// Print the daemon's signals as they come, one a line, until interrupted
+    Monitor,
     /// Compare every promise with the kernel now, repair what differs, and report
     Reconcile {
         /// Only print the steps that it would begin with

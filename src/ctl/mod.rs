@@ -8,6 +8,7 @@
 //! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
+//! | [`monitor`] | the daemon's signals as lines |
 //! | [`node`] | whose each CPU is |
 //! | [`pager`] | long output for a person |
 //! | [`status`] | the node in a screen |
@@ -23,6 +24,7 @@ pub mod doctor;
 pub mod explain;
 pub mod kubelet_state;
 pub mod map;
+pub mod monitor;
 pub mod node;
 pub mod pager;
 pub mod status;
@@ -153,6 +155,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 String::new()
             }
         }
+        Command::Monitor => monitor::run(connection, cli.json).await?,
         Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
         Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
         Command::Reload => {

@@ -172,7 +172,7 @@ pub fn json_text(json: Json, text: &str) -> String {
     }
 }
 
-fn json(value: &Variant<'_>) -> Value {
+pub(super) fn json(value: &Variant<'_>) -> Value {
     match value {
         Variant::U8(number) => (*number).into(),
         Variant::Bool(yes) => (*yes).into(),
@@ -197,7 +197,7 @@ fn json(value: &Variant<'_>) -> Value {
     }
 }
 
-fn human(value: &Value) -> String {
+pub(super) fn human(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
