@@ -1,8 +1,12 @@
 //! The command line of `steliactl`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+
+use super::completions::uids;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
@@ -34,6 +38,9 @@ pub struct Cli {
     /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
     #[arg(long, global = true, value_name = "ADDR")]
     pub address: Option<String>,
+    /// Read /proc and /sys/fs/cgroup below this folder: of a simulated node
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    pub root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
@@ -68,10 +75,23 @@ pub enum Command {
     /// Show one instance: its properties, and every thread of it with the CPUs it may run on
     Show {
         /// The pod's UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: String,
     },
     /// Print the daemon's whole view as JSON
     Describe,
+    /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h tells the keys
+    Top {
+        /// Print plain tables instead, as without a terminal or with --json
+        #[arg(short, long)]
+        batch: bool,
+        /// So many tables, then end
+        #[arg(short = 'n', value_name = "N")]
+        count: Option<u32>,
+        /// Seconds between two samples
+        #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        delay: Duration,
+    },
     /// Print the daemon's signals as they come, one a line, until interrupted
     Monitor,
     /// Compare every promise with the kernel now, repair what differs, and report
@@ -83,11 +103,13 @@ pub enum Command {
     /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing
     Verify {
         /// Only of this pod: its UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: Option<String>,
     },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// The pod's UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: String,
     },
     /// Print what is understood of kubelet's checkpoint files, or why one is refused; needs no daemon
@@ -110,4 +132,29 @@ pub enum Command {
     Doctor,
     /// Make the daemon read its configuration again
     Reload,
+    /// Print what makes a shell complete this program's arguments, e.g. for source <(steliactl completions bash)
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// The shells that can be taught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash(1)
+    Bash,
+    /// zsh(1)
+    Zsh,
+    /// fish(1)
+    Fish,
+}
+
+/// A number of seconds, with a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("it must be from 0.1 to 3600".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`completions`] | what shells are told |
 //! | [`doctor`] | whether this node is fit |
 //! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
@@ -13,6 +14,7 @@
 //! | [`pager`] | long output for a person |
 //! | [`status`] | the node in a screen |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
+//! | [`top`] | what the vCPU threads do, live |
 //! | [`verify`] | whether every promise holds |
 //! | [`view`] | text and JSON |
 //!
@@ -20,6 +22,7 @@
 
 pub mod cli;
 pub mod client;
+pub mod completions;
 pub mod doctor;
 pub mod explain;
 pub mod kubelet_state;
@@ -29,6 +32,7 @@ pub mod node;
 pub mod pager;
 pub mod status;
 pub mod threads;
+pub mod top;
 pub mod verify;
 pub mod view;
 
@@ -39,7 +43,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use zbus::Connection;
 
 use cli::{Cli, Command};
@@ -49,10 +54,20 @@ use threads::Roots;
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
+    // Before anything else: a shell asks through the environment.
+    match CompleteEnv::with_factory(Cli::command).try_complete(std::env::args_os(), None) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
+    }
     let cli = Cli::parse();
+    let roots = cli.root.as_deref().map(Roots::below).unwrap_or_default();
     let paged = !cli.no_pager;
     if let Command::KubeletState { path } = &cli.command {
         return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend), paged);
+    }
+    if let Command::Completions { shell } = &cli.command {
+        return finish(completions::script(*shell), false);
     }
     if let Command::Doctor = &cli.command {
         return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend), paged);
@@ -60,7 +75,7 @@ pub fn main() -> ExitCode {
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(async {
             let connection = client::connect(cli.address.as_deref()).await?;
-            run(&cli, &connection, &Roots::default()).await
+            run(&cli, &connection, &roots).await
         }),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
@@ -154,6 +169,16 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
             } else {
                 String::new()
             }
+        }
+        Command::Completions { shell } => completions::script(*shell)?,
+        Command::Top { batch, count, delay } => {
+            let how = top::How {
+                json: cli.json,
+                legend,
+                count: *count,
+                delay: *delay,
+            };
+            top::run(&client, roots, *batch, how).await?
         }
         Command::Monitor => monitor::run(connection, cli.json).await?,
         Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,

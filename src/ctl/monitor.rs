@@ -152,10 +152,7 @@ async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
     for rule in [daemon, owner.add_arg(BUS_NAME)] {
         bus.add_match_rule(rule.build()?).await?;
     }
-    match bus
-        .get_name_owner(BUS_NAME.try_into().map_err(zbus::Error::from)?)
-        .await
-    {
+    match bus.get_name_owner(BUS_NAME.try_into()?).await {
         Ok(owner) => Ok(Some(owner.to_string())),
         Err(fdo::Error::NameHasNoOwner(_)) => Ok(None),
         Err(error) => Err(error.into()),

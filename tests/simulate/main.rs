@@ -2,6 +2,9 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod terminal;
+mod watching;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
