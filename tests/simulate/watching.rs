@@ -147,6 +147,52 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
 }
 
 #[test]
+fn monitor_tells_when_kubelets_state_cannot_be_used() {
+    let simulation = Simulation::start(&scenario(""));
+    let mut monitor = simulation.spawn(&["monitor"]);
+    let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
+    assert!(lines.next().expect("text").expect("a line").ends_with("DaemonAppeared"));
+    fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
+    // The instances may tell of it before.
+    let told = lines
+        .map(|line| line.expect("a line"))
+        .take(20)
+        .find(|line| line.contains("KubeletProblem"));
+    let told = told.expect("a problem");
+    assert!(told.contains(" - PropertiesChanged KubeletProblem=\""), "{told}");
+    signal(&monitor, nix::sys::signal::Signal::SIGTERM);
+    ends(monitor);
+}
+
+#[test]
+fn the_nodes_properties_are_not_for_pods() {
+    let simulation = Simulation::start(&scenario(""));
+    let get = ["get-property", "io.stelia.Isolation1", OBJECT, MANAGER, "DriftFound"];
+    let on_bus = simulation.run("busctl", &[&["--system"], &get[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&on_bus.stdout), "t 0\n", "{on_bus:?}");
+    let socket = format!("unix:path={}/{WAITING}.socket", simulation.sockets.display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (found, all) = runtime.expect("runtime").block_on(async {
+        let builder = zbus::connection::Builder::address(socket.as_str()).p2p();
+        let connection = builder.build().await.expect("the pod's socket");
+        let manager = zbus::fdo::PropertiesProxy::builder(&connection)
+            .destination("io.stelia.Isolation1")
+            .path(OBJECT)
+            .build()
+            .await
+            .expect("the Manager");
+        let interface = || MANAGER.try_into().expect("a name");
+        (
+            manager.get(interface(), "DriftFound").await,
+            manager.get_all(interface()).await,
+        )
+    });
+    let refused = found.expect_err("a refusal").to_string();
+    assert!(refused.contains("system bus only"), "{refused}");
+    assert!(all.expect("what a pod sees").is_empty());
+}
+
+#[test]
 fn monitor_ends_when_nobody_reads() {
     let simulation = Simulation::start(&scenario(""));
     let mut monitor = simulation.spawn(&["monitor"]);
