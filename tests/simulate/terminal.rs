@@ -84,7 +84,7 @@ const CTL: &str = env!("CARGO_BIN_EXE_steliactl");
 
 #[test]
 fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
-    let simulation = Simulation::start(&scenario(""));
+    let mut simulation = Simulation::start(&scenario(""));
     let files = simulation.files();
     let terminal = Terminal::start(
         &simulation,
@@ -106,6 +106,10 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     terminal.shows("the guest's steal");
     terminal.press("h");
     assert!(!terminal.shows("UTIL%").contains("vcpu 1"));
+    // What was seen last stays, with the reason.
+    simulation.stop_daemon();
+    assert!(terminal.shows("steliad does not run").contains(VM));
+    simulation.start_daemon();
     terminal.press("q");
     terminal.is_sane();
 }

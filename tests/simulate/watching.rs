@@ -139,9 +139,10 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
     assert_eq!(removed.expect("an end")["PodUID"], WAITING);
     signal(&json, nix::sys::signal::Signal::SIGTERM);
     ends(json);
-    signal(&simulation.daemon, nix::sys::signal::Signal::SIGTERM);
-    simulation.daemon.wait().expect("the daemon's end");
+    simulation.stop_daemon();
     assert!((0..20).any(|_| told() == "- DaemonVanished"));
+    simulation.start_daemon();
+    assert_eq!(told(), "- DaemonAppeared");
     signal(&text, nix::sys::signal::Signal::SIGINT);
     ends(text);
 }

@@ -56,7 +56,7 @@ pub async fn run(client: &Client<'_>, roots: &Roots, as_batch: bool, how: How) -
 }
 
 async fn sample(client: &Client<'_>, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
-    let node = Node::parse(&client.describe().await?)?;
+    let node = Node::parse(&client.describe_running().await?)?;
     Ok(Sample::read(&node, roots, began.elapsed()))
 }
 
