@@ -12,7 +12,7 @@ const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
 
 Exit codes:
-  0  done
+  0  done; monitor, top: ended by a signal or by the reader too
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
