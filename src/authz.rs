@@ -24,9 +24,9 @@ pub enum Operation {
     Attach,
     /// Deregister, of either interface.
     Deregister,
-    /// ListInstances, GetInstance, GetInstanceByPID.
+    /// ListInstances, GetInstance, GetInstanceByPID, an Instance's properties.
     List,
-    /// Describe.
+    /// Describe, the Manager's properties.
     Describe,
     /// Audit of one instance.
     Audit,
@@ -103,8 +103,8 @@ impl Operation {
             Self::Register => "RegisterInstance",
             Self::Attach => "AttachVcpus",
             Self::Deregister => "Deregister",
-            Self::List => "ListInstances, GetInstance, GetInstanceByPID, properties",
-            Self::Describe => "Describe",
+            Self::List => "ListInstances, GetInstance, GetInstanceByPID, an Instance's properties",
+            Self::Describe => "Describe, the Manager's properties",
             Self::Audit => "Audit",
             Self::Reconcile => "Reconcile",
             Self::Reload => "Reload",

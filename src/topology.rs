@@ -71,6 +71,16 @@ impl Topology {
         })
     }
 
+    /// The CPUs that are there and not online, below `sys` (`/sys`); none where the kernel does not say which are there.
+    pub fn offline(sys: &Path) -> CpuSet {
+        let cpus = sys.join("devices/system/cpu");
+        let read = |file: &str| list(&cpus.join(file)).ok();
+        match (read("present"), read("online")) {
+            (Some(present), Some(online)) => present.difference(&online),
+            _ => CpuSet::new(),
+        }
+    }
+
     /// Its siblings: the CPUs of the same core, itself included.
     pub fn siblings(&self, cpu: u32) -> CpuSet {
         let Some(own) = self.cpus.get(&cpu) else {

@@ -1,49 +1,99 @@
 //! The command line of `steliactl`.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
-use clap::{Parser, Subcommand};
+use clap::{Parser, Subcommand, ValueEnum};
+use clap_complete::engine::ArgValueCandidates;
+
+use super::completions::uids;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
 
 Exit codes:
-  0  done
+  0  done; monitor, top: ended by a signal or by the reader too
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
-  3  no such instance";
+  3  no such instance
+
+Standard output is data only; messages go to standard error. Output longer than the terminal goes through $SYSTEMD_PAGER,
+$PAGER or less; NO_COLOR takes the colours away.";
 
 /// The virtual machines with exclusive CPUs on this node: see them, and tell steliad what to do.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP)]
 pub struct Cli {
-    /// Print JSON
+    /// Print JSON: pretty, short (a line each) or off; --json alone is pretty
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          default_value_t = Json::Off, default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
+    pub json: Json,
+    /// Do not pipe output into a pager
     #[arg(long, global = true)]
-    pub json: bool,
+    pub no_pager: bool,
     /// Print no header lines
     #[arg(long, global = true)]
     pub no_legend: bool,
     /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
     #[arg(long, global = true, value_name = "ADDR")]
     pub address: Option<String>,
+    /// Read /proc and /sys/fs/cgroup below this folder: of a simulated node
+    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    pub root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub command: Command,
 }
 
+/// How output is written, as systemd's tools have it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
+pub enum Json {
+    /// JSON for the eye.
+    Pretty,
+    /// JSON, one line each.
+    Short,
+    /// Text.
+    #[default]
+    Off,
+}
+
+impl Json {
+    /// Whether it is JSON at all.
+    pub fn is_on(self) -> bool {
+        self != Json::Off
+    }
+}
+
 /// What `steliactl` can do.
 #[derive(Debug, Subcommand)]
 pub enum Command {
+    /// Show the node: the daemon, the pools, the instances, kubelet's state, drift and the last pass
+    Status,
     /// List the instances
     List,
     /// Show one instance: its properties, and every thread of it with the CPUs it may run on
     Show {
         /// The pod's UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: String,
     },
     /// Print the daemon's whole view as JSON
     Describe,
+    /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h tells the keys
+    Top {
+        /// Print plain tables instead, as without a terminal or with --json
+        #[arg(short, long)]
+        batch: bool,
+        /// So many tables, then end
+        #[arg(short = 'n', value_name = "N")]
+        count: Option<u32>,
+        /// Seconds between two samples
+        #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        delay: Duration,
+    },
+    /// Print the daemon's signals as they come, one a line, until interrupted
+    Monitor,
     /// Compare every promise with the kernel now, repair what differs, and report
     Reconcile {
         /// Only print the steps that it would begin with
@@ -53,11 +103,13 @@ pub enum Command {
     /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing
     Verify {
         /// Only of this pod: its UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: Option<String>,
     },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// The pod's UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
         uid: String,
     },
     /// Print what is understood of kubelet's checkpoint files, or why one is refused; needs no daemon
@@ -80,4 +132,29 @@ pub enum Command {
     Doctor,
     /// Make the daemon read its configuration again
     Reload,
+    /// Print what makes a shell complete this program's arguments, e.g. for source <(steliactl completions bash)
+    Completions {
+        /// Which shell
+        shell: Shell,
+    },
+}
+
+/// The shells that can be taught.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Shell {
+    /// bash(1)
+    Bash,
+    /// zsh(1)
+    Zsh,
+    /// fish(1)
+    Fish,
+}
+
+/// A number of seconds, with a fraction.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    if !(0.1..=3600.0).contains(&seconds) {
+        return Err("it must be from 0.1 to 3600".to_owned());
+    }
+    Ok(Duration::from_secs_f64(seconds))
 }

@@ -49,15 +49,23 @@ impl Failure {
     }
 }
 
+fn does_not_run() -> Failure {
+    Failure::Other(format!(
+        "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
+    ))
+}
+
 impl From<zbus::Error> for Failure {
     fn from(error: zbus::Error) -> Self {
         match error {
             zbus::Error::MethodError(name, text, _) => {
                 let text = text.unwrap_or_else(|| name.to_string());
-                if name.as_str() == NO_SUCH_INSTANCE {
-                    Failure::NoSuchInstance(text)
-                } else {
-                    Failure::Other(text)
+                match name.as_str() {
+                    NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
+                    "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
+                        does_not_run()
+                    }
+                    _ => Failure::Other(text),
                 }
             }
             zbus::Error::FDO(error) => Failure::from(*error),
@@ -72,9 +80,7 @@ impl From<fdo::Error> for Failure {
             fdo::Error::ZBus(error) => Failure::from(error),
             // The object went between two calls.
             fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
-            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => Failure::Other(format!(
-                "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
-            )),
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
             other => Failure::Other(other.to_string()),
         }
     }
@@ -176,6 +182,13 @@ impl<'a> Client<'a> {
     /// The daemon's whole view, as JSON text.
     pub async fn describe(&self) -> Result<String, Failure> {
         Ok(self.manager.describe().await?)
+    }
+
+    /// The same of a daemon that runs: who asks again and again must not start one that was stopped.
+    pub async fn describe_running(&self) -> Result<String, Failure> {
+        let flags = zbus::proxy::MethodFlags::NO_AUTO_START;
+        let text: Option<String> = self.manager.inner().call_with_flags("Describe", flags, &()).await?;
+        Ok(text.unwrap_or_default())
     }
 
     /// One pass now; answers its report.

@@ -4,12 +4,17 @@
 //! |---|---|
 //! | [`cli`] | the command line |
 //! | [`client`] | the calls to the daemon, and what they fail with |
+//! | [`completions`] | what shells are told |
 //! | [`doctor`] | whether this node is fit |
 //! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
+//! | [`monitor`] | the daemon's signals as lines |
 //! | [`node`] | whose each CPU is |
+//! | [`pager`] | long output for a person |
+//! | [`status`] | the node in a screen |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
+//! | [`top`] | what the vCPU threads do, live |
 //! | [`verify`] | whether every promise holds |
 //! | [`view`] | text and JSON |
 //!
@@ -17,12 +22,17 @@
 
 pub mod cli;
 pub mod client;
+pub mod completions;
 pub mod doctor;
 pub mod explain;
 pub mod kubelet_state;
 pub mod map;
+pub mod monitor;
 pub mod node;
+pub mod pager;
+pub mod status;
 pub mod threads;
+pub mod top;
 pub mod verify;
 pub mod view;
 
@@ -33,7 +43,8 @@ use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory, Parser};
+use clap_complete::CompleteEnv;
 use zbus::Connection;
 
 use cli::{Cli, Command};
@@ -43,20 +54,32 @@ use threads::Roots;
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
+    // Before anything else: a shell asks through the environment.
+    match CompleteEnv::with_factory(Cli::command).try_complete(std::env::args_os(), None) {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
+    }
     let cli = Cli::parse();
+    let roots = cli.root.as_deref().map(Roots::below).unwrap_or_default();
+    let paged = !cli.no_pager;
     if let Command::KubeletState { path } = &cli.command {
-        return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend));
+        return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend), paged);
+    }
+    if let Command::Completions { shell } = &cli.command {
+        return finish(completions::script(*shell), false);
     }
     if let Command::Doctor = &cli.command {
-        return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend));
+        return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend), paged);
     }
-    match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => finish(runtime.block_on(async {
+    let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
+        Ok(runtime) => runtime.block_on(async {
             let connection = client::connect(cli.address.as_deref()).await?;
-            run(&cli, &connection, &Roots::default()).await
-        })),
-        Err(error) => finish(Err(Failure::Other(format!("start: {error}")))),
-    }
+            run(&cli, &connection, &roots).await
+        }),
+        Err(error) => Err(Failure::Other(format!("start: {error}"))),
+    };
+    finish(outcome, paged)
 }
 
 /// Does what the command line says over `connection` and answers what is to be printed.
@@ -64,10 +87,18 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
     let client = Client::new(connection).await?;
     let legend = !cli.no_legend;
     Ok(match &cli.command {
+        Command::Status => {
+            let status = status::Status::of(&Node::parse(&client.describe().await?)?);
+            if cli.json.is_on() {
+                view::to_json(cli.json, &status)
+            } else {
+                status::text(&status, view::now())
+            }
+        }
         Command::List => {
             let instances = client.instances().await?;
-            if cli.json {
-                view::to_json(&instances)
+            if cli.json.is_on() {
+                view::to_json(cli.json, &instances)
             } else {
                 view::instances(&instances, legend)
             }
@@ -80,8 +111,8 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 view::text_of(&properties, "ControlGroup"),
                 view::text_of(&properties, "OriginControlGroup"),
             )?;
-            if cli.json {
-                view::instance_json(&properties, &processes)
+            if cli.json.is_on() {
+                view::instance_json(cli.json, &properties, &processes)
             } else {
                 view::properties(&properties) + &view::processes(&processes, legend)
             }
@@ -94,23 +125,23 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
             }
             match svg {
                 Some(_) => String::new(),
-                None if cli.json => view::to_json(&map::cores(&node)),
+                None if cli.json.is_on() => view::to_json(cli.json, &map::cores(&node)),
                 None => map::text(&node, view::width(), view::coloured(), legend),
             }
         }
         Command::Explain { cpu } => {
             let facts = explain::facts(&Node::parse(&client.describe().await?)?, *cpu)?;
-            if cli.json {
-                view::to_json(&facts)
+            if cli.json.is_on() {
+                view::to_json(cli.json, &facts)
             } else {
                 explain::text(&facts, legend)
             }
         }
-        Command::Describe => view::pretty(&client.describe().await?),
+        Command::Describe => view::json_text(cli.json, &client.describe().await?),
         Command::Reconcile { dry_run: true } => {
             let preview = client.preview().await?;
-            if cli.json {
-                view::to_json(&view::json_of(&preview))
+            if cli.json.is_on() {
+                view::to_json(cli.json, &view::json_of(&preview))
             } else {
                 verify::plan(&preview)
             }
@@ -125,43 +156,53 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
         }
         Command::Reconcile { dry_run: false } => {
             let report = client.reconcile().await?;
-            if cli.json {
-                view::to_json(&view::json_of(&report))
+            if cli.json.is_on() {
+                view::to_json(cli.json, &view::json_of(&report))
             } else {
                 view::report(&report)
             }
         }
         Command::Deregister { uid } => {
             let uid = client.deregister(uid).await?;
-            if cli.json {
-                view::to_json(&serde_json::json!({ "PodUID": uid }))
+            if cli.json.is_on() {
+                view::to_json(cli.json, &serde_json::json!({ "PodUID": uid }))
             } else {
                 String::new()
             }
         }
+        Command::Completions { shell } => completions::script(*shell)?,
+        Command::Top { batch, count, delay } => {
+            let how = top::How {
+                json: cli.json,
+                legend,
+                count: *count,
+                delay: *delay,
+            };
+            top::run(&client, roots, *batch, how).await?
+        }
+        Command::Monitor => monitor::run(connection, cli.json).await?,
         Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
         Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
         Command::Reload => {
             client.reload().await?;
-            if cli.json { "{}\n".to_owned() } else { String::new() }
+            if cli.json.is_on() {
+                "{}\n".to_owned()
+            } else {
+                String::new()
+            }
         }
     })
 }
 
 /// Prints the outcome and turns it into the exit code.
-fn finish(outcome: Result<String, Failure>) -> ExitCode {
+fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let (text, failure) = match outcome {
         Ok(text) => (text, None),
         Err(Failure::Partial { printed, reason }) => (printed, Some(Failure::Other(reason))),
         Err(failure) => (String::new(), Some(failure)),
     };
-    let mut out = io::stdout();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    let failure = failure.or_else(|| match written {
-        // `steliactl list | head`: the reader had enough.
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Some(Failure::Other(format!("write: {error}"))),
-        _ => None,
-    });
+    let written = pager::print(&text, paged);
+    let failure = failure.or_else(|| written.err().map(|error| Failure::Other(format!("write: {error}"))));
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };

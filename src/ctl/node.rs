@@ -17,15 +17,72 @@ pub struct Node {
     pub kubelet_problem: Option<String>,
     /// kubelet's entries by pod and container.
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
+    /// When kubelet last wrote it, microseconds since the epoch.
+    #[serde(default)]
+    pub kubelet_modified_us: Option<u64>,
     /// The online CPUs.
     pub topology: Topology,
+    /// CPUs that are there and not online.
+    #[serde(default)]
+    pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
+    /// Whether the kernel has isolated partitions; absent while nothing tells.
+    #[serde(default)]
+    pub partitions: Option<bool>,
+    /// Units outside that are restricted for contained instances, with what they had before.
+    #[serde(default)]
+    pub restricted: BTreeMap<String, String>,
+    /// Counted since the daemon started.
+    #[serde(default)]
+    pub counters: Counters,
+    /// The last pass that came to its end.
+    #[serde(default)]
+    pub last_pass: Option<LastPass>,
     /// The instances by pod.
     pub instances: BTreeMap<String, Instance>,
+    /// Scopes that are left alone, with the reason.
+    #[serde(default)]
+    pub unreadable: Vec<(String, String)>,
     /// `reservedSystemCPUs` of kubelet.
     #[serde(skip)]
     pub reserved: CpuSet,
+    /// The daemon's version.
+    #[serde(skip)]
+    pub version: String,
+}
+
+/// What the daemon counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
+pub struct Counters {
+    /// Things found changed by somebody else.
+    pub drift_found: u64,
+    /// Those put right in the same pass.
+    pub drift_repaired: u64,
+}
+
+/// What the last pass did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all(serialize = "PascalCase"))]
+pub struct LastPass {
+    /// Its number since the daemon started.
+    pub number: u32,
+    /// What asked for it.
+    pub trigger: String,
+    /// When it ended, microseconds since the epoch.
+    #[serde(rename(serialize = "EndedTimestamp"))]
+    pub ended_us: u64,
+    /// How long it took, microseconds.
+    #[serde(rename(serialize = "DurationUSec"))]
+    pub duration_us: u64,
+    /// Steps taken.
+    pub steps: u32,
+    /// Writes to cgroup files.
+    pub writes: u32,
+    /// Cgroup moves.
+    pub moves: u32,
+    /// What could not be done.
+    pub failures: u32,
 }
 
 /// One instance.
@@ -41,6 +98,9 @@ pub struct Instance {
     pub exclusive: CpuSet,
     /// Where everything else of it runs.
     pub float: CpuSet,
+    /// The scope's cgroup.
+    #[serde(default)]
+    pub scope: String,
     /// Its vCPU threads.
     pub vcpus: Vec<Vcpu>,
 }
@@ -61,6 +121,9 @@ pub struct Vcpu {
 pub struct Task {
     /// Its number on the host.
     pub id: i32,
+    /// When it started, in ticks since boot: a number is used again, both together are not.
+    #[serde(default)]
+    pub start: u64,
 }
 
 /// Whose a CPU is.
@@ -95,6 +158,8 @@ impl Node {
     pub fn parse(description: &str) -> Result<Self, Failure> {
         #[derive(Deserialize)]
         struct Description {
+            #[serde(default)]
+            version: String,
             node: Node,
             #[serde(default)]
             kubelet_config: KubeletConfig,
@@ -111,6 +176,7 @@ impl Node {
         })?;
         Ok(Self {
             reserved: description.kubelet_config.reserved,
+            version: description.version,
             ..description.node
         })
     }

@@ -328,6 +328,18 @@ fn describe_is_pretty_json() {
 }
 
 #[test]
+fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
+    let lines = |line: &[&str]| steliactl(no_vm().path(), line).unwrap().lines().count();
+    assert_eq!(lines(&["--json=short", "list"]), 1);
+    assert_eq!(lines(&["list", "--json=short"]), 1);
+    assert!(lines(&["--json=pretty", "list"]) > 2);
+    assert_eq!(lines(&["--json=off", "--no-pager", "list"]), 2);
+    // What follows a blank is the command, or its argument.
+    assert!(lines(&["show", "--json", "3ced"]) > 2);
+    assert!(Cli::try_parse_from(["steliactl", "--json=yaml", "list"]).is_err());
+}
+
+#[test]
 fn a_refusal_is_the_daemons_own_text() {
     let failure = steliactl(no_vm().path(), &["reload"]).unwrap_err();
     assert_eq!(failure, Failure::Other("only an administrator reloads".to_owned()));

@@ -26,9 +26,16 @@ pub struct Roots {
 
 impl Default for Roots {
     fn default() -> Self {
+        Self::below(Path::new("/"))
+    }
+}
+
+impl Roots {
+    /// The same files below another root.
+    pub fn below(root: &Path) -> Self {
         Self {
-            proc: PathBuf::from("/proc"),
-            cgroup: PathBuf::from("/sys/fs/cgroup"),
+            proc: root.join("proc"),
+            cgroup: root.join("sys/fs/cgroup"),
         }
     }
 }
@@ -200,7 +207,7 @@ fn ticks(stat: &str) -> Option<u64> {
 }
 
 /// The value of a `Name:\tvalue` line of a status file.
-fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     status
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))

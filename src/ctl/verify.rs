@@ -3,6 +3,7 @@
 use serde::Serialize;
 use zbus::Variant;
 
+use super::cli::Json;
 use super::client::{Failure, InstanceSummary};
 use super::view;
 use crate::dbus::client::OwnedDict;
@@ -69,7 +70,7 @@ pub fn run(
     preview: &OwnedDict,
     instances: &[InstanceSummary],
     pod: Option<&str>,
-    as_json: bool,
+    json: Json,
     legend: bool,
 ) -> Result<String, Failure> {
     let findings = findings(preview, pod);
@@ -77,8 +78,8 @@ pub fn run(
         .iter()
         .filter(|instance| pod.is_none_or(|pod| instance.pod_uid == pod))
         .count();
-    let printed = if as_json {
-        view::to_json(&findings)
+    let printed = if json.is_on() {
+        view::to_json(json, &findings)
     } else if findings.is_empty() {
         format!("{count} instances: every promise holds\n")
     } else {
@@ -117,10 +118,10 @@ mod tests {
     #[test]
     fn when_every_promise_holds_that_is_said_and_no_failure() {
         assert_eq!(
-            run(&preview(&[], &[]), &[], None, false, true).unwrap(),
+            run(&preview(&[], &[]), &[], None, Json::Off, true).unwrap(),
             "0 instances: every promise holds\n"
         );
-        assert_eq!(run(&preview(&[], &[]), &[], None, true, true).unwrap(), "[]\n");
+        assert_eq!(run(&preview(&[], &[]), &[], None, Json::Pretty, true).unwrap(), "[]\n");
     }
 
     #[test]
@@ -129,7 +130,7 @@ mod tests {
             &["a: pin thread 7 to CPU 3", "-: set CPUWeight=200 of stelia.slice"],
             &["b: 2 vCPUs: 1 CPU"],
         );
-        let Err(Failure::Partial { printed, reason }) = run(&preview, &[], None, false, false) else {
+        let Err(Failure::Partial { printed, reason }) = run(&preview, &[], None, Json::Off, false) else {
             panic!("all is well");
         };
         assert!(

@@ -5,6 +5,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 use zbus::Variant;
 
+use crate::ctl::cli::Json;
 use crate::ctl::client::InstanceSummary;
 use crate::ctl::threads::Process;
 use crate::dbus::client::OwnedDict;
@@ -36,10 +37,14 @@ pub fn printable(text: &str) -> String {
         .collect()
 }
 
-/// The terminal's width as COLUMNS says it, or 80.
+/// The terminal's width as COLUMNS says it, or as it is, or 80.
 pub(super) fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    columns.unwrap_or(80)
+    let terminal = || {
+        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+        (size.ws_col > 0).then_some(usize::from(size.ws_col))
+    };
+    columns.or_else(terminal).unwrap_or(80)
 }
 
 /// Whether standard output is a terminal and nobody said NO_COLOR (no-color.org).
@@ -136,13 +141,13 @@ pub fn processes(processes: &[Process], legend: bool) -> String {
 }
 
 /// `show --json`: the properties under the contract's names, and the processes.
-pub fn instance_json(properties: &OwnedDict, processes: &[Process]) -> String {
+pub fn instance_json(json: Json, properties: &OwnedDict, processes: &[Process]) -> String {
     let mut object = json_of(properties);
     object.insert(
         "Processes".to_owned(),
         serde_json::to_value(processes).unwrap_or_default(),
     );
-    to_json(&object)
+    to_json(json, &object)
 }
 
 /// A dictionary as a JSON object.
@@ -150,20 +155,24 @@ pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
 }
 
-/// Pretty JSON with a newline at its end.
-pub fn to_json(value: &impl Serialize) -> String {
-    serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+/// JSON with a newline at its end, on one line when it is to be short.
+pub fn to_json(json: Json, value: &impl Serialize) -> String {
+    let text = match json {
+        Json::Short => serde_json::to_string(value),
+        Json::Pretty | Json::Off => serde_json::to_string_pretty(value),
+    };
+    text.unwrap_or_default() + "\n"
 }
 
-/// JSON text made pretty; what is no JSON stays as it is.
-pub fn pretty(text: &str) -> String {
+/// JSON text, short or pretty; what is no JSON stays as it is.
+pub fn json_text(json: Json, text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
-        Ok(value) => to_json(&value),
+        Ok(value) => to_json(json, &value),
         Err(_) => printable(text) + "\n",
     }
 }
 
-fn json(value: &Variant<'_>) -> Value {
+pub(super) fn json(value: &Variant<'_>) -> Value {
     match value {
         Variant::U8(number) => (*number).into(),
         Variant::Bool(yes) => (*yes).into(),
@@ -188,7 +197,7 @@ fn json(value: &Variant<'_>) -> Value {
     }
 }
 
-fn human(value: &Value) -> String {
+pub(super) fn human(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
@@ -234,8 +243,14 @@ pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right
     if text.is_empty() { text } else { text + "\n" }
 }
 
+/// Microseconds since the epoch.
+pub(super) fn now() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
+}
+
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".
-fn time(usec: u64) -> String {
+pub(super) fn time(usec: u64) -> String {
     if usec == 0 {
         return String::new();
     }
@@ -297,7 +312,8 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_printed_all_the_same() {
-        assert_eq!(pretty("{\"a\":1}"), "{\n  \"a\": 1\n}\n");
-        assert_eq!(pretty("oops"), "oops\n");
+        assert_eq!(json_text(Json::Off, "{\"a\":1}"), "{\n  \"a\": 1\n}\n");
+        assert_eq!(json_text(Json::Short, "{ \"a\": 1 }"), "{\"a\":1}\n");
+        assert_eq!(json_text(Json::Pretty, "oops"), "oops\n");
     }
 }

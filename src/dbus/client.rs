@@ -42,6 +42,15 @@ pub trait Manager {
     fn describe(&self) -> zbus::Result<String>;
     /// Read the configuration again.
     fn reload(&self) -> zbus::Result<()>;
+    /// Things found changed by somebody else since the daemon started.
+    #[zbus(property)]
+    fn drift_found(&self) -> zbus::Result<u64>;
+    /// Those put right in the same pass.
+    #[zbus(property)]
+    fn drift_repaired(&self) -> zbus::Result<u64>;
+    /// Why kubelet's state cannot be used; empty when it can.
+    #[zbus(property)]
+    fn kubelet_problem(&self) -> zbus::Result<String>;
     /// An instance was registered.
     #[zbus(signal)]
     fn instance_new(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;

@@ -1,19 +1,24 @@
-//! The live interfaces against `dbus-interfaces/`: names, types, directions, access and change signals.
+//! The live interfaces against `dbus-interfaces/`: names, types, directions, access and change signals; and what the Manager
+//! tells of.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use futures_util::StreamExt as _;
 use zbus::export::async_trait::async_trait;
+use zbus::fdo::PropertiesChanged;
 use zbus::object_server::Interface as _;
+use zbus::{Guid, MessageStream, connection};
 use zbus_xml::{ArgDirection, Interface, Node};
 
+use super::MANAGER_PATH;
 use super::caller::Door;
 use super::export::Exporter;
 use super::manager::Manager;
 use crate::cgroup::{KernelCgroups, Limits};
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
-use crate::engine::{Engine, Failpoint, Handle, System};
+use crate::engine::{Engine, Failpoint, Handle, System, View};
 use crate::proc::KernelProcs;
 use crate::systemd::{Devices, Systemd, SystemdError};
 
@@ -143,4 +148,57 @@ async fn instance_is_what_its_xml_says() {
         &xml,
         include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml"),
     );
+}
+
+/// What the node's properties tell a client when one view follows another: the names that changed.
+async fn told(old: &View, new: &View) -> BTreeSet<String> {
+    let root = tempfile::tempdir().unwrap();
+    let engine = handle(root.path());
+    let exporter = Exporter::new(engine.clone(), Door::Bus, None);
+    let manager = Manager {
+        engine,
+        door: Door::Bus,
+        exporter,
+    };
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+    let server = connection::Builder::unix_stream(ours)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(MANAGER_PATH, manager)
+        .build();
+    let client = connection::Builder::unix_stream(theirs).p2p().build();
+    let (server, client) = tokio::join!(server, client);
+    let (server, client) = (server.unwrap(), client.unwrap());
+    let messages = MessageStream::from(&client);
+    let manager = server
+        .object_server()
+        .interface::<_, Manager>(MANAGER_PATH)
+        .await
+        .unwrap();
+    let emitter = manager.signal_emitter().to_owned();
+    manager.get().await.changed(&emitter, old, new).await.unwrap();
+    // The connection's end comes after what was told.
+    server.close().await.unwrap();
+    let signals = messages.filter_map(|message| async { PropertiesChanged::from_message(message.ok()?) });
+    let signals: Vec<PropertiesChanged> = signals.collect().await;
+    let names = signals.iter().flat_map(|signal| {
+        let arguments = signal.args().unwrap();
+        let names = arguments.changed_properties().keys();
+        names.map(ToString::to_string).collect::<Vec<_>>()
+    });
+    names.collect()
+}
+
+#[tokio::test]
+async fn the_manager_tells_of_drift_and_of_kubelet_and_of_nothing_else() {
+    let old = View::default();
+    let mut new = old.clone();
+    new.kubelet_modified_us = Some(1);
+    assert!(told(&old, &new).await.is_empty());
+    new.counters.drift_found = 1;
+    assert_eq!(told(&old, &new).await, BTreeSet::from(["DriftFound".to_owned()]));
+    new.counters.drift_repaired = 1;
+    new.kubelet_problem = Some("gone".to_owned());
+    let names = ["DriftFound", "DriftRepaired", "KubeletProblem"].map(str::to_owned);
+    assert_eq!(told(&old, &new).await, BTreeSet::from(names));
 }

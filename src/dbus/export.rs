@@ -50,9 +50,11 @@ impl Exporter {
     /// Follow the engine until it or the connection is gone.
     pub(super) async fn follow(&self) {
         let mut views = self.engine.watch();
+        let mut told = views.borrow_and_update().clone();
         loop {
             let view = views.borrow_and_update().clone();
-            if let Err(error) = self.sync(&view).await {
+            let old = std::mem::replace(&mut told, view.clone());
+            if let Err(error) = self.tell(&old, &view).await.and(self.sync(&view).await) {
                 tracing::debug!("objects of a connection: {error}");
                 return;
             }
@@ -60,6 +62,17 @@ impl Exporter {
                 return;
             }
         }
+    }
+
+    /// Tell of what changed of the node itself; a pod is not told.
+    async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
+        let connection = self.connection.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let (Some(connection), Door::Bus) = (&connection, &self.door) else {
+            return Ok(());
+        };
+        let manager = connection.object_server().interface::<_, Manager>(MANAGER_PATH).await?;
+        let emitter = manager.signal_emitter().to_owned();
+        Ok(manager.get().await.changed(&emitter, old, new).await?)
     }
 
     /// Make the objects what the view says, and tell of the difference.

@@ -16,7 +16,7 @@ use super::export::Exporter;
 use super::instance_path;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
-use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report};
+use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report, View};
 use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
 
@@ -112,6 +112,30 @@ fn known_options(options: &Options, known: &[&str]) -> Result<(), Error> {
 }
 
 impl Manager {
+    /// A fact of the node. Like the description it is not for pods: it tells of others.
+    fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
+        match self.door {
+            Door::Bus => Ok(of(&self.engine.view())),
+            Door::Runner(_) => Err(Error::NotPermitted(
+                "the node's properties are for the system bus only".into(),
+            )),
+        }
+    }
+
+    /// Tell of every property that differs between two views.
+    pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &View, new: &View) -> zbus::Result<()> {
+        if old.kubelet_problem != new.kubelet_problem {
+            self.kubelet_problem_changed(emitter).await?;
+        }
+        if old.counters.drift_found != new.counters.drift_found {
+            self.drift_found_changed(emitter).await?;
+        }
+        if old.counters.drift_repaired != new.counters.drift_repaired {
+            self.drift_repaired_changed(emitter).await?;
+        }
+        Ok(())
+    }
+
     fn no_instance(pod: &str) -> Error {
         let shown: String = pod.chars().take(64).collect();
         Error::NoSuchInstance(format!("pod {shown:?} has no instance"))
@@ -334,6 +358,21 @@ impl Manager {
         let loaded = crate::config::load(Path::new("/"))
             .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
         Ok(self.engine.reload(loaded.settings).await?)
+    }
+
+    #[zbus(property)]
+    fn kubelet_problem(&self) -> Result<String, Error> {
+        self.show(|view| view.kubelet_problem.clone().unwrap_or_default())
+    }
+
+    #[zbus(property)]
+    fn drift_found(&self) -> Result<u64, Error> {
+        self.show(|view| view.counters.drift_found)
+    }
+
+    #[zbus(property)]
+    fn drift_repaired(&self) -> Result<u64, Error> {
+        self.show(|view| view.counters.drift_repaired)
     }
 
     #[zbus(signal)]

@@ -42,6 +42,23 @@ pub fn instance_path(pod: &PodUid) -> String {
     path
 }
 
+/// The pod's UID in the object path of its instance; `None` for another path.
+pub fn instance_uid(path: &str) -> Option<String> {
+    let escaped = path.strip_prefix(MANAGER_PATH)?.strip_prefix("/instance/")?;
+    let mut bytes = escaped.bytes();
+    let mut uid = Vec::new();
+    while let Some(byte) = bytes.next() {
+        uid.push(match byte {
+            b'_' => {
+                let mut digit = || char::from(bytes.next()?).to_digit(16);
+                u8::try_from(digit()? * 16 + digit()?).ok()?
+            }
+            byte => byte,
+        });
+    }
+    String::from_utf8(uid).ok().filter(|uid| !uid.is_empty())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +70,18 @@ mod tests {
             instance_path(&pod),
             "/io/stelia/Isolation1/instance/_33ceda12c_2d3ee9_2d40fa_2d9f42_2d61428fe654a6"
         );
+        assert_eq!(instance_uid(&instance_path(&pod)).as_deref(), Some(pod.as_str()));
+    }
+
+    #[test]
+    fn another_path_is_no_instance() {
+        for path in [
+            MANAGER_PATH,
+            "/x",
+            "/io/stelia/Isolation1/instance/",
+            "/io/stelia/Isolation1/instance/a_2",
+        ] {
+            assert_eq!(instance_uid(path), None, "{path}");
+        }
     }
 }

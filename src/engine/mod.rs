@@ -23,4 +23,4 @@ pub use container::{Peer, RegisterRequest};
 pub use pass::{Preview, Report};
 pub use system::{Failpoint, System};
 pub use task::{Engine, Handle};
-pub use view::{Counters, InstanceView, Usage, View, usage};
+pub use view::{Counters, InstanceView, LastPass, Usage, View, usage};

@@ -29,6 +29,13 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
     Ok(state)
 }
 
+/// When kubelet last wrote its state, microseconds since the epoch.
+pub fn modified_us(root: &Path) -> Option<u64> {
+    let written = fs::metadata(root.join(CPU_MANAGER_STATE)).and_then(|file| file.modified());
+    let since = written.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_micros()).ok()
+}
+
 /// The whole picture.
 ///
 /// # Errors

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::{self, Outcome};
 use super::task::Engine;
-use super::{View, observe};
+use super::{LastPass, View, observe};
 use crate::cgroup::{CgroupPath, File};
 use crate::journal;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -15,6 +15,7 @@ use crate::plan::admission::{Kind, Refusal};
 use crate::plan::drift::{Finding, drift};
 use crate::plan::entitlement::{Entitlement, entitlement};
 use crate::plan::{self, Instance, Snapshot};
+use crate::topology::Topology;
 
 /// A pass is observe, plan, apply, and observe again; one that does not end within this many rounds is reported.
 const ROUNDS: u32 = 8;
@@ -71,11 +72,12 @@ impl Engine {
     /// Observe, and publish what was seen.
     pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
         let root = self.settings.kubelet_root.clone();
-        let (kubelet, snapshot) = self
+        let (kubelet, snapshot, modified, offline) = self
             .blocking(move |system| {
+                let modified = observe::modified_us(&root);
                 let kubelet = observe::kubelet(&root);
                 let snapshot = observe::snapshot(system, &kubelet);
-                (kubelet, snapshot)
+                (kubelet, snapshot, modified, Topology::offline(&system.sys))
             })
             .await?;
         let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
@@ -90,7 +92,10 @@ impl Engine {
         self.watch(&snapshot);
         self.settle(&mut snapshot);
         let mut view = View::of(&snapshot, &self.settings.policies);
+        view.kubelet_modified_us = modified;
+        view.offline = offline;
         view.counters = self.counters;
+        view.last_pass = self.last_pass;
         self.view.send_if_modified(|old| {
             let changed = **old != view;
             if changed {
@@ -145,6 +150,7 @@ impl Engine {
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
     pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
         self.passes = self.passes.wrapping_add(1);
+        let began = Instant::now();
         let mut report = Report {
             pass: self.passes,
             ..Report::default()
@@ -202,6 +208,16 @@ impl Engine {
                 failures.len()
             );
         }
+        self.last_pass = Some(LastPass {
+            number: report.pass,
+            trigger,
+            ended_us: apply::now_us(),
+            duration_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+            steps: report.steps,
+            writes: report.writes,
+            moves: report.moves,
+            failures: failures.len() as u32,
+        });
         self.rest(failures.is_empty());
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
@@ -222,8 +238,8 @@ impl Engine {
         if !findings.is_empty() {
             self.counters.drift_found += findings.len() as u64;
             self.counters.drift_repaired += u64::from(report.repaired);
-            self.publish_counters();
         }
+        self.publish_numbers(!findings.is_empty());
         (last, report)
     }
 
@@ -256,12 +272,14 @@ impl Engine {
         findings
     }
 
-    fn publish_counters(&self) {
-        let counters = self.counters;
-        self.view.send_modify(|view| {
-            let mut shown = View::clone(view);
+    /// Show what was counted. That a pass ended is no news to those who follow the view: they are told of drift only.
+    fn publish_numbers(&self, drifted: bool) {
+        let (counters, last_pass) = (self.counters, self.last_pass);
+        self.view.send_if_modified(|view| {
+            let shown = Arc::make_mut(view);
             shown.counters = counters;
-            *view = Arc::new(shown);
+            shown.last_pass = last_pass;
+            drifted
         });
     }
 }

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use super::attach::{AttachRequest, Placed};
 use super::pass::Preview;
 use super::watch::Watcher;
-use super::{Counters, RegisterRequest, Report, System, View};
+use super::{Counters, LastPass, RegisterRequest, Report, System, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::kubelet::PodUid;
@@ -124,6 +124,7 @@ pub struct Engine {
     /// What the last pass left behind.
     pub(super) left: Option<Snapshot>,
     pub(super) counters: Counters,
+    pub(super) last_pass: Option<LastPass>,
     /// Since when kubelet has no entry for an instance.
     pub(super) gone_since: BTreeMap<PodUid, Instant>,
     /// The kubelet problem last logged, so that each is said once.
@@ -160,6 +161,7 @@ impl Engine {
                 rest_until: None,
                 left: None,
                 counters: Counters::default(),
+                last_pass: None,
                 gone_since: BTreeMap::new(),
                 last_problem: None,
             },

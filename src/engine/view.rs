@@ -18,8 +18,12 @@ pub struct View {
     pub kubelet_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
     pub entries: Entries,
+    /// When kubelet last wrote its file, microseconds since the epoch; `None` without one.
+    pub kubelet_modified_us: Option<u64>,
     /// The host's online CPUs.
     pub topology: Topology,
+    /// CPUs that are there and not online.
+    pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
     /// Whether this kernel has partitions that take CPUs from everybody else; `None` while nothing tells.
@@ -28,6 +32,8 @@ pub struct View {
     pub restricted: BTreeMap<&'static str, String>,
     /// Counted since the daemon started.
     pub counters: Counters,
+    /// The last pass that came to its end.
+    pub last_pass: Option<LastPass>,
     /// Instances by pod.
     pub instances: BTreeMap<PodUid, InstanceView>,
     /// Scopes in stelia.slice that are left alone, with the reason.
@@ -41,6 +47,27 @@ pub struct Counters {
     pub drift_found: u64,
     /// Those put right in the same pass.
     pub drift_repaired: u64,
+}
+
+/// What the last pass did, in all its rounds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct LastPass {
+    /// Its number since the daemon started.
+    pub number: u32,
+    /// What asked for it: audit, event, call or reload.
+    pub trigger: &'static str,
+    /// When it ended, microseconds since the epoch.
+    pub ended_us: u64,
+    /// How long it took, microseconds.
+    pub duration_us: u64,
+    /// Steps taken.
+    pub steps: u32,
+    /// Writes to cgroup files.
+    pub writes: u32,
+    /// Cgroup moves.
+    pub moves: u32,
+    /// What could not be done.
+    pub failures: u32,
 }
 
 /// One instance, as its D-Bus object shows it.
@@ -85,7 +112,9 @@ impl View {
             pool: kubelet.ok().map(CpuManagerState::shared_pool),
             kubelet_problem: kubelet.err().cloned(),
             entries: kubelet.map(|state| state.entries.clone()).unwrap_or_default(),
+            kubelet_modified_us: None,
             topology: snapshot.topology.clone(),
+            offline: CpuSet::new(),
             slice_exclusive: snapshot.slice.exclusive.clone().unwrap_or_default(),
             // The slice has no cpuset files at all before the first scope asked for them.
             partitions: snapshot.live().next().map(|_| snapshot.has_partitions()),
@@ -93,6 +122,7 @@ impl View {
                 .filter_map(|(unit, now)| Some((*unit, now.saved.as_ref()?.to_string())))
                 .collect(),
             counters: Counters::default(),
+            last_pass: None,
             instances: snapshot
                 .live()
                 .map(|instance| {

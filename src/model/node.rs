@@ -260,6 +260,7 @@ impl State {
         };
         write("cpu/online".into(), self.online.to_string())?;
         write("cpu/possible".into(), self.cpus.to_string())?;
+        write("cpu/present".into(), self.cpus.to_string())?;
         for node in self.memory_nodes.iter() {
             let here = |cpu: &u32| self.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node);
             let cpus: CpuSet = self.online.iter().filter(here).collect();

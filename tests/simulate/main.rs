@@ -2,6 +2,9 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod terminal;
+mod watching;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -20,7 +23,7 @@ struct Simulation {
     daemon: Child,
     address: String,
     sockets: PathBuf,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 fn first_line(child: &mut Child) -> String {
@@ -61,22 +64,39 @@ impl Simulation {
         let address = first_line(&mut bus);
         let file = directory.path().join("scenario.toml");
         fs::write(&file, scenario).expect("scenario.toml");
+        let (daemon, sockets) = Self::daemon(&file, &address);
+        Self {
+            sockets,
+            bus,
+            daemon,
+            address,
+            directory,
+        }
+    }
+
+    fn daemon(scenario: &Path, address: &str) -> (Child, PathBuf) {
         let mut daemon = Command::new(env!("CARGO_BIN_EXE_steliad"))
             .arg("--simulate")
-            .arg(&file)
-            .env("DBUS_SYSTEM_BUS_ADDRESS", &address)
+            .arg(scenario)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", address)
             .stdout(Stdio::piped())
             .spawn()
             .expect("steliad");
         let line = first_line(&mut daemon);
         let sockets = line.strip_prefix("ready: ").unwrap_or_else(|| panic!("{line:?}"));
-        Self {
-            sockets: sockets.into(),
-            bus,
-            daemon,
-            address,
-            _directory: directory,
-        }
+        (daemon, sockets.into())
+    }
+
+    fn stop_daemon(&mut self) {
+        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
+        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        let _ = self.daemon.wait();
+        // It removes what it made.
+        assert!(!Path::new(&self.sockets).exists());
+    }
+
+    fn start_daemon(&mut self) {
+        (self.daemon, self.sockets) = Self::daemon(&self.directory.path().join("scenario.toml"), &self.address);
     }
 
     fn run(&self, program: &str, arguments: &[&str]) -> Output {
@@ -223,13 +243,9 @@ fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
 
 impl Drop for Simulation {
     fn drop(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
-        let _ = self.daemon.wait();
+        self.stop_daemon();
         let _ = self.bus.kill();
         let _ = self.bus.wait();
-        // It removes what it made.
-        assert!(!Path::new(&self.sockets).exists());
     }
 }
 

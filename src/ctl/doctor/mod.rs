@@ -10,6 +10,7 @@ use std::path::Path;
 
 use serde::Serialize;
 
+use super::cli::Json;
 use super::client::Failure;
 use super::view;
 pub use checks::checks;
@@ -44,10 +45,10 @@ pub struct Check {
 ///
 /// # Errors
 /// [`Failure::Partial`] when a check failed; warnings are no failure.
-pub fn run(root: &Path, as_json: bool, legend: bool) -> Result<String, Failure> {
+pub fn run(root: &Path, json: Json, legend: bool) -> Result<String, Failure> {
     let checks = checks(&Facts::read(root));
-    let printed = if as_json {
-        view::to_json(&checks)
+    let printed = if json.is_on() {
+        view::to_json(json, &checks)
     } else {
         text(&checks, legend)
     };

@@ -99,7 +99,7 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 #[test]
 fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     let root = tempfile::tempdir().unwrap();
-    let Err(Failure::Partial { printed, reason }) = run(root.path(), false, true) else {
+    let Err(Failure::Partial { printed, reason }) = run(root.path(), Json::Off, true) else {
         panic!("fit");
     };
     assert!(

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::ctl::cli::Json;
 use crate::ctl::client::Failure;
 use crate::ctl::view;
 use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
@@ -46,14 +47,14 @@ impl<T> Checked<T> {
 ///
 /// # Errors
 /// [`Failure::Partial`] with the reasons when a file is refused, is not there, or cannot be read.
-pub fn run(path: Option<&Path>, as_json: bool, legend: bool) -> Result<String, Failure> {
+pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Failure> {
     let files = match path {
         None => folder(Path::new(KUBELET_ROOT)),
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
     };
-    let printed = if as_json {
-        view::to_json(&json::files(&files))
+    let printed = if json.is_on() {
+        view::to_json(json, &json::files(&files))
     } else {
         text::files(&files, legend)
     };

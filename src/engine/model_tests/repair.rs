@@ -125,3 +125,21 @@ async fn a_node_without_a_static_policy_admits_nobody_and_says_why(#[case] text:
     node.register(&pod).await.unwrap();
     assert_eq!(node.handle.view().kubelet_problem, None);
 }
+
+#[tokio::test]
+async fn the_view_tells_of_the_last_pass_of_kubelets_file_and_of_offline_cpus() {
+    let mut node = Node::new();
+    node.isolated(1, "2-3").await;
+    let report = node.reconcile().await;
+    let view = node.handle.view();
+    let pass = view.last_pass.unwrap();
+    assert!(pass.number >= report.pass && pass.failures == 0, "{pass:?}");
+    let now = crate::engine::apply::now_us();
+    let hour = 3_600_000_000;
+    assert!((now - hour..=now).contains(&pass.ended_us), "{pass:?}");
+    assert!((now - hour..=now).contains(&view.kubelet_modified_us.unwrap()));
+    assert!(view.offline.is_empty());
+    node.model.hotplug(&cpus("0-6")).unwrap();
+    node.reconcile().await;
+    assert_eq!(node.handle.view().offline, cpus("7"));
+}
