@@ -18,6 +18,7 @@ use tracing_subscriber::prelude::*;
 use crate::config::{self, Settings};
 use crate::dbus;
 use crate::engine::{self, Engine, System, holder};
+use crate::journal;
 use crate::simulate;
 use crate::systemd::DbusSystemd;
 
@@ -83,7 +84,11 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!(
+                MESSAGE_ID = journal::FAILED,
+                STELIA_REASON = format!("{error:#}"),
+                "{error:#}"
+            );
             ExitCode::FAILURE
         }
     }
@@ -143,9 +148,11 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     }));
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;
+    let adopted = handle.view().instances.len();
     tracing::info!(
-        "{} instances adopted, {} steps taken",
-        handle.view().instances.len(),
+        MESSAGE_ID = journal::STARTED,
+        STELIA_INSTANCES = adopted,
+        "{adopted} instances adopted, {} steps taken",
         first.steps
     );
 
@@ -153,7 +160,10 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     if let Some(listener) = socket {
         tokio::spawn(dbus::serve_runner_socket(listener, handle.clone(), cancel.clone()));
     } else {
-        tracing::warn!("no runner socket was passed: pods cannot register");
+        tracing::warn!(
+            MESSAGE_ID = journal::NO_RUNNER_SOCKET,
+            "no runner socket was passed: pods cannot register"
+        );
     }
     dbus::serve_bus(&bus, handle.clone())
         .await

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, Fd, Variant, interface};
+use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::NOT_PINNED;
 use super::caller::Door;
@@ -14,6 +14,7 @@ use super::error::Error;
 use super::manager::{Options, report_dict};
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
+use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::placement::Vcpu;
 
@@ -178,8 +179,14 @@ impl Instance {
                 iothreads,
             })
             .await;
-        let placed =
-            placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
+        let placed = placed.map_err(|refusal| {
+            let (text, error) = (refusal.to_string(), Error::from(refusal));
+            tracing::warn!(
+                MESSAGE_ID = journal::ATTACH_REFUSED, STELIA_POD_UID = %self.pod, STELIA_ERROR = error.name().as_str(),
+                STELIA_REASON = text, "vCPUs of pod {} not attached: {text}", self.pod
+            );
+            error
+        })?;
         Ok(placed
             .into_iter()
             .map(|placed| {

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
+use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
 
 use super::caller::{Caller, Door};
 use super::error::Error;
@@ -17,6 +17,7 @@ use super::instance_path;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report};
+use crate::journal;
 use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
 
@@ -187,8 +188,15 @@ impl Manager {
                     tokio::time::sleep(RETRY).await;
                 }
                 Err(refusal) => {
-                    tracing::warn!("registration refused: {refusal}");
-                    return Err(refusal.into());
+                    let (text, error) = (refusal.to_string(), Error::from(refusal));
+                    tracing::warn!(
+                        MESSAGE_ID = journal::REGISTRATION_REFUSED,
+                        STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
+                        STELIA_ERROR = error.name().as_str(),
+                        STELIA_REASON = text,
+                        "registration refused: {text}"
+                    );
+                    return Err(error);
                 }
             }
         };

@@ -111,7 +111,8 @@ impl Engine {
         };
         if let Some((record, text)) = refused(&after) {
             tracing::warn!(
-                STELIA_POD_UID = %pod,
+                MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive,
+                STELIA_PARTITION = text,
                 "the kernel gives pod {pod} no {} partition ({text:?}): contained instead", record.partition.name()
             );
             let record = Record {
@@ -128,8 +129,14 @@ impl Engine {
             && matches!(now.record.phase, Phase::Isolated | Phase::Contained)
         {
             let state = now.record.phase.name();
+            let id = match now.record.phase {
+                Phase::Isolated => journal::ISOLATED,
+                _ => journal::CONTAINED,
+            };
+            let float = now.inner.as_ref().and_then(|inner| inner.float.as_ref());
             tracing::info!(
-                MESSAGE_ID = journal::ISOLATED, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                STELIA_FLOAT = float.map(|leaf| leaf.cpus.to_string()),
                 "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
             );
             let placed = |thread: &VcpuThread| Placed {
@@ -165,7 +172,7 @@ impl Engine {
         let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
         let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
         if let Some(note) = &placement.note {
-            tracing::warn!(STELIA_POD_UID = %former.pod, "placement of pod {}: {note}", former.pod);
+            tracing::warn!(MESSAGE_ID = journal::PLACEMENT, STELIA_POD_UID = %former.pod, STELIA_REASON = %note, "placement of pod {}: {note}", former.pod);
         }
         let threads: Vec<VcpuThread> = tasks
             .into_iter()

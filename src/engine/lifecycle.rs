@@ -12,6 +12,7 @@ use super::runtime;
 use super::task::Engine;
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
+use crate::journal;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal, admit};
 use crate::plan::record::PHASE_ATTRIBUTE;
@@ -135,13 +136,13 @@ impl Engine {
             .and_then(|after| find(after, &pod))
             .map(|now| now.record.phase);
         if reached >= Some(Phase::Floating) {
-            tracing::info!(STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
+            tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
             return Ok((pod, scope));
         }
         // Nothing half-done: what was moved goes back.
-        tracing::warn!(STELIA_POD_UID = %pod, "registration of pod {pod} failed: {}", report.degraded.join("; "));
-        let undone = self.leave(&pod, &scope).await;
         let cause = report.degraded.join("; ");
+        tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
+        let undone = self.leave(&pod, &scope).await;
         match undone {
             Ok(()) => Err(Kind::Failed.because(format!("registration of pod {pod}: {cause}"))),
             Err(also) => Err(Kind::Failed.because(format!("registration of pod {pod}: {cause}; undoing it: {also}"))),
@@ -184,7 +185,7 @@ impl Engine {
     pub(super) async fn deregister(&mut self, pod: &PodUid) -> Result<(), Refusal> {
         let (snapshot, _) = self.observe().await?;
         let known = find(&snapshot, pod).ok_or_else(|| no_instance(pod))?;
-        let scope = known.scope.clone();
+        let (scope, exclusive) = (known.scope.clone(), known.record.exclusive.clone());
         let origin_is_gone = known.origin_procs.is_none();
         self.leave(pod, &scope).await?;
         if origin_is_gone {
@@ -193,11 +194,13 @@ impl Engine {
             );
             return Err(Kind::Failed.because(text));
         }
-        tracing::info!(STELIA_POD_UID = %pod, "deregistered pod {pod}");
+        tracing::info!(MESSAGE_ID = journal::DEREGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
         Ok(())
     }
 
     async fn leave(&mut self, pod: &PodUid, scope: &CgroupPath) -> Result<(), Refusal> {
+        // What leaves on purpose is not missed.
+        self.told.remove(pod);
         let target = scope.clone();
         let marked = self
             .blocking(move |system| {

@@ -14,6 +14,7 @@ mod pass;
 pub(crate) mod runtime;
 mod system;
 mod task;
+mod tell;
 mod view;
 mod watch;
 

@@ -82,8 +82,12 @@ impl Engine {
         let problem = kubelet.as_ref().err().cloned();
         if problem != self.last_problem {
             match &problem {
-                Some(problem) => tracing::warn!("kubelet's state cannot be used, floats keep their CPUs: {problem}"),
-                None => tracing::info!("kubelet's state is usable again"),
+                Some(problem) => tracing::warn!(
+                    MESSAGE_ID = journal::KUBELET_REFUSED,
+                    STELIA_REASON = problem,
+                    "kubelet's state cannot be used, floats keep their CPUs: {problem}"
+                ),
+                None => tracing::info!(MESSAGE_ID = journal::KUBELET_USABLE, "kubelet's state is usable again"),
             }
             self.last_problem = problem;
         }
@@ -149,14 +153,14 @@ impl Engine {
             pass: self.passes,
             ..Report::default()
         };
-        let mut failures: Vec<String> = Vec::new();
+        let mut failures: Vec<(Option<PodUid>, String)> = Vec::new();
         let mut findings = Vec::new();
         let mut last = None;
         for round in 0..ROUNDS {
             let snapshot = match self.observe().await {
                 Ok((snapshot, _)) => snapshot,
                 Err(refusal) => {
-                    failures = vec![refusal.text];
+                    failures = vec![(None, refusal.text)];
                     break;
                 }
             };
@@ -171,29 +175,37 @@ impl Engine {
                 break;
             }
             if round + 1 == ROUNDS {
-                failures.push(format!("{unfinished} steps are still to take after {ROUNDS} rounds"));
+                let text = format!("{unfinished} steps are still to take after {ROUNDS} rounds");
+                failures.push((None, text));
                 break;
             }
             let outcome = match self.blocking(move |system| apply::apply(system, &steps)).await {
                 Ok(outcome) => outcome,
                 Err(refusal) => {
-                    failures = vec![refusal.text];
+                    failures = vec![(None, refusal.text)];
                     break;
                 }
             };
             count(&mut report, &outcome);
             let progressed = (outcome.errors.len() as u32) < outcome.steps;
-            failures = outcome.errors.into_iter().map(|(_, error)| error).collect();
+            failures = outcome.errors;
             if !progressed {
                 break;
             }
         }
-        for failure in &failures {
-            tracing::warn!(trigger, "{failure}");
+        for (pod, failure) in &failures {
+            tracing::warn!(
+                MESSAGE_ID = journal::PASS_FAILED,
+                STELIA_POD_UID = pod.as_ref().map(PodUid::as_str),
+                STELIA_REASON = failure,
+                STELIA_TRIGGER = trigger,
+                "{failure}"
+            );
         }
         if report.steps > 0 {
             tracing::info!(
-                trigger,
+                MESSAGE_ID = journal::PASS,
+                STELIA_TRIGGER = trigger,
                 "pass {}: {} steps, {} writes, {} moves, {} failures",
                 report.pass,
                 report.steps,
@@ -213,16 +225,18 @@ impl Engine {
                 );
             }
         }
-        report.degraded.extend(failures);
+        report.degraded.extend(failures.into_iter().map(|(_, failure)| failure));
         if let Some(snapshot) = &last {
             let left = self.left.as_ref().map(|left| drift(left, snapshot)).unwrap_or_default();
             report.repaired = findings.iter().filter(|finding| !left.contains(finding)).count() as u32;
+            self.tell(snapshot);
             self.left = Some(snapshot.clone());
         }
         if !findings.is_empty() {
             self.counters.drift_found += findings.len() as u64;
             self.counters.drift_repaired += u64::from(report.repaired);
             self.publish_counters();
+            repaired(findings.len(), report.repaired);
         }
         (last, report)
     }
@@ -247,6 +261,9 @@ impl Engine {
             tracing::warn!(
                 MESSAGE_ID = journal::DRIFT,
                 STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+                STELIA_DRIFT = finding.what,
+                STELIA_FOUND = finding.is,
+                STELIA_LEFT = finding.was,
                 "{} is {:?}, it was left as {:?}",
                 finding.what,
                 finding.is,
@@ -263,6 +280,24 @@ impl Engine {
             shown.counters = counters;
             *view = Arc::new(shown);
         });
+    }
+}
+
+/// How what somebody changed came out.
+fn repaired(found: usize, repaired: u32) {
+    let left = found.saturating_sub(repaired as usize);
+    if left == 0 {
+        tracing::info!(
+            MESSAGE_ID = journal::REPAIRED,
+            STELIA_REPAIRED = repaired,
+            "{repaired} changes by others put right"
+        );
+    } else {
+        tracing::warn!(
+            MESSAGE_ID = journal::NOT_REPAIRED,
+            STELIA_LEFT_OVER = left,
+            "{left} changes by others are not put right yet"
+        );
     }
 }
 

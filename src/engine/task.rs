@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attach::{AttachRequest, Placed};
 use super::pass::Preview;
+use super::tell::Told;
 use super::watch::Watcher;
 use super::{Counters, RegisterRequest, Report, System, View};
 use crate::cgroup::CgroupPath;
@@ -127,6 +128,8 @@ pub struct Engine {
     pub(super) gone_since: BTreeMap<PodUid, Instant>,
     /// The kubelet problem last logged, so that each is said once.
     pub(super) last_problem: Option<String>,
+    /// What was last told of each instance.
+    pub(super) told: BTreeMap<PodUid, Told>,
 }
 
 impl Engine {
@@ -161,6 +164,7 @@ impl Engine {
                 counters: Counters::default(),
                 gone_since: BTreeMap::new(),
                 last_problem: None,
+                told: BTreeMap::new(),
             },
             handle,
         ))

@@ -1,6 +1,8 @@
 //! What the documentation names exists.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod catalog;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
