@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::container::identify_pidfd;
 use super::lifecycle::{find, no_instance};
+use super::metrics::Trigger;
 use super::task::Engine;
 use crate::cgroup::CgroupPath;
 use crate::excerpt::excerpt;
@@ -100,7 +101,7 @@ impl Engine {
         let (partition, placement) = (next.partition, next.placement);
         let threads = next.vcpus.clone();
         self.record_vcpus(&scope, next).await?;
-        let (mut after, mut report) = self.pass("call").await;
+        let (mut after, mut report) = self.pass(Trigger::Call).await;
         let refused = |after: &Option<Snapshot>| {
             let now = after.as_ref().and_then(|after| find(after, &pod))?;
             let text = now.vcpu()?.partition.clone();
@@ -120,7 +121,7 @@ impl Engine {
                 ..record
             };
             self.record_vcpus(&scope, record).await?;
-            (after, report) = self.pass("call").await;
+            (after, report) = self.pass(Trigger::Call).await;
         }
         let now = after.as_ref().and_then(|after| find(after, &pod));
         let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
@@ -157,7 +158,7 @@ impl Engine {
             former.phase
         };
         self.record_vcpus(&scope, Record { phase, ..former }).await?;
-        self.pass("call").await;
+        self.pass(Trigger::Call).await;
         Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use super::apply::now_us;
 use super::container::{self, RegisterRequest};
+use super::metrics::Trigger;
 use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
@@ -86,7 +87,7 @@ impl Engine {
         match known.record.phase {
             Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
             Phase::Registered => {
-                let (after, report) = self.pass("call").await;
+                let (after, report) = self.pass(Trigger::Call).await;
                 match after.as_ref().and_then(|after| find(after, pod)) {
                     Some(now) if now.record.phase > Phase::Registered => Ok((pod.clone(), now.scope.clone())),
                     _ => Err(Kind::Failed.because(report.degraded.join("; "))),
@@ -102,7 +103,7 @@ impl Engine {
         let scope = CgroupPath::slice().child(&unit);
         if self.system.cgroups.exists(&scope) {
             // A daemon that died left it, if nobody is in it.
-            self.pass("call").await;
+            self.pass(Trigger::Call).await;
         }
         if self.system.cgroups.exists(&scope) {
             let text = format!("{scope} exists: the former instance of pod {pod} has not ended yet");
@@ -129,7 +130,7 @@ impl Engine {
         .await?
         .map_err(|error| Kind::Failed.because(error.to_string()))?;
 
-        let (after, report) = self.pass("call").await;
+        let (after, report) = self.pass(Trigger::Call).await;
         drop(holder);
         let reached = after
             .as_ref()
@@ -216,7 +217,7 @@ impl Engine {
         }
         let deadline = tokio::time::Instant::now() + SCOPE_GONE;
         loop {
-            let (after, report) = self.pass("call").await;
+            let (after, report) = self.pass(Trigger::Call).await;
             let Some(after) = after else {
                 return Err(Kind::Failed.because(report.degraded.join("; ")));
             };

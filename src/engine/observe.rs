@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::System;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
@@ -27,6 +28,11 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
         ));
     }
     Ok(state)
+}
+
+/// When kubelet wrote its state.
+pub fn kubelet_modified(root: &Path) -> Option<SystemTime> {
+    fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?.modified().ok()
 }
 
 /// The whole picture.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::{self, Outcome};
 use super::task::Engine;
-use super::{View, observe};
+use super::{Trigger, View, observe};
 use crate::cgroup::{CgroupPath, File};
 use crate::journal;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -71,14 +71,17 @@ impl Engine {
     /// Observe, and publish what was seen.
     pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
         let root = self.settings.kubelet_root.clone();
-        let (kubelet, snapshot) = self
+        let (modified, kubelet, snapshot) = self
             .blocking(move |system| {
+                // Before the file itself: what is written meanwhile is younger than that, and seen at the next pass.
+                let modified = observe::kubelet_modified(&root);
                 let kubelet = observe::kubelet(&root);
                 let snapshot = observe::snapshot(system, &kubelet);
-                (kubelet, snapshot)
+                (modified, kubelet, snapshot)
             })
             .await?;
         let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        self.metrics.saw_kubelet(kubelet.is_ok(), modified);
         let problem = kubelet.as_ref().err().cloned();
         if problem != self.last_problem {
             match &problem {
@@ -147,7 +150,9 @@ impl Engine {
     }
 
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
-    pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
+    pub(super) async fn pass(&mut self, trigger: Trigger) -> (Option<Snapshot>, Report) {
+        let began = Instant::now();
+        let mut failed = 0;
         self.passes = self.passes.wrapping_add(1);
         let mut report = Report {
             pass: self.passes,
@@ -188,6 +193,7 @@ impl Engine {
             };
             count(&mut report, &outcome);
             let progressed = (outcome.errors.len() as u32) < outcome.steps;
+            failed += outcome.errors.len() as u32;
             failures = outcome.errors;
             if !progressed {
                 break;
@@ -198,14 +204,14 @@ impl Engine {
                 MESSAGE_ID = journal::PASS_FAILED,
                 STELIA_POD_UID = pod.as_ref().map(PodUid::as_str),
                 STELIA_REASON = failure,
-                STELIA_TRIGGER = trigger,
+                STELIA_TRIGGER = trigger.name(),
                 "{failure}"
             );
         }
         if report.steps > 0 {
             tracing::info!(
                 MESSAGE_ID = journal::PASS,
-                STELIA_TRIGGER = trigger,
+                STELIA_TRIGGER = trigger.name(),
                 "pass {}: {} steps, {} writes, {} moves, {} failures",
                 report.pass,
                 report.steps,
@@ -215,6 +221,10 @@ impl Engine {
             );
         }
         self.rest(failures.is_empty());
+        self.metrics.passed(trigger, &report, failed, began.elapsed());
+        if failures.is_empty() && report.steps > 0 && last.as_ref().is_some_and(|last| self.is_news_of_kubelet(last)) {
+            self.metrics.followed_kubelet();
+        }
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
                 let reasons = plan::degraded(snapshot, &self.settings.policies, instance);
@@ -239,6 +249,12 @@ impl Engine {
             repaired(findings.len(), report.repaired);
         }
         (last, report)
+    }
+
+    /// Whether kubelet wrote since the last pass. What comes after a file that could not be used tells nothing of time.
+    fn is_news_of_kubelet(&self, now: &Snapshot) -> bool {
+        let before = self.left.as_ref().map(|left| &left.kubelet);
+        matches!((before, &now.kubelet), (Some(Ok(before)), Ok(now)) if before != now)
     }
 
     /// What a pass writes wakes the engine again. While it cannot finish it would run for ever, so events wait, each time

@@ -11,7 +11,7 @@ use super::attach::{AttachRequest, Placed};
 use super::pass::Preview;
 use super::tell::Told;
 use super::watch::Watcher;
-use super::{Counters, RegisterRequest, Report, System, View};
+use super::{Counters, Metrics, RegisterRequest, Report, System, Trigger, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::kubelet::PodUid;
@@ -33,6 +33,7 @@ pub struct Handle {
     commands: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<View>>,
     system: System,
+    metrics: Arc<Metrics>,
 }
 
 impl Handle {
@@ -49,6 +50,11 @@ impl Handle {
     /// The seams, for doors that must look up who a process is.
     pub fn system(&self) -> &System {
         &self.system
+    }
+
+    /// What is counted; doors count their calls in it.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
@@ -124,6 +130,7 @@ pub struct Engine {
     /// What the last pass left behind.
     pub(super) left: Option<Snapshot>,
     pub(super) counters: Counters,
+    pub(super) metrics: Arc<Metrics>,
     /// Since when kubelet has no entry for an instance.
     pub(super) gone_since: BTreeMap<PodUid, Instant>,
     /// The kubelet problem last logged, so that each is said once.
@@ -147,7 +154,9 @@ impl Engine {
             commands: sender,
             view: receiver,
             system: system.clone(),
+            metrics: Arc::default(),
         };
+        let metrics = handle.metrics.clone();
         Ok((
             Self {
                 system,
@@ -162,6 +171,7 @@ impl Engine {
                 rest_until: None,
                 left: None,
                 counters: Counters::default(),
+                metrics,
                 gone_since: BTreeMap::new(),
                 last_problem: None,
                 told: BTreeMap::new(),
@@ -184,12 +194,12 @@ impl Engine {
                     Some(command) => self.command(command).await,
                     None => return,
                 },
-                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass("event").await; }
+                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass(Trigger::Event).await; }
                 () = tokio::time::sleep_until(rest.unwrap_or_else(Instant::now).into()), if rest.is_some() => {
                     self.rest_until = None;
                 }
                 // The first tick comes at once: it is the pass at start-up, which adopts what is there.
-                _ = audit.tick() => { self.pass("audit").await; }
+                _ = audit.tick() => { self.pass(Trigger::Audit).await; }
                 _ = heart.tick() => {}
             }
         }
@@ -201,7 +211,7 @@ impl Engine {
             Command::Register(request, reply) => drop(reply.send(self.register(request).await)),
             Command::Attach(request, reply) => drop(reply.send(self.attach(request).await)),
             Command::Deregister(pod, reply) => drop(reply.send(self.deregister(&pod).await)),
-            Command::Reconcile(reply) => drop(reply.send(self.pass("call").await.1)),
+            Command::Reconcile(reply) => drop(reply.send(self.pass(Trigger::Call).await.1)),
             Command::Preview(reply) => drop(reply.send(self.preview().await)),
             Command::Reload(settings, reply) => {
                 if settings.kubelet_root != self.settings.kubelet_root {
@@ -211,7 +221,7 @@ impl Engine {
                     }
                 }
                 self.settings = *settings;
-                self.pass("reload").await;
+                self.pass(Trigger::Reload).await;
                 let _ = reply.send(());
             }
         }
