@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use zbus::proxy::CacheProperties;
+use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, connection, fdo, names::InterfaceName};
 
 use crate::ctl::view::text_of;
@@ -176,6 +176,15 @@ impl<'a> Client<'a> {
     /// The daemon's whole view, as JSON text.
     pub async fn describe(&self) -> Result<String, Failure> {
         Ok(self.manager.describe().await?)
+    }
+
+    /// The same of a daemon that runs: one that does not is not started.
+    pub async fn describe_running(&self) -> Result<String, Failure> {
+        let manager = self.manager.inner();
+        let answer = manager.call_with_flags("Describe", MethodFlags::NO_AUTO_START, &());
+        answer
+            .await?
+            .ok_or_else(|| Failure::Other("Describe was not answered".to_owned()))
     }
 
     /// One pass now; answers its report.

@@ -8,6 +8,7 @@
 //! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
+//! | [`metrics`] | what Prometheus is told |
 //! | [`node`] | whose each CPU is |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`verify`] | whether every promise holds |
@@ -21,6 +22,7 @@ pub mod doctor;
 pub mod explain;
 pub mod kubelet_state;
 pub mod map;
+pub mod metrics;
 pub mod node;
 pub mod threads;
 pub mod verify;
@@ -106,6 +108,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 explain::text(&facts, legend)
             }
         }
+        Command::Metrics { textfile } => metrics::run(&client, roots, textfile.as_deref(), cli.json).await?,
         Command::Describe => view::pretty(&client.describe().await?),
         Command::Reconcile { dry_run: true } => {
             let preview = client.preview().await?;
