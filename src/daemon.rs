@@ -13,6 +13,7 @@ use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::config::{self, Settings};
@@ -120,7 +121,13 @@ fn log() {
             let layer = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_target(false)
-                .with_ansi(false);
+                .with_ansi(false)
+                .fmt_fields(debug_fn(|out, field, value| match field.name() {
+                    "message" => write!(out, "{value:?}"),
+                    // The journal's; the message says the same in words.
+                    name if name == "MESSAGE_ID" || name.starts_with("STELIA_") => Ok(()),
+                    name => write!(out, " {name}={value:?}"),
+                }));
             registry.with(layer).init();
         }
     }
