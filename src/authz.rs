@@ -98,6 +98,20 @@ impl Operation {
         Self::Reload,
     ];
 
+    /// As the metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Register => "register",
+            Self::Attach => "attach",
+            Self::Deregister => "deregister",
+            Self::List => "list",
+            Self::Describe => "describe",
+            Self::Audit => "audit",
+            Self::Reconcile => "reconcile",
+            Self::Reload => "reload",
+        }
+    }
+
     fn members(self) -> &'static str {
         match self {
             Self::Register => "RegisterInstance",

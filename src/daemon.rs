@@ -13,11 +13,13 @@ use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::config::{self, Settings};
 use crate::dbus;
 use crate::engine::{self, Engine, System, holder};
+use crate::journal;
 use crate::simulate;
 use crate::systemd::DbusSystemd;
 
@@ -83,7 +85,11 @@ pub fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
+            tracing::error!(
+                MESSAGE_ID = journal::FAILED,
+                STELIA_REASON = format!("{error:#}"),
+                "{error:#}"
+            );
             ExitCode::FAILURE
         }
     }
@@ -115,7 +121,13 @@ fn log() {
             let layer = tracing_subscriber::fmt::layer()
                 .with_writer(std::io::stderr)
                 .with_target(false)
-                .with_ansi(false);
+                .with_ansi(false)
+                .fmt_fields(debug_fn(|out, field, value| match field.name() {
+                    "message" => write!(out, "{value:?}"),
+                    // The journal's; the message says the same in words.
+                    name if name == "MESSAGE_ID" || name.starts_with("STELIA_") => Ok(()),
+                    name => write!(out, " {name}={value:?}"),
+                }));
             registry.with(layer).init();
         }
     }
@@ -143,9 +155,11 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     }));
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;
+    let adopted = handle.view().instances.len();
     tracing::info!(
-        "{} instances adopted, {} steps taken",
-        handle.view().instances.len(),
+        MESSAGE_ID = journal::STARTED,
+        STELIA_INSTANCES = adopted,
+        "{adopted} instances adopted, {} steps taken",
         first.steps
     );
 
@@ -153,7 +167,10 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     if let Some(listener) = socket {
         tokio::spawn(dbus::serve_runner_socket(listener, handle.clone(), cancel.clone()));
     } else {
-        tracing::warn!("no runner socket was passed: pods cannot register");
+        tracing::warn!(
+            MESSAGE_ID = journal::NO_RUNNER_SOCKET,
+            "no runner socket was passed: pods cannot register"
+        );
     }
     dbus::serve_bus(&bus, handle.clone())
         .await

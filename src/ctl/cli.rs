@@ -128,6 +128,12 @@ pub enum Command {
         /// The CPU's number
         cpu: u32,
     },
+    /// Print metrics as OpenMetrics text; a daemon that does not run is not started by it
+    Metrics {
+        /// Write them to this file instead, for node-exporter's textfile collector
+        #[arg(long, value_name = "PATH")]
+        textfile: Option<PathBuf>,
+    },
     /// Check whether this node is fit for isolated VMs, with a cure for what is not; needs no daemon
     Doctor,
     /// Make the daemon read its configuration again

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use zbus::proxy::CacheProperties;
+use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, connection, fdo, names::InterfaceName};
 
 use crate::ctl::view::text_of;
@@ -184,11 +184,13 @@ impl<'a> Client<'a> {
         Ok(self.manager.describe().await?)
     }
 
-    /// The same of a daemon that runs: who asks again and again must not start one that was stopped.
+    /// The same of a daemon that runs: one that does not is not started.
     pub async fn describe_running(&self) -> Result<String, Failure> {
-        let flags = zbus::proxy::MethodFlags::NO_AUTO_START;
-        let text: Option<String> = self.manager.inner().call_with_flags("Describe", flags, &()).await?;
-        Ok(text.unwrap_or_default())
+        let manager = self.manager.inner();
+        let answer = manager.call_with_flags("Describe", MethodFlags::NO_AUTO_START, &());
+        answer
+            .await?
+            .ok_or_else(|| Failure::Other("Describe was not answered".to_owned()))
     }
 
     /// One pass now; answers its report.

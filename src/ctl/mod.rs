@@ -9,6 +9,7 @@
 //! | [`explain`] | why a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
+//! | [`metrics`] | what Prometheus is told |
 //! | [`monitor`] | the daemon's signals as lines |
 //! | [`node`] | whose each CPU is |
 //! | [`pager`] | long output for a person |
@@ -27,6 +28,7 @@ pub mod doctor;
 pub mod explain;
 pub mod kubelet_state;
 pub mod map;
+pub mod metrics;
 pub mod monitor;
 pub mod node;
 pub mod pager;
@@ -137,6 +139,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 explain::text(&facts, legend)
             }
         }
+        Command::Metrics { textfile } => metrics::run(&client, roots, textfile.as_deref(), cli.json).await?,
         Command::Describe => view::json_text(cli.json, &client.describe().await?),
         Command::Reconcile { dry_run: true } => {
             let preview = client.preview().await?;

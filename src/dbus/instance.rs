@@ -6,14 +6,16 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, Fd, Variant, interface};
+use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::NOT_PINNED;
 use super::caller::Door;
 use super::error::Error;
 use super::manager::{Options, report_dict};
+use super::measure::measured;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
+use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::placement::Vcpu;
 
@@ -148,48 +150,57 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<(u32, u32, u32)>, Error> {
-        self.admit(connection, &header, Operation::Attach).await?;
-        let iothreads = iothreads(&options)?;
-        let mut requests = Vec::with_capacity(vcpus.len());
-        for (index, thread, given) in vcpus {
-            let mut props = BTreeMap::new();
-            for (name, value) in given {
-                let number = integer(&value).ok_or_else(|| {
-                    let shown: String = name.chars().take(64).collect();
-                    Error::InvalidArgument(format!("property {shown:?} of vCPU {index} is no integer"))
-                })?;
-                props.insert(name, number);
+        measured(&self.engine, Operation::Attach, async {
+            self.admit(connection, &header, Operation::Attach).await?;
+            let iothreads = iothreads(&options)?;
+            let mut requests = Vec::with_capacity(vcpus.len());
+            for (index, thread, given) in vcpus {
+                let mut props = BTreeMap::new();
+                for (name, value) in given {
+                    let number = integer(&value).ok_or_else(|| {
+                        let shown: String = name.chars().take(64).collect();
+                        Error::InvalidArgument(format!("property {shown:?} of vCPU {index} is no integer"))
+                    })?;
+                    props.insert(name, number);
+                }
+                requests.push(VcpuRequest {
+                    vcpu: Vcpu { index, props },
+                    thread,
+                });
             }
-            requests.push(VcpuRequest {
-                vcpu: Vcpu { index, props },
-                thread,
-            });
-        }
-        let qemu = qemu_pidfd
-            .as_fd()
-            .try_clone_to_owned()
-            .map_err(|cause| Error::Failed(format!("duplicate qemu_pidfd: {cause}")))?;
-        let placed = self
-            .engine
-            .attach(AttachRequest {
-                pod: self.pod.clone(),
-                qemu,
-                vcpus: requests,
-                iothreads,
-            })
-            .await;
-        let placed =
-            placed.inspect_err(|refusal| tracing::warn!("vCPUs of pod {} not attached: {refusal}", self.pod))?;
-        Ok(placed
-            .into_iter()
-            .map(|placed| {
-                (
-                    placed.vcpu,
-                    placed.thread.unsigned_abs(),
-                    placed.cpu.unwrap_or(NOT_PINNED),
-                )
-            })
-            .collect())
+            let qemu = qemu_pidfd
+                .as_fd()
+                .try_clone_to_owned()
+                .map_err(|cause| Error::Failed(format!("duplicate qemu_pidfd: {cause}")))?;
+            let placed = self
+                .engine
+                .attach(AttachRequest {
+                    pod: self.pod.clone(),
+                    qemu,
+                    vcpus: requests,
+                    iothreads,
+                })
+                .await;
+            let placed = placed.map_err(|refusal| {
+                let (text, error) = (refusal.to_string(), Error::from(refusal));
+                tracing::warn!(
+                    MESSAGE_ID = journal::ATTACH_REFUSED, STELIA_POD_UID = %self.pod, STELIA_ERROR = error.name().as_str(),
+                    STELIA_REASON = text, "vCPUs of pod {} not attached: {text}", self.pod
+                );
+                error
+            })?;
+            Ok(placed
+                .into_iter()
+                .map(|placed| {
+                    (
+                        placed.vcpu,
+                        placed.thread.unsigned_abs(),
+                        placed.cpu.unwrap_or(NOT_PINNED),
+                    )
+                })
+                .collect())
+        })
+        .await
     }
 
     #[zbus(out_args("report"))]
@@ -199,13 +210,16 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        self.admit(connection, &header, Operation::Audit).await?;
-        drop(options);
-        let mut report = self.engine.reconcile().await?;
-        // A pod reads nothing of another.
-        let own = format!("{}: ", self.pod);
-        report.degraded.retain(|reason| reason.starts_with(&own));
-        report_dict(report)
+        measured(&self.engine, Operation::Audit, async {
+            self.admit(connection, &header, Operation::Audit).await?;
+            drop(options);
+            let mut report = self.engine.reconcile().await?;
+            // A pod reads nothing of another.
+            let own = format!("{}: ", self.pod);
+            report.degraded.retain(|reason| reason.starts_with(&own));
+            report_dict(report)
+        })
+        .await
     }
 
     async fn deregister(
@@ -214,9 +228,12 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        self.admit(connection, &header, Operation::Deregister).await?;
-        drop(options);
-        Ok(self.engine.deregister(self.pod.clone()).await?)
+        measured(&self.engine, Operation::Deregister, async {
+            self.admit(connection, &header, Operation::Deregister).await?;
+            drop(options);
+            Ok(self.engine.deregister(self.pod.clone()).await?)
+        })
+        .await
     }
 
     #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]

@@ -8,15 +8,17 @@ use std::time::Duration;
 
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
+use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
 
 use super::caller::{Caller, Door};
 use super::error::Error;
 use super::export::Exporter;
 use super::instance_path;
+use super::measure::measured;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report, View};
+use crate::journal;
 use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
 
@@ -170,55 +172,65 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, String), Error> {
-        let caller = self
-            .door
-            .admit(&self.engine, connection, &header, Operation::Register)
-            .await?;
-        known_options(&options, &["anchor", "origin-cgroup"])?;
-        let anchor = descriptor(&options, "anchor")?;
-        let origin = match options.get("origin-cgroup").map(|value| &**value) {
-            None => None,
-            Some(_) if caller.process.is_some() => {
-                return Err(Error::NotPermitted(
-                    "option \"origin-cgroup\" is for the system bus only".into(),
-                ));
-            }
-            Some(Variant::Str(path)) => Some(CgroupPath::parse(path.as_str()).ok_or_else(|| {
-                Error::InvalidArgument("option \"origin-cgroup\" must be an absolute cgroup path".into())
-            })?),
-            Some(_) => {
-                return Err(Error::InvalidArgument(
-                    "option \"origin-cgroup\" must be a string".into(),
-                ));
-            }
-        };
-        let deadline = tokio::time::Instant::now() + PATIENCE;
-        let (pod, scope) = loop {
-            let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
-            let request = RegisterRequest {
-                claim: Claim {
-                    pod: pod_uid.to_owned(),
-                    cpuset: cpuset.to_owned(),
-                },
-                // Asked anew: a first attempt may have moved the caller.
-                caller: self.door.peer(&self.engine)?,
-                origin: origin.clone(),
-                anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
+        measured(&self.engine, Operation::Register, async {
+            let caller = self
+                .door
+                .admit(&self.engine, connection, &header, Operation::Register)
+                .await?;
+            known_options(&options, &["anchor", "origin-cgroup"])?;
+            let anchor = descriptor(&options, "anchor")?;
+            let origin = match options.get("origin-cgroup").map(|value| &**value) {
+                None => None,
+                Some(_) if caller.process.is_some() => {
+                    return Err(Error::NotPermitted(
+                        "option \"origin-cgroup\" is for the system bus only".into(),
+                    ));
+                }
+                Some(Variant::Str(path)) => Some(CgroupPath::parse(path.as_str()).ok_or_else(|| {
+                    Error::InvalidArgument("option \"origin-cgroup\" must be an absolute cgroup path".into())
+                })?),
+                Some(_) => {
+                    return Err(Error::InvalidArgument(
+                        "option \"origin-cgroup\" must be a string".into(),
+                    ));
+                }
             };
-            match self.engine.register(request).await {
-                Ok(done) => break done,
-                Err(refusal) if refusal.kind.may_pass() && tokio::time::Instant::now() < deadline => {
-                    tokio::time::sleep(RETRY).await;
+            let deadline = tokio::time::Instant::now() + PATIENCE;
+            let (pod, scope) = loop {
+                let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
+                let request = RegisterRequest {
+                    claim: Claim {
+                        pod: pod_uid.to_owned(),
+                        cpuset: cpuset.to_owned(),
+                    },
+                    // Asked anew: a first attempt may have moved the caller.
+                    caller: self.door.peer(&self.engine)?,
+                    origin: origin.clone(),
+                    anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
+                };
+                match self.engine.register(request).await {
+                    Ok(done) => break done,
+                    Err(refusal) if refusal.kind.may_pass() && tokio::time::Instant::now() < deadline => {
+                        tokio::time::sleep(RETRY).await;
+                    }
+                    Err(refusal) => {
+                        let (text, error) = (refusal.to_string(), Error::from(refusal));
+                        tracing::warn!(
+                            MESSAGE_ID = journal::REGISTRATION_REFUSED,
+                            STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
+                            STELIA_ERROR = error.name().as_str(),
+                            STELIA_REASON = text,
+                            "registration refused: {text}"
+                        );
+                        return Err(error);
+                    }
                 }
-                Err(refusal) => {
-                    tracing::warn!("registration refused: {refusal}");
-                    return Err(refusal.into());
-                }
-            }
-        };
-        // The object must be there when the caller reads the answer.
-        self.exporter.sync(&self.engine.view()).await?;
-        Ok((object_path(&pod)?, scope.to_string()))
+            };
+            // The object must be there when the caller reads the answer.
+            self.exporter.sync(&self.engine.view()).await?;
+            Ok((object_path(&pod)?, scope.to_string()))
+        })
+        .await
     }
 
     async fn deregister(
@@ -228,13 +240,16 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        let caller = self
-            .door
-            .admit(&self.engine, connection, &header, Operation::Deregister)
-            .await?;
-        known_options(&options, &[])?;
-        let pod = self.named(&caller, pod_uid)?;
-        Ok(self.engine.deregister(pod).await?)
+        measured(&self.engine, Operation::Deregister, async {
+            let caller = self
+                .door
+                .admit(&self.engine, connection, &header, Operation::Deregister)
+                .await?;
+            known_options(&options, &[])?;
+            let pod = self.named(&caller, pod_uid)?;
+            Ok(self.engine.deregister(pod).await?)
+        })
+        .await
     }
 
     #[zbus(out_args("instances"))]
@@ -243,22 +258,25 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<InstanceRow>, Error> {
-        let caller = self
-            .door
-            .admit(&self.engine, connection, &header, Operation::List)
-            .await?;
-        let view = self.engine.view();
-        let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
-        seen.map(|instance| {
-            Ok((
-                instance.pod.to_string(),
-                instance.container.clone(),
-                object_path(&instance.pod)?,
-                instance.state.to_owned(),
-                instance.exclusive.to_string(),
-            ))
+        measured(&self.engine, Operation::List, async {
+            let caller = self
+                .door
+                .admit(&self.engine, connection, &header, Operation::List)
+                .await?;
+            let view = self.engine.view();
+            let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
+            seen.map(|instance| {
+                Ok((
+                    instance.pod.to_string(),
+                    instance.container.clone(),
+                    object_path(&instance.pod)?,
+                    instance.state.to_owned(),
+                    instance.exclusive.to_string(),
+                ))
+            })
+            .collect()
         })
-        .collect()
+        .await
     }
 
     #[zbus(out_args("instance"))]
@@ -268,11 +286,14 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        let caller = self
-            .door
-            .admit(&self.engine, connection, &header, Operation::List)
-            .await?;
-        object_path(&self.named(&caller, pod_uid)?)
+        measured(&self.engine, Operation::List, async {
+            let caller = self
+                .door
+                .admit(&self.engine, connection, &header, Operation::List)
+                .await?;
+            object_path(&self.named(&caller, pod_uid)?)
+        })
+        .await
     }
 
     #[zbus(name = "GetInstanceByPID", out_args("instance"))]
@@ -282,29 +303,32 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        let caller = self
-            .door
-            .admit(&self.engine, connection, &header, Operation::List)
-            .await?;
-        let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
-        let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
-        let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
-        let view = self.engine.view();
-        // The anchor, and what was exec'd into the container, are in the origin.
-        let pod = match Peer::of(cgroup) {
-            Peer::Instance(pod) => pod,
-            Peer::Container(path, container)
-                if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
-            {
-                container.pod
+        measured(&self.engine, Operation::List, async {
+            let caller = self
+                .door
+                .admit(&self.engine, connection, &header, Operation::List)
+                .await?;
+            let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
+            let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
+            let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
+            let view = self.engine.view();
+            // The anchor, and what was exec'd into the container, are in the origin.
+            let pod = match Peer::of(cgroup) {
+                Peer::Instance(pod) => pod,
+                Peer::Container(path, container)
+                    if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
+                {
+                    container.pod
+                }
+                _ => return Err(none()),
+            };
+            if caller.sees(&pod) && view.instances.contains_key(&pod) {
+                object_path(&pod)
+            } else {
+                Err(none())
             }
-            _ => return Err(none()),
-        };
-        if caller.sees(&pod) && view.instances.contains_key(&pod) {
-            object_path(&pod)
-        } else {
-            Err(none())
-        }
+        })
+        .await
     }
 
     #[zbus(out_args("report"))]
@@ -314,14 +338,17 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        self.door
-            .admit(&self.engine, connection, &header, Operation::Reconcile)
-            .await?;
-        known_options(&options, &["dry-run"])?;
-        if flag(&options, "dry-run")? {
-            return preview_dict(self.engine.preview().await?);
-        }
-        report_dict(self.engine.reconcile().await?)
+        measured(&self.engine, Operation::Reconcile, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Reconcile)
+                .await?;
+            known_options(&options, &["dry-run"])?;
+            if flag(&options, "dry-run")? {
+                return preview_dict(self.engine.preview().await?);
+            }
+            report_dict(self.engine.reconcile().await?)
+        })
+        .await
     }
 
     #[zbus(out_args("json"))]
@@ -330,21 +357,25 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        self.door
-            .admit(&self.engine, connection, &header, Operation::Describe)
-            .await?;
-        let view = self.engine.view();
-        let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-        let config = tokio::task::spawn_blocking(|| config::read(Path::new("/proc"), Path::new("/"))).await;
-        let config = config.map_err(|cause| Error::Failed(format!("read kubelet's configuration: {cause}")))?;
-        let config = match config {
-            Ok(config) => serde_json::json!(config),
-            Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
-        };
-        let description = serde_json::json!({
-            "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage, "kubelet_config": config,
-        });
-        Ok(description.to_string())
+        measured(&self.engine, Operation::Describe, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Describe)
+                .await?;
+            let view = self.engine.view();
+            let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
+            let config = tokio::task::spawn_blocking(|| config::read(Path::new("/proc"), Path::new("/"))).await;
+            let config = config.map_err(|cause| Error::Failed(format!("read kubelet's configuration: {cause}")))?;
+            let config = match config {
+                Ok(config) => serde_json::json!(config),
+                Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
+            };
+            let description = serde_json::json!({
+                "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage, "kubelet_config": config,
+                "metrics": self.engine.metrics().read(),
+            });
+            Ok(description.to_string())
+        })
+        .await
     }
 
     async fn reload(
@@ -352,12 +383,15 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        self.door
-            .admit(&self.engine, connection, &header, Operation::Reload)
-            .await?;
-        let loaded = crate::config::load(Path::new("/"))
-            .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
-        Ok(self.engine.reload(loaded.settings).await?)
+        measured(&self.engine, Operation::Reload, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Reload)
+                .await?;
+            let loaded = crate::config::load(Path::new("/"))
+                .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
+            Ok(self.engine.reload(loaded.settings).await?)
+        })
+        .await
     }
 
     #[zbus(property)]

@@ -11,6 +11,7 @@ mod export;
 pub(crate) mod gate;
 mod instance;
 mod manager;
+mod measure;
 mod polkit;
 mod runner_socket;
 

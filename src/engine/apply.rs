@@ -191,7 +191,11 @@ fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), String> {
 
 /// Microseconds since the epoch.
 pub fn now_us() -> u64 {
-    SystemTime::now()
-        .duration_since(UNIX_EPOCH)
+    us(SystemTime::now())
+}
+
+/// A time in microseconds since the epoch.
+pub fn us(time: SystemTime) -> u64 {
+    time.duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_micros().try_into().unwrap_or(u64::MAX))
 }

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::container::identify_pidfd;
 use super::lifecycle::{find, no_instance};
+use super::metrics::Trigger;
 use super::task::Engine;
 use crate::cgroup::CgroupPath;
 use crate::excerpt::excerpt;
@@ -100,7 +101,7 @@ impl Engine {
         let (partition, placement) = (next.partition, next.placement);
         let threads = next.vcpus.clone();
         self.record_vcpus(&scope, next).await?;
-        let (mut after, mut report) = self.pass("call").await;
+        let (mut after, mut report) = self.pass(Trigger::Call).await;
         let refused = |after: &Option<Snapshot>| {
             let now = after.as_ref().and_then(|after| find(after, &pod))?;
             let text = now.vcpu()?.partition.clone();
@@ -111,7 +112,8 @@ impl Engine {
         };
         if let Some((record, text)) = refused(&after) {
             tracing::warn!(
-                STELIA_POD_UID = %pod,
+                MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive,
+                STELIA_PARTITION = text,
                 "the kernel gives pod {pod} no {} partition ({text:?}): contained instead", record.partition.name()
             );
             let record = Record {
@@ -119,7 +121,7 @@ impl Engine {
                 ..record
             };
             self.record_vcpus(&scope, record).await?;
-            (after, report) = self.pass("call").await;
+            (after, report) = self.pass(Trigger::Call).await;
         }
         let now = after.as_ref().and_then(|after| find(after, &pod));
         let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
@@ -128,8 +130,14 @@ impl Engine {
             && matches!(now.record.phase, Phase::Isolated | Phase::Contained)
         {
             let state = now.record.phase.name();
+            let id = match now.record.phase {
+                Phase::Isolated => journal::ISOLATED,
+                _ => journal::CONTAINED,
+            };
+            let float = now.inner.as_ref().and_then(|inner| inner.float.as_ref());
             tracing::info!(
-                MESSAGE_ID = journal::ISOLATED, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
+                STELIA_FLOAT = float.map(|leaf| leaf.cpus.to_string()),
                 "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
             );
             let placed = |thread: &VcpuThread| Placed {
@@ -150,7 +158,7 @@ impl Engine {
             former.phase
         };
         self.record_vcpus(&scope, Record { phase, ..former }).await?;
-        self.pass("call").await;
+        self.pass(Trigger::Call).await;
         Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
     }
 
@@ -165,7 +173,7 @@ impl Engine {
         let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
         let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
         if let Some(note) = &placement.note {
-            tracing::warn!(STELIA_POD_UID = %former.pod, "placement of pod {}: {note}", former.pod);
+            tracing::warn!(MESSAGE_ID = journal::PLACEMENT, STELIA_POD_UID = %former.pod, STELIA_REASON = %note, "placement of pod {}: {note}", former.pod);
         }
         let threads: Vec<VcpuThread> = tasks
             .into_iter()

@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use super::apply::now_us;
 use super::container::{self, RegisterRequest};
+use super::metrics::Trigger;
 use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
+use crate::journal;
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal, admit};
 use crate::plan::record::PHASE_ATTRIBUTE;
@@ -85,7 +87,7 @@ impl Engine {
         match known.record.phase {
             Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
             Phase::Registered => {
-                let (after, report) = self.pass("call").await;
+                let (after, report) = self.pass(Trigger::Call).await;
                 match after.as_ref().and_then(|after| find(after, pod)) {
                     Some(now) if now.record.phase > Phase::Registered => Ok((pod.clone(), now.scope.clone())),
                     _ => Err(Kind::Failed.because(report.degraded.join("; "))),
@@ -101,7 +103,7 @@ impl Engine {
         let scope = CgroupPath::slice().child(&unit);
         if self.system.cgroups.exists(&scope) {
             // A daemon that died left it, if nobody is in it.
-            self.pass("call").await;
+            self.pass(Trigger::Call).await;
         }
         if self.system.cgroups.exists(&scope) {
             let text = format!("{scope} exists: the former instance of pod {pod} has not ended yet");
@@ -128,20 +130,20 @@ impl Engine {
         .await?
         .map_err(|error| Kind::Failed.because(error.to_string()))?;
 
-        let (after, report) = self.pass("call").await;
+        let (after, report) = self.pass(Trigger::Call).await;
         drop(holder);
         let reached = after
             .as_ref()
             .and_then(|after| find(after, &pod))
             .map(|now| now.record.phase);
         if reached >= Some(Phase::Floating) {
-            tracing::info!(STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
+            tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
             return Ok((pod, scope));
         }
         // Nothing half-done: what was moved goes back.
-        tracing::warn!(STELIA_POD_UID = %pod, "registration of pod {pod} failed: {}", report.degraded.join("; "));
-        let undone = self.leave(&pod, &scope).await;
         let cause = report.degraded.join("; ");
+        tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
+        let undone = self.leave(&pod, &scope).await;
         match undone {
             Ok(()) => Err(Kind::Failed.because(format!("registration of pod {pod}: {cause}"))),
             Err(also) => Err(Kind::Failed.because(format!("registration of pod {pod}: {cause}; undoing it: {also}"))),
@@ -184,7 +186,7 @@ impl Engine {
     pub(super) async fn deregister(&mut self, pod: &PodUid) -> Result<(), Refusal> {
         let (snapshot, _) = self.observe().await?;
         let known = find(&snapshot, pod).ok_or_else(|| no_instance(pod))?;
-        let scope = known.scope.clone();
+        let (scope, exclusive) = (known.scope.clone(), known.record.exclusive.clone());
         let origin_is_gone = known.origin_procs.is_none();
         self.leave(pod, &scope).await?;
         if origin_is_gone {
@@ -193,11 +195,13 @@ impl Engine {
             );
             return Err(Kind::Failed.because(text));
         }
-        tracing::info!(STELIA_POD_UID = %pod, "deregistered pod {pod}");
+        tracing::info!(MESSAGE_ID = journal::DEREGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
         Ok(())
     }
 
     async fn leave(&mut self, pod: &PodUid, scope: &CgroupPath) -> Result<(), Refusal> {
+        // What leaves on purpose is not missed.
+        self.told.remove(pod);
         let target = scope.clone();
         let marked = self
             .blocking(move |system| {
@@ -213,7 +217,7 @@ impl Engine {
         }
         let deadline = tokio::time::Instant::now() + SCOPE_GONE;
         loop {
-            let (after, report) = self.pass("call").await;
+            let (after, report) = self.pass(Trigger::Call).await;
             let Some(after) = after else {
                 return Err(Kind::Failed.because(report.degraded.join("; ")));
             };

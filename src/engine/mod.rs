@@ -7,6 +7,7 @@ mod attach;
 mod container;
 pub mod holder;
 mod lifecycle;
+mod metrics;
 #[cfg(test)]
 mod model_tests;
 mod observe;
@@ -14,12 +15,14 @@ mod pass;
 pub(crate) mod runtime;
 mod system;
 mod task;
+mod tell;
 mod view;
 mod watch;
 
 pub use apply::release_host;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
+pub use metrics::{BOUNDS_US, Counted, Metrics, Timed, Trigger};
 pub use pass::{Preview, Report};
 pub use system::{Failpoint, System};
 pub use task::{Engine, Handle};

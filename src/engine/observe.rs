@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
+use std::time::SystemTime;
 
 use super::System;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
@@ -29,11 +30,9 @@ pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
     Ok(state)
 }
 
-/// When kubelet last wrote its state, microseconds since the epoch.
-pub fn modified_us(root: &Path) -> Option<u64> {
-    let written = fs::metadata(root.join(CPU_MANAGER_STATE)).and_then(|file| file.modified());
-    let since = written.ok()?.duration_since(std::time::UNIX_EPOCH).ok()?;
-    u64::try_from(since.as_micros()).ok()
+/// When kubelet wrote its state.
+pub fn kubelet_modified(root: &Path) -> Option<SystemTime> {
+    fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?.modified().ok()
 }
 
 /// The whole picture.

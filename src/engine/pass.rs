@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::apply::{self, Outcome};
 use super::task::Engine;
-use super::{LastPass, View, observe};
+use super::{LastPass, Trigger, View, observe};
 use crate::cgroup::{CgroupPath, File};
 use crate::journal;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -72,27 +72,33 @@ impl Engine {
     /// Observe, and publish what was seen.
     pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
         let root = self.settings.kubelet_root.clone();
-        let (kubelet, snapshot, modified, offline) = self
+        let (modified, kubelet, snapshot, offline) = self
             .blocking(move |system| {
-                let modified = observe::modified_us(&root);
+                // Before the file itself: what is written meanwhile is younger than that, and seen at the next pass.
+                let modified = observe::kubelet_modified(&root);
                 let kubelet = observe::kubelet(&root);
                 let snapshot = observe::snapshot(system, &kubelet);
-                (kubelet, snapshot, modified, Topology::offline(&system.sys))
+                (modified, kubelet, snapshot, Topology::offline(&system.sys))
             })
             .await?;
         let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        self.metrics.saw_kubelet(kubelet.is_ok(), modified);
         let problem = kubelet.as_ref().err().cloned();
         if problem != self.last_problem {
             match &problem {
-                Some(problem) => tracing::warn!("kubelet's state cannot be used, floats keep their CPUs: {problem}"),
-                None => tracing::info!("kubelet's state is usable again"),
+                Some(problem) => tracing::warn!(
+                    MESSAGE_ID = journal::KUBELET_REFUSED,
+                    STELIA_REASON = problem,
+                    "kubelet's state cannot be used, floats keep their CPUs: {problem}"
+                ),
+                None => tracing::info!(MESSAGE_ID = journal::KUBELET_USABLE, "kubelet's state is usable again"),
             }
             self.last_problem = problem;
         }
         self.watch(&snapshot);
         self.settle(&mut snapshot);
         let mut view = View::of(&snapshot, &self.settings.policies);
-        view.kubelet_modified_us = modified;
+        view.kubelet_modified_us = modified.map(apply::us);
         view.offline = offline;
         view.counters = self.counters;
         view.last_pass = self.last_pass;
@@ -148,21 +154,22 @@ impl Engine {
     }
 
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
-    pub(super) async fn pass(&mut self, trigger: &'static str) -> (Option<Snapshot>, Report) {
-        self.passes = self.passes.wrapping_add(1);
+    pub(super) async fn pass(&mut self, trigger: Trigger) -> (Option<Snapshot>, Report) {
         let began = Instant::now();
+        let mut failed = 0;
+        self.passes = self.passes.wrapping_add(1);
         let mut report = Report {
             pass: self.passes,
             ..Report::default()
         };
-        let mut failures: Vec<String> = Vec::new();
+        let mut failures: Vec<(Option<PodUid>, String)> = Vec::new();
         let mut findings = Vec::new();
         let mut last = None;
         for round in 0..ROUNDS {
             let snapshot = match self.observe().await {
                 Ok((snapshot, _)) => snapshot,
                 Err(refusal) => {
-                    failures = vec![refusal.text];
+                    failures = vec![(None, refusal.text)];
                     break;
                 }
             };
@@ -177,29 +184,38 @@ impl Engine {
                 break;
             }
             if round + 1 == ROUNDS {
-                failures.push(format!("{unfinished} steps are still to take after {ROUNDS} rounds"));
+                let text = format!("{unfinished} steps are still to take after {ROUNDS} rounds");
+                failures.push((None, text));
                 break;
             }
             let outcome = match self.blocking(move |system| apply::apply(system, &steps)).await {
                 Ok(outcome) => outcome,
                 Err(refusal) => {
-                    failures = vec![refusal.text];
+                    failures = vec![(None, refusal.text)];
                     break;
                 }
             };
             count(&mut report, &outcome);
             let progressed = (outcome.errors.len() as u32) < outcome.steps;
-            failures = outcome.errors.into_iter().map(|(_, error)| error).collect();
+            failed += outcome.errors.len() as u32;
+            failures = outcome.errors;
             if !progressed {
                 break;
             }
         }
-        for failure in &failures {
-            tracing::warn!(trigger, "{failure}");
+        for (pod, failure) in &failures {
+            tracing::warn!(
+                MESSAGE_ID = journal::PASS_FAILED,
+                STELIA_POD_UID = pod.as_ref().map(PodUid::as_str),
+                STELIA_REASON = failure,
+                STELIA_TRIGGER = trigger.name(),
+                "{failure}"
+            );
         }
         if report.steps > 0 {
             tracing::info!(
-                trigger,
+                MESSAGE_ID = journal::PASS,
+                STELIA_TRIGGER = trigger.name(),
                 "pass {}: {} steps, {} writes, {} moves, {} failures",
                 report.pass,
                 report.steps,
@@ -210,7 +226,7 @@ impl Engine {
         }
         self.last_pass = Some(LastPass {
             number: report.pass,
-            trigger,
+            trigger: trigger.name(),
             ended_us: apply::now_us(),
             duration_us: u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
             steps: report.steps,
@@ -219,6 +235,10 @@ impl Engine {
             failures: failures.len() as u32,
         });
         self.rest(failures.is_empty());
+        self.metrics.passed(trigger, &report, failed, began.elapsed());
+        if failures.is_empty() && report.steps > 0 && last.as_ref().is_some_and(|last| self.is_news_of_kubelet(last)) {
+            self.metrics.followed_kubelet();
+        }
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {
                 let reasons = plan::degraded(snapshot, &self.settings.policies, instance);
@@ -229,18 +249,26 @@ impl Engine {
                 );
             }
         }
-        report.degraded.extend(failures);
+        report.degraded.extend(failures.into_iter().map(|(_, failure)| failure));
         if let Some(snapshot) = &last {
             let left = self.left.as_ref().map(|left| drift(left, snapshot)).unwrap_or_default();
             report.repaired = findings.iter().filter(|finding| !left.contains(finding)).count() as u32;
+            self.tell(snapshot);
             self.left = Some(snapshot.clone());
         }
         if !findings.is_empty() {
             self.counters.drift_found += findings.len() as u64;
             self.counters.drift_repaired += u64::from(report.repaired);
+            repaired(findings.len(), report.repaired);
         }
         self.publish_numbers(!findings.is_empty());
         (last, report)
+    }
+
+    /// Whether kubelet wrote since the last pass. What comes after a file that could not be used tells nothing of time.
+    fn is_news_of_kubelet(&self, now: &Snapshot) -> bool {
+        let before = self.left.as_ref().map(|left| &left.kubelet);
+        matches!((before, &now.kubelet), (Some(Ok(before)), Ok(now)) if before != now)
     }
 
     /// What a pass writes wakes the engine again. While it cannot finish it would run for ever, so events wait, each time
@@ -263,6 +291,9 @@ impl Engine {
             tracing::warn!(
                 MESSAGE_ID = journal::DRIFT,
                 STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+                STELIA_DRIFT = finding.what,
+                STELIA_FOUND = finding.is,
+                STELIA_LEFT = finding.was,
                 "{} is {:?}, it was left as {:?}",
                 finding.what,
                 finding.is,
@@ -281,6 +312,24 @@ impl Engine {
             shown.last_pass = last_pass;
             drifted
         });
+    }
+}
+
+/// How what somebody changed came out.
+fn repaired(found: usize, repaired: u32) {
+    let left = found.saturating_sub(repaired as usize);
+    if left == 0 {
+        tracing::info!(
+            MESSAGE_ID = journal::REPAIRED,
+            STELIA_REPAIRED = repaired,
+            "{repaired} changes by others put right"
+        );
+    } else {
+        tracing::warn!(
+            MESSAGE_ID = journal::NOT_REPAIRED,
+            STELIA_LEFT_OVER = left,
+            "{left} changes by others are not put right yet"
+        );
     }
 }
 

@@ -9,8 +9,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::attach::{AttachRequest, Placed};
 use super::pass::Preview;
+use super::tell::Told;
 use super::watch::Watcher;
-use super::{Counters, LastPass, RegisterRequest, Report, System, View};
+use super::{Counters, LastPass, Metrics, RegisterRequest, Report, System, Trigger, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::kubelet::PodUid;
@@ -33,6 +34,7 @@ pub struct Handle {
     commands: mpsc::Sender<Command>,
     view: watch::Receiver<Arc<View>>,
     system: System,
+    metrics: Arc<Metrics>,
 }
 
 impl Handle {
@@ -49,6 +51,11 @@ impl Handle {
     /// The seams, for doors that must look up who a process is.
     pub fn system(&self) -> &System {
         &self.system
+    }
+
+    /// What is counted; doors count their calls in it.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
     }
 
     async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
@@ -125,10 +132,13 @@ pub struct Engine {
     pub(super) left: Option<Snapshot>,
     pub(super) counters: Counters,
     pub(super) last_pass: Option<LastPass>,
+    pub(super) metrics: Arc<Metrics>,
     /// Since when kubelet has no entry for an instance.
     pub(super) gone_since: BTreeMap<PodUid, Instant>,
     /// The kubelet problem last logged, so that each is said once.
     pub(super) last_problem: Option<String>,
+    /// What was last told of each instance.
+    pub(super) told: BTreeMap<PodUid, Told>,
 }
 
 impl Engine {
@@ -146,7 +156,9 @@ impl Engine {
             commands: sender,
             view: receiver,
             system: system.clone(),
+            metrics: Arc::default(),
         };
+        let metrics = handle.metrics.clone();
         Ok((
             Self {
                 system,
@@ -162,8 +174,10 @@ impl Engine {
                 left: None,
                 counters: Counters::default(),
                 last_pass: None,
+                metrics,
                 gone_since: BTreeMap::new(),
                 last_problem: None,
+                told: BTreeMap::new(),
             },
             handle,
         ))
@@ -184,12 +198,12 @@ impl Engine {
                     Some(command) => self.command(command).await,
                     None => return,
                 },
-                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass("event").await; }
+                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass(Trigger::Event).await; }
                 () = tokio::time::sleep_until(rest.unwrap_or_else(Instant::now).into()), if rest.is_some() => {
                     self.rest_until = None;
                 }
                 // The first tick comes at once: it is the pass at start-up, which adopts what is there.
-                _ = audit.tick() => { self.pass("audit").await; }
+                _ = audit.tick() => { self.pass(Trigger::Audit).await; }
                 _ = heart.tick() => {}
             }
         }
@@ -219,7 +233,7 @@ impl Engine {
             Command::Register(request, reply) => drop(reply.send(self.register(request).await)),
             Command::Attach(request, reply) => drop(reply.send(self.attach(request).await)),
             Command::Deregister(pod, reply) => drop(reply.send(self.deregister(&pod).await)),
-            Command::Reconcile(reply) => drop(reply.send(self.pass("call").await.1)),
+            Command::Reconcile(reply) => drop(reply.send(self.pass(Trigger::Call).await.1)),
             Command::Preview(reply) => drop(reply.send(self.preview().await)),
             Command::Reload(settings, reply) => {
                 if settings.kubelet_root != self.settings.kubelet_root {
@@ -229,7 +243,7 @@ impl Engine {
                     }
                 }
                 self.settings = *settings;
-                self.pass("reload").await;
+                self.pass(Trigger::Reload).await;
                 let _ = reply.send(());
             }
         }

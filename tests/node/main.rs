@@ -16,6 +16,7 @@ mod isolation;
 mod kubelet;
 mod life;
 mod limits;
+mod metrics;
 mod noise;
 mod package;
 mod pods;

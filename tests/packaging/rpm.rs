@@ -7,7 +7,8 @@ use std::path::Path;
 use crate::{given, run, text};
 
 /// What only the .rpm has.
-const ADDED: [&str; 4] = [
+const ADDED: [&str; 5] = [
+    "/usr/share/doc/steliad/metrics.md",
     "/usr/share/doc/steliad/runner.md",
     "/usr/share/licenses/steliad/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",

@@ -10,8 +10,9 @@ use tempfile::TempDir;
 use crate::{given, run, text};
 
 const SCRIPTLETS: [(&str, &str); 3] = [("POSTIN", "post"), ("PREUN", "preun"), ("POSTUN", "postun")];
-const TOOLS: [&str; 6] = [
+const TOOLS: [&str; 7] = [
     "systemctl",
+    "journalctl",
     "busctl",
     "semodule",
     "selinuxenabled",
@@ -178,6 +179,7 @@ fn a_first_install_asks_the_preset_tells_the_bus_and_starts_what_is_enabled() {
         );
     }
     assert!(!called(&calls, "systemctl stop"));
+    place(&calls, "journalctl --update-catalog");
     // No SELinux here: nothing of it is touched.
     assert!(!called(&calls, "semodule") && !called(&calls, "restorecon") && !called(&calls, "load_policy"));
 }
@@ -216,19 +218,27 @@ fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_back
     let root = Root::new();
     root.install();
     let calls = root.remove();
-    let stops = "systemctl stop steliad-kubelet.path steliad-runner.socket steliad-kubelet.service steliad.service";
+    let stops = "systemctl stop steliad-metrics.timer steliad-kubelet.path steliad-runner.socket steliad-kubelet.service steliad.service";
     let release = place(&calls, "steliad --release-host");
     assert!(place(&calls, stops) < release);
     assert_eq!(
         calls.iter().filter(|call| call.starts_with("systemctl stop")).count(),
         1
     );
-    let disable = "systemctl --no-reload --quiet disable steliad-runner.socket steliad-kubelet.path steliad.service";
+    let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(release < place(&calls, disable) && place(&calls, disable) < reload);
     place(&calls, "systemctl reset-failed steliad.service steliad-kubelet.service");
+    place(&calls, "journalctl --update-catalog");
     assert!(reload < place(&calls, BUS_RELOADS));
-    assert!(!root.at("etc/stelia").exists() && !root.at("usr/libexec/stelia").exists());
+    for directory in [
+        "etc/stelia",
+        "usr/libexec/stelia",
+        "usr/share/steliad",
+        "usr/share/doc/steliad",
+    ] {
+        assert!(!root.at(directory).exists(), "{directory}");
+    }
 }
 
 #[test]

@@ -88,8 +88,10 @@ impl Simulation {
     }
 
     fn stop_daemon(&mut self) {
-        let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
-        let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        if let Ok(None) = self.daemon.try_wait() {
+            let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
         let _ = self.daemon.wait();
         // It removes what it made.
         assert!(!Path::new(&self.sockets).exists());
@@ -366,4 +368,96 @@ fn a_pods_own_socket_shows_its_instance_and_no_other() {
     let told = |out: &Output, uid: &str| String::from_utf8_lossy(&out.stderr).replace(uid, "UID");
     assert_eq!(other.status.code(), Some(3));
     assert_eq!(told(&other, VM), told(&none, nobody));
+}
+
+/// The value of a series, as `steliactl metrics` prints it.
+fn value(metrics: &str, series: &str) -> f64 {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    let text = line.unwrap_or_else(|| panic!("no {series}: {metrics}"));
+    text.parse().expect("a number")
+}
+
+#[test]
+fn metrics_count_what_the_daemon_does() {
+    let simulation = Simulation::start(&scenario(""));
+    let before = simulation.ctl(&["metrics"]);
+    assert!(before.ends_with("\n# EOF\n"), "{before}");
+    for (series, wanted) in [
+        ("stelia_up", 1.0),
+        ("stelia_kubelet_state_usable", 1.0),
+        ("stelia_instances{state=\"isolated\"}", 1.0),
+        ("stelia_instances{state=\"floating\"}", 1.0),
+        ("stelia_cpus{owner=\"exclusive\"}", 4.0),
+        // The scenario registered and attached without the bus.
+        ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
+        ("stelia_refusals_total{error=\"NoSuchInstance\"}", 0.0),
+        (&format!("stelia_instance_exclusive_cpus{{pod_uid=\"{VM}\"}}"), 2.0),
+    ] {
+        assert_eq!(value(&before, series), wanted, "{series}");
+    }
+    let info = format!("stelia_instance_info{{pod_uid=\"{VM}\",container=");
+    assert!(
+        before.contains(&info) && before.contains("state=\"isolated\"} 1\n"),
+        "{before}"
+    );
+    assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);
+    // A thread of the model is none of this host's, whatever its number.
+    assert!(!before.contains("stelia_vcpu_run_seconds_total{"), "{before}");
+
+    simulation.ctl(&["reconcile"]);
+    simulation.ctl(&["deregister", WAITING]);
+    let unknown = [OBJECT, MANAGER, "Deregister", "sa{sv}", WAITING, "0"];
+    assert!(!simulation.as_root(&unknown).0);
+    let after = simulation.ctl(&["metrics"]);
+    for (series, more) in [
+        ("stelia_call_duration_seconds_count{call=\"reconcile\"}", 1.0),
+        (
+            "stelia_call_duration_seconds_bucket{le=\"+Inf\",call=\"reconcile\"}",
+            1.0,
+        ),
+        ("stelia_call_duration_seconds_count{call=\"deregister\"}", 2.0),
+        ("stelia_refusals_total{error=\"NoSuchInstance\"}", 1.0),
+        ("stelia_instances{state=\"floating\"}", -1.0),
+    ] {
+        assert_eq!(value(&after, series) - value(&before, series), more, "{series}");
+    }
+    let passes = "stelia_passes_total{trigger=\"call\"}";
+    assert!(value(&after, passes) > value(&before, passes));
+    assert_eq!(
+        value(&after, passes),
+        value(&after, "stelia_pass_duration_seconds_count{trigger=\"call\"}")
+    );
+}
+
+#[test]
+fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
+    let mut simulation = Simulation::start(&scenario(""));
+    let folder = tempfile::tempdir().expect("directory");
+    let path = folder.path().join("steliad.prom");
+    let textfile = ["metrics", "--textfile", path.to_str().expect("UTF-8")];
+    assert_eq!(simulation.ctl(&textfile), "");
+    let text = fs::read_to_string(&path).expect("the file");
+    assert_eq!(value(&text, "stelia_up"), 1.0);
+    assert!(
+        text.contains("\n# TYPE stelia_passes_total counter\n") && !text.contains("# EOF"),
+        "{text}"
+    );
+    let mode = fs::metadata(&path).expect("the file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+
+    simulation.stop_daemon();
+    assert_eq!(simulation.ctl(&textfile), "");
+    let text = fs::read_to_string(&path).expect("the file");
+    assert!(text.starts_with("# steliad does not run"), "{text}");
+    assert_eq!(value(&text, "stelia_up"), 0.0);
+    assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
+    assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);
+    let printed = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["metrics"]);
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(
+        String::from_utf8_lossy(&printed.stdout).contains("\nstelia_up 0\n"),
+        "{printed:?}"
+    );
 }

@@ -147,7 +147,7 @@ impl Reader {
                 Ok((length, fds))
             }
             Err(error) => {
-                tracing::warn!("a peer on the runner socket is cut off: {error}");
+                tracing::warn!(MESSAGE_ID = crate::journal::PEER_CUT_OFF, STELIA_REASON = %error, "a peer on the runner socket is cut off: {error}");
                 Err(io::Error::new(io::ErrorKind::InvalidData, error))
             }
         }

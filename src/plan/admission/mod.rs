@@ -46,6 +46,25 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// Every kind.
+    pub const ALL: [Self; 15] = [
+        Self::InvalidArgument,
+        Self::NoSuchPod,
+        Self::NoSuchInstance,
+        Self::InstanceExists,
+        Self::NoAnchor,
+        Self::AmbiguousContainer,
+        Self::NotGuaranteed,
+        Self::CpusetMismatch,
+        Self::CpusetConflict,
+        Self::SharedPidNamespace,
+        Self::ForeignProcess,
+        Self::KubeletStateUnusable,
+        Self::Busy,
+        Self::NotPermitted,
+        Self::Failed,
+    ];
+
     /// A refusal of this kind.
     pub fn because(self, text: impl Into<String>) -> Refusal {
         Refusal {

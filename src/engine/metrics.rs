@@ -1,0 +1,275 @@
+//! What is counted and timed since the daemon started: atomic numbers that are written where things happen and read when
+//! somebody asks. Counting allocates nothing and wakes nobody.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use serde::{Deserialize, Serialize};
+
+use super::apply::now_us;
+use super::pass::Report;
+use crate::authz::Operation;
+use crate::plan::admission::Kind;
+
+/// Upper bounds of the histograms' buckets, in microseconds; one more bucket has no bound.
+pub const BOUNDS_US: [u64; 13] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+];
+
+/// What makes a pass happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trigger {
+    /// inotify told of a change.
+    Event,
+    /// The periodic audit.
+    Audit,
+    /// A call.
+    Call,
+    /// New settings.
+    Reload,
+}
+
+impl Trigger {
+    /// Every trigger.
+    pub const ALL: [Self; 4] = [Self::Event, Self::Audit, Self::Call, Self::Reload];
+
+    /// As the journal and the metrics name it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Event => "event",
+            Self::Audit => "audit",
+            Self::Call => "call",
+            Self::Reload => "reload",
+        }
+    }
+}
+
+/// The counters; one for the engine and all doors.
+#[derive(Debug)]
+pub struct Metrics {
+    started_us: u64,
+    steps: AtomicU64,
+    writes: AtomicU64,
+    moves: AtomicU64,
+    failed: AtomicU64,
+    passes: [Histogram; Trigger::ALL.len()],
+    calls: [Histogram; Operation::ALL.len()],
+    refusals: [AtomicU64; Kind::ALL.len()],
+    follow: Histogram,
+    kubelet_usable: AtomicBool,
+    kubelet_since_us: AtomicU64,
+    kubelet_modified_us: AtomicU64,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        let zero = AtomicU64::default;
+        Self {
+            started_us: now_us(),
+            steps: zero(),
+            writes: zero(),
+            moves: zero(),
+            failed: zero(),
+            passes: Default::default(),
+            calls: Default::default(),
+            refusals: Default::default(),
+            follow: Histogram::default(),
+            kubelet_usable: AtomicBool::default(),
+            kubelet_since_us: zero(),
+            kubelet_modified_us: zero(),
+        }
+    }
+}
+
+impl Metrics {
+    /// A pass ended.
+    pub(super) fn passed(&self, trigger: Trigger, report: &Report, failed: u32, took: Duration) {
+        for (counter, number) in [
+            (&self.steps, report.steps),
+            (&self.writes, report.writes),
+            (&self.moves, report.moves),
+            (&self.failed, failed),
+        ] {
+            counter.fetch_add(number.into(), Relaxed);
+        }
+        self.passes[trigger as usize].observe(took);
+    }
+
+    /// kubelet's file was looked at.
+    pub(super) fn saw_kubelet(&self, usable: bool, modified: Option<SystemTime>) {
+        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
+        self.kubelet_modified_us.store(since.map_or(0, micros), Relaxed);
+        let was = self.kubelet_usable.swap(usable, Relaxed);
+        if was != usable || self.kubelet_since_us.load(Relaxed) == 0 {
+            self.kubelet_since_us.store(now_us(), Relaxed);
+        }
+    }
+
+    /// A pass brought the floats to what kubelet wrote last.
+    pub(super) fn followed_kubelet(&self) {
+        let modified = self.kubelet_modified_us.load(Relaxed);
+        if modified > 0 {
+            self.follow
+                .observe(Duration::from_micros(now_us().saturating_sub(modified)));
+        }
+    }
+
+    /// A call was answered.
+    pub fn answered(&self, call: Operation, refused: Option<Kind>, took: Duration) {
+        self.calls[call as usize].observe(took);
+        if let Some(kind) = refused {
+            self.refusals[kind as usize].fetch_add(1, Relaxed);
+        }
+    }
+
+    /// The numbers now. They are read one after the other: a sum may lack what was counted meanwhile.
+    pub fn read(&self) -> Counted {
+        let named = |names: &[&'static str], histograms: &[Histogram]| {
+            let all = names.iter().zip(histograms);
+            all.map(|(name, histogram)| ((*name).to_owned(), histogram.read()))
+                .collect()
+        };
+        let refusals = Kind::ALL.iter().zip(&self.refusals);
+        Counted {
+            started_us: self.started_us,
+            steps: self.steps.load(Relaxed),
+            writes: self.writes.load(Relaxed),
+            moves: self.moves.load(Relaxed),
+            failed: self.failed.load(Relaxed),
+            passes: named(&Trigger::ALL.map(Trigger::name), &self.passes),
+            calls: named(&Operation::ALL.map(Operation::name), &self.calls),
+            refusals: refusals
+                .map(|(kind, count)| (format!("{kind:?}"), count.load(Relaxed)))
+                .collect(),
+            follow: self.follow.read(),
+            kubelet_usable: self.kubelet_usable.load(Relaxed),
+            kubelet_since_us: self.kubelet_since_us.load(Relaxed),
+            kubelet_modified_us: self.kubelet_modified_us.load(Relaxed),
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Histogram {
+    counts: [AtomicU64; BOUNDS_US.len() + 1],
+    sum_us: AtomicU64,
+}
+
+impl Histogram {
+    fn observe(&self, took: Duration) {
+        let took = micros(took);
+        let bucket = BOUNDS_US.partition_point(|bound| *bound < took);
+        self.counts[bucket].fetch_add(1, Relaxed);
+        self.sum_us.fetch_add(took, Relaxed);
+    }
+
+    fn read(&self) -> Timed {
+        Timed {
+            counts: self.counts.iter().map(|count| count.load(Relaxed)).collect(),
+            sum_us: self.sum_us.load(Relaxed),
+        }
+    }
+}
+
+fn micros(duration: Duration) -> u64 {
+    duration.as_micros().try_into().unwrap_or(u64::MAX)
+}
+
+/// The numbers as plain values, as `Describe` tells them under `metrics`. What an older daemon does not tell is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// When the daemon started, microseconds since the epoch.
+    pub started_us: u64,
+    /// Steps taken, failed ones included.
+    pub steps: u64,
+    /// Writes to cgroup files.
+    pub writes: u64,
+    /// Cgroup moves of processes and threads.
+    pub moves: u64,
+    /// Steps that failed.
+    pub failed: u64,
+    /// How long passes took, by trigger.
+    pub passes: BTreeMap<String, Timed>,
+    /// How long calls took, by operation.
+    pub calls: BTreeMap<String, Timed>,
+    /// Calls that were answered with an error, by the error's name.
+    pub refusals: BTreeMap<String, u64>,
+    /// From kubelet's write to the floats' update.
+    pub follow: Timed,
+    /// Whether kubelet's file can be used.
+    pub kubelet_usable: bool,
+    /// Since when that is so, microseconds since the epoch.
+    pub kubelet_since_us: u64,
+    /// When the file was written, microseconds since the epoch; 0 without one.
+    pub kubelet_modified_us: u64,
+}
+
+/// A histogram's numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timed {
+    /// By bucket: up to each of [`BOUNDS_US`], and above the last.
+    pub counts: Vec<u64>,
+    /// All of it together, microseconds.
+    pub sum_us: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_belongs_to_its_bucket_and_what_is_above_all_to_the_last() {
+        let histogram = Histogram::default();
+        for us in [0, 1_000, 1_001, 10_000_000, 10_000_001] {
+            histogram.observe(Duration::from_micros(us));
+        }
+        let read = histogram.read();
+        assert_eq!((read.counts[0], read.counts[1]), (2, 1));
+        assert_eq!((read.counts[BOUNDS_US.len() - 1], read.counts[BOUNDS_US.len()]), (1, 1));
+        assert_eq!(read.sum_us, 20_002_002);
+    }
+
+    #[test]
+    fn every_name_has_its_own_place() {
+        for (place, trigger) in Trigger::ALL.iter().enumerate() {
+            assert_eq!(*trigger as usize, place);
+        }
+        for (place, call) in Operation::ALL.iter().enumerate() {
+            assert_eq!(*call as usize, place);
+        }
+        for (place, kind) in Kind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, place);
+        }
+        let read = Metrics::default().read();
+        assert_eq!((read.passes.len(), read.calls.len(), read.refusals.len()), (4, 8, 15));
+    }
+
+    #[test]
+    fn calls_and_refusals_are_counted_by_their_names() {
+        let metrics = Metrics::default();
+        let took = Duration::from_millis(3);
+        metrics.answered(Operation::Register, Some(Kind::NoAnchor), took);
+        metrics.answered(Operation::Register, None, took);
+        let read = metrics.read();
+        assert_eq!(read.calls["register"].counts.iter().sum::<u64>(), 2);
+        assert_eq!((read.refusals["NoAnchor"], read.refusals["Busy"]), (1, 0));
+    }
+
+    #[test]
+    fn kubelets_state_is_so_since_it_changed() {
+        let metrics = Metrics::default();
+        metrics.saw_kubelet(false, None);
+        let first = metrics.read();
+        assert!(!first.kubelet_usable && first.kubelet_since_us > 0 && first.kubelet_modified_us == 0);
+        std::thread::sleep(Duration::from_millis(2));
+        metrics.saw_kubelet(false, None);
+        assert_eq!(metrics.read().kubelet_since_us, first.kubelet_since_us);
+        metrics.saw_kubelet(true, Some(UNIX_EPOCH + Duration::from_secs(5)));
+        let usable = metrics.read();
+        assert!(usable.kubelet_since_us > first.kubelet_since_us && usable.kubelet_usable);
+        assert_eq!(usable.kubelet_modified_us, 5_000_000);
+    }
+}

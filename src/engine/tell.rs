@@ -1,0 +1,189 @@
+//! What the journal is told of the instances: only what differs from what it was told before.
+
+use std::collections::BTreeMap;
+
+use super::task::Engine;
+use crate::cpuset::CpuSet;
+use crate::journal;
+use crate::kubelet::PodUid;
+use crate::plan::{self, Instance, Phase, Policies, Snapshot};
+
+/// An instance as it was last told of.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Told {
+    leaving: bool,
+    evicted: bool,
+    cpus: CpuSet,
+    anchor_is_lost: bool,
+    partition_is_invalid: bool,
+    reasons: Vec<String>,
+}
+
+/// What is worth a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum News {
+    /// It ended, and nobody had given it back.
+    Gone,
+    /// Its CPUs became another pod's.
+    Evicted,
+    /// Its promise is not whole, or for other reasons than before; the message's id.
+    Degraded(&'static str),
+    /// Its promise is whole again.
+    Whole,
+}
+
+impl Engine {
+    /// Tell of each instance what the last pass did not end with.
+    pub(super) fn tell(&mut self, snapshot: &Snapshot) {
+        let now: BTreeMap<PodUid, Told> = snapshot
+            .live()
+            .map(|instance| {
+                let pod = &instance.record.pod;
+                let told = Told::of(snapshot, &self.settings.policies, instance, self.told.get(pod));
+                (pod.clone(), told)
+            })
+            .collect();
+        for (pod, told) in self.told.iter().filter(|(pod, _)| !now.contains_key(*pod)) {
+            tell(pod, told, news(Some(told), None));
+        }
+        for (pod, told) in &now {
+            tell(pod, told, news(self.told.get(pod), Some(told)));
+        }
+        self.told = now;
+    }
+}
+
+impl Told {
+    /// While kubelet's file cannot be used every instance is degraded for that reason, which is told once for the node:
+    /// what was told before stands.
+    fn of(snapshot: &Snapshot, policies: &Policies, instance: &Instance, before: Option<&Self>) -> Self {
+        let record = &instance.record;
+        let told = Self {
+            leaving: record.phase == Phase::Leaving,
+            evicted: plan::evicted(snapshot, instance),
+            cpus: record.exclusive.clone(),
+            ..Self::default()
+        };
+        if snapshot.kubelet.is_err() {
+            return Self {
+                leaving: told.leaving,
+                ..before.cloned().unwrap_or(told)
+            };
+        }
+        let partition = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
+        Self {
+            anchor_is_lost: instance.origin_procs.is_some() && !instance.anchor_lives,
+            partition_is_invalid: record.phase == Phase::Isolated && partition != record.partition.name(),
+            reasons: plan::degraded(snapshot, policies, instance),
+            ..told
+        }
+    }
+}
+
+fn news(before: Option<&Told>, now: Option<&Told>) -> Vec<News> {
+    let Some(now) = now else {
+        return before
+            .filter(|before| !before.leaving)
+            .map(|_| News::Gone)
+            .into_iter()
+            .collect();
+    };
+    let new = Told::default();
+    let before = before.unwrap_or(&new);
+    let mut news = Vec::new();
+    if now.leaving {
+        return news;
+    }
+    if now.evicted && !before.evicted {
+        news.push(News::Evicted);
+    }
+    if now.reasons != before.reasons {
+        news.push(if now.reasons.is_empty() {
+            News::Whole
+        } else if now.anchor_is_lost && !before.anchor_is_lost {
+            News::Degraded(journal::ANCHOR_LOST)
+        } else if now.partition_is_invalid && !before.partition_is_invalid {
+            News::Degraded(journal::PARTITION_INVALID)
+        } else {
+            News::Degraded(journal::DEGRADED)
+        });
+    }
+    news
+}
+
+fn tell(pod: &PodUid, told: &Told, news: Vec<News>) {
+    let reasons = told.reasons.join("; ");
+    for news in news {
+        match news {
+            News::Gone => tracing::info!(
+                MESSAGE_ID = journal::GONE, STELIA_POD_UID = %pod, STELIA_CPUSET = %told.cpus,
+                "the instance of pod {pod} ended: its CPUs {} are free", told.cpus
+            ),
+            News::Evicted => tracing::warn!(
+                MESSAGE_ID = journal::EVICTED, STELIA_POD_UID = %pod, STELIA_CPUSET = %told.cpus, STELIA_REASON = reasons,
+                "the vCPUs of pod {pod} left the CPUs {}: {reasons}", told.cpus
+            ),
+            News::Degraded(id) => tracing::warn!(
+                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %told.cpus, STELIA_REASON = reasons,
+                "pod {pod} is degraded: {reasons}"
+            ),
+            News::Whole => tracing::info!(
+                MESSAGE_ID = journal::WHOLE, STELIA_POD_UID = %pod, STELIA_CPUSET = %told.cpus,
+                "pod {pod} is degraded no more"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn degraded(reasons: &[&str]) -> Told {
+        Told {
+            reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+            ..Told::default()
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_told_again() {
+        let (good, bad) = (Told::default(), degraded(&["CPUs 3 are offline"]));
+        assert_eq!(news(None, Some(&good)), []);
+        assert_eq!(news(Some(&bad), Some(&bad)), []);
+        assert_eq!(news(Some(&good), Some(&bad)), [News::Degraded(journal::DEGRADED)]);
+        assert_eq!(
+            news(Some(&bad), Some(&degraded(&["x"]))),
+            [News::Degraded(journal::DEGRADED)]
+        );
+        assert_eq!(news(Some(&bad), Some(&good)), [News::Whole]);
+    }
+
+    #[test]
+    fn an_anchor_and_a_partition_have_messages_of_their_own() {
+        let anchor = Told {
+            anchor_is_lost: true,
+            ..degraded(&["the anchor ended"])
+        };
+        let partition = Told {
+            partition_is_invalid: true,
+            ..degraded(&["the partition reads"])
+        };
+        assert_eq!(news(None, Some(&anchor)), [News::Degraded(journal::ANCHOR_LOST)]);
+        assert_eq!(
+            news(Some(&anchor), Some(&partition)),
+            [News::Degraded(journal::PARTITION_INVALID)]
+        );
+    }
+
+    #[test]
+    fn who_leaves_on_purpose_is_not_missed() {
+        let leaving = Told {
+            leaving: true,
+            ..degraded(&["half gone"])
+        };
+        assert_eq!(news(Some(&Told::default()), Some(&leaving)), []);
+        assert_eq!(news(Some(&leaving), None), []);
+        assert_eq!(news(Some(&Told::default()), None), [News::Gone]);
+    }
+}

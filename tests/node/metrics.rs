@@ -1,0 +1,67 @@
+//! Metrics and messages on a real kernel, journal and systemd.
+
+use std::fs;
+use std::path::Path;
+
+use crate::host::{run, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::assert_isolated;
+
+/// Where node-exporter's textfile collector looks.
+const FOLDER: &str = "/var/lib/prometheus/node-exporter";
+/// `MESSAGE_ID` of an isolated instance.
+const ISOLATED: &str = "MESSAGE_ID=5b0f3a7e9c1d4f6ab2c8d5e0917f3b64";
+
+/// The values of a metric's series of this pod.
+fn values(text: &str, name: &str, pod: &str) -> Vec<f64> {
+    let start = format!("{name}{{pod_uid=\"{pod}\"");
+    let lines = text.lines().filter(|line| line.starts_with(&start));
+    lines
+        .map(|line| {
+            line.rsplit(' ')
+                .next()
+                .and_then(|value| value.parse().ok())
+                .expect("a value")
+        })
+        .collect()
+}
+
+#[test]
+fn the_sandboxed_unit_writes_what_the_kernel_counts_of_each_vcpu() {
+    on_node(|| {
+        let pod = Pod::vm("measured", 2);
+        assert_isolated(&pod, 2);
+        fs::create_dir_all(FOLDER).expect("folder");
+        run(&["systemctl", "start", "steliad-metrics.service"]);
+        let text = fs::read_to_string(Path::new(FOLDER).join("steliad.prom")).expect("the file");
+        let of = |name: &str| values(&text, name, &pod.uid);
+        for name in [
+            "stelia_vcpu_run_seconds_total",
+            "stelia_vcpu_run_delay_seconds_total",
+            "stelia_vcpu_involuntary_switches_total",
+        ] {
+            assert_eq!(of(name).len(), 2, "{name}: {text}");
+        }
+        assert!(
+            of("stelia_vcpu_run_seconds_total").iter().all(|ran| *ran > 0.0),
+            "{text}"
+        );
+        assert!(of("stelia_instance_float_cpu_seconds_total")[0] > 0.0, "{text}");
+        assert_eq!(of("stelia_instance_exclusive_cpus"), [2.0], "{text}");
+        fs::remove_dir_all(FOLDER).expect("folder");
+    });
+}
+
+#[test]
+fn the_journal_explains_a_message_with_the_pods_own_words() {
+    on_node(|| {
+        let pod = Pod::vm("explained", 2);
+        assert_isolated(&pod, 2);
+        let of = format!("STELIA_POD_UID={}", pod.uid);
+        let told = wait_until("told", || {
+            let told = run(&["journalctl", "-b", "-q", "-x", "--no-pager", ISOLATED, &of]);
+            told.contains("Defined-By: steliad").then_some(told)
+        });
+        assert!(told.contains(&format!("steliactl show {}", pod.uid)), "{told}");
+    });
+}
