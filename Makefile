@@ -58,7 +58,8 @@ rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian p
 
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -f $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
-	@dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" | tar -xO ./usr/share/man/man1/stelia-runner.1.gz > $(RPM_DIR)/stelia-runner.1.gz
+	@rm -rf $(RPM_DIR)/man && dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" \
+	  | tar -x -C $(RPM_DIR) --strip-components=3 ./usr/share/man
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(RPM_DIR)/
 	@touch $@
 

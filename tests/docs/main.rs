@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -69,4 +70,22 @@ fn every_file_of_ours_that_the_documentation_names_exists() {
             }
         }
     }
+}
+
+#[test]
+fn mandoc_finds_nothing_wrong_in_the_man_pages() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/man");
+    let pages: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("pages")
+        .flatten()
+        .map(|page| page.path())
+        .collect();
+    assert!(pages.len() >= 6, "{pages:?}");
+    let mandoc = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .args(&pages)
+        .output();
+    let mandoc = mandoc.unwrap_or_else(|e| panic!("mandoc cannot be run (make setup installs it): {e}"));
+    let said = String::from_utf8_lossy(&mandoc.stdout) + String::from_utf8_lossy(&mandoc.stderr);
+    assert!(mandoc.status.success(), "{said}");
 }

@@ -7,14 +7,16 @@ use std::path::Path;
 use crate::{given, run, text};
 
 /// What only the .rpm has.
-const ADDED: [&str; 4] = [
-    "/usr/share/doc/steliad/runner.md",
+const ADDED: [&str; 3] = [
     "/usr/share/licenses/steliad/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",
     "/usr/share/selinux/packages/steliad.pp.bz2",
 ];
-/// Debian's copyright and changelog.
-const DEBIANS_OWN: &str = "/usr/share/doc/steliad/";
+/// What only the Debian package has.
+const DEBIANS_OWN: [&str; 2] = [
+    "/usr/share/doc/steliad/changelog.Debian.gz",
+    "/usr/share/doc/steliad/copyright",
+];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -58,7 +60,9 @@ fn in_rpm() -> BTreeMap<String, Entry> {
 fn in_deb() -> BTreeMap<String, Entry> {
     let all = run(&["dpkg-deb", "-c", text(&given("STELIA_DEB"))]);
     let files = all.lines().filter(|line| !line.starts_with('d')).map(entry);
-    files.filter(|(path, _)| !path.starts_with(DEBIANS_OWN)).collect()
+    files
+        .filter(|(path, _)| !DEBIANS_OWN.contains(&path.as_str()))
+        .collect()
 }
 
 #[test]
@@ -80,6 +84,10 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/usr/bin/steliactl", "-rwxr-xr-x"),
         ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),
         ("/etc/stelia/steliad.toml", "-rw-r--r--"),
+        ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
+        ("/usr/share/man/man5/steliad.toml.5.gz", "-rw-r--r--"),
+        ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
+        ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
     ] {
         assert_eq!(deb.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
     }
