@@ -2,6 +2,8 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod map;
+
 use std::collections::HashMap;
 use std::fs;
 use std::io::{BufRead, BufReader};
