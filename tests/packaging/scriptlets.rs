@@ -228,7 +228,9 @@ fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_back
     assert!(release < place(&calls, disable) && place(&calls, disable) < reload);
     place(&calls, "systemctl reset-failed steliad.service steliad-kubelet.service");
     assert!(reload < place(&calls, BUS_RELOADS));
-    assert!(!root.at("etc/stelia").exists() && !root.at("usr/libexec/stelia").exists());
+    for directory in ["etc/stelia", "usr/libexec/stelia", "usr/share/doc/steliad"] {
+        assert!(!root.at(directory).exists(), "{directory} is left");
+    }
 }
 
 #[test]
