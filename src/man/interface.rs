@@ -157,12 +157,12 @@ pub fn page() -> String {
         let (text, _) = described(interface);
         write!(page, ".SH THE {name} INTERFACE\n\\fB{}\\fR.\n", interface.name).unwrap();
         page.push_str(&flowing(&text));
-        of("method").for_each(|method| page.push_str(&self::member(method)));
+        of("method").for_each(|method| page.push_str(&member(method)));
         if of("property").next().is_some() {
             page.push_str(".SS Properties\nAll can be read only. What is constant is never told as changed; every other change is.\n");
         }
-        of("property").for_each(|property| page.push_str(&self::member(property)));
-        of("signal").for_each(|signal| page.push_str(&self::member(signal)));
+        of("property").for_each(|property| page.push_str(&member(property)));
+        of("signal").for_each(|signal| page.push_str(&member(signal)));
     }
     page.push_str(
         ".SH ERRORS\nAll begin with io.stelia.Isolation1.Error. The text stands alone: busctl prints nothing else.\n",
