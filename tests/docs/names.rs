@@ -212,6 +212,20 @@ fn every_unit_of_ours_that_is_named_exists() {
 }
 
 #[test]
+fn every_message_id_that_is_named_is_one_of_the_journals() {
+    let code = read(&root().join("src/journal.rs"));
+    let mut named = 0;
+    for (page, text) in pages() {
+        let ids = text.split(|c: char| !c.is_ascii_alphanumeric());
+        for id in ids.filter(|word| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            assert!(code.contains(id), "{page}: {id}");
+            named += 1;
+        }
+    }
+    assert!(named >= 2, "{named}");
+}
+
+#[test]
 fn every_setting_of_the_kubelet_configuration_is_explained() {
     let page = read(&root().join("docs/kubelet.md"));
     let file = read(&root().join("packaging/kubernetes/kubelet-config.yaml"));
