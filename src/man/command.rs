@@ -121,7 +121,10 @@ fn option(arg: &Arg) -> String {
     };
     let help = arg.get_long_help().or(arg.get_help());
     let mut help = help.map(ToString::to_string).unwrap_or_default();
-    let values = if takes { arg.get_possible_values() } else { Vec::new() };
+    let values = match takes && !arg.is_hide_possible_values_set() {
+        true => arg.get_possible_values(),
+        false => Vec::new(),
+    };
     for value in values.iter().filter(|value| !value.is_hide_set()) {
         match value.get_help() {
             Some(text) => write!(help, "\n{}: {text}", value.get_name()).unwrap(),
@@ -133,7 +136,7 @@ fn option(arg: &Arg) -> String {
         .iter()
         .map(|value| value.to_string_lossy())
         .collect();
-    if takes && !defaults.concat().is_empty() {
+    if takes && !arg.is_hide_default_value_set() && !defaults.concat().is_empty() {
         write!(help, "\nDefault: {}", defaults.join(" ")).unwrap();
     }
     if let Some(variable) = arg.get_env() {
@@ -155,6 +158,8 @@ fn commands_below_commands_and_values_that_may_be_left_out_are_shown() {
         .short('j')
         .num_args(0..=1)
         .value_name("HOW")
+        .default_value("never shown")
+        .hide_default_value(true)
         .help("As JSON");
     let below = Command::new("b")
         .about("Does b")
@@ -180,4 +185,5 @@ fn commands_below_commands_and_values_that_may_be_left_out_are_shown() {
     ] {
         assert!(page.contains(part), "{part}\nis not in\n{page}");
     }
+    assert!(!page.contains("never shown"), "{page}");
 }
