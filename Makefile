@@ -6,6 +6,9 @@ TARGET  ?= $(shell rustc -vV | sed -n 's/^host: //p')
 PROFILE := $(if $(FAST),fast,release)
 # FILTER=name runs only the node tests whose name contains it.
 FILTER  ?=
+# Where `make install` installs.
+DESTDIR ?=
+PREFIX  ?= /usr
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
 # How long `make fuzz` runs each target, and which targets (all).
@@ -28,7 +31,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb image rpm selinux fmt lint deny test package-test fuzz fuzz-short node-test soak check demo clean
+.PHONY: help setup build deb image rpm selinux install fmt lint deny test package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -61,7 +64,8 @@ rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian p
 
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
 	@mkdir -p $(RPM_DIR) && rm -f $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
-	@dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" | tar -xO ./usr/share/man/man1/stelia-runner.1.gz > $(RPM_DIR)/stelia-runner.1.gz
+	@rm -rf $(RPM_DIR)/man && dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" \
+	  | tar -x -C $(RPM_DIR) --strip-components=3 ./usr/share/man
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(RPM_DIR)/
 	@touch $@
 
@@ -75,6 +79,12 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 	@mkdir -p $(SELINUX)/module && cp $^ $(SELINUX)/module/
 	@$(MAKE) --no-print-directory -C $(SELINUX)/module -f /usr/share/selinux/devel/Makefile NAME=default CHECKMODULE="checkmodule -M -c 19" steliad.pp
 	@bzip2 -9 < $(SELINUX)/module/steliad.pp > $@
+
+# Not `deb`: whoever packages this otherwise needs none of its tools. The file list is the .deb's, from Cargo.toml.
+install: ## what the .deb has, below DESTDIR (PREFIX=/usr)
+	$(STATIC) $(CARGO) build --locked --bins --profile $(PROFILE) --target $(TARGET)
+	@$(CARGO) metadata --locked --no-deps --format-version 1 \
+	  | packaging/install target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
 
 # A whole policy to link the module with, in the tests. It is unpacked, not installed: this host stays without SELinux.
 $(SELINUX)/base.pp.bz2:
@@ -112,15 +122,20 @@ fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECOND
 fuzz-short: setup ## the same for 5 s a target
 	CARGO=$(CARGO) fuzz/run 5
 
-package-test: deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows
+package-lint: deb rpm ## what lintian and rpmlint say of the packages; everything is an error but what is overridden with its reason
+	@lintian --allow-root --fail-on error,warning "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)"
+	@report=$$(rpmlint --strict -c packaging/rpmlint.toml "$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)") || \
+	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
+
+package-test: package-lint deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows
 	STELIA_DEB="$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" STELIA_RPM="$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" \
-	STELIA_SELINUX=$(SELINUX) $(CARGO) test --locked --test packaging
+	STELIA_SELINUX=$(SELINUX) STELIA_BIN=target/$(TARGET)/$(PROFILE) $(CARGO) test --locked --test packaging
 
 node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
-	@cp tests/node/run.sh packaging/kubernetes/*.yaml $(NODE_JOB)/
+	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
 	tests/vm/node run --timeout 3600 --env FILTER="$(FILTER)" --env STELIA_CYCLES=$(CYCLES) $(NODE_JOB)
 	$(if $(FILTER),,tests/vm/node run --image bookworm $(NODE_JOB))
 

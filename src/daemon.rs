@@ -29,7 +29,7 @@ const RUNNER_SOCKET_NAME: &str = "runner";
 /// Gives virtual machines inside Kubernetes pods their CPUs to themselves.
 #[derive(Debug, Parser)]
 #[command(name = "steliad", version)]
-struct Arguments {
+pub(crate) struct Arguments {
     /// Check the configuration files and end.
     #[arg(long)]
     check_config: bool,

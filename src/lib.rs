@@ -32,6 +32,8 @@ mod excerpt;
 pub mod fuzzing;
 pub mod journal;
 pub mod kubelet;
+#[cfg(test)]
+mod man;
 pub mod model;
 pub mod plan;
 pub mod proc;

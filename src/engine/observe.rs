@@ -55,6 +55,7 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         instances: Vec::new(),
         unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
+        left_alone: CpuSet::new(),
         abandoned: Vec::new(),
     };
     if !cgroups.exists(&slice) {
@@ -101,6 +102,10 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
             Err(error) if error.is_gone() => {}
             Err(error) => snapshot.unreadable.push((name, error.to_string())),
         }
+    }
+    for (name, _) in &snapshot.unreadable {
+        let list = optional(cgroups.read(&slice.child(name), File::CpusExclusive))?;
+        snapshot.left_alone = snapshot.left_alone.union(&cpus(&list.unwrap_or_default()));
     }
     Ok(snapshot)
 }

@@ -25,6 +25,8 @@ pub struct Snapshot {
     pub unsettled: BTreeSet<PodUid>,
     /// Scopes whose record cannot be used, with the reason; left alone.
     pub unreadable: Vec<(String, String)>,
+    /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
+    pub left_alone: CpuSet,
     /// Empty scopes without a record.
     pub abandoned: Vec<CgroupPath>,
 }

@@ -1,11 +1,19 @@
 //! What the documentation names exists.
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod blocks;
 mod catalog;
+mod cookbook;
 mod metrics;
+mod names;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
 
 fn files(folder: &Path, ending: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
@@ -32,7 +40,7 @@ fn quoted(text: &str) -> Vec<String> {
 
 #[test]
 fn every_test_that_the_documentation_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let sources = [files(&root.join("src"), "rs"), files(&root.join("tests"), "rs")].concat();
     let code: String = sources.iter().map(|path| read(path)).collect();
     let mut named = 0;
@@ -53,7 +61,7 @@ fn every_test_that_the_documentation_names_exists() {
 
 #[test]
 fn every_file_of_ours_that_the_documentation_names_exists() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = root();
     let mut pages = files(&root.join("docs"), "md");
     pages.push(root.join("README.md"));
     for page in pages {
@@ -72,4 +80,22 @@ fn every_file_of_ours_that_the_documentation_names_exists() {
             }
         }
     }
+}
+
+#[test]
+fn mandoc_finds_nothing_wrong_in_the_man_pages() {
+    let folder = root().join("docs/man");
+    let pages: Vec<PathBuf> = fs::read_dir(folder)
+        .expect("pages")
+        .flatten()
+        .map(|page| page.path())
+        .collect();
+    assert!(pages.len() >= 6, "{pages:?}");
+    let mandoc = Command::new("mandoc")
+        .args(["-T", "lint", "-W", "warning"])
+        .args(&pages)
+        .output();
+    let mandoc = mandoc.unwrap_or_else(|e| panic!("mandoc cannot be run (make setup installs it): {e}"));
+    let said = String::from_utf8_lossy(&mandoc.stdout) + String::from_utf8_lossy(&mandoc.stderr);
+    assert!(mandoc.status.success(), "{said}");
 }

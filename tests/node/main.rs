@@ -8,6 +8,7 @@ mod bookworm;
 mod client;
 mod conformance;
 mod contained;
+mod cookbook;
 mod crash;
 mod doors;
 mod drift;

@@ -1,30 +1,101 @@
 //! The package on a node with a VM running. Last by name: it takes the daemon away for a while.
 
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+
+use steliad::cpuset::CpuSet;
+
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, read, run, wait_until};
 use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, state};
+use crate::promise::{assert_isolated, is_isolated, state};
+
+/// The package as an older build of it: all that differs is the version.
+fn older(package: &str) -> String {
+    let (folder, file) = ("/tmp/steliad-older", "/tmp/steliad-older.deb");
+    let _ = fs::remove_dir_all(folder);
+    run(&["dpkg-deb", "-R", package, folder]);
+    let control = format!("{folder}/DEBIAN/control");
+    let text = read(&control);
+    let version = |line: &str| match line.starts_with("Version: ") {
+        true => format!("Version: {OLDER}\n"),
+        false => format!("{line}\n"),
+    };
+    let text: String = text.lines().map(version).collect();
+    fs::write(&control, text).expect("DEBIAN/control");
+    // Not compressed: that takes minutes on an emulated node.
+    run(&["dpkg-deb", "-Znone", "-b", folder, file]);
+    fs::remove_dir_all(folder).expect(folder);
+    file.to_owned()
+}
+
+const OLDER: &str = "0.0.1-1";
+
+fn installed() -> String {
+    run(&["dpkg-query", "-W", "-f", "${Version}", "steliad"])
+}
+
+/// What must be the same after an upgrade: since when the slice and the VMs' scopes are active, and which directory and socket
+/// the pods have mounted.
+fn kept(pods: &[Pod]) -> Vec<String> {
+    let scopes = pods.iter().map(|pod| format!("stelia-instance-{}.scope", pod.uid));
+    let units = ["stelia.slice".to_owned(), "steliad-runner.socket".to_owned()];
+    let since = |unit: String| {
+        let since = run(&["systemctl", "show", "-P", "ActiveEnterTimestampMonotonic", &unit]);
+        assert_ne!(since, "0", "{unit} is not active");
+        format!("{unit} since {since}")
+    };
+    let inode = |path: &str| format!("{path} {}", fs::metadata(path).expect(path).ino());
+    let files = ["/run/stelia/runner", "/run/stelia/runner/socket"].map(inode);
+    units.into_iter().chain(scopes).map(since).chain(files).collect()
+}
+
+fn daemon() -> String {
+    run(&["systemctl", "show", "-P", "MainPID", "steliad.service"])
+}
 
 #[test]
-fn zz_upgrade_and_removal_leave_a_running_vm_exactly_as_it_is() {
+fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
     on_node(|| {
-        let pod = Pod::vm("kept", 2);
-        let before = assert_isolated(&pod, 2);
         let package = std::env::var("NODE_DEB").expect("NODE_DEB");
-        run(&["apt-get", "-qq", "install", "--reinstall", "-y", &package]);
-        wait_until("known after the upgrade", || {
-            (state(&pod).as_deref() == Some("isolated")).then_some(())
+        let newer = installed();
+        let older = older(&package);
+        run(&["apt-get", "-qq", "install", "--allow-downgrades", "-y", &older]);
+        fs::remove_file(&older).expect("the older package");
+        assert_eq!(installed(), OLDER);
+
+        let pods = [Pod::vm("kept", 2), Pod::vm("kept-too", 2)];
+        let isolated = || pods.each_ref().map(|pod| assert_isolated(pod, 2));
+        wait_until("both float beside each other", || {
+            pods.iter().all(|pod| is_isolated(pod, 2)).then_some(())
         });
-        assert_eq!(assert_isolated(&pod, 2), before);
-        run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
-        assert_eq!(pod.threads(), before);
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
-        assert_eq!(cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated"))), pod.exclusive());
+        let (before, units, pid) = (isolated(), kept(&pods), daemon());
         run(&["apt-get", "-qq", "install", "-y", &package]);
-        wait_until("known after the new installation", || {
-            (state(&pod).as_deref() == Some("isolated")).then_some(())
-        });
-        assert_eq!(assert_isolated(&pod, 2), before);
+        assert_eq!(installed(), newer);
+        known(&pods, "after the upgrade");
+        assert_ne!(daemon(), pid, "the daemon is still the old one");
+        assert_eq!(isolated(), before);
+        assert_eq!(kept(&pods), units);
+        println!("  {}", run(&["steliactl", "verify"]));
+
+        run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+        let mut exclusive = CpuSet::new();
+        for (pod, before) in pods.iter().zip(&before) {
+            assert_eq!(pod.threads(), *before);
+            assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+            exclusive = exclusive.union(&pod.exclusive());
+        }
+        assert_eq!(cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated"))), exclusive);
+        run(&["apt-get", "-qq", "install", "-y", &package]);
+        known(&pods, "after the new installation");
+        assert_eq!(isolated(), before);
+    });
+}
+
+fn known(pods: &[Pod], when: &str) {
+    wait_until(&format!("known {when}"), || {
+        let isolated = |pod: &Pod| state(pod).as_deref() == Some("isolated");
+        pods.iter().all(isolated).then_some(())
     });
 }
 

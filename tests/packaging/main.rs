@@ -3,6 +3,7 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod install;
 mod rpm;
 mod scriptlets;
 mod selinux;

@@ -7,15 +7,17 @@ use std::path::Path;
 use crate::{given, run, text};
 
 /// What only the .rpm has.
-const ADDED: [&str; 5] = [
-    "/usr/share/doc/steliad/metrics.md",
-    "/usr/share/doc/steliad/runner.md",
+const ADDED: [&str; 3] = [
     "/usr/share/licenses/steliad/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",
     "/usr/share/selinux/packages/steliad.pp.bz2",
 ];
-/// Debian's copyright and changelog.
-const DEBIANS_OWN: &str = "/usr/share/doc/steliad/";
+/// What only the Debian package has.
+const DEBIANS_OWN: [&str; 3] = [
+    "/usr/share/doc/steliad/changelog.Debian.gz",
+    "/usr/share/doc/steliad/copyright",
+    "/usr/share/lintian/overrides/steliad",
+];
 
 #[derive(Debug, PartialEq, Eq)]
 struct Entry {
@@ -59,7 +61,9 @@ fn in_rpm() -> BTreeMap<String, Entry> {
 fn in_deb() -> BTreeMap<String, Entry> {
     let all = run(&["dpkg-deb", "-c", text(&given("STELIA_DEB"))]);
     let files = all.lines().filter(|line| !line.starts_with('d')).map(entry);
-    files.filter(|(path, _)| !path.starts_with(DEBIANS_OWN)).collect()
+    files
+        .filter(|(path, _)| !DEBIANS_OWN.contains(&path.as_str()))
+        .collect()
 }
 
 #[test]
@@ -81,6 +85,10 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
         ("/usr/bin/steliactl", "-rwxr-xr-x"),
         ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),
         ("/etc/stelia/steliad.toml", "-rw-r--r--"),
+        ("/usr/share/man/man1/steliactl.1.gz", "-rw-r--r--"),
+        ("/usr/share/man/man5/steliad.toml.5.gz", "-rw-r--r--"),
+        ("/usr/share/man/man7/stelia.7.gz", "-rw-r--r--"),
+        ("/usr/share/man/man8/steliad.8.gz", "-rw-r--r--"),
     ] {
         assert_eq!(deb.get(path).map(|entry| entry.mode.as_str()), Some(mode), "{path}");
     }
@@ -89,12 +97,18 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
 #[test]
 fn the_configuration_and_nothing_else_is_kept_when_it_was_changed() {
     let flags = query(&given("STELIA_RPM"), "[%{FILENAMES} %{FILEFLAGS:fflags}\n]");
-    let flagged: Vec<&str> = flags
+    let (documents, others): (Vec<&str>, Vec<&str>) = flags
         .lines()
+        .partition(|line| line.starts_with("/usr/share/man/") || line.starts_with("/usr/share/doc/"));
+    let flagged: Vec<&str> = others
+        .into_iter()
         .filter(|line| line.split_whitespace().count() > 1)
         .collect();
     // c: configuration, n: noreplace.
     assert_eq!(flagged, ["/etc/stelia/steliad.toml cn"]);
+    // d: documentation, which an image may leave out.
+    assert!(documents.len() >= 6, "{documents:?}");
+    assert!(documents.iter().all(|line| line.ends_with(" d")), "{documents:?}");
 }
 
 #[test]

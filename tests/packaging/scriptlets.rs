@@ -237,7 +237,7 @@ fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_back
         "usr/share/steliad",
         "usr/share/doc/steliad",
     ] {
-        assert!(!root.at(directory).exists(), "{directory}");
+        assert!(!root.at(directory).exists(), "{directory} is left");
     }
 }
 

@@ -92,7 +92,7 @@ impl Policy {
             .expect("checkpolicy");
         let known: String = contexts.iter().map(|context| format!("2\n{context}\n")).collect();
         let mut input = server.stdin.take().expect("input");
-        write!(input, "{known}{questions}q\n").expect("questions");
+        writeln!(input, "{known}{questions}q").expect("questions");
         drop(input);
         let output = server.wait_with_output().expect("checkpolicy");
         String::from_utf8_lossy(&output.stdout).into_owned()

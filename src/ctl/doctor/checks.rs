@@ -242,7 +242,7 @@ fn isolcpus(facts: &Facts) -> Check {
                 "isolcpus",
                 Verdict::Warning,
                 facts.isolcpus.to_string(),
-                "see docs/migrate-from-isolcpus.md",
+                "see docs/isolcpus.md",
             )
         };
     };

@@ -143,3 +143,25 @@ async fn the_view_tells_of_the_last_pass_of_kubelets_file_and_of_offline_cpus() 
     node.reconcile().await;
     assert_eq!(node.handle.view().offline, cpus("7"));
 }
+
+#[tokio::test]
+async fn a_scope_with_a_newer_record_keeps_its_partition_beside_others_that_come_and_go() {
+    let mut node = Node::new();
+    let (newer, _) = node.isolated(1, "2-3").await;
+    let cgroups = node.handle.system().cgroups.clone();
+    cgroups.set_attribute(&scope(&newer), "schema", "2").unwrap();
+    let holds = |node: &Node, slice: &str| {
+        assert_eq!(node.read(&vcpu(&newer), File::Partition), "isolated");
+        assert_eq!(node.read(&CgroupPath::slice(), File::CpusExclusive), slice);
+    };
+    // What an older daemon does when it starts.
+    node.restart().await;
+    node.reconcile().await;
+    holds(&node, "2-3");
+    assert_eq!((node.phase(&newer), node.handle.view().unreadable.len()), (None, 1));
+    let (other, _) = node.isolated(2, "4-5").await;
+    holds(&node, "2-5");
+    node.handle.deregister(other.uid.clone()).await.unwrap();
+    node.reconcile().await;
+    holds(&node, "2-3");
+}

@@ -161,6 +161,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
         .instances
         .iter()
         .flat_map(|instance| instance.scope_exclusive.iter())
+        .chain(snapshot.left_alone.iter())
         .collect();
     let growing: CpuSet = taking()
         .flat_map(|instance| partition::list(instance).iter().collect::<Vec<_>>())
@@ -180,7 +181,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
         .filter(|instance| !instance.populated)
         .flat_map(|instance| instance.scope_exclusive.iter())
         .collect();
-    let keep = growing.union(&dead);
+    let keep = growing.union(&dead).union(&snapshot.left_alone);
     if slice != keep {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &keep)]);
     }

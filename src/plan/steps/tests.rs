@@ -62,6 +62,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         instances,
         unsettled: BTreeSet::new(),
         unreadable: vec![],
+        left_alone: CpuSet::new(),
         abandoned: vec![],
     }
 }

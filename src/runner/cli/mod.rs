@@ -226,6 +226,4 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 #[cfg(test)]
 mod docs;
 #[cfg(test)]
-mod man;
-#[cfg(test)]
 mod tests;

@@ -1,0 +1,243 @@
+//! Commands, options, settings, errors and units that the operators' pages name are those of the programs.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use clap::{Command, CommandFactory};
+use steliad::config::Fragment;
+
+use crate::{files, quoted, read, root};
+
+/// Everything written for operators: the pages, README, and the man pages as they read.
+fn pages() -> Vec<(String, String)> {
+    let docs = root().join("docs");
+    let mut paths = files(&docs, "md");
+    paths.push(root().join("README.md"));
+    let pages = paths.iter().map(|path| (path.display().to_string(), read(path)));
+    let manuals = ["1", "5", "7", "8"]
+        .into_iter()
+        .flat_map(|section| files(&docs, section));
+    let manuals = manuals.map(|path| {
+        (
+            path.display().to_string(),
+            read(&path).replace("\\-", "-").replace("\\ ", " "),
+        )
+    });
+    pages.chain(manuals).collect()
+}
+
+/// Lines of blocks of code, and what stands between backticks.
+fn commands(text: &str) -> Vec<String> {
+    let blocks = text.split("\n```").skip(1).step_by(2);
+    let lines = blocks.flat_map(|block| block.lines().skip(1)).map(str::to_owned);
+    lines.chain(quoted(text)).collect()
+}
+
+/// The words after each call of `program`, up to what ends a command.
+fn calls(text: &str, program: &str) -> Vec<Vec<String>> {
+    let mut calls = Vec::new();
+    for line in commands(text) {
+        for (_, rest) in line
+            .match_indices(program)
+            .map(|(at, found)| line.split_at(at + found.len()))
+        {
+            let Some(rest) = rest.strip_prefix(' ') else { continue };
+            let ends = |word: &&str| !word.starts_with(['|', '#', ';', '&', ')', '>', '…']);
+            let words: Vec<String> = rest.split_whitespace().take_while(ends).map(str::to_owned).collect();
+            calls.extend((!words.is_empty()).then_some(words));
+        }
+    }
+    calls
+}
+
+fn has_option(command: &Command, option: &str) -> bool {
+    let mut names = command.get_arguments().filter_map(clap::Arg::get_long);
+    names.any(|name| name == option) || ["help", "version"].contains(&option)
+}
+
+#[test]
+fn every_command_and_option_of_steliactl_that_is_named_exists() {
+    let mut command = steliad::ctl::cli::Cli::command();
+    command.build();
+    let mut named = BTreeSet::new();
+    for (page, text) in pages() {
+        for words in calls(&text, "steliactl") {
+            let Some(name) = words
+                .iter()
+                .find(|word| word.starts_with(|c: char| c.is_ascii_lowercase()))
+            else {
+                continue;
+            };
+            let sub = command.find_subcommand(name);
+            let sub = sub.unwrap_or_else(|| panic!("{page}: steliactl has no command {name:?}: {words:?}"));
+            for option in words.iter().filter_map(|word| word.strip_prefix("--")) {
+                let option = option.split(['=', '[', ']']).next().unwrap_or_default();
+                assert!(has_option(sub, option), "{page}: steliactl {name} has no --{option}");
+            }
+            named.insert(name.clone());
+        }
+    }
+    assert!(named.len() >= 8, "only {named:?} are named");
+}
+
+/// The keys of the shipped configuration, which a test of `config` holds to the settings.
+fn settings() -> BTreeSet<String> {
+    let text = read(&root().join("packaging/steliad.toml"));
+    let lines = text
+        .lines()
+        .filter_map(|line| line.strip_prefix('#')?.split_once(" = "));
+    lines
+        .map(|(key, _)| key.trim().to_owned())
+        .filter(|key| !key.contains(' '))
+        .collect()
+}
+
+#[test]
+fn every_setting_that_is_named_exists_and_takes_the_value() {
+    let settings = settings();
+    assert!(settings.contains("float-policy"), "{settings:?}");
+    for (page, text) in pages().into_iter().filter(|(page, _)| !page.ends_with("runner.md")) {
+        for word in quoted(&text) {
+            let Some((key, value)) = word.split_once(" = ") else {
+                continue;
+            };
+            if !key.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-') {
+                continue;
+            }
+            let line = match value.starts_with(['"', '[']) || value.parse::<u32>().is_ok() {
+                true => word.clone(),
+                false => format!("{key} = {value:?}"),
+            };
+            let parsed = Fragment::parse(&line, Path::new(&page)).and_then(|(fragment, _)| fragment.check());
+            assert!(parsed.is_ok(), "{page}: {word}: {parsed:?}");
+        }
+    }
+}
+
+/// Words with a hyphen that are neither a setting, nor a command of `steliactl`, nor a file, and what they are.
+const OTHERS: [&str; 12] = [
+    // kubelet's options
+    "full-pcpus-only",
+    "strict-cpu-reservation",
+    "distribute-cpus-across-numa",
+    "prefer-closest-numa-nodes",
+    "best-effort",
+    "single-numa-node",
+    // values of settings
+    "full-pcpus",
+    "spread-by-pcpus",
+    // others' programs, and profiles of theirs
+    "cpu-partitioning",
+    "stelia-runner",
+    "qemu-system-x",
+    "origin-cgroup",
+];
+
+#[test]
+fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
+    let command = steliad::ctl::cli::Cli::command();
+    let settings = settings();
+    for page in [
+        "install",
+        "kubelet",
+        "upgrade",
+        "uninstall",
+        "isolcpus",
+        "troubleshooting",
+        "cookbook",
+    ] {
+        for word in quoted(&read(&root().join(format!("docs/{page}.md")))) {
+            let hyphenated = word.contains('-')
+                && !word.starts_with('-')
+                && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'-');
+            if !hyphenated {
+                continue;
+            }
+            let known =
+                settings.contains(&word) || OTHERS.contains(&word.as_str()) || command.find_subcommand(&word).is_some();
+            assert!(known, "docs/{page}.md: {word}");
+        }
+    }
+}
+
+#[test]
+fn every_error_is_explained_and_no_other() {
+    let code = read(&root().join("src/dbus/error.rs"));
+    let errors: BTreeSet<&str> = code
+        .lines()
+        .filter_map(|line| line.trim().strip_suffix("(String),"))
+        .collect();
+    assert_eq!(errors.len(), 15, "{errors:?}");
+    let page = read(&root().join("docs/troubleshooting.md"));
+    let section = page
+        .split("\n## ")
+        .find(|part| part.starts_with("Refused registrations"));
+    let rows = section
+        .expect("the section")
+        .lines()
+        .filter(|line| line.starts_with("| "));
+    let explained: BTreeSet<&str> = rows
+        .filter_map(|row| row.split(['|', ' ']).find(|word| !word.is_empty()))
+        .collect();
+    let explained: BTreeSet<&str> = explained.into_iter().filter(|word| *word != "name").collect();
+    assert_eq!(explained, errors);
+    // As it would be written in prose.
+    for (page, text) in pages() {
+        for (at, found) in text.match_indices("Isolation1.Error.") {
+            let name: String = text[at + found.len()..]
+                .chars()
+                .take_while(char::is_ascii_alphanumeric)
+                .collect();
+            assert!(name.is_empty() || errors.contains(name.as_str()), "{page}: {name}");
+        }
+    }
+}
+
+#[test]
+fn every_unit_of_ours_that_is_named_exists() {
+    let kinds = [".service", ".socket", ".path", ".slice", ".scope", ".timer"];
+    let mut named = BTreeSet::new();
+    for (page, text) in pages() {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && !"-.$<>".contains(c)) {
+            let word = word.trim_end_matches('.');
+            if !word.starts_with("steli") || !kinds.iter().any(|kind| word.ends_with(kind)) {
+                continue;
+            }
+            let shipped = root().join("systemd-units").join(word).exists();
+            assert!(shipped || word.starts_with("stelia-instance-"), "{page}: {word}");
+            named.insert(word.to_owned());
+        }
+    }
+    assert!(named.len() >= 5, "{named:?}");
+}
+
+#[test]
+fn every_message_id_that_is_named_is_one_of_the_journals() {
+    let code = read(&root().join("src/journal.rs"));
+    let mut named = 0;
+    for (page, text) in pages() {
+        let ids = text.split(|c: char| !c.is_ascii_alphanumeric());
+        for id in ids.filter(|word| word.len() == 32 && word.bytes().all(|byte| byte.is_ascii_hexdigit())) {
+            assert!(code.contains(id), "{page}: {id}");
+            named += 1;
+        }
+    }
+    assert!(named >= 2, "{named}");
+}
+
+#[test]
+fn every_setting_of_the_kubelet_configuration_is_explained() {
+    let page = read(&root().join("docs/kubelet.md"));
+    let file = read(&root().join("packaging/kubernetes/kubelet-config.yaml"));
+    let keys = file
+        .lines()
+        .filter_map(|line| line.trim().split_once(':'))
+        .map(|(key, _)| key);
+    let keys = keys.filter(|key| key.bytes().all(|byte| byte.is_ascii_alphabetic() || byte == b'-') && key.len() > 10);
+    for key in keys.filter(|key| *key != "apiVersion") {
+        assert!(
+            page.contains(&format!("`{key}")),
+            "docs/kubelet.md does not tell of {key}"
+        );
+    }
+}

@@ -1,0 +1,100 @@
+//! `make install`: what the Debian package has, by `packaging/install`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::{given, run, text};
+
+/// Of the Debian package, and not in the list of assets.
+const DEBIANS_OWN: [&str; 2] = [
+    "/usr/share/doc/steliad/changelog.Debian.gz",
+    "/usr/share/doc/steliad/copyright",
+];
+
+/// Every file below `root` with its mode.
+fn tree(root: &Path) -> BTreeMap<String, u32> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(&folder).expect("a folder").flatten() {
+            let kind = entry.file_type().expect("a type");
+            if kind.is_dir() {
+                folders.push(entry.path());
+                continue;
+            }
+            let path = entry.path();
+            let path = text(path.strip_prefix(root).expect("below it"));
+            let mode = entry.metadata().expect("a mode").permissions().mode();
+            found.insert(format!("/{path}"), mode & 0o7777);
+        }
+    }
+    found
+}
+
+fn installed(prefix: &str) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("root");
+    let here = env!("CARGO_MANIFEST_DIR");
+    let mut metadata = Command::new(env!("CARGO"))
+        .args([
+            "metadata",
+            "--locked",
+            "--offline",
+            "--no-deps",
+            "--format-version",
+            "1",
+        ])
+        .current_dir(here)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("cargo metadata");
+    let mut install = Command::new("packaging/install");
+    install.args([text(&given("STELIA_BIN")), text(root.path()), prefix]);
+    install
+        .stdin(metadata.stdout.take().expect("its output"))
+        .current_dir(here);
+    let out = install.output().expect("packaging/install");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    assert!(metadata.wait().expect("cargo").success());
+    root
+}
+
+#[test]
+fn it_installs_the_files_of_the_debian_package_byte_for_byte() {
+    let (root, deb) = (installed("/usr"), tempfile::tempdir().expect("root"));
+    run(&["dpkg-deb", "-x", text(&given("STELIA_DEB")), text(deb.path())]);
+    let mut expected = tree(deb.path());
+    expected.retain(|path, _| !DEBIANS_OWN.contains(&path.as_str()));
+    assert!(expected.len() >= 25, "{expected:#?}");
+    assert_eq!(tree(root.path()), expected);
+    let content = |root: &Path, path: &str| {
+        let path = format!("{}{path}", text(root));
+        match path.ends_with(".gz") {
+            // Another program may compress otherwise.
+            true => run(&["gzip", "-dc", &path]).into_bytes(),
+            false => fs::read(&path).unwrap_or_else(|e| panic!("read {path}: {e}")),
+        }
+    };
+    for path in expected.keys() {
+        assert!(
+            content(root.path(), path) == content(deb.path(), path),
+            "{path} differs"
+        );
+    }
+}
+
+#[test]
+fn below_another_prefix_the_units_name_the_daemon_there() {
+    let root = installed("/opt/stelia");
+    let all = tree(root.path());
+    assert!(all.contains_key("/opt/stelia/libexec/stelia/steliad") && all.contains_key("/etc/stelia/steliad.toml"));
+    assert!(!all.keys().any(|path| path.starts_with("/usr/")), "{all:?}");
+    let unit = root.path().join("opt/stelia/lib/systemd/system/steliad.service");
+    let unit = fs::read_to_string(unit).expect("the unit");
+    assert!(
+        unit.contains("\nExecStart=/opt/stelia/libexec/stelia/steliad\n"),
+        "{unit}"
+    );
+}
