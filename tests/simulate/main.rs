@@ -369,6 +369,19 @@ fn a_pods_own_socket_shows_its_instance_and_no_other() {
     let told = |out: &Output, uid: &str| String::from_utf8_lossy(&out.stderr).replace(uid, "UID");
     assert_eq!(other.status.code(), Some(3));
     assert_eq!(told(&other, VM), told(&none, nobody));
+    // A client of sd-bus, which takes anything before the answer to its Hello for a broken connection.
+    for _ in 0..10 {
+        let arguments = [
+            &address,
+            "call",
+            "io.stelia.Isolation1",
+            OBJECT,
+            MANAGER,
+            "ListInstances",
+        ];
+        let list = simulation.run("busctl", &arguments);
+        assert!(String::from_utf8_lossy(&list.stdout).contains(WAITING), "{list:?}");
+    }
 }
 
 /// The value of a series, as `steliactl metrics` prints it.

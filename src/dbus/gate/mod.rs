@@ -5,6 +5,7 @@
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
 //! pod.
 
+mod greeting;
 mod limits;
 pub(crate) mod stream;
 mod transport;

@@ -16,6 +16,7 @@ use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
 use zbus::fdo::ConnectionCredentials;
 
+use super::greeting::{Greeting, Outgoing};
 use super::limits::Slot;
 use super::stream::{MAX_FDS, Stream};
 
@@ -45,6 +46,7 @@ pub struct Reader {
 #[derive(Debug)]
 pub struct Writer {
     stream: Arc<UnixStream>,
+    greeting: Greeting,
 }
 
 impl GatedSocket {
@@ -67,7 +69,11 @@ impl Socket for GatedSocket {
             slot: self.slot,
             began: None,
         };
-        Split::new(reader, Writer { stream: self.stream })
+        let writer = Writer {
+            stream: self.stream,
+            greeting: Greeting::default(),
+        };
+        Split::new(reader, writer)
     }
 }
 
@@ -154,9 +160,16 @@ impl Reader {
     }
 }
 
-#[async_trait]
-impl WriteHalf for Writer {
-    async fn sendmsg(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+impl Writer {
+    async fn send_all(&self, mut buffer: &[u8], mut fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+        while !buffer.is_empty() {
+            let sent = self.send(buffer, fds).await?;
+            (buffer, fds) = (&buffer[sent..], &[]);
+        }
+        Ok(())
+    }
+
+    async fn send(&self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let stream = &*self.stream;
         let write = stream.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -178,6 +191,25 @@ impl WriteHalf for Writer {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
         }
+    }
+}
+
+#[async_trait]
+impl WriteHalf for Writer {
+    async fn sendmsg(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        match self.greeting.offer(buffer) {
+            Outgoing::Now => return self.send(buffer, fds).await,
+            Outgoing::Later => {}
+            Outgoing::Before(held) => {
+                self.send_all(buffer, fds).await?;
+                self.send_all(&held, &[]).await?;
+            }
+            Outgoing::After(held) => {
+                self.send_all(&held, &[]).await?;
+                self.send_all(buffer, fds).await?;
+            }
+        }
+        Ok(buffer.len())
     }
 
     async fn close(&mut self) -> io::Result<()> {
