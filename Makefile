@@ -102,9 +102,11 @@ lint: deny ## formatting, clippy (warnings are errors), what the dependencies ma
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --all-targets -- -D warnings
-	$(CARGO) clippy --locked --test node -- -D warnings
-	@report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/steliad.service) || \
-	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
+	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
+	@for unit in steliad steliad-metrics; do \
+	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/$$unit.service) || \
+	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1; \
+	done
 
 # Vulnerabilities are looked up on the network, so that is left to `cargo deny check advisories`.
 deny: | $(TOOLS)/bin/cargo-deny

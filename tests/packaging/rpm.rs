@@ -7,16 +7,18 @@ use std::path::Path;
 use crate::{given, run, text};
 
 /// What only the .rpm has.
-const ADDED: [&str; 3] = [
+const ADDED: [&str; 4] = [
     "/usr/share/licenses/steliad/LICENSE",
     "/usr/share/selinux/devel/include/distributed/steliad.if",
     "/usr/share/selinux/packages/steliad.pp.bz2",
+    "/usr/share/zsh/site-functions/_steliactl",
 ];
 /// What only the Debian package has.
-const DEBIANS_OWN: [&str; 3] = [
+const DEBIANS_OWN: [&str; 4] = [
     "/usr/share/doc/steliad/changelog.Debian.gz",
     "/usr/share/doc/steliad/copyright",
     "/usr/share/lintian/overrides/steliad",
+    "/usr/share/zsh/vendor-completions/_steliactl",
 ];
 
 #[derive(Debug, PartialEq, Eq)]

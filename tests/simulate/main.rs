@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod completions;
 mod map;
 mod terminal;
 mod watching;

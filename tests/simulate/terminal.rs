@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use super::*;
 
 /// A terminal of 100 columns and 30 rows; it ends with this value.
-struct Terminal {
+pub(crate) struct Terminal {
     socket: PathBuf,
     _directory: tempfile::TempDir,
 }
 
 impl Terminal {
     /// Runs a shell's command line on it. It is to say that it ended, for the terminal goes with its last program.
-    fn start(simulation: &Simulation, command: &str) -> Self {
+    pub(crate) fn start(simulation: &Simulation, command: &str) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let terminal = Self {
             socket: directory.path().join("tmux"),
@@ -42,7 +42,7 @@ impl Terminal {
     }
 
     /// The screen, once it holds the text.
-    fn shows(&self, text: &str) -> String {
+    pub(crate) fn shows(&self, text: &str) -> String {
         let began = Instant::now();
         loop {
             let screen = self.tmux(&["capture-pane", "-p"]);
@@ -57,7 +57,7 @@ impl Terminal {
         }
     }
 
-    fn press(&self, keys: &str) {
+    pub(crate) fn press(&self, keys: &str) {
         self.tmux(&["send-keys", keys]);
     }
 
