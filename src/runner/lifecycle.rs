@@ -2,8 +2,6 @@
 
 use std::io;
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileTypeExt;
-use std::path::Path;
 use std::process::Command;
 
 use zbus::OwnedObjectPath;
@@ -17,6 +15,7 @@ use super::error::Error;
 use super::helpers::Helpers;
 use super::helpers::spec::{self, Spec};
 use super::keeper::{Keeper, Plan};
+use super::socket::remove_stale_socket;
 use super::state::Phase;
 use super::supervise::{End, Qemu, Watch, watch};
 use super::terminal::Terminal;
@@ -163,41 +162,9 @@ fn start_failure(error: &Error) -> u8 {
     }
 }
 
-/// A container that is restarted finds the socket of its last life. Anything that is not a socket is left alone.
-pub(super) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
-    let failed = |cause| Error::Path {
-        operation: "remove the stale socket",
-        path: path.to_owned(),
-        cause,
-    };
-    match std::fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        Err(error) => Err(failed(error)),
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path).map_err(failed),
-        Ok(_) => Err(failed(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "there is something that is no socket",
-        ))),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_stale_socket_goes_and_a_file_stays() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("q");
-        assert!(remove_stale_socket(&path).is_ok());
-        drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
-        assert!(remove_stale_socket(&path).is_ok());
-        assert!(!path.exists());
-        std::fs::write(&path, "precious").unwrap();
-        let error = remove_stale_socket(&path).unwrap_err();
-        assert!(error.to_string().contains(&path.display().to_string()), "{error}");
-        assert!(path.exists());
-    }
 
     #[test]
     fn a_qemu_that_does_not_start_gives_a_shells_codes() {

@@ -15,6 +15,7 @@
 //! | [`keeper`] | from a paused QEMU to a running, isolated guest, and whatever changes then |
 //! | [`state`], [`status`], [`probe`] | what it says of itself, and who asks |
 //! | [`shutdown`] | from SIGTERM to a QEMU that has ended |
+//! | [`socket`] | sockets that the last life left |
 //! | [`install`] | the program copied out of its image |
 //! | [`base`], [`lifecycle`], [`attach`], [`supervise`] | the order of it all |
 
@@ -35,6 +36,7 @@ pub mod probe;
 pub mod qmp;
 pub mod shutdown;
 pub mod signals;
+pub mod socket;
 pub mod state;
 pub mod status;
 pub mod supervise;

@@ -11,7 +11,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 
 use super::error::Error;
-use super::lifecycle::remove_stale_socket;
+use super::socket::remove_stale_socket;
 use super::state::State;
 
 /// The socket's name in the state directory.

@@ -64,7 +64,7 @@ impl Helpers {
         for spec in specs {
             // What a former life left there would be taken for readiness.
             if let Some(path) = &spec.wait_for {
-                super::lifecycle::remove_stale_socket(path)?;
+                super::socket::remove_stale_socket(path)?;
             }
             self.start(&spec);
             if let Some(path) = &spec.wait_for {
