@@ -29,12 +29,12 @@ fn bash_completes_commands_and_instances() {
 #[test]
 fn fish_completes_commands_and_instances() {
     let simulation = Simulation::start(&scenario(""));
+    // fish makes folders in it.
+    let home = tempfile::tempdir().expect("directory");
+    let home = format!("HOME={}", home.path().display());
     let complete = |line: &str| {
         let text = format!("source {FILES}/steliactl.fish; complete -C '{line}'");
-        let out = simulation.run(
-            "env",
-            &[&path(), "HOME=/nonexistent", "fish", "--no-config", "-c", &text],
-        );
+        let out = simulation.run("env", &[&path(), &home, "fish", "--no-config", "-c", &text]);
         let text = String::from_utf8_lossy(&out.stdout).into_owned();
         text.split_whitespace().next().map(str::to_owned)
     };
