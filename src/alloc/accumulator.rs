@@ -2,7 +2,7 @@
 //!
 //! The stages narrow from one NUMA node over one socket to the whole host. The first candidate that can hold the whole
 //! request wins; candidates are in the strategy's order, then by id. Every stage that regards exclusivity runs once
-//! with it and once without, so it is best effort here; [`super::allocate`] reports what became of it.
+//! with it and once without, so it is best effort here; [`super::allocate`](fn@super::allocate) reports what became of it.
 
 use std::cmp::Reverse;
 
@@ -29,7 +29,7 @@ pub struct Wanted {
 /// # Errors
 /// Fewer CPUs are available.
 pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Result<CpuSet, Refusal> {
-    take(host, host.mean_threads(), usage, available, wanted)
+    take_preferred_cpus(host, usage, available, &CpuSet::new(), wanted)
 }
 
 /// The same, first of those that are preferred, the rest of those that are not.
@@ -46,6 +46,7 @@ pub fn take_preferred_cpus(
     take_preferred(host, host.mean_threads(), usage, available, preferred, wanted)
 }
 
+/// The same with `threads` free CPUs making a core whole.
 pub(super) fn take_preferred(
     host: &Host,
     threads: usize,
@@ -54,31 +55,23 @@ pub(super) fn take_preferred(
     preferred: &CpuSet,
     wanted: Wanted,
 ) -> Result<CpuSet, Refusal> {
-    let first = available.intersection(preferred);
-    let count = wanted.count.min(first.len());
-    let run = |available: &CpuSet, count| take(host, threads, usage, available, Wanted { count, ..wanted });
-    let taken = run(&first, count)?;
-    let rest = run(&available.difference(&first), wanted.count - count)?;
-    Ok(taken.union(&rest))
-}
-
-/// `threads` is how many free CPUs make a core whole.
-fn take(host: &Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Result<CpuSet, Refusal> {
-    let mut free = vec![false; host.places.len()];
-    for position in available.iter().filter_map(|cpu| host.position(cpu)) {
-        free[position] = true;
-    }
-    let found = free.iter().filter(|free| **free).count();
-    if found < wanted.count {
+    let online: CpuSet = host.places_of(available).map(|place| place.cpu).collect();
+    if online.len() < wanted.count {
         return Err(Refusal::NotEnough {
             wanted: wanted.count,
-            available: found,
+            available: online.len(),
         });
     }
-    let mut accumulator = Accumulator::new(host, threads, usage, free, wanted);
-    accumulator.run();
-    let taken = accumulator.taken.iter().map(|position| host.places[*position].cpu);
-    Ok(taken.collect())
+    let first = online.intersection(preferred);
+    let count = wanted.count.min(first.len());
+    let take = |available: &CpuSet, count| {
+        let mut accumulator = Accumulator::new(host, threads, usage, available, Wanted { count, ..wanted });
+        accumulator.run();
+        let taken = accumulator.taken.into_iter().map(|position| host.places[position].cpu);
+        taken.collect::<CpuSet>()
+    };
+    let rest = wanted.count - count;
+    Ok(take(&first, count).union(&take(&online.difference(&first), rest)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -109,12 +102,12 @@ struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    fn new(host: &'a Host, threads: usize, usage: &Usage, free: Vec<bool>, wanted: Wanted) -> Self {
+    fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Self {
         let mut accumulator = Self {
             host,
             threads,
             wanted,
-            free,
+            free: host.places.iter().map(|place| available.contains(place.cpu)).collect(),
             refs: vec![0; host.places.len()],
             exclusive_cores: vec![false; host.core_sizes.len()],
             exclusive_nodes: vec![false; host.nodes.len()],

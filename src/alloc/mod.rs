@@ -17,6 +17,10 @@ mod allocate;
 mod host;
 mod policies;
 mod pools;
+#[cfg(test)]
+mod properties;
+#[cfg(test)]
+mod tests;
 
 pub use accumulator::{Wanted, take_cpus, take_preferred_cpus};
 pub use align::{Room, align};
