@@ -1,78 +1,15 @@
-//! Taking a number of CPUs from those that are available: Koordinator's `takeCPUs` and `takePreferredCPUs`.
+//! The stages in which CPUs are taken.
 //!
-//! The stages narrow from one NUMA node over one socket to the whole host. The first candidate that can hold the whole
+//! They narrow from one NUMA node over one socket to the whole host. The first candidate that can hold the whole
 //! request wins; candidates are in the strategy's order, then by id. Every stage that regards exclusivity runs once
 //! with it and once without, so it is best effort here; [`super::allocate`](fn@super::allocate) reports what became of it.
 
 use std::cmp::Reverse;
 
 use super::host::{Host, Place};
-use super::policies::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
-use super::{Refusal, Usage};
+use super::take::Wanted;
+use super::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, Usage};
 use crate::cpuset::CpuSet;
-
-/// What to take.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
-    /// How many CPUs.
-    pub count: usize,
-    /// [`CpuBindPolicy::FullPcpus`], or whatever else: spread.
-    pub bind: CpuBindPolicy,
-    /// Whose company is avoided.
-    pub exclusive: CpuExclusivePolicy,
-    /// [`NumaAllocateStrategy::MostAllocated`], or whatever else: most free CPUs first.
-    pub strategy: NumaAllocateStrategy,
-}
-
-/// Take CPUs as Koordinator does, its count of threads a core included.
-///
-/// # Errors
-/// Fewer CPUs are available.
-pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Result<CpuSet, Refusal> {
-    take_preferred_cpus(host, usage, available, &CpuSet::new(), wanted)
-}
-
-/// The same, first of those that are preferred, the rest of those that are not.
-///
-/// # Errors
-/// Fewer CPUs are available.
-pub fn take_preferred_cpus(
-    host: &Host,
-    usage: &Usage,
-    available: &CpuSet,
-    preferred: &CpuSet,
-    wanted: Wanted,
-) -> Result<CpuSet, Refusal> {
-    take_preferred(host, host.mean_threads(), usage, available, preferred, wanted)
-}
-
-/// The same with `threads` free CPUs making a core whole.
-pub(super) fn take_preferred(
-    host: &Host,
-    threads: usize,
-    usage: &Usage,
-    available: &CpuSet,
-    preferred: &CpuSet,
-    wanted: Wanted,
-) -> Result<CpuSet, Refusal> {
-    let online: CpuSet = host.places_of(available).map(|place| place.cpu).collect();
-    if online.len() < wanted.count {
-        return Err(Refusal::NotEnough {
-            wanted: wanted.count,
-            available: online.len(),
-        });
-    }
-    let first = online.intersection(preferred);
-    let count = wanted.count.min(first.len());
-    let take = |available: &CpuSet, count| {
-        let mut accumulator = Accumulator::new(host, threads, usage, available, Wanted { count, ..wanted });
-        accumulator.run();
-        let taken = accumulator.taken.into_iter().map(|position| host.places[position].cpu);
-        taken.collect::<CpuSet>()
-    };
-    let rest = wanted.count - count;
-    Ok(take(&first, count).union(&take(&online.difference(&first), rest)))
-}
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -88,7 +25,7 @@ enum Kind {
 }
 
 /// CPUs are positions in the host's tables.
-struct Accumulator<'a> {
+pub(super) struct Accumulator<'a> {
     host: &'a Host,
     threads: usize,
     wanted: Wanted,
@@ -102,7 +39,7 @@ struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Self {
+    pub(super) fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Self {
         let mut accumulator = Self {
             host,
             threads,
@@ -134,7 +71,8 @@ impl<'a> Accumulator<'a> {
         accumulator
     }
 
-    fn run(&mut self) {
+    /// The CPUs taken: as many as wanted, if so many are available.
+    pub(super) fn run(mut self) -> CpuSet {
         let full = self.wanted.bind == CpuBindPolicy::FullPcpus;
         if full || self.threads == 1 {
             self.whole_cores();
@@ -149,6 +87,8 @@ impl<'a> Accumulator<'a> {
                 self.take_first(&cpus);
             }
         }
+        let taken = self.taken.iter().map(|position| self.place(*position).cpu);
+        taken.collect()
     }
 
     fn whole_cores(&mut self) {

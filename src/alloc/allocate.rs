@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::accumulator::{Wanted, take_preferred};
+use super::take::{Wanted, take_preferred};
 use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Refusal, Usage};
 use crate::cpuset::CpuSet;
 
@@ -182,7 +182,7 @@ fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &Request) -> BT
         if let Some(shares) = evenly(request.count / threads, &cores) {
             let mut shares: BTreeMap<u32, usize> = shares.into_iter().map(|(node, n)| (node, n * threads)).collect();
             let left = |node: &u32| free[node] - shares[node];
-            let roomiest = free.keys().max_by_key(|node| (left(node), std::cmp::Reverse(**node)));
+            let roomiest = free.keys().max_by_key(|node| (left(node), **node));
             let part = request.count % threads;
             if let Some(node) = roomiest.copied().filter(|node| left(node) >= part) {
                 *shares.entry(node).or_default() += part;
@@ -193,14 +193,14 @@ fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &Request) -> BT
     evenly(request.count, &free).unwrap_or_default()
 }
 
-/// Split an amount over nodes as evenly as their room allows; what does not divide goes to those with most room. `None`
-/// where they have too little together.
+/// Split an amount over nodes as evenly as their room allows; what does not divide goes to those with most room, of equals
+/// to the last. `None` where they have too little together.
 ///
 /// Nodes with least room come first: each takes its part of what is left, or all it has. Those after it have at least as
 /// much room, so nothing is left at the end.
 fn evenly(amount: usize, room: &BTreeMap<u32, usize>) -> Option<BTreeMap<u32, usize>> {
     let mut order: Vec<(u32, usize)> = room.iter().map(|(node, room)| (*node, *room)).collect();
-    order.sort_by_key(|(node, room)| (*room, std::cmp::Reverse(*node)));
+    order.sort_by_key(|(node, room)| (*room, *node));
     let mut left = amount;
     let mut shares = BTreeMap::new();
     for (done, (node, room)) in order.iter().enumerate() {

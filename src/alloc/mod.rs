@@ -19,15 +19,16 @@ mod policies;
 mod pools;
 #[cfg(test)]
 mod properties;
+mod take;
 #[cfg(test)]
 mod tests;
 
-pub use accumulator::{Wanted, take_cpus, take_preferred_cpus};
 pub use align::{Room, align};
 pub use allocate::{Answer, Exclusivity, Request, allocate};
 pub use host::Host;
 pub use policies::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 pub use pools::{Allocated, KubeletView, Pools, SharedPool, constrained_burst};
+pub use take::{Wanted, take_cpus, take_preferred_cpus};
 
 use crate::cpuset::CpuSet;
 

@@ -189,6 +189,25 @@ proptest! {
     }
 
     #[test]
+    fn what_named_nodes_give_depends_on_them_alone(case in cases()) {
+        let topology = case.topology();
+        let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
+        let Some(nodes) = &request.nodes else { return Ok(()) };
+        let available = usage.available(&topology.online());
+        let answer = allocate(&host, &usage, &available, &request);
+        // Everything else is taken by somebody who was not there before.
+        let named: CpuSet = topology.online().iter().filter(|cpu| nodes.contains(&topology.cpus[cpu].node)).collect();
+        let mut crowded = usage.clone();
+        crowded.in_use.push(InUse {
+            cpus: available.difference(&named),
+            refs: 1,
+            exclusive: request.exclusive,
+        });
+        let available = crowded.available(&topology.online());
+        prop_assert_eq!(answer, allocate(&host, &crowded, &available, &request));
+    }
+
+    #[test]
     fn an_exclusive_policy_that_is_not_kept_is_told(case in cases()) {
         let topology = case.topology();
         let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));

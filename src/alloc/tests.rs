@@ -57,8 +57,8 @@ fn chosen(topology: &Topology, in_use: &[InUse], request: &Request) -> String {
 #[case(40, CpuBindPolicy::FullPcpus, "0-9,32-41,64-73,96-105")]
 #[case(40, CpuBindPolicy::SpreadByPcpus, "0-19,32-51")]
 // A core is not split for the sake of evenness, and the odd CPU is one.
-#[case(6, CpuBindPolicy::FullPcpus, "0-1,32,64-65,96")]
-#[case(5, CpuBindPolicy::FullPcpus, "0-1,32,64,96")]
+#[case(6, CpuBindPolicy::FullPcpus, "0,32-33,64,96-97")]
+#[case(5, CpuBindPolicy::FullPcpus, "0,32-33,64,96")]
 fn distribute_evenly_takes_the_same_from_every_node(
     #[case] count: usize,
     #[case] bind: CpuBindPolicy,

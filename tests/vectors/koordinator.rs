@@ -46,7 +46,7 @@ struct Case {
 }
 
 #[derive(Deserialize)]
-struct Group {
+pub(crate) struct Group {
     cpus: CpuSet,
     #[serde(rename = "ref")]
     refs: u32,
@@ -54,34 +54,30 @@ struct Group {
 }
 
 #[derive(Deserialize)]
-struct Expected {
-    cpus: Option<CpuSet>,
+pub(crate) struct Expected {
+    pub(crate) cpus: Option<CpuSet>,
     error: Option<String>,
 }
 
-/// Requests, and sequences of them through the original's resource manager, which are not compared.
+/// Requests, and sequences of them through the original's resource manager.
 pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>> {
-    if first["steps"].is_array() && first.get("node_strategy_label").is_some() {
-        return Some(Ok(Box::new(|_| {
-            Ok(Verdict::LeftOut("a sequence, see docs/allocator.md"))
-        })));
-    }
-    let ours = ["takeCPUs", "takePreferredCPUs"].map(Some);
-    ours.contains(&first["call"].as_str()).then(|| {
-        let hosts = hosts(folder)?;
-        let judge: Judge = Box::new(move |case| judge(&hosts, case));
-        Ok(judge)
-    })
+    let calls = ["takeCPUs", "takePreferredCPUs"].map(Some);
+    let judge = match first {
+        _ if calls.contains(&first["call"].as_str()) => judge,
+        _ if first.get("node_strategy_label").is_some() => crate::sequences::judge,
+        _ => return None,
+    };
+    Some(topologies(folder).map(|topologies| -> Judge { Box::new(move |case| judge(&topologies, case)) }))
 }
 
 /// The folder's hosts; where it brings none, those of our own copy.
-fn hosts(folder: &Path) -> anyhow::Result<BTreeMap<String, Host>> {
+fn topologies(folder: &Path) -> anyhow::Result<BTreeMap<String, Topology>> {
     let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/koordinator/topologies.json");
     let brought = folder.join("topologies.json");
     let path = if brought.exists() { brought } else { own };
     let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     let machines: Vec<Machine> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
-    let host = |machine: Machine| {
+    let topology = |machine: Machine| {
         let describe = |cpu: &MachineCpu| {
             let described = Cpu {
                 package: cpu.socket,
@@ -93,49 +89,59 @@ fn hosts(folder: &Path) -> anyhow::Result<BTreeMap<String, Host>> {
         let topology = Topology {
             cpus: machine.cpus.iter().map(describe).collect(),
         };
-        (machine.name, Host::new(&topology))
+        (machine.name, topology)
     };
-    Ok(machines.into_iter().map(host).collect())
+    Ok(machines.into_iter().map(topology).collect())
 }
 
 /// The policy of an allocation; no name is no policy.
-fn exclusive(name: &str) -> anyhow::Result<CpuExclusivePolicy> {
+pub(crate) fn exclusive(name: &str) -> anyhow::Result<CpuExclusivePolicy> {
     match name {
         "" => Ok(CpuExclusivePolicy::None),
         name => CpuExclusivePolicy::parse(name).with_context(|| format!("exclusive policy {name:?}")),
     }
 }
 
-fn judge(hosts: &BTreeMap<String, Host>, case: &Value) -> anyhow::Result<Verdict> {
-    let case = Case::deserialize(case)?;
-    let host = hosts
-        .get(&case.topology)
-        .with_context(|| format!("topology {:?}", case.topology))?;
-    let strategy =
-        NumaAllocateStrategy::parse(&case.strategy).with_context(|| format!("strategy {:?}", case.strategy))?;
-    if strategy == NumaAllocateStrategy::DistributeEvenly {
-        return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator.md"));
-    }
-    let in_use = case.allocated.into_iter().map(|group| {
+pub(crate) fn bind(name: &str) -> anyhow::Result<CpuBindPolicy> {
+    CpuBindPolicy::parse(name).with_context(|| format!("bind policy {name:?}"))
+}
+
+pub(crate) fn strategy(name: &str) -> anyhow::Result<NumaAllocateStrategy> {
+    NumaAllocateStrategy::parse(name).with_context(|| format!("strategy {name:?}"))
+}
+
+pub(crate) fn in_use(groups: Vec<Group>) -> anyhow::Result<Vec<InUse>> {
+    let held = groups.into_iter().map(|group| {
         Ok(InUse {
             cpus: group.cpus,
             refs: group.refs,
             exclusive: exclusive(&group.exclusive)?,
         })
     });
+    held.collect()
+}
+
+fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Result<Verdict> {
+    let case = Case::deserialize(case)?;
+    let topology = topologies.get(&case.topology);
+    let host = Host::new(topology.with_context(|| format!("topology {:?}", case.topology))?);
+    let strategy = strategy(&case.strategy)?;
+    if strategy == NumaAllocateStrategy::DistributeEvenly {
+        return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator.md"));
+    }
     let usage = Usage {
         max_ref_count: case.max_ref_count,
-        in_use: in_use.collect::<anyhow::Result<_>>()?,
+        in_use: in_use(case.allocated)?,
     };
     let wanted = Wanted {
         count: case.count,
-        bind: CpuBindPolicy::parse(&case.bind).with_context(|| format!("bind policy {:?}", case.bind))?,
+        bind: bind(&case.bind)?,
         exclusive: exclusive(&case.exclusive)?,
         strategy,
     };
     let got = match case.call.as_str() {
-        "takeCPUs" => take_cpus(host, &usage, &case.available, wanted),
-        "takePreferredCPUs" => take_preferred_cpus(host, &usage, &case.available, &case.preferred, wanted),
+        "takeCPUs" => take_cpus(&host, &usage, &case.available, wanted),
+        "takePreferredCPUs" => take_preferred_cpus(&host, &usage, &case.available, &case.preferred, wanted),
         call => return Err(anyhow!("call {call:?}")),
     };
     // The original has one error only.

@@ -2,7 +2,9 @@
 //! first that do not, and fails if there are any.
 
 mod koordinator;
+mod sequences;
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -22,6 +24,11 @@ enum Verdict {
     },
     /// For this reason nothing is compared.
     LeftOut(&'static str),
+    /// So many of its answers are alike, and need not be.
+    Information {
+        alike: usize,
+        asked: usize,
+    },
 }
 
 /// Judges the cases of one file.
@@ -90,11 +97,12 @@ fn file(path: &Path) -> anyhow::Result<Tally> {
         bail!("its format is none of those known");
     };
     let judge = judge?;
-    let (mut tally, mut left_out) = (Tally::default(), std::collections::BTreeMap::new());
+    let (mut tally, mut left_out, mut information) = (Tally::default(), BTreeMap::new(), (0, 0));
     for case in &cases {
         let id = case["id"].as_str().unwrap_or("a case without id");
         match judge(case).with_context(|| id.to_owned())? {
             Verdict::LeftOut(why) => *left_out.entry(why).or_insert(0) += 1,
+            Verdict::Information { alike, asked } => information = (information.0 + alike, information.1 + asked),
             Verdict::Match => {
                 tally.compared += 1;
                 tally.matched += 1;
@@ -110,6 +118,9 @@ fn file(path: &Path) -> anyhow::Result<Tally> {
     print!("{}: {} of {} match", path.display(), tally.matched, tally.compared);
     for (why, count) in left_out {
         print!("; {count} left out: {why}");
+    }
+    if let (alike, asked @ 1..) = information {
+        print!("; information: {alike} of {asked} alike, docs/allocator.md says why the others are not");
     }
     println!();
     Ok(tally)
