@@ -331,6 +331,7 @@ proptest! {
         prop_assert!(pools.be_shared.is_disjoint(&closed) && lsr.is_subset(&pools.be_shared));
         prop_assert_eq!(&pools.shared.union(&pools.exclusive), &topology.online());
         prop_assert_eq!(&pools.shared.union(&lsr), &pools.be_shared);
+        prop_assert!(pools.allocatable.is_subset(&pools.shared));
         prop_assert!(reserved.is_subset(&pools.shared) && reserved.is_disjoint(&pools.allocatable));
         let nodes = pools.shared_by_node.values().flat_map(|pool| pool.cpus.iter());
         prop_assert_eq!(nodes.collect::<CpuSet>(), pools.shared);
