@@ -11,6 +11,8 @@ DESTDIR ?=
 PREFIX  ?= /usr
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
+# Another folder of recorded cases for `make vectors`.
+DIR     ?=
 # How long `make fuzz` runs each target, and which targets (all).
 FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?=
@@ -31,7 +33,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb image rpm selinux install fmt lint deny test package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: help setup build deb image rpm selinux install fmt lint deny test vectors package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -117,6 +119,9 @@ $(TOOLS)/bin/cargo-deny:
 
 test: ## unit tests and the integration tests that need no node
 	$(CARGO) test --locked -- --include-ignored
+
+vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
+	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

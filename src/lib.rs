@@ -1,6 +1,6 @@
 //! steliad gives a VM inside a Kubernetes pod its CPUs to itself.
 //!
-//! Dependencies point downward only; [`plan`] does no I/O.
+//! Dependencies point downward only; [`plan`] and [`alloc`] do no I/O.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | [`ctl`] | `steliactl`: the operator's view |
 //! | [`engine`] | observe, apply, the reconcile loop |
 //! | [`plan`] | pure decisions: admission, placement, steps |
+//! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
 //! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |
@@ -18,6 +19,7 @@
 //! | [`model`] | a node in memory that keeps the kernel's rules, for tests |
 //! | [`topology`], [`cpuset`] | CPUs |
 
+pub mod alloc;
 pub mod authz;
 pub mod cgroup;
 pub mod config;

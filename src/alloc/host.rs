@@ -1,0 +1,125 @@
+//! The host's topology as tables, for orders and counts over all CPUs.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cpuset::CpuSet;
+use crate::topology::Topology;
+
+/// A CPU's place, by position in the tables.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Place {
+    /// The CPU's number.
+    pub(super) cpu: u32,
+    pub(super) core: usize,
+    pub(super) node: usize,
+    pub(super) socket: usize,
+}
+
+/// The online CPUs; positions of CPUs, cores, NUMA nodes and sockets ascend as their ids do.
+#[derive(Debug, Clone)]
+pub struct Host {
+    pub(super) places: Vec<Place>,
+    /// Ids of NUMA nodes.
+    pub(super) nodes: Vec<u32>,
+    /// Socket of each NUMA node: that of its first CPU.
+    pub(super) socket_of: Vec<usize>,
+    pub(super) sockets: usize,
+    /// Online CPUs of each core.
+    pub(super) core_sizes: Vec<usize>,
+}
+
+impl Host {
+    /// The tables of a topology.
+    pub fn new(topology: &Topology) -> Self {
+        let all = || topology.cpus.values();
+        let cores: BTreeSet<(u32, u32)> = all().map(|cpu| (cpu.package, cpu.core)).collect();
+        let nodes: BTreeSet<u32> = all().map(|cpu| cpu.node).collect();
+        let sockets: BTreeSet<u32> = all().map(|cpu| cpu.package).collect();
+        let (cores, nodes, sockets) = (positions(cores), positions(nodes), positions(sockets));
+        let mut socket_of = vec![None; nodes.len()];
+        let mut core_sizes = vec![0; cores.len()];
+        let place = |(number, cpu): (&u32, &crate::topology::Cpu)| {
+            let place = Place {
+                cpu: *number,
+                core: cores[&(cpu.package, cpu.core)],
+                node: nodes[&cpu.node],
+                socket: sockets[&cpu.package],
+            };
+            socket_of[place.node].get_or_insert(place.socket);
+            core_sizes[place.core] += 1;
+            place
+        };
+        let places = topology.cpus.iter().map(place).collect();
+        Self {
+            places,
+            socket_of: socket_of.into_iter().flatten().collect(),
+            sockets: sockets.len(),
+            nodes: nodes.into_keys().collect(),
+            core_sizes,
+        }
+    }
+
+    /// Position of a CPU; none for one that is not online.
+    pub(super) fn position(&self, cpu: u32) -> Option<usize> {
+        self.places.binary_search_by_key(&cpu, |place| place.cpu).ok()
+    }
+
+    /// Places of the online CPUs of a set.
+    pub(super) fn places_of<'a>(&'a self, cpus: &'a CpuSet) -> impl Iterator<Item = &'a Place> {
+        cpus.iter().filter_map(|cpu| Some(&self.places[self.position(cpu)?]))
+    }
+
+    /// How many CPUs each core has: the most any has, so that an offline sibling makes no other core less whole.
+    pub fn threads(&self) -> usize {
+        self.core_sizes.iter().copied().max().unwrap_or(1)
+    }
+
+    /// CPUs by cores as Koordinator counts it: without remainder, so that one offline sibling makes it 1.
+    pub(super) fn mean_threads(&self) -> usize {
+        self.share(self.core_sizes.len())
+    }
+
+    /// CPUs of each of so many parts, without remainder.
+    pub(super) fn share(&self, parts: usize) -> usize {
+        self.places.len() / parts.max(1)
+    }
+
+    /// The NUMA nodes of a set's CPUs, by id.
+    pub fn nodes_of(&self, cpus: &CpuSet) -> BTreeSet<u32> {
+        self.places_of(cpus).map(|place| self.nodes[place.node]).collect()
+    }
+
+    /// A set's CPUs by NUMA node; nodes without any are left out.
+    pub fn by_node(&self, cpus: &CpuSet) -> BTreeMap<u32, CpuSet> {
+        let mut by_node: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for place in self.places_of(cpus) {
+            by_node.entry(self.nodes[place.node]).or_default().insert(place.cpu);
+        }
+        by_node
+    }
+
+    /// The cores of which a set has every thread, none of them offline.
+    pub fn whole_cores(&self, cpus: &CpuSet) -> CpuSet {
+        let mut found = vec![0; self.core_sizes.len()];
+        for place in self.places_of(cpus) {
+            found[place.core] += 1;
+        }
+        let threads = self.threads();
+        let whole = self.places_of(cpus).filter(|place| found[place.core] == threads);
+        whole.map(|place| place.cpu).collect()
+    }
+
+    /// One CPU of every core of a set: the lowest, of those in `first` where there are some.
+    pub fn one_per_core(&self, cpus: &CpuSet, first: &CpuSet) -> CpuSet {
+        let mut seen = vec![false; self.core_sizes.len()];
+        let (preferred, others) = (cpus.intersection(first), cpus.difference(first));
+        let unseen = |place: &&Place| !std::mem::replace(&mut seen[place.core], true);
+        let all = self.places_of(&preferred).chain(self.places_of(&others));
+        all.filter(unseen).map(|place| place.cpu).collect()
+    }
+}
+
+/// Each key with its rank.
+fn positions<K: Ord>(keys: BTreeSet<K>) -> BTreeMap<K, usize> {
+    keys.into_iter().enumerate().map(|(rank, key)| (key, rank)).collect()
+}

@@ -1,0 +1,145 @@
+//! What a pod or an operator can choose, by Koordinator's names.
+
+/// The names of an enumeration: every value, its name, the value of a name.
+macro_rules! named {
+    ($type:ident { $($value:ident = $name:literal),+ }) => {
+        impl $type {
+            /// Every value.
+            pub const ALL: [Self; [$($name),+].len()] = [$(Self::$value),+];
+
+            /// The name used in configuration and on D-Bus.
+            pub fn name(self) -> &'static str {
+                match self {
+                    $(Self::$value => $name),+
+                }
+            }
+
+            /// The value of that name.
+            pub fn parse(text: &str) -> Option<Self> {
+                Self::ALL.into_iter().find(|value| value.name() == text)
+            }
+        }
+    };
+}
+
+/// How an instance's CPUs lie on physical cores.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CpuBindPolicy {
+    /// The node's own default; the allocator takes it as [`Self::SpreadByPcpus`].
+    #[default]
+    Default,
+    /// Whole physical cores, as few as possible.
+    FullPcpus,
+    /// One CPU of every physical core before a second one of any.
+    SpreadByPcpus,
+    /// No CPUs of its own: the shared pool of one NUMA node (QoS class LS).
+    ConstrainedBurst,
+}
+
+named!(CpuBindPolicy {
+    Default = "Default",
+    FullPcpus = "FullPCPUs",
+    SpreadByPcpus = "SpreadByPCPUs",
+    ConstrainedBurst = "ConstrainedBurst"
+});
+
+impl CpuBindPolicy {
+    /// The node's default in place of [`Self::Default`].
+    pub fn or(self, default: Self) -> Self {
+        if self == Self::Default { default } else { self }
+    }
+}
+
+/// Which company an instance avoids: that of instances with the same policy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CpuExclusivePolicy {
+    /// The node's own default; the allocator takes it as [`Self::None`].
+    #[default]
+    Default,
+    /// Nobody's.
+    None,
+    /// On its physical cores.
+    PcpuLevel,
+    /// On its NUMA nodes; where that cannot be, on its physical cores.
+    NumaNodeLevel,
+}
+
+named!(CpuExclusivePolicy {
+    Default = "Default",
+    None = "None",
+    PcpuLevel = "PCPULevel",
+    NumaNodeLevel = "NUMANodeLevel"
+});
+
+impl CpuExclusivePolicy {
+    /// The node's default in place of [`Self::Default`].
+    pub fn or(self, default: Self) -> Self {
+        if self == Self::Default { default } else { self }
+    }
+}
+
+/// Which NUMA nodes CPUs are taken from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NumaAllocateStrategy {
+    /// The node with the fewest free CPUs that has enough.
+    #[default]
+    MostAllocated,
+    /// The node with the most free CPUs.
+    LeastAllocated,
+    /// The same number from every node.
+    DistributeEvenly,
+}
+
+named!(NumaAllocateStrategy {
+    MostAllocated = "MostAllocated",
+    LeastAllocated = "LeastAllocated",
+    DistributeEvenly = "DistributeEvenly"
+});
+
+/// Whether the NUMA nodes are chosen before the CPUs, and what must hold of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NumaTopologyAlignmentPolicy {
+    /// No nodes are chosen.
+    #[default]
+    None,
+    /// As few nodes as would do on an empty host; where they are not free, as few as there are.
+    BestEffort,
+    /// As few nodes as would do on an empty host, or no allocation.
+    Restricted,
+    /// One node, or no allocation.
+    SingleNumaNode,
+}
+
+named!(NumaTopologyAlignmentPolicy {
+    None = "None",
+    BestEffort = "BestEffort",
+    Restricted = "Restricted",
+    SingleNumaNode = "SingleNUMANode"
+});
+
+/// Koordinator's QoS classes that concern CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Qos {
+    /// CPUs of its own that nobody else runs on.
+    Lse,
+    /// CPUs of its own that [`Self::Be`] may run on.
+    Lsr,
+    /// The shared pool.
+    Ls,
+    /// The BE shared pool.
+    Be,
+}
+
+named!(Qos {
+    Lse = "LSE",
+    Lsr = "LSR",
+    Ls = "LS",
+    Be = "BE"
+});
+
+impl Qos {
+    /// Whether it gets CPUs of its own.
+    pub fn is_exclusive(self) -> bool {
+        matches!(self, Self::Lse | Self::Lsr)
+    }
+}

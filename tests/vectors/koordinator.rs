@@ -1,0 +1,159 @@
+//! Koordinator's `takeCPUs` and `takePreferredCPUs`: `tests/data/vectors/koordinator/README.md`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, anyhow};
+use serde::Deserialize;
+use serde_json::Value;
+use steliad::alloc::{
+    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Refusal, Usage, Wanted, take_cpus,
+    take_preferred_cpus,
+};
+use steliad::cpuset::CpuSet;
+use steliad::topology::{Cpu, Topology};
+
+use crate::{Judge, Verdict};
+
+#[derive(Deserialize)]
+struct Machine {
+    name: String,
+    cpus: Vec<MachineCpu>,
+}
+
+#[derive(Deserialize)]
+struct MachineCpu {
+    cpu: u32,
+    socket: u32,
+    numa: u32,
+    raw_core: u32,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    call: String,
+    topology: String,
+    max_ref_count: u32,
+    available: CpuSet,
+    preferred: CpuSet,
+    allocated: Vec<Group>,
+    count: usize,
+    bind: String,
+    exclusive: String,
+    strategy: String,
+    expected: Expected,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Group {
+    cpus: CpuSet,
+    #[serde(rename = "ref")]
+    refs: u32,
+    exclusive: String,
+}
+
+#[derive(Deserialize)]
+pub(crate) struct Expected {
+    pub(crate) cpus: Option<CpuSet>,
+    error: Option<String>,
+}
+
+/// Requests, and sequences of them through the original's resource manager.
+pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>> {
+    let calls = ["takeCPUs", "takePreferredCPUs"].map(Some);
+    let judge = match first {
+        _ if calls.contains(&first["call"].as_str()) => judge,
+        _ if first.get("node_strategy_label").is_some() => crate::sequences::judge,
+        _ => return None,
+    };
+    Some(topologies(folder).map(|topologies| -> Judge { Box::new(move |case| judge(&topologies, case)) }))
+}
+
+/// The folder's hosts; where it brings none, those of our own copy.
+fn topologies(folder: &Path) -> anyhow::Result<BTreeMap<String, Topology>> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/koordinator/topologies.json");
+    let brought = folder.join("topologies.json");
+    let path = if brought.exists() { brought } else { own };
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let machines: Vec<Machine> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    let topology = |machine: Machine| {
+        let describe = |cpu: &MachineCpu| {
+            let described = Cpu {
+                package: cpu.socket,
+                core: cpu.raw_core,
+                node: cpu.numa,
+            };
+            (cpu.cpu, described)
+        };
+        let topology = Topology {
+            cpus: machine.cpus.iter().map(describe).collect(),
+        };
+        (machine.name, topology)
+    };
+    Ok(machines.into_iter().map(topology).collect())
+}
+
+/// The policy of an allocation; no name is no policy.
+pub(crate) fn exclusive(name: &str) -> anyhow::Result<CpuExclusivePolicy> {
+    match name {
+        "" => Ok(CpuExclusivePolicy::None),
+        name => CpuExclusivePolicy::parse(name).with_context(|| format!("exclusive policy {name:?}")),
+    }
+}
+
+pub(crate) fn bind(name: &str) -> anyhow::Result<CpuBindPolicy> {
+    CpuBindPolicy::parse(name).with_context(|| format!("bind policy {name:?}"))
+}
+
+pub(crate) fn strategy(name: &str) -> anyhow::Result<NumaAllocateStrategy> {
+    NumaAllocateStrategy::parse(name).with_context(|| format!("strategy {name:?}"))
+}
+
+pub(crate) fn in_use(groups: Vec<Group>) -> anyhow::Result<Vec<InUse>> {
+    let held = groups.into_iter().map(|group| {
+        Ok(InUse {
+            cpus: group.cpus,
+            refs: group.refs,
+            exclusive: exclusive(&group.exclusive)?,
+        })
+    });
+    held.collect()
+}
+
+fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Result<Verdict> {
+    let case = Case::deserialize(case)?;
+    let topology = topologies.get(&case.topology);
+    let host = Host::new(topology.with_context(|| format!("topology {:?}", case.topology))?);
+    let strategy = strategy(&case.strategy)?;
+    if strategy == NumaAllocateStrategy::DistributeEvenly {
+        return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator.md"));
+    }
+    let usage = Usage {
+        max_ref_count: case.max_ref_count,
+        in_use: in_use(case.allocated)?,
+    };
+    let wanted = Wanted {
+        count: case.count,
+        bind: bind(&case.bind)?,
+        exclusive: exclusive(&case.exclusive)?,
+        strategy,
+    };
+    let got = match case.call.as_str() {
+        "takeCPUs" => take_cpus(&host, &usage, &case.available, wanted),
+        "takePreferredCPUs" => take_preferred_cpus(&host, &usage, &case.available, &case.preferred, wanted),
+        call => return Err(anyhow!("call {call:?}")),
+    };
+    // The original has one error only.
+    Ok(match (&got, &case.expected.cpus) {
+        (Ok(got), Some(expected)) if got == expected => Verdict::Match,
+        (Err(Refusal::NotEnough { .. }), None) if case.expected.error.is_some() => Verdict::Match,
+        _ => Verdict::Differs {
+            expected: case
+                .expected
+                .cpus
+                .map_or_else(|| case.expected.error.unwrap_or_default(), |cpus| cpus.to_string()),
+            got: got.map_or_else(|refusal| refusal.to_string(), |cpus| cpus.to_string()),
+        },
+    })
+}

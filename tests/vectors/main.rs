@@ -1,0 +1,127 @@
+//! Runs recorded cases of others' code: `make vectors DIR=folder` sets STELIA_VECTORS. It prints how many match and the
+//! first that do not, and fails if there are any.
+
+mod koordinator;
+mod sequences;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+/// Differences printed for each file.
+const SHOWN: usize = 10;
+
+/// What is held against a case's expectation.
+enum Verdict {
+    Match,
+    Differs {
+        expected: String,
+        got: String,
+    },
+    /// For this reason nothing is compared.
+    LeftOut(&'static str),
+    /// So many of its answers are alike, and need not be.
+    Information {
+        alike: usize,
+        asked: usize,
+    },
+}
+
+/// Judges the cases of one file.
+type Judge = Box<dyn Fn(&Value) -> anyhow::Result<Verdict>>;
+
+/// A format of cases: it tells by a file's first line whether it is its own, and judges the cases of a folder.
+type Format = fn(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>>;
+
+const FORMATS: [Format; 1] = [koordinator::open];
+
+#[derive(Default)]
+struct Tally {
+    matched: usize,
+    compared: usize,
+}
+
+fn main() -> ExitCode {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let given = std::env::var_os("STELIA_VECTORS").filter(|folder| !folder.is_empty());
+    let folder = given.map_or_else(|| root.join("tests/data/vectors"), |folder| root.join(folder));
+    match run(&folder) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Whether everything matches.
+fn run(folder: &Path) -> anyhow::Result<bool> {
+    let mut total = Tally::default();
+    for path in cases_below(folder)? {
+        let tally = file(&path).with_context(|| path.display().to_string())?;
+        total.matched += tally.matched;
+        total.compared += tally.compared;
+    }
+    println!("{} of {} match", total.matched, total.compared);
+    Ok(total.compared > 0 && total.matched == total.compared)
+}
+
+fn cases_below(folder: &Path) -> anyhow::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        if path.is_dir() {
+            paths.extend(cases_below(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "ndjson") {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+fn file(path: &Path) -> anyhow::Result<Tally> {
+    let text = fs::read_to_string(path)?;
+    let cases = text.lines().filter(|line| !line.is_empty()).map(serde_json::from_str);
+    let cases: Vec<Value> = cases.collect::<Result<_, _>>()?;
+    let Some(first) = cases.first() else {
+        return Ok(Tally::default());
+    };
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let Some(judge) = FORMATS.iter().find_map(|format| format(folder, first)) else {
+        bail!("its format is none of those known");
+    };
+    let judge = judge?;
+    let (mut tally, mut left_out, mut information) = (Tally::default(), BTreeMap::new(), (0, 0));
+    for case in &cases {
+        let id = case["id"].as_str().unwrap_or("a case without id");
+        match judge(case).with_context(|| id.to_owned())? {
+            Verdict::LeftOut(why) => *left_out.entry(why).or_insert(0) += 1,
+            Verdict::Information { alike, asked } => information = (information.0 + alike, information.1 + asked),
+            Verdict::Match => {
+                tally.compared += 1;
+                tally.matched += 1;
+            }
+            Verdict::Differs { expected, got } => {
+                tally.compared += 1;
+                if tally.compared - tally.matched <= SHOWN {
+                    println!("{id}: expected {expected}, got {got}");
+                }
+            }
+        }
+    }
+    print!("{}: {} of {} match", path.display(), tally.matched, tally.compared);
+    for (why, count) in left_out {
+        print!("; {count} left out: {why}");
+    }
+    if let (alike, asked @ 1..) = information {
+        print!("; information: {alike} of {asked} alike, docs/allocator.md says why the others are not");
+    }
+    println!();
+    Ok(tally)
+}
