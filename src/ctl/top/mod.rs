@@ -2,7 +2,7 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`sample`] | what the kernel has counted so far |
+//! | [`sample`](mod@sample) | what the kernel has counted so far |
 //! | [`rates`] | two samples make rates |
 //! | [`table`] | rows and columns |
 //! | [`screen`] | keys and drawing |
