@@ -99,12 +99,13 @@ fmt: ## format the code
 	$(CARGO) fmt
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
-lint: deny ## formatting, clippy (warnings are errors), what the dependencies may be, the unit's exposure
+lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dependencies may be, the unit's exposure
 	$(CARGO) fmt --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --no-deps
 	@for unit in steliad steliad-metrics; do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/$$unit.service) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1; \

@@ -3,7 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`sample`](mod@sample) | what the kernel has counted so far |
-//! | [`rates`] | two samples make rates |
+//! | [`rates`](mod@rates) | two samples make rates |
 //! | [`table`] | rows and columns |
 //! | [`screen`] | keys and drawing |
 //! | `terminal` | the terminal, and putting it back |

@@ -64,6 +64,8 @@ pub enum Command {
 }
 
 /// Options of `run`.
+// These comments are the help's text: what stands in brackets is no link.
+#[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Clone, Args)]
 pub struct RunOptions {
     /// QMP socket of the runner's own; -qmp is added to QEMU's arguments unless they name this path already

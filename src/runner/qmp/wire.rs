@@ -1,6 +1,6 @@
 //! QMP's wire: JSON objects, one a line. Answers carry the number of their command; events come whenever QEMU likes.
 //!
-//! Nothing that QEMU may say breaks it but the end of the connection and a message above [`MAX_MESSAGE`]: an event or a
+//! Nothing that QEMU may say breaks it but the end of the connection and a message above `MAX_MESSAGE`: an event or a
 //! field that is not known, an answer to a command whose asker has left, a line that is no object are passed over.
 
 use std::collections::VecDeque;
