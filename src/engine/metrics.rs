@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -59,7 +59,6 @@ pub struct Metrics {
     follow: Histogram,
     kubelet_usable: AtomicBool,
     kubelet_since_us: AtomicU64,
-    kubelet_modified_us: AtomicU64,
 }
 
 impl Default for Metrics {
@@ -77,7 +76,6 @@ impl Default for Metrics {
             follow: Histogram::default(),
             kubelet_usable: AtomicBool::default(),
             kubelet_since_us: zero(),
-            kubelet_modified_us: zero(),
         }
     }
 }
@@ -97,22 +95,17 @@ impl Metrics {
     }
 
     /// kubelet's file was looked at.
-    pub(super) fn saw_kubelet(&self, usable: bool, modified: Option<SystemTime>) {
-        let since = modified.and_then(|time| time.duration_since(UNIX_EPOCH).ok());
-        self.kubelet_modified_us.store(since.map_or(0, micros), Relaxed);
+    pub(super) fn saw_kubelet(&self, usable: bool) {
         let was = self.kubelet_usable.swap(usable, Relaxed);
         if was != usable || self.kubelet_since_us.load(Relaxed) == 0 {
             self.kubelet_since_us.store(now_us(), Relaxed);
         }
     }
 
-    /// A pass brought the floats to what kubelet wrote last.
-    pub(super) fn followed_kubelet(&self) {
-        let modified = self.kubelet_modified_us.load(Relaxed);
-        if modified > 0 {
-            self.follow
-                .observe(Duration::from_micros(now_us().saturating_sub(modified)));
-        }
+    /// A pass brought the floats to what kubelet wrote at that time, in microseconds since the epoch.
+    pub(super) fn followed_kubelet(&self, written_us: u64) {
+        self.follow
+            .observe(Duration::from_micros(now_us().saturating_sub(written_us)));
     }
 
     /// A call was answered.
@@ -143,9 +136,7 @@ impl Metrics {
                 .map(|(kind, count)| (format!("{kind:?}"), count.load(Relaxed)))
                 .collect(),
             follow: self.follow.read(),
-            kubelet_usable: self.kubelet_usable.load(Relaxed),
             kubelet_since_us: self.kubelet_since_us.load(Relaxed),
-            kubelet_modified_us: self.kubelet_modified_us.load(Relaxed),
         }
     }
 }
@@ -198,12 +189,8 @@ pub struct Counted {
     pub refusals: BTreeMap<String, u64>,
     /// From kubelet's write to the floats' update.
     pub follow: Timed,
-    /// Whether kubelet's file can be used.
-    pub kubelet_usable: bool,
-    /// Since when that is so, microseconds since the epoch.
+    /// Since when kubelet's file can be used, or cannot, microseconds since the epoch.
     pub kubelet_since_us: u64,
-    /// When the file was written, microseconds since the epoch; 0 without one.
-    pub kubelet_modified_us: u64,
 }
 
 /// A histogram's numbers.
@@ -261,15 +248,13 @@ mod tests {
     #[test]
     fn kubelets_state_is_so_since_it_changed() {
         let metrics = Metrics::default();
-        metrics.saw_kubelet(false, None);
+        metrics.saw_kubelet(false);
         let first = metrics.read();
-        assert!(!first.kubelet_usable && first.kubelet_since_us > 0 && first.kubelet_modified_us == 0);
+        assert!(first.kubelet_since_us > 0);
         std::thread::sleep(Duration::from_millis(2));
-        metrics.saw_kubelet(false, None);
+        metrics.saw_kubelet(false);
         assert_eq!(metrics.read().kubelet_since_us, first.kubelet_since_us);
-        metrics.saw_kubelet(true, Some(UNIX_EPOCH + Duration::from_secs(5)));
-        let usable = metrics.read();
-        assert!(usable.kubelet_since_us > first.kubelet_since_us && usable.kubelet_usable);
-        assert_eq!(usable.kubelet_modified_us, 5_000_000);
+        metrics.saw_kubelet(true);
+        assert!(metrics.read().kubelet_since_us > first.kubelet_since_us);
     }
 }

@@ -82,7 +82,7 @@ impl Engine {
             })
             .await?;
         let mut snapshot = snapshot.map_err(|error| Kind::Failed.because(error.to_string()))?;
-        self.metrics.saw_kubelet(kubelet.is_ok(), modified);
+        self.metrics.saw_kubelet(kubelet.is_ok());
         let problem = kubelet.as_ref().err().cloned();
         if problem != self.last_problem {
             match &problem {
@@ -236,8 +236,10 @@ impl Engine {
         });
         self.rest(failures.is_empty());
         self.metrics.passed(trigger, &report, failed, began.elapsed());
-        if failures.is_empty() && report.steps > 0 && last.as_ref().is_some_and(|last| self.is_news_of_kubelet(last)) {
-            self.metrics.followed_kubelet();
+        let followed = failures.is_empty() && report.steps > 0;
+        if followed && last.as_ref().is_some_and(|last| self.is_news_of_kubelet(last)) {
+            let written = self.view.borrow().kubelet_modified_us;
+            written.into_iter().for_each(|us| self.metrics.followed_kubelet(us));
         }
         if let Some(snapshot) = &last {
             for instance in &snapshot.instances {

@@ -39,7 +39,7 @@ pub fn down() -> Vec<Family> {
 
 /// All of it.
 pub fn families(described: &Described, readings: &Readings) -> Vec<Family> {
-    let mut families = node(described, readings);
+    let mut families = node(described);
     families.extend(counted(described));
     families.extend(instances(described, readings));
     families
@@ -71,7 +71,7 @@ fn moment(definition: &'static Definition, us: u64) -> Family {
     family(definition, samples.into_iter().collect())
 }
 
-fn node(described: &Described, readings: &Readings) -> Vec<Family> {
+fn node(described: &Described) -> Vec<Family> {
     let (node, metrics) = (&described.node, &described.metrics);
     let states = [
         Phase::Registered,
@@ -95,7 +95,7 @@ fn node(described: &Described, readings: &Readings) -> Vec<Family> {
         ("shared", owned(|owner| matches!(owner, Owner::Shared))),
         ("reserved", owned(|owner| matches!(owner, Owner::Reserved))),
         ("unknown", owned(|owner| matches!(owner, Owner::Unknown))),
-        ("offline", count(readings.offline.len())),
+        ("offline", count(described.node.offline.len())),
     ];
     vec![
         one(&UP, Value::Count(1)),
@@ -117,9 +117,12 @@ fn node(described: &Described, readings: &Readings) -> Vec<Family> {
                 .map(|(owner, number)| (vec![owner.to_owned()], number))
                 .collect(),
         ),
-        one(&KUBELET_USABLE, Value::Count(metrics.kubelet_usable.into())),
+        one(
+            &KUBELET_USABLE,
+            Value::Count(described.node.kubelet_problem.is_none().into()),
+        ),
         moment(&KUBELET_SINCE, metrics.kubelet_since_us),
-        moment(&KUBELET_MODIFIED, metrics.kubelet_modified_us),
+        moment(&KUBELET_MODIFIED, described.node.kubelet_modified_us.unwrap_or(0)),
         one(&FOLLOW, Value::Timed(metrics.follow.clone())),
     ]
 }

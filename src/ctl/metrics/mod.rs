@@ -31,7 +31,7 @@ pub(super) async fn run(
     };
     let (families, failure) = match described {
         Ok(described) => {
-            let readings = readings::read(roots, Path::new("/sys"), &described);
+            let readings = readings::read(roots, &described);
             (families::families(&described, &readings), None)
         }
         Err(failure) => (families::down(), Some(failure)),

@@ -1,20 +1,16 @@
-//! What is read from the kernel: how long each vCPU thread ran and waited, what float used, which CPUs are offline.
+//! What is read from the kernel: how long each vCPU thread ran and waited, what float used.
 //!
 //! What cannot be read is left out: a counter that falls to 0 would say that something started anew.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::Path;
 
 use super::described::{Described, Instance, Vcpu};
-use crate::cpuset::CpuSet;
 use crate::ctl::threads::Roots;
 
 /// The kernel's numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Readings {
-    /// CPUs that are offline.
-    pub offline: CpuSet,
     /// By pod and vCPU index.
     pub threads: BTreeMap<(String, u32), Times>,
     /// CPU time of float by pod, in microseconds.
@@ -32,13 +28,9 @@ pub struct Times {
     pub involuntary: u64,
 }
 
-/// Read them. `sys` is `/sys`.
-pub fn read(roots: &Roots, sys: &Path, described: &Described) -> Readings {
-    let offline = fs::read_to_string(sys.join("devices/system/cpu/offline")).unwrap_or_default();
-    let mut readings = Readings {
-        offline: offline.trim().parse().unwrap_or_default(),
-        ..Readings::default()
-    };
+/// Read them.
+pub fn read(roots: &Roots, described: &Described) -> Readings {
+    let mut readings = Readings::default();
     for (pod, instance) in &described.instances {
         if let Some(used) = float(roots, instance) {
             readings.floats.insert(pod.clone(), used);

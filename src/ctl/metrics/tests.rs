@@ -19,7 +19,7 @@ fn description() -> String {
         .collect();
     let timed = |first: u64| format!(r#"{{"counts":[{first},1,0,0,0,0,0,0,0,0,0,0,0,1],"sum_us":12500000}}"#);
     format!(
-        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
+        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
         "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
         "unreadable":[["x.scope","schema 9"]],
         "instances":{{"{POD}":{{"container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
@@ -30,7 +30,7 @@ fn description() -> String {
         "kubelet_config":{{"reservedSystemCPUs":"0-1"}},
         "metrics":{{"started_us":1700000000000000,"steps":40,"writes":20,"moves":5,"failed":1,"passes":{{"audit":{audit},"event":{event}}},
         "calls":{{"register":{audit}}},"refusals":{{"Busy":0,"NoAnchor":2}},"follow":{event},
-        "kubelet_usable":true,"kubelet_since_us":1700000000000000,"kubelet_modified_us":1699999999000000}}}}"#,
+        "kubelet_since_us":1700000000000000}}}}"#,
         cpus = cpus.join(","),
         audit = timed(4),
         event = timed(0),
@@ -48,7 +48,6 @@ fn readings() -> Readings {
         involuntary: 3,
     };
     Readings {
-        offline: "8-9".parse().unwrap(),
         threads: [0, 1, 1 << 31]
             .into_iter()
             .map(|index| ((POD.to_owned(), index), times))
@@ -221,11 +220,8 @@ fn a_thread_that_is_another_by_now_is_not_counted() {
     let float = roots.cgroup.join("stelia.slice/a.scope/instance/float");
     fs::create_dir_all(&float).unwrap();
     fs::write(float.join("cpu.stat"), "usage_usec 12\n").unwrap();
-    let cpus = root.path().join("sys/devices/system/cpu");
-    fs::create_dir_all(&cpus).unwrap();
-    fs::write(cpus.join("offline"), "3\n").unwrap();
 
-    let readings = read(&roots, &root.path().join("sys"), &described());
+    let readings = read(&roots, &described());
     let times = Times {
         run_ns: 5000,
         delay_ns: 70,
@@ -233,5 +229,4 @@ fn a_thread_that_is_another_by_now_is_not_counted() {
     };
     assert_eq!(readings.threads, BTreeMap::from([((POD.to_owned(), 0), times)]));
     assert_eq!(readings.floats, BTreeMap::from([(POD.to_owned(), 12)]));
-    assert_eq!(readings.offline.to_string(), "3");
 }
