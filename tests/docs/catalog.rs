@@ -139,10 +139,6 @@ fn the_catalog_names_only_fields_that_are_logged_with_the_message() {
 
 #[test]
 fn journalctl_takes_the_catalog() {
-    let Ok(version) = Command::new("journalctl").arg("--version").output() else {
-        return;
-    };
-    assert!(version.status.success());
     let host = tempfile::tempdir().expect("directory");
     let folder = host.path().join("usr/lib/systemd/catalog");
     std::fs::create_dir_all(&folder).expect("folder");
