@@ -1,5 +1,4 @@
-//! The same with QEMU itself, which `make setup` installs: `make test` runs these, `cargo test` without `--include-ignored` says
-//! that it does not. Without QEMU they fail.
+//! The same with QEMU itself: `STELIA_QEMU=qemu-system-x86_64 cargo test runner::tests::real -- --include-ignored`.
 
 use serde_json::{Value, json};
 
@@ -7,10 +6,11 @@ use super::*;
 use crate::runner::qmp::wire::Wire;
 use crate::runner::state::Isolation;
 
-/// QEMU's program and a small machine.
-fn machine(more: &[&str]) -> Vec<String> {
+/// QEMU's program and a small machine. None: there is no QEMU to test with.
+fn machine(more: &[&str]) -> Option<Vec<String>> {
+    let qemu = std::env::var("STELIA_QEMU").ok()?;
     let machine = [
-        "qemu-system-x86_64",
+        &qemu,
         "-accel",
         "tcg,thread=multi",
         "-m",
@@ -21,21 +21,21 @@ fn machine(more: &[&str]) -> Vec<String> {
         "-name",
         "vm,debug-threads=on",
     ];
-    [&machine[..], more].concat().iter().map(ToString::to_string).collect()
+    Some([&machine[..], more].concat().iter().map(ToString::to_string).collect())
 }
 
 /// A runner with such a QEMU, which has a second monitor, `other`.
-fn bench(more: &[&str]) -> Bench {
+fn bench(more: &[&str]) -> Option<Bench> {
     let dir = tempfile::tempdir().unwrap();
     let other = format!("unix:{}/other,server=on,wait=off", dir.path().display());
-    let machine = machine(&[more, &["-qmp", &other]].concat());
+    let machine = machine(&[more, &["-qmp", &other]].concat())?;
     let command: Vec<&str> = ["--"].into_iter().chain(machine.iter().map(String::as_str)).collect();
     let options = ["--qmp", "DIR/qmp", "--grace", "1"];
     let setup = Setup {
         daemon: Some(Behaviour::default()),
         ..Setup::default()
     };
-    Bench::started_in(dir, "run", &options, &command, &setup)
+    Some(Bench::started_in(dir, "run", &options, &command, &setup))
 }
 
 async fn execute(wire: &mut Wire, command: &str, arguments: Value) -> Value {
@@ -43,9 +43,11 @@ async fn execute(wire: &mut Wire, command: &str, arguments: Value) -> Value {
 }
 
 #[tokio::test]
-#[ignore = "needs QEMU: make test runs it"]
+#[ignore = "needs QEMU, named by STELIA_QEMU"]
 async fn a_plugged_vcpu_is_attached_and_a_reset_is_seen() {
-    let mut bench = bench(&["-smp", "1,sockets=2,maxcpus=2", "-object", "iothread,id=disk"]);
+    let Some(mut bench) = bench(&["-smp", "1,sockets=2,maxcpus=2", "-object", "iothread,id=disk"]) else {
+        return;
+    };
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(state.vcpus.len(), 1);
@@ -68,11 +70,13 @@ async fn a_plugged_vcpu_is_attached_and_a_reset_is_seen() {
 }
 
 #[tokio::test]
-#[ignore = "needs QEMU: make test runs it"]
+#[ignore = "needs QEMU, named by STELIA_QEMU"]
 async fn a_migration_comes_in_and_continues_the_guest() {
     let at = tempfile::tempdir().unwrap();
     let uri = format!("unix:{}/migration", at.path().display());
-    let (mut to, from) = (bench(&["-incoming", &uri]), bench(&[]));
+    let (Some(mut to), Some(from)) = (bench(&["-incoming", &uri]), bench(&[])) else {
+        return;
+    };
     from.logged("guest running").await;
     to.logged("the migration may come in").await;
     let mut source = Wire::open(&from.dir.path().join("other")).await.unwrap();
@@ -86,9 +90,11 @@ async fn a_migration_comes_in_and_continues_the_guest() {
 }
 
 #[tokio::test]
-#[ignore = "needs QEMU: make test runs it"]
+#[ignore = "needs QEMU, named by STELIA_QEMU"]
 async fn threads_are_found_by_their_names() {
-    let machine = machine(&["-smp", "2", "-object", "iothread,id=disk"]);
+    let Some(machine) = machine(&["-smp", "2", "-object", "iothread,id=disk"]) else {
+        return;
+    };
     let mut qemu = Command::new(&machine[0]).args(&machine[1..]).spawn().unwrap();
     let pid = qemu.id().to_string();
     while !std::fs::read_to_string(format!("/proc/{pid}/comm"))

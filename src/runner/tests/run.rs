@@ -158,7 +158,7 @@ async fn a_daemon_that_restarts_does_not_disturb_the_guest_and_is_found_again() 
 
 /// The gate of a container: PID 1, and a uid that is another one outside.
 #[tokio::test]
-#[ignore = "needs user namespaces for everyone: make test runs it"]
+#[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
 async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid() {
     let unshare = [
         "unshare",

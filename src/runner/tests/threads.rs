@@ -93,26 +93,26 @@ async fn a_migration_waits_like_a_guest_where_isolation_fails() {
     assert_eq!(bench.orders(), "");
 }
 
-/// A VM whose I/O thread is to have a CPU.
-fn with_an_iothread() -> Bench {
-    Bench::of(Setup {
+#[tokio::test]
+async fn iothreads_are_handed_over_when_they_are_to_have_cpus() {
+    let bench = Bench::of(Setup {
         daemon: Some(Behaviour::default()),
         options: &["--iothread-cpus=yes"],
         files: &[("iothreads", "")],
         ..Setup::default()
-    })
-}
-
-#[tokio::test]
-async fn iothreads_are_handed_over_when_they_are_to_have_cpus() {
-    let bench = with_an_iothread();
+    });
     bench.logged("guest running").await;
     assert_eq!(bench.calls.names()[1], format!("{TWO} iothreads=[7100]"));
 }
 
 #[tokio::test]
 async fn iothreads_are_handed_over_again_when_the_instance_has_other_cpus() {
-    let bench = with_an_iothread();
+    let bench = Bench::of(Setup {
+        daemon: Some(Behaviour::default()),
+        options: &["--iothread-cpus=yes"],
+        files: &[("iothreads", "")],
+        ..Setup::default()
+    });
     bench.logged("guest running").await;
     // Something else is told: nothing is asked of the daemon but what it is.
     bench.calls.tell.notify_one();
