@@ -18,7 +18,7 @@ use crate::plan::record::{
     PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, is_prop_name,
     props_text, vcpus_text,
 };
-use crate::plan::{Phase, Record, Snapshot, VcpuThread, placed};
+use crate::plan::{Instance, Phase, Record, Snapshot, VcpuThread, placed};
 use crate::proc::TaskId;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -97,7 +97,7 @@ impl Engine {
             self.blocking(move |system| resolve(system, &scope, &request).map(|tasks| (tasks, request.vcpus)))
                 .await??
         };
-        let next = self.attached(&snapshot, &former, tasks);
+        let next = self.attached(&snapshot, known, tasks);
         let (partition, placement) = (next.partition, next.placement);
         let threads = next.vcpus.clone();
         self.record_vcpus(&scope, next).await?;
@@ -166,9 +166,10 @@ impl Engine {
     fn attached(
         &self,
         snapshot: &Snapshot,
-        former: &Record,
+        known: &Instance,
         (tasks, requests): (BTreeMap<u32, TaskId>, Vec<VcpuRequest>),
     ) -> Record {
+        let former = &known.record;
         let policies = self.policies();
         let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
         let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
@@ -196,11 +197,22 @@ impl Engine {
             placement: policies.placement,
             ..former.clone()
         };
-        // The same list again changes nothing, so it starts nothing over. What was refused a partition stays contained.
-        let same =
-            next.vcpus == former.vcpus && (next.partition == former.partition || former.phase == Phase::Contained);
+        // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the promise
+        // was not interrupted, so the state does not say so. What was refused a partition stays contained.
+        let living: Vec<VcpuThread> = former
+            .vcpus
+            .iter()
+            .zip(&known.vcpus)
+            .filter_map(|(thread, now)| now.is_some().then_some(*thread))
+            .collect();
+        let same = (next.vcpus == former.vcpus || next.vcpus == living)
+            && (next.partition == former.partition || former.phase == Phase::Contained);
         if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
-            return former.clone();
+            return Record {
+                vcpus: next.vcpus,
+                props: next.props,
+                ..former.clone()
+            };
         }
         Record {
             phase: Phase::Attaching,

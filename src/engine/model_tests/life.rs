@@ -197,7 +197,11 @@ async fn a_hot_plugged_vcpu_joins_and_the_others_stay_where_they_are() {
     // And unplugged again: its thread ended before the new list came.
     node.model.end(late).unwrap();
     qemu.vcpus.pop();
-    node.attach(&pod, &qemu).await.unwrap();
+    let since = |node: &Node| node.handle.view().instances[&pod.uid].isolated_us;
+    let before = since(&node);
+    let placed = node.attach(&pod, &qemu).await.unwrap();
+    assert_eq!(placed.len(), 2);
+    assert_eq!(since(&node), before, "the promise was never interrupted");
     node.check().await;
 }
 
