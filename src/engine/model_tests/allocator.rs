@@ -16,7 +16,7 @@ async fn node() -> Node {
 
 impl Node {
     /// A pod with a CPU limit and without CPUs of kubelet's.
-    fn limited(&self, number: u32, limit: u32) -> Pod {
+    pub(super) fn limited(&self, number: u32, limit: u32) -> Pod {
         let pod = self
             .model
             .add_pod(&uid(number), &CpuSet::new(), &Limits::default())
@@ -27,7 +27,7 @@ impl Node {
     }
 
     /// Register it as a class.
-    async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Refusal> {
+    pub(super) async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Refusal> {
         let mut request = self.request(pod);
         request.claim.wish = wish;
         self.handle.register(request).await

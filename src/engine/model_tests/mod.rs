@@ -198,6 +198,13 @@ impl Node {
             let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
             let closed = snapshot.closed_to(instance.record.qos());
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
+            if let Ok(state) = &snapshot.kubelet {
+                assert!(
+                    float.is_disjoint(&state.assigned()),
+                    "{} floats on {float}",
+                    instance.record.pod
+                );
+            }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
                 let partition = self.read(&inner.child("vcpu"), File::Partition);
