@@ -15,6 +15,12 @@ pub struct Node {
     pub pool: Option<CpuSet>,
     /// Why it cannot be used.
     pub kubelet_problem: Option<String>,
+    /// Who chooses CPUs: `kubelet` or `steliad`; absent: a daemon that is older than that choice.
+    #[serde(default)]
+    pub cpu_source: Option<String>,
+    /// The CPUs as steliad's own allocator divides them; absent where kubelet chooses.
+    #[serde(default)]
+    pub pools: Option<Pools>,
     /// kubelet's entries by pod and container.
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
     /// When kubelet last wrote it, microseconds since the epoch.
@@ -103,6 +109,95 @@ pub struct Instance {
     pub scope: String,
     /// Its vCPU threads.
     pub vcpus: Vec<Vcpu>,
+    /// What steliad's own allocator gave it; absent where kubelet chose its CPUs.
+    #[serde(default)]
+    pub allocation: Option<Allocation>,
+}
+
+impl Instance {
+    /// Its QoS class; empty where kubelet chose its CPUs.
+    pub fn class(&self) -> &str {
+        self.allocation.as_ref().map_or("", |allocation| &allocation.qos)
+    }
+
+    /// Its state, and its class where it has one.
+    pub fn in_words(&self) -> String {
+        match self.class() {
+            "" => self.state.clone(),
+            class => format!("{}, {class}", self.state),
+        }
+    }
+}
+
+/// What an instance asked of steliad's own allocator, and what became of it. The names are the allocator's; a newer daemon may
+/// have others.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all(serialize = "PascalCase"))]
+pub struct Allocation {
+    /// LSE, LSR, LS or BE.
+    #[serde(rename(serialize = "Class"))]
+    pub qos: String,
+    /// How many CPUs of its own.
+    #[serde(rename(serialize = "Count"))]
+    pub cpus: u32,
+    /// The bind policy.
+    #[serde(rename(serialize = "BindPolicy"))]
+    pub bind: String,
+    /// Whether the node requires it.
+    #[serde(rename(serialize = "BindPolicyRequired"))]
+    pub required: bool,
+    /// The exclusive policy.
+    #[serde(rename(serialize = "ExclusivePolicy"))]
+    pub exclusive: String,
+    /// The allocate strategy.
+    #[serde(rename(serialize = "AllocateStrategy"))]
+    pub strategy: String,
+    /// The alignment policy.
+    #[serde(rename(serialize = "AlignmentPolicy"))]
+    pub alignment: String,
+    /// The pod's CPU limit in thousandths of a CPU; 0: none was asked for.
+    #[serde(rename(serialize = "LimitMilliCPU"))]
+    pub limit_milli: u64,
+    /// The NUMA node whose shared pool it runs on; absent: the pool of all.
+    #[serde(rename(serialize = "NUMANode"))]
+    pub numa_node: Option<u32>,
+    /// What became of the exclusive policy: `not-asked`, `kept`, `downgraded` or `dropped`.
+    #[serde(rename(serialize = "Exclusivity"))]
+    pub exclusivity: String,
+    /// How the allocator came to its answer.
+    pub explanation: Vec<String>,
+}
+
+/// The online CPUs as steliad's own allocator divides them.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all(serialize = "PascalCase"))]
+pub struct Pools {
+    /// Never allocated; in the shared pools.
+    pub reserved: CpuSet,
+    /// What kubelet still holds: never allocated, in no pool.
+    pub kubelet: CpuSet,
+    /// What a new instance with CPUs of its own may get.
+    pub allocatable: CpuSet,
+    /// CPUs of LSE, LSR and of kubelet's pods.
+    pub exclusive: CpuSet,
+    /// Where LS and Burstable pods run.
+    pub shared: CpuSet,
+    /// The same by NUMA node.
+    pub shared_by_node: BTreeMap<u32, SharedPool>,
+    /// Where BE and BestEffort pods run.
+    #[serde(rename(serialize = "BEShared"))]
+    pub be_shared: CpuSet,
+}
+
+/// A NUMA node's part of the shared pool.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default, rename_all(serialize = "PascalCase"))]
+pub struct SharedPool {
+    /// The socket it is in.
+    pub socket: u32,
+    /// Its CPUs; may be none.
+    #[serde(rename(serialize = "CPUs"))]
+    pub cpus: CpuSet,
 }
 
 /// A vCPU thread.
@@ -130,9 +225,9 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
 pub enum Owner {
-    /// In kubelet's shared pool.
+    /// In the shared pool.
     Shared,
-    /// Kept for the system by kubelet's configuration; what floats may run there as well.
+    /// Kept for the system by the configuration of who chooses the CPUs; what floats may run there as well.
     Reserved,
     /// An instance has it.
     Instance {
@@ -140,13 +235,18 @@ pub enum Owner {
         pod: String,
         /// Whether all that is promised of the instance holds.
         whole: bool,
+        /// Its QoS class; empty where kubelet chose its CPUs.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        class: String,
     },
     /// A pod that is no instance has it.
     Pod {
         /// Which one.
         pod: String,
     },
-    /// kubelet's file says nothing of it, or cannot be used.
+    /// kubelet gave it to a container that its file does not name any more: it is not steliad's to give.
+    Kubelet,
+    /// Nothing tells: kubelet's file says nothing of it, or cannot be used.
     Unknown,
 }
 
@@ -185,10 +285,10 @@ impl Node {
     pub fn owner(&self, cpu: u32) -> Owner {
         for (pod, instance) in &self.instances {
             if instance.exclusive.contains(cpu) {
-                let whole = instance.degraded.is_empty();
                 return Owner::Instance {
                     pod: pod.clone(),
-                    whole,
+                    whole: instance.degraded.is_empty(),
+                    class: instance.class().to_owned(),
                 };
             }
         }
@@ -196,6 +296,15 @@ impl Node {
             if containers.values().any(|cpus| cpus.contains(cpu)) {
                 return Owner::Pod { pod: pod.clone() };
             }
+        }
+        if let Some(pools) = &self.pools {
+            let whose = [
+                (&pools.kubelet, Owner::Kubelet),
+                (&pools.reserved, Owner::Reserved),
+                (&pools.shared, Owner::Shared),
+            ];
+            let found = whose.into_iter().find(|(cpus, _)| cpus.contains(cpu));
+            return found.map_or(Owner::Unknown, |(_, owner)| owner);
         }
         match &self.pool {
             _ if self.reserved.contains(cpu) => Owner::Reserved,
@@ -215,16 +324,6 @@ pub(super) mod testing {
 
     /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
     pub(in crate::ctl) fn node() -> Node {
-        let cpus: Vec<String> = (0..8)
-            .map(|cpu| {
-                format!(
-                    r#""{cpu}":{{"package":{},"core":{},"node":{}}}"#,
-                    cpu / 4,
-                    cpu / 2 % 2,
-                    cpu / 4
-                )
-            })
-            .collect();
         let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
             format!(
                 r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","vcpus":[{vcpus}]}}"#
@@ -239,13 +338,53 @@ pub(super) mod testing {
         let bad = instance("floating", r#""kubelet gave CPU 2 away""#, "2", "");
         let text = format!(
             r#"{{"version":"0","node":{{"pool":"0-1,3,7","entries":{{"{a}":{{"vm":"4-5"}},"{b}":{{"vm":"2"}},"{c}":{{"db":"6"}}}},
-            "topology":{{"cpus":{{{}}}}},"slice_exclusive":"4-5","instances":{{"{a}":{good},"{b}":{bad}}}}},
+            "topology":{topology},"slice_exclusive":"4-5","instances":{{"{a}":{good},"{b}":{bad}}}}},
             "kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
-            cpus.join(","),
+            topology = topology(),
             a = PODS[0],
             b = PODS[1],
             c = PODS[2],
         );
         Node::parse(&text).unwrap()
+    }
+
+    /// The same node where steliad chooses the CPUs: 0 reserved, 4-5 an LSE's, 2 an LSR's, 6 still kubelet's, and an LS on the
+    /// shared pool of node 1.
+    pub(in crate::ctl) fn allocated() -> Node {
+        let asked = r#""required":false,"strategy":"MostAllocated","limit_milli":0,"numa_node":null"#;
+        let text = format!(
+            r#"{{"version":"0","node":{{"cpu_source":"steliad",
+            "pools":{{"reserved":"0","kubelet":"6","allocatable":"1,3,7","exclusive":"2,4-6","shared":"0-1,3,7",
+                "shared_by_node":{{"0":{{"socket":0,"cpus":"0-1,3"}},"1":{{"socket":1,"cpus":"7"}}}},"be_shared":"0-3,7"}},
+            "pool":null,"kubelet_problem":null,"entries":{{}},"topology":{topology},"slice_exclusive":"2,4-5","instances":{{
+            "{a}":{{"container":"vm","state":"isolated","degraded":[],"exclusive":"4-5","float":"7","vcpus":[],
+                "allocation":{{"qos":"LSE","cpus":2,"bind":"FullPCPUs","exclusive":"NUMANodeLevel","alignment":"SingleNUMANode",
+                    "exclusivity":"downgraded",{asked},"explanation":["2 CPUs wanted, FullPCPUs","NUMA node 1 is shared: PCPULevel"]}}}},
+            "{b}":{{"container":"vm","state":"contained","degraded":[],"exclusive":"2","float":"0-1,3","vcpus":[],
+                "allocation":{{"qos":"LSR","cpus":1,"bind":"SpreadByPCPUs","exclusive":"None","alignment":"None",
+                    "exclusivity":"not-asked",{asked},"explanation":["1 CPUs wanted"]}}}},
+            "{c}":{{"container":"vm","state":"floating","degraded":[],"exclusive":"","float":"7","vcpus":[],
+                "allocation":{{"qos":"LS","cpus":0,"bind":"ConstrainedBurst","required":false,"exclusive":"None",
+                    "strategy":"LeastAllocated","alignment":"None","limit_milli":2500,"numa_node":1,"exclusivity":"not-asked",
+                    "explanation":["limit 2.5: NUMA node 1\u001b[2J"]}}}}
+            }}}},"kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
+            topology = topology(),
+            a = PODS[0],
+            b = PODS[1],
+            c = PODS[2],
+        );
+        Node::parse(&text).unwrap()
+    }
+
+    fn topology() -> String {
+        let cpus = (0..8).map(|cpu| {
+            format!(
+                r#""{cpu}":{{"package":{},"core":{},"node":{}}}"#,
+                cpu / 4,
+                cpu / 2 % 2,
+                cpu / 4
+            )
+        });
+        format!(r#"{{"cpus":{{{}}}}}"#, cpus.collect::<Vec<_>>().join(","))
     }
 }

@@ -91,7 +91,10 @@ fn node(described: &Described) -> Vec<Family> {
     let owned = |is: fn(&Owner) -> bool| count(online.iter().filter(|cpu| is(&node.owner(*cpu))).count());
     let owners = [
         ("exclusive", owned(|owner| matches!(owner, Owner::Instance { .. }))),
-        ("pod", owned(|owner| matches!(owner, Owner::Pod { .. }))),
+        (
+            "pod",
+            owned(|owner| matches!(owner, Owner::Pod { .. } | Owner::Kubelet)),
+        ),
         ("shared", owned(|owner| matches!(owner, Owner::Shared))),
         ("reserved", owned(|owner| matches!(owner, Owner::Reserved))),
         ("unknown", owned(|owner| matches!(owner, Owner::Unknown))),

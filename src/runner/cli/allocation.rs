@@ -9,9 +9,7 @@ use crate::dbus::client::Dict;
 
 /// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
-#[command(
-    next_help_heading = "Options where steliad chooses the CPUs (cpu-source steliad); what is not given is the node's default"
-)]
+#[command(next_help_heading = "Options of a node whose cpu-source is steliad")]
 pub struct AllocationOptions {
     /// QoS class. LSE: CPUs of its own; LSR: the same, and BE may run there; LS: the shared pool; BE: the BE shared pool
     #[arg(long, value_name = "CLASS", value_parser = names(Qos::ALL.map(Qos::name), Qos::parse))]
