@@ -11,7 +11,7 @@ use crate::topology::Topology;
 /// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Node {
-    /// kubelet's shared pool; absent while its file cannot be used.
+    /// The shared pool, of whoever chooses CPUs; absent while kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
     /// Why it cannot be used.
     pub kubelet_problem: Option<String>,
@@ -356,7 +356,7 @@ pub(super) mod testing {
             r#"{{"version":"0","node":{{"cpu_source":"steliad",
             "pools":{{"reserved":"0","kubelet":"6","allocatable":"1,3,7","exclusive":"2,4-6","shared":"0-1,3,7",
                 "shared_by_node":{{"0":{{"socket":0,"cpus":"0-1,3"}},"1":{{"socket":1,"cpus":"7"}}}},"be_shared":"0-3,7"}},
-            "pool":null,"kubelet_problem":null,"entries":{{}},"topology":{topology},"slice_exclusive":"2,4-5","instances":{{
+            "pool":"0-1,3,7","kubelet_problem":null,"entries":{{}},"topology":{topology},"slice_exclusive":"2,4-5","instances":{{
             "{a}":{{"container":"vm","state":"isolated","degraded":[],"exclusive":"4-5","float":"7","vcpus":[],
                 "allocation":{{"qos":"LSE","cpus":2,"bind":"FullPCPUs","exclusive":"NUMANodeLevel","alignment":"SingleNUMANode",
                     "exclusivity":"downgraded",{asked},"explanation":["2 CPUs wanted, FullPCPUs","NUMA node 1 is shared: PCPULevel"]}}}},

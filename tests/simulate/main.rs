@@ -414,7 +414,7 @@ fn metrics_count_what_the_daemon_does() {
     }
     let info = format!("stelia_instance_info{{pod_uid=\"{VM}\",container=");
     assert!(
-        before.contains(&info) && before.contains("state=\"isolated\"} 1\n"),
+        before.contains(&info) && before.contains("state=\"isolated\",class=\"\"} 1\n"),
         "{before}"
     );
     assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);

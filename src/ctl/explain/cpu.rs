@@ -60,15 +60,12 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
             );
         }
     }
-    if node.pool.as_ref().is_some_and(|pool| pool.contains(cpu)) {
-        let text = match &node.pools {
-            Some(_) => "in the shared pool of kubelet's, which steliad does not go by",
-            None => "in the shared pool",
-        };
-        say(text.to_owned(), STATE);
-    }
-    for fact in node.pools.iter().flat_map(|pools| in_pools(pools, cpu)) {
-        say(fact, POOLS);
+    match &node.pools {
+        Some(pools) => in_pools(pools, cpu).into_iter().for_each(|fact| say(fact, POOLS)),
+        None if node.pool.as_ref().is_some_and(|pool| pool.contains(cpu)) => {
+            say("in the shared pool".to_owned(), STATE);
+        }
+        None => {}
     }
     for (pod, instance) in &node.instances {
         if instance.exclusive.contains(cpu) {

@@ -16,8 +16,8 @@ pub struct Told {
     pub cpu_source: Option<String>,
     /// As the allocator divides the CPUs; absent where kubelet chooses.
     pub pools: Option<Pools>,
-    /// kubelet's shared pool; absent where its file cannot be used.
-    pub kubelet_shared: Option<CpuSet>,
+    /// The shared pool; absent where kubelet's file cannot be used.
+    pub shared: Option<CpuSet>,
     /// kubelet's `reservedSystemCPUs`.
     pub kubelet_reserved: CpuSet,
     /// The instances, by pod.
@@ -51,7 +51,7 @@ impl Told {
         Self {
             cpu_source: node.cpu_source.clone(),
             pools: node.pools.clone(),
-            kubelet_shared: node.pool.clone(),
+            shared: node.pool.clone(),
             kubelet_reserved: node.reserved.clone(),
             instances: node.instances.iter().map(row).collect(),
             source: source_in_words(node),
@@ -109,7 +109,7 @@ fn allocators(pools: &Pools) -> Vec<Vec<String>> {
 }
 
 fn kubelets(told: &Told) -> Vec<Vec<String>> {
-    let (shared, meaning) = match &told.kubelet_shared {
+    let (shared, meaning) = match &told.shared {
         Some(shared) => (shared.clone(), "kubelet's shared pool, floats run there"),
         None => (
             CpuSet::new(),

@@ -150,8 +150,8 @@ pub(super) const REFUSALS: Definition = Definition::counter(
 
 pub(super) const INSTANCE: Definition = Definition::gauge(
     "stelia_instance_info",
-    &["pod_uid", "container", "state"],
-    "Always 1: an instance and its state.",
+    &["pod_uid", "container", "state", "class"],
+    "Always 1: an instance, its state, and its QoS class where steliad chose its CPUs.",
 );
 pub(super) const REASONS: Definition = Definition::gauge(
     "stelia_instance_degraded_reasons",

@@ -173,7 +173,8 @@ fn counted(described: &Described) -> Vec<Family> {
 fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
     let nodes = described.node.instances.iter();
     let info = nodes.clone().map(|(pod, instance)| {
-        let labels = vec![pod.clone(), instance.container.clone(), instance.state.clone()];
+        let (container, state) = (instance.container.clone(), instance.state.clone());
+        let labels = vec![pod.clone(), container, state, instance.class().to_owned()];
         (labels, Value::Count(1))
     });
     let reasons = nodes
