@@ -203,6 +203,9 @@ pub fn text(status: &Status, now: u64) -> String {
         usec => format!(", written {}", ago(usec, now)),
     };
     match status.kubelet_problem.as_str() {
+        "" if status.cpu_source == "steliad" && written.is_empty() => {
+            say("kubelet's state", "none, and none is needed".to_owned());
+        }
         "" => say("kubelet's state", format!("usable{written}")),
         problem => say("kubelet's state", format!("NOT USABLE: {problem}{written}")),
     }
@@ -296,6 +299,7 @@ mod tests {
             "Other pods' CPUs: 1 (6)",
             "Shared CPUs: 3 (1,3,7)",
             "Reserved CPUs: 1 (0)",
+            "kubelet's state: none, and none is needed",
         ] {
             assert!(text.lines().any(|told| told.trim_start() == line), "{line}: {text}");
         }

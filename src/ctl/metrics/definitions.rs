@@ -89,7 +89,7 @@ pub(super) const UNREADABLE: Definition = Definition::gauge(
 pub(super) const CPUS: Definition = Definition::gauge(
     "stelia_cpus",
     &["owner"],
-    "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (kubelet's for the system), unknown, offline.",
+    "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (for the system), unknown, offline.",
 );
 
 pub(super) const KUBELET_USABLE: Definition = Definition::gauge(

@@ -1,5 +1,9 @@
 //! Whose a CPU is: what the daemon describes, as plain values.
 
+mod allocated;
+#[cfg(test)]
+pub(super) mod testing;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -7,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::client::Failure;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
+pub use allocated::{Allocation, Pools, SharedPool};
 
 /// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
@@ -129,77 +134,6 @@ impl Instance {
     }
 }
 
-/// What an instance asked of steliad's own allocator, and what became of it. The names are the allocator's; a newer daemon may
-/// have others.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all(serialize = "PascalCase"))]
-pub struct Allocation {
-    /// LSE, LSR, LS or BE.
-    #[serde(rename(serialize = "Class"))]
-    pub qos: String,
-    /// How many CPUs of its own.
-    #[serde(rename(serialize = "Count"))]
-    pub cpus: u32,
-    /// The bind policy.
-    #[serde(rename(serialize = "BindPolicy"))]
-    pub bind: String,
-    /// Whether the node requires it.
-    #[serde(rename(serialize = "BindPolicyRequired"))]
-    pub required: bool,
-    /// The exclusive policy.
-    #[serde(rename(serialize = "ExclusivePolicy"))]
-    pub exclusive: String,
-    /// The allocate strategy.
-    #[serde(rename(serialize = "AllocateStrategy"))]
-    pub strategy: String,
-    /// The alignment policy.
-    #[serde(rename(serialize = "AlignmentPolicy"))]
-    pub alignment: String,
-    /// The pod's CPU limit in thousandths of a CPU; 0: none was asked for.
-    #[serde(rename(serialize = "LimitMilliCPU"))]
-    pub limit_milli: u64,
-    /// The NUMA node whose shared pool it runs on; absent: the pool of all.
-    #[serde(rename(serialize = "NUMANode"))]
-    pub numa_node: Option<u32>,
-    /// What became of the exclusive policy: `not-asked`, `kept`, `downgraded` or `dropped`.
-    #[serde(rename(serialize = "Exclusivity"))]
-    pub exclusivity: String,
-    /// How the allocator came to its answer.
-    pub explanation: Vec<String>,
-}
-
-/// The online CPUs as steliad's own allocator divides them.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all(serialize = "PascalCase"))]
-pub struct Pools {
-    /// Never allocated; in the shared pools.
-    pub reserved: CpuSet,
-    /// What kubelet still holds: never allocated, in no pool.
-    pub kubelet: CpuSet,
-    /// What a new instance with CPUs of its own may get.
-    pub allocatable: CpuSet,
-    /// CPUs of LSE, LSR and of kubelet's pods.
-    pub exclusive: CpuSet,
-    /// Where LS and Burstable pods run.
-    pub shared: CpuSet,
-    /// The same by NUMA node.
-    pub shared_by_node: BTreeMap<u32, SharedPool>,
-    /// Where BE and BestEffort pods run.
-    #[serde(rename(serialize = "BEShared"))]
-    pub be_shared: CpuSet,
-}
-
-/// A NUMA node's part of the shared pool.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize, Serialize)]
-#[serde(default, rename_all(serialize = "PascalCase"))]
-pub struct SharedPool {
-    /// The socket it is in.
-    pub socket: u32,
-    /// Its CPUs; may be none.
-    #[serde(rename(serialize = "CPUs"))]
-    pub cpus: CpuSet,
-}
-
 /// A vCPU thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Vcpu {
@@ -311,80 +245,5 @@ impl Node {
             Some(pool) if pool.contains(cpu) => Owner::Shared,
             _ => Owner::Unknown,
         }
-    }
-}
-
-/// A node for tests of what is printed.
-#[cfg(test)]
-pub(super) mod testing {
-    use super::Node;
-
-    /// The VM whose promise holds, the one whose promise is broken, and a pod that is no instance.
-    pub(in crate::ctl) const PODS: [&str; 3] = ["aaaaaaaa", "bbbbbbbb", "cccccccc"];
-
-    /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
-    pub(in crate::ctl) fn node() -> Node {
-        let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
-            format!(
-                r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","vcpus":[{vcpus}]}}"#
-            )
-        };
-        let good = instance(
-            "isolated",
-            "",
-            "4-5",
-            r#"{"index":0,"task":{"id":70,"start":1},"cpu":4},{"index":1,"task":{"id":71,"start":1},"cpu":5}"#,
-        );
-        let bad = instance("floating", r#""kubelet gave CPU 2 away""#, "2", "");
-        let text = format!(
-            r#"{{"version":"0","node":{{"pool":"0-1,3,7","entries":{{"{a}":{{"vm":"4-5"}},"{b}":{{"vm":"2"}},"{c}":{{"db":"6"}}}},
-            "topology":{topology},"slice_exclusive":"4-5","instances":{{"{a}":{good},"{b}":{bad}}}}},
-            "kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
-            topology = topology(),
-            a = PODS[0],
-            b = PODS[1],
-            c = PODS[2],
-        );
-        Node::parse(&text).unwrap()
-    }
-
-    /// The same node where steliad chooses the CPUs: 0 reserved, 4-5 an LSE's, 2 an LSR's, 6 still kubelet's, and an LS on the
-    /// shared pool of node 1.
-    pub(in crate::ctl) fn allocated() -> Node {
-        let asked = r#""required":false,"strategy":"MostAllocated","limit_milli":0,"numa_node":null"#;
-        let text = format!(
-            r#"{{"version":"0","node":{{"cpu_source":"steliad",
-            "pools":{{"reserved":"0","kubelet":"6","allocatable":"1,3,7","exclusive":"2,4-6","shared":"0-1,3,7",
-                "shared_by_node":{{"0":{{"socket":0,"cpus":"0-1,3"}},"1":{{"socket":1,"cpus":"7"}}}},"be_shared":"0-3,7"}},
-            "pool":"0-1,3,7","kubelet_problem":null,"entries":{{}},"topology":{topology},"slice_exclusive":"2,4-5","instances":{{
-            "{a}":{{"container":"vm","state":"isolated","degraded":[],"exclusive":"4-5","float":"7","vcpus":[],
-                "allocation":{{"qos":"LSE","cpus":2,"bind":"FullPCPUs","exclusive":"NUMANodeLevel","alignment":"SingleNUMANode",
-                    "exclusivity":"downgraded",{asked},"explanation":["2 CPUs wanted, FullPCPUs","NUMA node 1 is shared: PCPULevel"]}}}},
-            "{b}":{{"container":"vm","state":"contained","degraded":[],"exclusive":"2","float":"0-1,3","vcpus":[],
-                "allocation":{{"qos":"LSR","cpus":1,"bind":"SpreadByPCPUs","exclusive":"None","alignment":"None",
-                    "exclusivity":"not-asked",{asked},"explanation":["1 CPUs wanted"]}}}},
-            "{c}":{{"container":"vm","state":"floating","degraded":[],"exclusive":"","float":"7","vcpus":[],
-                "allocation":{{"qos":"LS","cpus":0,"bind":"ConstrainedBurst","required":false,"exclusive":"None",
-                    "strategy":"LeastAllocated","alignment":"None","limit_milli":2500,"numa_node":1,"exclusivity":"not-asked",
-                    "explanation":["limit 2.5: NUMA node 1\u001b[2J"]}}}}
-            }}}},"kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
-            topology = topology(),
-            a = PODS[0],
-            b = PODS[1],
-            c = PODS[2],
-        );
-        Node::parse(&text).unwrap()
-    }
-
-    fn topology() -> String {
-        let cpus = (0..8).map(|cpu| {
-            format!(
-                r#""{cpu}":{{"package":{},"core":{},"node":{}}}"#,
-                cpu / 4,
-                cpu / 2 % 2,
-                cpu / 4
-            )
-        });
-        format!(r#"{{"cpus":{{{}}}}}"#, cpus.collect::<Vec<_>>().join(","))
     }
 }
