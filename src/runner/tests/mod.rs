@@ -4,6 +4,7 @@
 //! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
 
 mod attach;
+mod classes;
 mod fakes;
 mod helpers;
 mod policy;
