@@ -7,7 +7,6 @@ mod attach;
 mod fakes;
 mod helpers;
 mod policy;
-mod real;
 mod run;
 mod threads;
 
