@@ -8,7 +8,6 @@ mod classes;
 mod fakes;
 mod helpers;
 mod policy;
-mod real;
 mod run;
 mod threads;
 
