@@ -24,6 +24,8 @@ pub const PARTITION_REFUSED: &str = "eeed094a17ce44b7a1253b2bc2c732d7";
 pub const ATTACH_REFUSED: &str = "5f2e992f0a1e4d8eb8eb853ecfe96993";
 /// vCPUs could not be placed as the policy wants.
 pub const PLACEMENT: &str = "2df205ce59044b50b8e5bea6032680a2";
+/// An instance has company that its exclusive policy was to avoid.
+pub const COMPANY: &str = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
 /// An instance's CPUs are another pod's now; its vCPU threads float.
 pub const EVICTED: &str = "70588df9ba7e4bc2bc413648d91fe03d";
 /// An instance was given back.

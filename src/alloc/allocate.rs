@@ -26,7 +26,8 @@ pub struct Request {
 }
 
 /// What became of an exclusive policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Exclusivity {
     /// None was asked for.
     NotAsked,

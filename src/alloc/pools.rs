@@ -29,7 +29,7 @@ pub enum KubeletView {
 }
 
 /// A NUMA node's part of the shared pool.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct SharedPool {
     /// Socket of the node's first CPU.
     pub socket: u32,
@@ -38,7 +38,7 @@ pub struct SharedPool {
 }
 
 /// The online CPUs, divided.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Pools {
     /// What new LSE and LSR instances may get: the shared pool without what is reserved.
     pub allocatable: CpuSet,

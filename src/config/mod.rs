@@ -3,6 +3,8 @@
 //! Files, later ones win: `/etc/stelia/steliad.toml`, then `*.toml` in `/usr/lib`, `/run` and `/etc`
 //! `stelia/steliad.toml.d`, where a file name in a later directory hides the same name in an earlier one.
 
+mod allocator;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
@@ -34,6 +36,22 @@ pub struct Fragment {
     pub placement: Option<String>,
     /// Partition of the vCPUs: `isolated`, `root` or `member`.
     pub partition: Option<String>,
+    /// Who chooses exclusive CPUs: `kubelet` or `steliad`.
+    pub cpu_source: Option<String>,
+    /// CPUs that are never allocated, as a CPU list.
+    pub reserved_cpus: Option<String>,
+    /// The class of a Guaranteed pod that names none: `LSE`, `LSR`, `LS` or `BE`.
+    pub qos: Option<String>,
+    /// What the bind policy Default means: `FullPCPUs` or `SpreadByPCPUs`.
+    pub cpu_bind_policy: Option<String>,
+    /// The bind policy every allocation must satisfy: `None`, `FullPCPUsOnly` or `SpreadByPCPUs`.
+    pub required_cpu_bind_policy: Option<String>,
+    /// What the exclusive policy Default means: `None`, `PCPULevel` or `NUMANodeLevel`.
+    pub cpu_exclusive_policy: Option<String>,
+    /// The strategy of who names none: `MostAllocated`, `LeastAllocated` or `DistributeEvenly`.
+    pub numa_allocate_strategy: Option<String>,
+    /// The alignment policy of who names none: `None`, `BestEffort`, `Restricted` or `SingleNUMANode`.
+    pub numa_topology_alignment_policy: Option<String>,
     /// Seconds between audits, 1 to 3600.
     pub audit_interval_s: Option<u64>,
 }
@@ -61,9 +79,10 @@ impl Default for Settings {
 
 impl Settings {
     /// Every key with its value, as TOML writes it.
-    fn keys(&self) -> [(&'static str, String); 7] {
+    fn keys(&self) -> [(&'static str, String); 15] {
         let text = |text: &str| toml::Value::from(text).to_string();
         let policies = &self.policies;
+        let allocator = &policies.allocator;
         [
             ("kubelet-root", text(&self.kubelet_root.display().to_string())),
             ("float-policy", text(policies.float.name())),
@@ -71,6 +90,14 @@ impl Settings {
             ("float-cpu-max", text(&policies.float_cpu_max)),
             ("placement", text(policies.placement.name())),
             ("partition", text(policies.partition.name())),
+            ("cpu-source", text(allocator.source.name())),
+            ("reserved-cpus", text(&allocator.reserved.to_string())),
+            ("qos", text(allocator.qos.name())),
+            ("cpu-bind-policy", text(allocator.bind.name())),
+            ("required-cpu-bind-policy", text(allocator.required.name())),
+            ("cpu-exclusive-policy", text(allocator.exclusive.name())),
+            ("numa-allocate-strategy", text(allocator.strategy.name())),
+            ("numa-topology-alignment-policy", text(allocator.alignment.name())),
             ("audit-interval-s", self.audit_interval.as_secs().to_string()),
         ]
     }
@@ -159,6 +186,16 @@ impl Fragment {
             float_cpu_max: over.float_cpu_max.or(self.float_cpu_max),
             placement: over.placement.or(self.placement),
             partition: over.partition.or(self.partition),
+            cpu_source: over.cpu_source.or(self.cpu_source),
+            reserved_cpus: over.reserved_cpus.or(self.reserved_cpus),
+            qos: over.qos.or(self.qos),
+            cpu_bind_policy: over.cpu_bind_policy.or(self.cpu_bind_policy),
+            required_cpu_bind_policy: over.required_cpu_bind_policy.or(self.required_cpu_bind_policy),
+            cpu_exclusive_policy: over.cpu_exclusive_policy.or(self.cpu_exclusive_policy),
+            numa_allocate_strategy: over.numa_allocate_strategy.or(self.numa_allocate_strategy),
+            numa_topology_alignment_policy: over
+                .numa_topology_alignment_policy
+                .or(self.numa_topology_alignment_policy),
             audit_interval_s: over.audit_interval_s.or(self.audit_interval_s),
         }
     }
@@ -170,6 +207,7 @@ impl Fragment {
     pub fn check(self) -> Result<Settings, ConfigError> {
         let mut settings = Settings::default();
         let policies = &mut settings.policies;
+        policies.allocator = allocator::check(&self)?;
         if let Some(path) = self.kubelet_root {
             let absolute = |path: &PathBuf| path.is_absolute().then(|| path.clone());
             let shown = path.display().to_string();
@@ -320,6 +358,11 @@ mod tests {
             ("float-cpu-max = \"10 1000\"", "period"),
             ("float-min-cpus = 0", "1 to 1024"),
             ("kubelet-root = \"x\"", "absolute"),
+            ("cpu-source = \"both\"", "steliad"),
+            ("reserved-cpus = \"3-1\"", "CPU list"),
+            ("cpu-bind-policy = \"ConstrainedBurst\"", "FullPCPUs or"),
+            ("cpu-exclusive-policy = \"Default\"", "PCPULevel"),
+            ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
         ] {
             let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);
             let error = load(dir.path()).unwrap_err().to_string();

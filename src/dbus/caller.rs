@@ -114,6 +114,7 @@ impl From<Refusal> for Error {
             Kind::NotGuaranteed => Self::NotGuaranteed(text),
             Kind::CpusetMismatch => Self::CpusetMismatch(text),
             Kind::CpusetConflict => Self::CpusetConflict(text),
+            Kind::NotAllocated => Self::NotAllocated(text),
             Kind::SharedPidNamespace => Self::SharedPidNamespace(text),
             Kind::ForeignProcess => Self::ForeignProcess(text),
             Kind::KubeletStateUnusable => Self::KubeletStateUnusable(text),

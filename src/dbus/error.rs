@@ -25,6 +25,8 @@ pub enum Error {
     CpusetMismatch(String),
     /// The CPUs belong to another instance.
     CpusetConflict(String),
+    /// steliad's own allocator has no CPUs, or no pool, that satisfy the request.
+    NotAllocated(String),
     /// The container has no PID namespace of its own.
     SharedPidNamespace(String),
     /// A process or thread does not belong to the caller's pod.

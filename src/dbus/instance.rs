@@ -38,6 +38,7 @@ impl Instance {
             state: "floating",
             degraded: Vec::new(),
             exclusive: crate::cpuset::CpuSet::new(),
+            allocation: None,
             float: crate::cpuset::CpuSet::new(),
             mems: String::new(),
             partition: String::new(),
@@ -254,6 +255,12 @@ impl Instance {
     #[zbus(property)]
     fn degraded(&self) -> Vec<String> {
         self.show(|view| view.degraded.clone())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn qos(&self) -> String {
+        let name = |view: &InstanceView| view.allocation.as_ref().map_or("", |allocation| allocation.qos.name());
+        self.show(|view| name(view).to_owned())
     }
 
     #[zbus(property, name = "ExclusiveCPUs")]

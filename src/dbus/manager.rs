@@ -1,7 +1,7 @@
 //! `io.stelia.Isolation1.Manager`, for both doors. The contract is `dbus-interfaces/`.
 
 use std::collections::HashMap;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use super::error::Error;
 use super::export::Exporter;
 use super::instance_path;
 use super::measure::measured;
+use super::options;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report, View};
@@ -74,43 +75,6 @@ fn preview_dict(preview: Preview) -> Result<Options, Error> {
     dict.insert("plan".into(), Variant::from(steps).try_into().map_err(failed)?);
     dict.insert("degraded".into(), Variant::from(reasons).try_into().map_err(failed)?);
     Ok(dict)
-}
-
-/// A boolean among the options; absent is false.
-fn flag(options: &Options, name: &str) -> Result<bool, Error> {
-    match options.get(name).map(|value| &**value) {
-        None => Ok(false),
-        Some(Variant::Bool(yes)) => Ok(*yes),
-        Some(_) => Err(Error::InvalidArgument(format!("option {name:?} is no boolean"))),
-    }
-}
-
-/// A descriptor among the options.
-fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
-    let Some(value) = options.get(name) else {
-        return Ok(None);
-    };
-    match &**value {
-        Variant::Fd(fd) => fd
-            .as_fd()
-            .try_clone_to_owned()
-            .map(Some)
-            .map_err(|cause| Error::Failed(format!("duplicate the descriptor of option {name:?}: {cause}"))),
-        other => Err(Error::InvalidArgument(format!(
-            "option {name:?} must be a file descriptor (h), not {}",
-            other.value_signature()
-        ))),
-    }
-}
-
-fn known_options(options: &Options, known: &[&str]) -> Result<(), Error> {
-    match options.keys().find(|name| !known.contains(&name.as_str())) {
-        Some(unknown) => {
-            let shown: String = unknown.chars().take(64).collect();
-            Err(Error::InvalidArgument(format!("option {shown:?} is not known")))
-        }
-        None => Ok(()),
-    }
 }
 
 impl Manager {
@@ -177,8 +141,9 @@ impl Manager {
                 .door
                 .admit(&self.engine, connection, &header, Operation::Register)
                 .await?;
-            known_options(&options, &["anchor", "origin-cgroup"])?;
-            let anchor = descriptor(&options, "anchor")?;
+            options::known(&options, &options::REGISTER)?;
+            let wish = options::wish(&options)?;
+            let anchor = options::descriptor(&options, "anchor")?;
             let origin = match options.get("origin-cgroup").map(|value| &**value) {
                 None => None,
                 Some(_) if caller.process.is_some() => {
@@ -202,6 +167,7 @@ impl Manager {
                     claim: Claim {
                         pod: pod_uid.to_owned(),
                         cpuset: cpuset.to_owned(),
+                        wish: wish.clone(),
                     },
                     // Asked anew: a first attempt may have moved the caller.
                     caller: self.door.peer(&self.engine)?,
@@ -245,7 +211,7 @@ impl Manager {
                 .door
                 .admit(&self.engine, connection, &header, Operation::Deregister)
                 .await?;
-            known_options(&options, &[])?;
+            options::known(&options, &[])?;
             let pod = self.named(&caller, pod_uid)?;
             Ok(self.engine.deregister(pod).await?)
         })
@@ -342,8 +308,8 @@ impl Manager {
             self.door
                 .admit(&self.engine, connection, &header, Operation::Reconcile)
                 .await?;
-            known_options(&options, &["dry-run"])?;
-            if flag(&options, "dry-run")? {
+            options::known(&options, &["dry-run"])?;
+            if options::flag(&options, "dry-run")? {
                 return preview_dict(self.engine.preview().await?);
             }
             report_dict(self.engine.reconcile().await?)

@@ -33,6 +33,7 @@ fn kind(error: &Error) -> Kind {
         Error::NotGuaranteed(_) => Kind::NotGuaranteed,
         Error::CpusetMismatch(_) => Kind::CpusetMismatch,
         Error::CpusetConflict(_) => Kind::CpusetConflict,
+        Error::NotAllocated(_) => Kind::NotAllocated,
         Error::SharedPidNamespace(_) => Kind::SharedPidNamespace,
         Error::ForeignProcess(_) => Kind::ForeignProcess,
         Error::KubeletStateUnusable(_) => Kind::KubeletStateUnusable,

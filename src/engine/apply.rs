@@ -8,6 +8,7 @@ use super::observe::{outside, saved_attribute};
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
+use crate::plan::allocator::CpuSource;
 use crate::plan::record::{
     EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, VCPUS_ATTRIBUTE, exclusive_text,
     vcpus_text,
@@ -47,6 +48,7 @@ pub fn apply(system: &System, steps: &[Planned]) -> Outcome {
             | Step::Limit(..)
             | Step::Weigh(_)
             | Step::Restrict { .. }
+            | Step::Unrecord(_)
             | Step::Restore(..) => outcome.writes += 1,
             Step::ResetProcess(_)
             | Step::ResetThread(_)
@@ -112,6 +114,9 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
             }
             wait(system.systemd.allow_cpus(unit, cpus))
         }
+        Step::Unrecord(unit) => cgroups
+            .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
+            .map_err(|error| error.to_string()),
         Step::Restore(unit, saved) => restore(system, unit, saved),
         Step::Enter(scope, phase) => {
             if matches!(phase, Phase::Isolated | Phase::Contained) {
@@ -156,16 +161,16 @@ pub(super) fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(),
 ///
 /// # Errors
 /// stelia.slice cannot be read, or systemd refuses.
-pub async fn release_host(system: System) -> anyhow::Result<Vec<&'static str>> {
-    let work = tokio::task::spawn_blocking(move || -> anyhow::Result<Vec<&'static str>> {
+pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
+    let work = tokio::task::spawn_blocking(move || -> anyhow::Result<Vec<String>> {
         let slice = CgroupPath::slice();
         if !system.cgroups.exists(&slice) {
             return Ok(Vec::new());
         }
         let mut released = Vec::new();
-        for (unit, now) in outside(&*system.cgroups, &slice)? {
+        for (unit, now) in outside(&*system.cgroups, &slice, CpuSource::Kubelet)? {
             if let Some(saved) = now.saved {
-                restore(&system, unit, &saved).map_err(anyhow::Error::msg)?;
+                restore(&system, &unit, &saved).map_err(anyhow::Error::msg)?;
                 released.push(unit);
             }
         }

@@ -7,6 +7,7 @@ use super::container::identify_pidfd;
 use super::lifecycle::{find, no_instance};
 use super::metrics::Trigger;
 use super::task::Engine;
+use crate::alloc::Qos;
 use crate::cgroup::CgroupPath;
 use crate::excerpt::excerpt;
 use crate::journal;
@@ -92,6 +93,9 @@ impl Engine {
         }
         let former = known.record.clone();
         let scope = known.scope.clone();
+        if former.qos().is_some_and(|qos| !qos.is_exclusive()) {
+            return self.attach_shared(scope, request).await;
+        }
         let tasks = {
             let (scope, request) = (scope.clone(), request);
             self.blocking(move |system| resolve(system, &scope, &request).map(|tasks| (tasks, request.vcpus)))
@@ -162,6 +166,21 @@ impl Engine {
         Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
     }
 
+    /// vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
+    async fn attach_shared(&self, scope: CgroupPath, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+        let tasks = self.blocking(move |system| resolve(system, &scope, &request)).await??;
+        let placed = |(vcpu, task): (u32, TaskId)| Placed {
+            vcpu,
+            thread: task.id,
+            cpu: None,
+        };
+        Ok(tasks
+            .into_iter()
+            .filter(|(vcpu, _)| !is_iothread(*vcpu))
+            .map(placed)
+            .collect())
+    }
+
     /// The record of an instance with these threads attached.
     fn attached(
         &self,
@@ -180,7 +199,8 @@ impl Engine {
             .into_iter()
             .map(|(index, task)| VcpuThread { index, task, cpu: None })
             .collect();
-        let wanted = if snapshot.has_partitions() {
+        // BE may run on LSR's CPUs: no partition may keep it out.
+        let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
             policies.partition
         } else {
             Partition::Member

@@ -4,14 +4,15 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 
 use super::System;
-use super::observe::{numbers, optional, populated};
+use super::observe::{numbers, optional, populated, set};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, PodUid};
-use crate::plan::Record;
+use crate::kubelet::{ContainerCgroup, PodUid, QosClass};
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
 use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, LiveContainer, Refusal};
+use crate::plan::allocator::Left;
+use crate::plan::{Instance, Record};
 use crate::proc::{ProcError, TaskId};
 
 /// Who a process is, by where the kernel says it runs.
@@ -104,7 +105,7 @@ pub(super) fn find_origin(
     let Some(pod) = &claim.pod else {
         return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = containers(&*system.cgroups, pod).map_err(failed)?;
+    let mut found = containers(&*system.cgroups, Some(pod)).map_err(failed)?;
     if found.is_empty() {
         return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -127,7 +128,8 @@ pub(super) fn find_origin(
     }
 }
 
-fn containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+/// The containers of a pod, or of every pod.
+fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
     let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
@@ -141,7 +143,7 @@ fn containers(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, Co
             for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) if container.pod == *pod => found.push((child, container)),
+                    Some(container) if pod.is_none_or(|pod| container.pod == *pod) => found.push((child, container)),
                     _ => next.push(child),
                 }
             }
@@ -159,7 +161,7 @@ fn live_containers(
     origin: &CgroupPath,
 ) -> Result<Vec<LiveContainer>, CgroupError> {
     let mut live = Vec::new();
-    for (path, container) in containers(cgroups, pod)? {
+    for (path, container) in containers(cgroups, Some(pod))? {
         if path == *origin || !populated(cgroups, &path)? {
             continue;
         }
@@ -216,7 +218,9 @@ pub(super) fn candidate(
     let annotated_name = runtime::annotated_name(&system.run, &container.container_id);
     let live_containers = live_containers(cgroups, &system.run, &container.pod, &origin).map_err(failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
+    let limit_milli = limit_milli(cgroups, &origin).map_err(failed)?;
     Ok(Candidate {
+        limit_milli,
         origin,
         container,
         cpus,
@@ -228,6 +232,41 @@ pub(super) fn candidate(
         anchor,
         caller,
     })
+}
+
+/// The least `cpu.max` of a container and its pod, thousandths of a CPU.
+fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
+    let mut least = None;
+    for level in [Some(origin.clone()), origin.parent()].into_iter().flatten() {
+        let text = optional(cgroups.read(&level, File::CpuMax))?;
+        let limit = text.and_then(|text| {
+            let (quota, period) = text.split_once(' ')?;
+            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+            quota.checked_mul(1000)?.checked_div(period)
+        });
+        least = match (least, limit) {
+            (Some(one), Some(other)) => Some(std::cmp::min(one, other)),
+            (one, other) => one.or(other),
+        };
+    }
+    Ok(least)
+}
+
+/// The CPU lists of the containers on this host that run and are no instances.
+pub(super) fn lists(cgroups: &dyn Cgroups, instances: &[Instance]) -> Result<Vec<Left>, CgroupError> {
+    let mut found = Vec::new();
+    for (path, container) in containers(cgroups, None)? {
+        let is_instance = instances.iter().any(|instance| instance.record.origin == path);
+        if is_instance || !populated(cgroups, &path)? {
+            continue;
+        }
+        found.push(Left {
+            guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
+            pod: container.pod,
+            cpus: set(cgroups, &path, File::Cpus)?,
+        });
+    }
+    Ok(found)
 }
 
 /// Whether a record is of this very container.

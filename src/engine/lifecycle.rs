@@ -11,11 +11,14 @@ use super::metrics::Trigger;
 use super::observe::effective_limits;
 use super::runtime;
 use super::task::Engine;
+use crate::alloc::{Exclusivity, Qos};
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::{ContainerCgroup, PodUid};
-use crate::plan::admission::{Kind, Refusal, admit};
+use crate::plan::admission::{Kind, Refusal, admit, admit_allocated, is_kubelets};
+use crate::plan::allocator::Allocation;
+use crate::plan::allocator::CpuSource;
 use crate::plan::record::PHASE_ATTRIBUTE;
 use crate::plan::{Instance, Phase, Record, Snapshot, evicted};
 use crate::systemd::Devices;
@@ -51,6 +54,13 @@ impl Engine {
         let candidate = self
             .blocking(move |system| container::candidate(system, &request, origin, name))
             .await??;
+        let node = &self.settings.policies.allocator;
+        let kubelets = kubelet.as_ref().is_ok_and(|state| is_kubelets(&candidate, state));
+        if node.source == CpuSource::Steliad && !kubelets {
+            let mut record = admit_allocated(&claim, &candidate, &snapshot, node)?;
+            record.registered_us = now_us();
+            return self.build(record).await;
+        }
         // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
         let standing = |instance: &Instance| Record {
             exclusive: if evicted(&snapshot, instance) {
@@ -83,6 +93,15 @@ impl Engine {
         {
             let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.entry);
             return Err(Kind::CpusetMismatch.because(text));
+        }
+        let differs = known
+            .record
+            .allocation
+            .as_ref()
+            .and_then(|allocation| allocation.differs(&claim.wish));
+        if let Some(option) = differs {
+            let text = format!("pod {pod} has an instance already, registered with another {option}");
+            return Err(Kind::InstanceExists.because(text));
         }
         match known.record.phase {
             Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
@@ -137,7 +156,12 @@ impl Engine {
             .and_then(|after| find(after, &pod))
             .map(|now| now.record.phase);
         if reached >= Some(Phase::Floating) {
-            tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, "registered pod {pod}: {} moves, {} writes", report.moves, report.writes);
+            let class = record
+                .qos()
+                .map(|qos| format!(" as {}", qos.name()))
+                .unwrap_or_default();
+            tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, STELIA_QOS = record.qos().map(Qos::name), "registered pod {pod}{class}: {} moves, {} writes", report.moves, report.writes);
+            tell_company(&pod, record.allocation.as_ref());
             return Ok((pod, scope));
         }
         // Nothing half-done: what was moved goes back.
@@ -237,5 +261,14 @@ impl Engine {
                 Some(_) => tokio::time::sleep(Duration::from_millis(50)).await,
             }
         }
+    }
+}
+
+/// An exclusive policy that could not be kept is nothing to find out later.
+fn tell_company(pod: &PodUid, allocation: Option<&Allocation>) {
+    let Some(allocation) = allocation else { return };
+    if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
+        let reason = allocation.explanation.last().map_or("", String::as_str);
+        tracing::warn!(MESSAGE_ID = journal::COMPANY, STELIA_POD_UID = %pod, STELIA_REASON = reason, "pod {pod}: {reason}");
     }
 }

@@ -2,25 +2,37 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
 use super::System;
+use super::container::lists;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::record::RecordError;
 use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow};
 use crate::topology::Topology;
 
-/// kubelet's state, or why it cannot be used.
-pub fn kubelet(root: &Path) -> Result<CpuManagerState, String> {
+/// kubelet's CPU manager policy that gives out exclusive CPUs.
+const STATIC: &str = "static";
+
+/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
+/// at all; but a file that is there must be understood.
+pub fn kubelet(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
     let path = root.join(CPU_MANAGER_STATE);
-    let bytes = fs::read(&path).map_err(|cause| format!("read {}: {cause}", path.display()))?;
+    let bytes = match fs::read(&path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
+            return Ok(CpuManagerState::absent());
+        }
+        read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
+    };
     let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
-    if state.policy != "static" {
+    if state.policy != STATIC && source == CpuSource::Kubelet {
         return Err(format!(
             "{}: CPU manager policy is {:?}, not \"static\"",
             path.display(),
@@ -40,7 +52,11 @@ pub fn kubelet_modified(root: &Path) -> Option<SystemTime> {
 /// # Errors
 /// `stelia.slice` exists and cannot be listed, or the CPU topology cannot be read. A single instance that cannot be read
 /// is in [`Snapshot::unreadable`].
-pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> Result<Snapshot, CgroupError> {
+pub fn snapshot(
+    system: &System,
+    kubelet: &Result<CpuManagerState, String>,
+    source: CpuSource,
+) -> Result<Snapshot, CgroupError> {
     let cgroups = &*system.cgroups;
     let slice = CgroupPath::slice();
     let topology = Topology::read(&system.sys).map_err(|cause| CgroupError {
@@ -48,10 +64,13 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         cause,
     })?;
     let mut snapshot = Snapshot {
+        source,
+        leftover: CpuSet::new(),
         kubelet: kubelet.clone(),
         topology,
         slice: Slice::default(),
         outside: BTreeMap::new(),
+        outside_gone: BTreeSet::new(),
         instances: Vec::new(),
         unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
@@ -59,6 +78,7 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         abandoned: Vec::new(),
     };
     if !cgroups.exists(&slice) {
+        snapshot.leftover = left(cgroups, &snapshot)?;
         return Ok(snapshot);
     }
     snapshot.slice = Slice {
@@ -66,7 +86,8 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         weight: number(cgroups, &slice, File::CpuWeight)?,
         controllers: words(&cgroups.read(&slice, File::SubtreeControl)?),
     };
-    snapshot.outside = outside(cgroups, &slice)?;
+    snapshot.outside = outside(cgroups, &slice, source)?;
+    snapshot.outside_gone = gone(cgroups, &slice, &snapshot.outside)?;
     for name in cgroups.children(&slice)? {
         let Some(pod) = PodUid::from_scope(&name) else { continue };
         let scope = slice.child(&name);
@@ -107,32 +128,72 @@ pub fn snapshot(system: &System, kubelet: &Result<CpuManagerState, String>) -> R
         let list = optional(cgroups.read(&slice.child(name), File::CpusExclusive))?;
         snapshot.left_alone = snapshot.left_alone.union(&cpus(&list.unwrap_or_default()));
     }
+    snapshot.leftover = left(cgroups, &snapshot)?;
     Ok(snapshot)
 }
 
-/// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
-pub(super) fn saved_attribute(unit: &str) -> String {
-    format!("allowed-cpus.{unit}")
+/// What a static CPU manager left behind. While it rules, its file says everything.
+fn left(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
+    let rules = snapshot.kubelet.as_ref().is_ok_and(|state| state.policy == STATIC);
+    if snapshot.source == CpuSource::Kubelet || rules {
+        return Ok(CpuSet::new());
+    }
+    Ok(leftover(&lists(cgroups, &snapshot.instances)?))
 }
 
-/// The units outside, as they are and as they were.
+const SAVED: &str = "allowed-cpus.";
+
+/// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
+pub(super) fn saved_attribute(unit: &str) -> String {
+    format!("{SAVED}{unit}")
+}
+
+/// The units outside, as they are and as they were. Where steliad chooses the CPUs, nobody but it keeps pods off them: the
+/// Burstable pods' slice and each Guaranteed pod's are among them (BestEffort pods may run on LSR's CPUs).
 pub(super) fn outside(
     cgroups: &dyn Cgroups,
     slice: &CgroupPath,
-) -> Result<BTreeMap<&'static str, Outside>, CgroupError> {
-    let saved = cgroups.attributes(slice)?;
+    source: CpuSource,
+) -> Result<BTreeMap<String, Outside>, CgroupError> {
+    let attributes = cgroups.attributes(slice)?;
+    let saved = |unit: &str| attributes.get(&saved_attribute(unit)).map(|text| cpus(text));
+    let root = CgroupPath::root();
+    let mut units: Vec<(CgroupPath, String)> = OUTSIDE
+        .iter()
+        .map(|unit| (root.child(unit), (*unit).to_owned()))
+        .collect();
+    let kubepods = root.child("kubepods.slice");
+    if cgroups.exists(&kubepods) {
+        for name in cgroups.children(&kubepods)? {
+            let of_pods = name == "kubepods-burstable.slice" || name.starts_with("kubepods-pod");
+            // What was restricted is given back, whoever chooses now.
+            if of_pods && (source == CpuSource::Steliad || saved(&name).is_some()) {
+                units.push((kubepods.child(&name), name));
+            }
+        }
+    }
     let mut found = BTreeMap::new();
-    for unit in OUTSIDE {
-        let Some(cgroup) = CgroupPath::parse(&format!("/{unit}")) else {
-            continue;
-        };
-        let saved = saved.get(&saved_attribute(unit)).map(|text| cpus(text));
+    for (cgroup, unit) in units {
         if cgroups.exists(&cgroup) {
             let cpus = set(cgroups, &cgroup, File::Cpus)?;
+            let saved = saved(&unit);
             found.insert(unit, Outside { cpus, saved });
         }
     }
     Ok(found)
+}
+
+/// Units that have a record of what they had and no cgroup: pods that ended.
+fn gone(
+    cgroups: &dyn Cgroups,
+    slice: &CgroupPath,
+    outside: &BTreeMap<String, Outside>,
+) -> Result<BTreeSet<String>, CgroupError> {
+    let attributes = cgroups.attributes(slice)?;
+    let units = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
+    // A unit of the host's own may come back, restricted as it was.
+    let gone = |unit: &&str| !outside.contains_key(*unit) && !OUTSIDE.contains(unit);
+    Ok(units.filter(gone).map(str::to_owned).collect())
 }
 
 /// A number in a file; `None` for `max` and where there is no such file.
@@ -275,7 +336,7 @@ pub(super) fn optional(result: Result<String, CgroupError>) -> Result<Option<Str
     }
 }
 
-fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
+pub(super) fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
     Ok(optional(cgroups.read(cgroup, file))?
         .map(|text| cpus(&text))
         .unwrap_or_default())

@@ -72,12 +72,13 @@ impl Engine {
     /// Observe, and publish what was seen.
     pub(super) async fn observe(&mut self) -> Result<(Snapshot, Result<CpuManagerState, String>), Refusal> {
         let root = self.settings.kubelet_root.clone();
+        let source = self.settings.policies.allocator.source;
         let (modified, kubelet, snapshot, offline) = self
             .blocking(move |system| {
                 // Before the file itself: what is written meanwhile is younger than that, and seen at the next pass.
                 let modified = observe::kubelet_modified(&root);
-                let kubelet = observe::kubelet(&root);
-                let snapshot = observe::snapshot(system, &kubelet);
+                let kubelet = observe::kubelet(&root, source);
+                let snapshot = observe::snapshot(system, &kubelet, source);
                 (modified, kubelet, snapshot, Topology::offline(&system.sys))
             })
             .await?;

@@ -2,18 +2,24 @@
 
 use std::collections::BTreeMap;
 
+use crate::alloc::Pools;
 use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::allocator::{self, Allocation, CpuSource};
 use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
 use crate::topology::Topology;
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct View {
-    /// kubelet's shared pool, or `None` when its file cannot be used.
+    /// Who chooses exclusive CPUs.
+    pub cpu_source: CpuSource,
+    /// The shared pool, kubelet's or steliad's; `None` when kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
+    /// The pools, where steliad makes them.
+    pub pools: Option<PoolsView>,
     /// Why kubelet's file cannot be used.
     pub kubelet_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
@@ -29,7 +35,7 @@ pub struct View {
     /// Whether this kernel has partitions that take CPUs from everybody else; `None` while nothing tells.
     pub partitions: Option<bool>,
     /// Units outside stelia.slice that are restricted for contained instances, with what they had before.
-    pub restricted: BTreeMap<&'static str, String>,
+    pub restricted: BTreeMap<String, String>,
     /// Counted since the daemon started.
     pub counters: Counters,
     /// The last pass that came to its end.
@@ -38,6 +44,18 @@ pub struct View {
     pub instances: BTreeMap<PodUid, InstanceView>,
     /// Scopes in stelia.slice that are left alone, with the reason.
     pub unreadable: Vec<(String, String)>,
+}
+
+/// The pools of the online CPUs, and what is in none of them.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct PoolsView {
+    /// CPUs that are never allocated.
+    pub reserved: CpuSet,
+    /// What kubelet's static CPU manager holds, or left to containers that still run.
+    pub kubelet: CpuSet,
+    /// The pools.
+    #[serde(flatten)]
+    pub pools: Pools,
 }
 
 /// What is counted.
@@ -81,8 +99,10 @@ pub struct InstanceView {
     pub state: &'static str,
     /// Reasons why the promise is not whole.
     pub degraded: Vec<String>,
-    /// The CPUs kubelet gave it.
+    /// The CPUs that are its alone.
     pub exclusive: CpuSet,
+    /// How steliad chose them, or its pool; `None` where kubelet did.
+    pub allocation: Option<Allocation>,
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,
     /// The pod's own memory nodes, as text.
@@ -108,8 +128,17 @@ impl View {
     pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
         let kubelet = snapshot.kubelet.as_ref();
         let saved = snapshot.outside.iter();
+        let pools = allocator::pools(snapshot, &policies.allocator.reserved);
+        let pool = pools.as_ref().map(|pools| pools.shared.clone());
+        let held = || kubelet.map(CpuManagerState::assigned).unwrap_or_default();
         Self {
-            pool: kubelet.ok().map(CpuManagerState::shared_pool),
+            cpu_source: snapshot.source,
+            pool: pool.or_else(|| kubelet.ok().map(CpuManagerState::shared_pool)),
+            pools: pools.map(|pools| PoolsView {
+                reserved: policies.allocator.reserved.clone(),
+                kubelet: held().union(&snapshot.leftover),
+                pools,
+            }),
             kubelet_problem: kubelet.err().cloned(),
             entries: kubelet.map(|state| state.entries.clone()).unwrap_or_default(),
             kubelet_modified_us: None,
@@ -119,7 +148,7 @@ impl View {
             // The slice has no cpuset files at all before the first scope asked for them.
             partitions: snapshot.live().next().map(|_| snapshot.has_partitions()),
             restricted: saved
-                .filter_map(|(unit, now)| Some((*unit, now.saved.as_ref()?.to_string())))
+                .filter_map(|(unit, now)| Some((unit.clone(), now.saved.as_ref()?.to_string())))
                 .collect(),
             counters: Counters::default(),
             last_pass: None,
@@ -151,6 +180,7 @@ impl InstanceView {
             },
             degraded: degraded(snapshot, policies, instance),
             exclusive: record.exclusive.clone(),
+            allocation: record.allocation.clone(),
             float: inner
                 .and_then(|inner| inner.float.as_ref())
                 .map(|leaf| leaf.cpus.clone())

@@ -9,4 +9,4 @@ pub mod pod;
 pub use checkpoint::{CheckpointError, CpuManagerState};
 pub use config::KubeletConfig;
 pub use memory::MemoryManagerState;
-pub use pod::{ContainerCgroup, PodUid};
+pub use pod::{ContainerCgroup, PodUid, QosClass};

@@ -116,6 +116,38 @@ impl ContainerCgroup {
     }
 }
 
+/// Kubernetes' QoS class of a pod, by where kubelet puts its cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QosClass {
+    /// Requests equal limits: right below kubepods.
+    Guaranteed,
+    /// Some requests or limits.
+    Burstable,
+    /// None.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The class of the container with this cgroup path, one that [`ContainerCgroup::parse`] takes.
+    pub fn of(path: &str) -> Self {
+        let level = path.split('/').nth(2).unwrap_or_default();
+        match level {
+            "burstable" | "kubepods-burstable.slice" => Self::Burstable,
+            "besteffort" | "kubepods-besteffort.slice" => Self::BestEffort,
+            _ => Self::Guaranteed,
+        }
+    }
+
+    /// Kubernetes' name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Guaranteed => "Guaranteed",
+            Self::Burstable => "Burstable",
+            Self::BestEffort => "BestEffort",
+        }
+    }
+}
+
 fn is_qos(top: &str, name: &str) -> bool {
     match top {
         "kubepods.slice" => matches!(name, "kubepods-burstable.slice" | "kubepods-besteffort.slice"),

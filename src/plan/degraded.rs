@@ -12,9 +12,9 @@ pub fn degraded(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -
             "kubelet's state cannot be used, float keeps its CPUs: {reason}"
         )),
         Ok(_) if super::float_cpus(snapshot, policies, instance).is_none() => {
-            reasons.push("kubelet's shared pool is empty, float keeps its CPUs".to_owned());
+            reasons.push("the shared pool is empty, float keeps its CPUs".to_owned());
         }
-        Ok(_) => {}
+        Ok(_) => reasons.extend(astray(snapshot, policies, instance)),
     }
     match entitlement(snapshot, instance) {
         // With the origin gone too nothing is on its way any more.
@@ -34,7 +34,7 @@ pub fn degraded(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -
         if !instance.anchor_lives {
             reasons.push(format!("the anchor (process {}) ended", record.anchor.id));
         }
-        if instance.origin_cpus != record.entry {
+        if record.allocation.is_none() && instance.origin_cpus != record.entry {
             reasons.push(format!(
                 "{} has cpuset.cpus {:?}, kubelet's entry was {}",
                 record.origin,
@@ -47,6 +47,15 @@ pub fn degraded(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -
         vcpus(snapshot, instance, &mut reasons);
     }
     reasons
+}
+
+/// An instance that has a NUMA node's shared pool, of which nothing is left.
+fn astray(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<String> {
+    let node = instance.record.allocation.as_ref()?.numa_node?;
+    let float = super::float_cpus(snapshot, policies, instance)?;
+    let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
+    let strays = float.iter().any(|cpu| !on_node(cpu));
+    strays.then(|| format!("nothing is left of the shared pool of NUMA node {node}: it runs on the whole shared pool"))
 }
 
 fn vcpus(snapshot: &Snapshot, instance: &Instance, reasons: &mut Vec<String>) {

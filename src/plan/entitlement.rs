@@ -1,6 +1,7 @@
 //! What kubelet says now of the CPUs an instance was registered with. kubelet is the authority; the record is what the
 //! tree was built for.
 
+use super::allocator::CpuSource;
 use super::{Instance, Record, Snapshot};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
@@ -60,6 +61,13 @@ pub fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
         return Entitlement::Unknown;
     };
     let record = &instance.record;
+    if record.allocation.is_some() {
+        // Ours to give; but where kubelet's static policy gave them to another pod, kubelet's word counts.
+        return match lost(state, record, &record.exclusive) {
+            Some((cpus, to)) => Entitlement::Lost { cpus, to },
+            None => Entitlement::Same,
+        };
+    }
     let entry = entry(state, record);
     // An entry that still names the CPUs beside another's is kubelet's contradiction, not ours to decide.
     let without_entry = entry.map_or_else(|| record.exclusive.clone(), |entry| record.exclusive.difference(entry));
@@ -67,6 +75,8 @@ pub fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
         return Entitlement::Lost { cpus, to };
     }
     match entry {
+        // Taken over: what kubelet gave before its policy became `none` stays the VM's.
+        None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
         None => Entitlement::Gone,
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {

@@ -1,5 +1,6 @@
 //! The settings that decisions depend on.
 
+use super::allocator::AllocatorPolicies;
 use super::partition::Partition;
 use super::placement::Policy;
 use super::pools::FloatPolicy;
@@ -17,6 +18,8 @@ pub struct Policies {
     pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes it.
     pub float_cpu_max: String,
+    /// Who chooses exclusive CPUs, and how.
+    pub allocator: AllocatorPolicies,
 }
 
 impl Default for Policies {
@@ -27,6 +30,7 @@ impl Default for Policies {
             float: FloatPolicy::default(),
             float_min_cpus: 2,
             float_cpu_max: "max".into(),
+            allocator: AllocatorPolicies::default(),
         }
     }
 }

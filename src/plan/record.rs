@@ -3,16 +3,20 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
+use crate::alloc::Qos;
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
 use crate::kubelet::PodUid;
+use crate::plan::allocator::Allocation;
 use crate::plan::partition::Partition;
 use crate::plan::placement::{IOTHREADS, Policy, Vcpu};
 use crate::proc::TaskId;
 
-/// Version of the attributes' meaning. A scope with another one is left alone.
+/// Version of the attributes' meaning. A scope with one that is not known is left alone.
 pub const SCHEMA: &str = "1";
+/// Version of the attributes of an instance whose CPUs steliad chose: a daemon that knows kubelet's only leaves it alone.
+pub const SCHEMA_ALLOCATED: &str = "2";
 /// The attribute that says the others are whole: written last.
 pub const SCHEMA_ATTRIBUTE: &str = "schema";
 /// Attribute of [`Record::phase`].
@@ -27,6 +31,8 @@ pub const PLACEMENT_ATTRIBUTE: &str = "placement";
 pub const PARTITION_ATTRIBUTE: &str = "partition";
 /// Attribute of [`Record::exclusive`] and [`Record::entry`]: one, because they change together.
 pub const EXCLUSIVE_ATTRIBUTE: &str = "exclusive-cpus";
+/// Attribute of [`Record::allocation`]; absent where kubelet chose the CPUs.
+pub const ALLOCATION_ATTRIBUTE: &str = "allocation";
 /// Attribute of [`Record::isolated_us`].
 pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
 
@@ -136,8 +142,10 @@ pub struct Record {
     pub anchor: TaskId,
     /// The CPUs that are this container's alone: its entry, less what other containers of the pod use of it.
     pub exclusive: CpuSet,
-    /// The container's entry in kubelet's state when `exclusive` was taken from it.
+    /// The container's entry in kubelet's state when `exclusive` was taken from it; where steliad chose the CPUs, the same.
     pub entry: CpuSet,
+    /// How steliad chose the CPUs; `None` where kubelet did.
+    pub allocation: Option<Allocation>,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
     /// Where the instance is in its life.
@@ -163,7 +171,7 @@ pub enum RecordError {
     #[error("the scope has no record")]
     Absent,
     /// Written by another version.
-    #[error("the scope's record has schema {0:?}, not {SCHEMA}: left alone")]
+    #[error("the scope's record has schema {0:?}, not {SCHEMA} or {SCHEMA_ALLOCATED}: left alone")]
     Schema(String),
     /// An attribute is missing or does not parse.
     #[error("attribute user.stelia.{0} of the scope is missing or does not parse")]
@@ -248,9 +256,18 @@ impl Record {
         self.vcpus.iter().map(one).collect()
     }
 
+    /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.
+    pub fn qos(&self) -> Option<Qos> {
+        self.allocation.as_ref().map(|allocation| allocation.qos)
+    }
+
     /// The attributes in the order they must be written: the schema, which makes the rest valid, comes last.
     pub fn attributes(&self) -> Vec<(&'static str, String)> {
-        vec![
+        let schema = match self.allocation {
+            None => SCHEMA,
+            Some(_) => SCHEMA_ALLOCATED,
+        };
+        let mut attributes = vec![
             ("pod-uid", self.pod.to_string()),
             ("container", self.container.clone()),
             ("origin", self.origin.to_string()),
@@ -264,8 +281,13 @@ impl Record {
             ("registered-us", self.registered_us.to_string()),
             (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
             (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
-            (SCHEMA_ATTRIBUTE, SCHEMA.to_owned()),
-        ]
+        ];
+        // Plain strings, numbers and lists: it cannot fail.
+        let text = |allocation| serde_json::to_string(allocation).ok();
+        let allocation = self.allocation.as_ref().and_then(text);
+        attributes.extend(allocation.map(|text| (ALLOCATION_ATTRIBUTE, text)));
+        attributes.push((SCHEMA_ATTRIBUTE, schema.to_owned()));
+        attributes
     }
 
     /// Read the attributes back.
@@ -275,7 +297,7 @@ impl Record {
     pub fn parse(attributes: &BTreeMap<String, String>) -> Result<Self, RecordError> {
         match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
             None => return Err(RecordError::Absent),
-            Some(SCHEMA) => {}
+            Some(SCHEMA | SCHEMA_ALLOCATED) => {}
             Some(other) => return Err(RecordError::Schema(excerpt(other))),
         }
         fn field<T>(
@@ -299,7 +321,14 @@ impl Record {
             let (exclusive, entry) = text.split_once(" of ")?;
             Some((exclusive.parse().ok()?, entry.parse().ok()?))
         })?;
+        let allocation = match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
+            Some(SCHEMA_ALLOCATED) => Some(field(attributes, ALLOCATION_ATTRIBUTE, |text| {
+                serde_json::from_str(text).ok()
+            })?),
+            _ => None,
+        };
         Ok(Self {
+            allocation,
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
@@ -330,6 +359,7 @@ pub(crate) mod tests {
             anchor: TaskId { id: 40, start: 400 },
             exclusive: "2-3".parse().unwrap(),
             entry: "2-3".parse().unwrap(),
+            allocation: None,
             mems: "0".into(),
             phase: Phase::Isolated,
             vcpus: vec![
@@ -352,6 +382,16 @@ pub(crate) mod tests {
         }
     }
 
+    /// The same with CPUs that steliad chose.
+    pub(crate) fn allocated() -> Record {
+        let allocation = r#"{"qos":"LSR","cpus":2,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
+            "alignment":"None","limit_milli":0,"numa_node":null,"exclusivity":"not-asked","explanation":["a","b"]}"#;
+        Record {
+            allocation: Some(serde_json::from_str(allocation).unwrap()),
+            ..record()
+        }
+    }
+
     fn map(record: &Record) -> BTreeMap<String, String> {
         record
             .attributes()
@@ -362,12 +402,23 @@ pub(crate) mod tests {
 
     #[test]
     fn a_record_comes_back_as_it_was_written() {
-        assert_eq!(Record::parse(&map(&record())), Ok(record()));
+        for record in [record(), allocated()] {
+            assert_eq!(Record::parse(&map(&record)), Ok(record));
+        }
+    }
+
+    #[test]
+    fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
+        assert_eq!(map(&record())["schema"], "1");
+        let mut attributes = map(&allocated());
+        assert_eq!(attributes["schema"], "2");
+        attributes.remove(ALLOCATION_ATTRIBUTE);
+        assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("allocation")));
     }
 
     #[test]
     fn a_record_cut_short_at_any_attribute_is_absent() {
-        let all = record().attributes();
+        let all = allocated().attributes();
         for cut in 0..all.len() {
             let part = all[..cut]
                 .iter()
@@ -380,8 +431,8 @@ pub(crate) mod tests {
     #[test]
     fn a_newer_schema_is_named_and_not_read() {
         let mut attributes = map(&record());
-        attributes.insert("schema".into(), "2".into());
-        assert_eq!(Record::parse(&attributes), Err(RecordError::Schema("2".into())));
+        attributes.insert("schema".into(), "3".into());
+        assert_eq!(Record::parse(&attributes), Err(RecordError::Schema("3".into())));
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Record;
+use super::allocator::CpuSource;
+use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -11,14 +13,20 @@ use crate::topology::Topology;
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Snapshot {
-    /// kubelet's state, or why it cannot be used.
+    /// Who chooses exclusive CPUs on this node.
+    pub source: CpuSource,
+    /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
     pub kubelet: Result<CpuManagerState, String>,
+    /// CPUs that a static CPU manager which rules no more gave to containers that still run.
+    pub leftover: CpuSet,
     /// The online CPUs.
     pub topology: Topology,
     /// `stelia.slice`.
     pub slice: Slice,
-    /// The top-level units that a contained instance keeps off its CPUs, by name, where they have a cgroup.
-    pub outside: BTreeMap<&'static str, Outside>,
+    /// The units outside stelia.slice that a contained instance keeps off its CPUs, by name, where they have a cgroup.
+    pub outside: BTreeMap<String, Outside>,
+    /// Units that were restricted and are gone: what they had is still recorded.
+    pub outside_gone: BTreeSet<String>,
     /// Instances by their scopes' names.
     pub instances: Vec<Instance>,
     /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
@@ -136,22 +144,34 @@ impl Snapshot {
 
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     pub fn owned(&self) -> CpuSet {
-        let recorded = self
-            .instances
-            .iter()
-            .flat_map(|instance| instance.record.exclusive.iter());
-        let held = self.live().filter_map(Instance::vcpu).flat_map(|vcpu| {
-            let inhabited = !vcpu.threads.is_empty();
-            let cpus = inhabited.then(|| vcpu.cpus.iter()).into_iter().flatten();
-            vcpu.exclusive.iter().chain(cpus)
-        });
-        recorded.chain(held).collect()
+        self.instances.iter().flat_map(owned_by).collect()
+    }
+
+    /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
+    pub fn closed_to(&self, qos: Option<Qos>) -> CpuSet {
+        let open = |instance: &&Instance| qos == Some(Qos::Be) && instance.record.qos() == Some(Qos::Lsr);
+        let closed = self.instances.iter().filter(|instance| !open(instance));
+        closed.flat_map(owned_by).collect()
     }
 
     /// Whether this kernel can take CPUs from everybody else.
     pub fn has_partitions(&self) -> bool {
         self.slice.exclusive.is_some()
     }
+}
+
+/// The CPUs that are an instance's: those it is to have, and those its vCPUs have not left yet.
+fn owned_by(instance: &Instance) -> impl Iterator<Item = u32> + '_ {
+    let held = instance
+        .vcpu()
+        .filter(|_| instance.populated)
+        .into_iter()
+        .flat_map(|vcpu| {
+            let inhabited = !vcpu.threads.is_empty();
+            let cpus = inhabited.then(|| vcpu.cpus.iter()).into_iter().flatten();
+            vcpu.exclusive.iter().chain(cpus)
+        });
+    instance.record.exclusive.iter().chain(held)
 }
 
 impl Instance {

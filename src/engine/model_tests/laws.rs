@@ -1,6 +1,8 @@
 //! The laws hold after whatever happens, in whatever order.
 
 use super::*;
+use crate::alloc::Qos;
+use crate::plan::allocator::{CpuSource, Wish};
 use proptest::prelude::*;
 
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
@@ -81,6 +83,13 @@ type Slots = [Option<(Pod, Qemu)>; CPUS.len()];
 async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
     let model = node.model.clone();
     match event {
+        Event::Start(slot) if class(node, *slot).is_some() => {
+            if slots[*slot].is_none() {
+                let pod = node.limited(*slot as u32, 2);
+                let qemu = model.add_qemu(pod.init, 2).unwrap();
+                slots[*slot] = Some((pod, qemu));
+            }
+        }
         Event::Start(slot) => {
             let free = cpus(CPUS[*slot]).is_subset(node.checkpoint.default_cpus());
             if slots[*slot].is_none() && free {
@@ -102,7 +111,7 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
         }
         Event::Register(slot) => {
             if let Some((pod, _)) = &slots[*slot] {
-                let _ = node.register(pod).await;
+                let _ = register(node, *slot, pod).await;
             }
         }
         Event::Attach(slot) => {
@@ -156,8 +165,12 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
             // It works on until it is cut off, and whatever it was doing stays half done.
             model.cut_after(*changes);
             node.reconcile().await;
-            if let Some((pod, qemu)) = slots.iter().flatten().next() {
-                let _ = tokio::time::timeout(Duration::from_millis(20), node.register(pod)).await;
+            let first = slots
+                .iter()
+                .enumerate()
+                .find_map(|(slot, vm)| Some((slot, vm.as_ref()?)));
+            if let Some((slot, (pod, qemu))) = first {
+                let _ = tokio::time::timeout(Duration::from_millis(20), register(node, slot, pod)).await;
                 if qemu.vcpus.iter().all(|tid| model.identify(*tid).is_ok()) {
                     let _ = tokio::time::timeout(Duration::from_millis(20), node.attach(pod, qemu)).await;
                 }
@@ -169,6 +182,18 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
     }
 }
 
+/// The class of the pods of a slot, where steliad chooses the CPUs; slot 0 is of kubelet's pods.
+fn class(node: &Node, slot: usize) -> Option<Qos> {
+    let steliads = node.settings.policies.allocator.source == CpuSource::Steliad && slot > 0;
+    steliads.then(|| [Qos::Lse, Qos::Lsr, Qos::Be, Qos::Ls][slot % 4])
+}
+
+async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+    let qos = class(node, slot);
+    let wish = Wish { qos, ..Wish::default() };
+    node.ask(pod, wish).await
+}
+
 fn vcpu_of(slots: &Slots, slot: usize, vm: usize) -> Option<i32> {
     slots[slot].as_ref()?.1.vcpus.get(vm).copied()
 }
@@ -177,10 +202,16 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 32, max_shrink_iters: 300, ..ProptestConfig::default() })]
 
     #[test]
-    fn after_anything_that_happens_one_pass_makes_the_laws_hold(events in proptest::collection::vec(event(), 1..25)) {
+    fn after_anything_that_happens_one_pass_makes_the_laws_hold(
+        ours in any::<bool>(), events in proptest::collection::vec(event(), 1..25),
+    ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut node = Node::new();
+            if ours {
+                node.settings.policies.allocator.source = CpuSource::Steliad;
+                node.handle.reload(node.settings.clone()).await.unwrap();
+            }
             let mut slots = Slots::default();
             for event in &events {
                 happen(&mut node, &mut slots, event).await;

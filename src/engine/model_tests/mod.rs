@@ -1,5 +1,6 @@
 //! The real engine on the model of a node: everything but the kernel, systemd and kubelet themselves.
 
+mod allocator;
 mod crash;
 mod laws;
 mod life;
@@ -173,8 +174,9 @@ impl Node {
         let report = self.reconcile().await;
         assert_eq!((report.steps, self.model.changes()), (0, before), "{report:?}");
         let system = self.handle.system();
-        let kubelet = observe::kubelet(&self.settings.kubelet_root);
-        let snapshot = observe::snapshot(system, &kubelet).unwrap();
+        let source = self.settings.policies.allocator.source;
+        let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
+        let snapshot = observe::snapshot(system, &kubelet, source).unwrap();
         assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
 
         // Who lost his CPUs to another pod floats, and is promised nothing.
@@ -194,11 +196,21 @@ impl Node {
         for instance in &live {
             let inner = instance.scope.child("instance");
             let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
-            assert!(float.is_disjoint(&owned), "{} floats on {float}", instance.record.pod);
+            let closed = snapshot.closed_to(instance.record.qos());
+            assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
+            if let Ok(state) = &snapshot.kubelet {
+                assert!(
+                    float.is_disjoint(&state.assigned()),
+                    "{} floats on {float}",
+                    instance.record.pod
+                );
+            }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
                 let partition = self.read(&inner.child("vcpu"), File::Partition);
                 assert_eq!(partition, "isolated", "{}", instance.record.pod);
+            }
+            if matches!(instance.record.phase, Phase::Isolated | Phase::Contained) {
                 for thread in &instance.record.vcpus {
                     let cpu = thread.cpu.into_iter().collect::<CpuSet>();
                     vcpu_threads.insert(thread.task.id, (inner.child("vcpu"), cpu));

@@ -77,6 +77,18 @@ impl CpuManagerState {
         Err(first.unwrap_or_else(|| CheckpointError::UnknownSchema("no reader".to_owned())))
     }
 
+    /// What stands for a kubelet that is not there: policy `none`, no entries.
+    pub fn absent() -> Self {
+        Self {
+            schema: Schema::V4,
+            policy: "none".to_owned(),
+            default_cpus: CpuSet::new(),
+            entries: Entries::new(),
+            container_entries: BTreeMap::new(),
+            pod_entries: BTreeMap::new(),
+        }
+    }
+
     /// All CPUs that some entry names.
     pub fn assigned(&self) -> CpuSet {
         let containers = self.entries.values().flat_map(BTreeMap::values);

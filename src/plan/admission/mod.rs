@@ -8,10 +8,11 @@ use entry::Entry;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid, QosClass};
+use crate::plan::allocator::{AllocatorPolicies, Asker, Wish, allot};
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
-use crate::plan::{Phase, Record};
+use crate::plan::{Phase, Record, Snapshot};
 use crate::proc::TaskId;
 
 /// Why a call is refused. Each text stands alone; the D-Bus error has the variant's name.
@@ -37,6 +38,7 @@ pub enum Kind {
     NotGuaranteed,
     CpusetMismatch,
     CpusetConflict,
+    NotAllocated,
     SharedPidNamespace,
     ForeignProcess,
     KubeletStateUnusable,
@@ -47,7 +49,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::InvalidArgument,
         Self::NoSuchPod,
         Self::NoSuchInstance,
@@ -57,6 +59,7 @@ impl Kind {
         Self::NotGuaranteed,
         Self::CpusetMismatch,
         Self::CpusetConflict,
+        Self::NotAllocated,
         Self::SharedPidNamespace,
         Self::ForeignProcess,
         Self::KubeletStateUnusable,
@@ -92,6 +95,8 @@ pub struct Claim {
     pub pod: String,
     /// The CPUs.
     pub cpuset: String,
+    /// What is asked of steliad's own allocator.
+    pub wish: Wish,
 }
 
 /// A claim whose words parse.
@@ -101,6 +106,8 @@ pub struct CheckedClaim {
     pub pod: Option<PodUid>,
     /// The CPUs.
     pub cpuset: Option<CpuSet>,
+    /// What is asked of steliad's own allocator.
+    pub wish: Wish,
 }
 
 impl Claim {
@@ -118,7 +125,11 @@ impl Claim {
             "" => None,
             text => Some(text.parse().map_err(|cause| invalid(format!("cpuset: {cause}")))?),
         };
-        Ok(CheckedClaim { pod, cpuset })
+        Ok(CheckedClaim {
+            pod,
+            cpuset,
+            wish: self.wish.clone(),
+        })
     }
 }
 
@@ -145,6 +156,8 @@ pub struct Candidate {
     pub anchor: Option<(TaskId, CgroupPath)>,
     /// The process that asks, when it is one of the container's.
     pub caller: Option<i32>,
+    /// The least CPU limit of the container and its pod, thousandths of a CPU; `None` without one.
+    pub limit_milli: Option<u64>,
 }
 
 /// Another container of the pod, one that has processes.
@@ -158,7 +171,7 @@ pub struct LiveContainer {
     pub cpus: CpuSet,
 }
 
-/// Decide. The record has phase `registered` and no time yet.
+/// Decide, with CPUs that kubelet gave. The record has phase `registered` and no time yet.
 ///
 /// # Errors
 /// The [`Refusal`] that says what is wrong.
@@ -169,20 +182,12 @@ pub fn admit(
     others: &[&Record],
 ) -> Result<Record, Refusal> {
     let pod = &candidate.container.pod;
-    if let Some(claimed) = &claim.pod
-        && claimed != pod
-    {
-        return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
+    let anchor = admit_container(claim, candidate, others)?;
+    if claim.wish != Wish::default() {
+        let text =
+            "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
+        return Err(Kind::InvalidArgument.because(text));
     }
-    if let Some(other) = others.iter().find(|other| other.pod == *pod) {
-        let text = format!(
-            "pod {pod} has an instance already, of the container in {}",
-            other.origin
-        );
-        return Err(Kind::InstanceExists.because(text));
-    }
-    let anchor = admit_anchor(candidate)?;
-    admit_processes(candidate)?;
     let kubelet = kubelet
         .as_ref()
         .map_err(|reason| Kind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}")))?;
@@ -208,12 +213,98 @@ pub fn admit(
         return Err(Kind::KubeletStateUnusable.because("kubelet's shared pool is empty: there is nowhere to float"));
     }
     Ok(Record {
-        pod: pod.clone(),
         container,
-        origin: candidate.origin.clone(),
-        anchor,
         entry,
         exclusive,
+        ..blank(candidate, anchor)
+    })
+}
+
+/// Decide, with CPUs that steliad chooses itself. The record has phase `registered` and no time yet.
+///
+/// # Errors
+/// The [`Refusal`] that says what is wrong.
+pub fn admit_allocated(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    snapshot: &Snapshot,
+    node: &AllocatorPolicies,
+) -> Result<Record, Refusal> {
+    let others: Vec<&Record> = snapshot.instances.iter().map(|instance| &instance.record).collect();
+    let anchor = admit_container(claim, candidate, &others)?;
+    if let Some(claimed) = &claim.cpuset {
+        let text = format!("the CPUs are steliad's to choose on this node (cpu-source = \"steliad\"), not {claimed}");
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
+        // kubelet gave it these before its policy became `none`, and they are still nobody else's.
+        if claim.wish != Wish::default() {
+            return Err(
+                Kind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
+            );
+        }
+        let name = candidate.annotated_name.as_ref();
+        return Ok(Record {
+            container: name.unwrap_or(&candidate.container.container_id).clone(),
+            entry: candidate.cpus.clone(),
+            exclusive: candidate.cpus.clone(),
+            ..blank(candidate, anchor)
+        });
+    }
+    let asker = Asker {
+        class: QosClass::of(candidate.origin.as_str()),
+        limit_milli: candidate.limit_milli,
+        bound: candidate.caller.is_some(),
+    };
+    let (exclusive, allocation) = allot(&claim.wish, &asker, snapshot, node)?;
+    let name = candidate.annotated_name.as_ref();
+    Ok(Record {
+        container: name.unwrap_or(&candidate.container.container_id).clone(),
+        entry: exclusive.clone(),
+        exclusive,
+        allocation: Some(allocation),
+        ..blank(candidate, anchor)
+    })
+}
+
+/// Whether kubelet's state names CPUs of the container or its pod: then they are what it gets, whoever chooses for others.
+pub fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
+    let ContainerCgroup { pod, container_id } = &candidate.container;
+    kubelet.entries.contains_key(pod)
+        || kubelet.pod_entries.contains_key(pod)
+        || kubelet.container_entries.contains_key(container_id)
+}
+
+/// What does not depend on who chooses the CPUs; answers the anchor.
+fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<TaskId, Refusal> {
+    let pod = &candidate.container.pod;
+    if let Some(claimed) = &claim.pod
+        && claimed != pod
+    {
+        return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
+    }
+    if let Some(other) = others.iter().find(|other| other.pod == *pod) {
+        let text = format!(
+            "pod {pod} has an instance already, of the container in {}",
+            other.origin
+        );
+        return Err(Kind::InstanceExists.because(text));
+    }
+    let anchor = admit_anchor(candidate)?;
+    admit_processes(candidate)?;
+    Ok(anchor)
+}
+
+/// The record of a container without CPUs yet.
+fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
+    Record {
+        pod: candidate.container.pod.clone(),
+        container: String::new(),
+        origin: candidate.origin.clone(),
+        anchor,
+        entry: CpuSet::new(),
+        allocation: None,
+        exclusive: CpuSet::new(),
         mems: candidate.mems.clone(),
         phase: Phase::Registered,
         vcpus: Vec::new(),
@@ -222,7 +313,7 @@ pub fn admit(
         partition: Partition::default(),
         registered_us: 0,
         isolated_us: 0,
-    })
+    }
 }
 
 fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {

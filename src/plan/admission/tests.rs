@@ -7,6 +7,7 @@ pub(super) fn candidate() -> Candidate {
     let origin = "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a1.scope";
     let origin = CgroupPath::parse(origin).unwrap();
     Candidate {
+        limit_milli: None,
         container: ContainerCgroup::parse(origin.as_str()).unwrap(),
         cpus: "2-3".parse().unwrap(),
         mems: "0".into(),
@@ -62,6 +63,7 @@ fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
 #[case("", "0-999999", "999999")]
 fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[case] named: &str) {
     let refusal = Claim {
+        wish: Wish::default(),
         pod: pod.into(),
         cpuset: cpuset.into(),
     }
@@ -74,6 +76,7 @@ fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[
 #[test]
 fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
     let refusal = Claim {
+        wish: Wish::default(),
         pod: "a".repeat(10_000),
         cpuset: String::new(),
     }
@@ -95,6 +98,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
     let state = kubelet(&[("sidecar", "3"), ("vm", "2-3")]);
     // A claim is on the entry: it is what the caller sees in its cgroup.
     let claim = CheckedClaim {
+        wish: Wish::default(),
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
@@ -108,6 +112,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
 #[test]
 fn claims_must_match_what_is_known() {
     let other = CheckedClaim {
+        wish: Wish::default(),
         pod: PodUid::parse(&POD.replace('b', "a")).ok(),
         cpuset: None,
     };
@@ -116,6 +121,7 @@ fn claims_must_match_what_is_known() {
         Kind::NoSuchPod
     );
     let cpus = CheckedClaim {
+        wish: Wish::default(),
         pod: None,
         cpuset: "4-5".parse().ok(),
     };

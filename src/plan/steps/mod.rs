@@ -57,7 +57,7 @@ pub enum Step {
     /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
     Restrict {
         /// The unit.
-        unit: &'static str,
+        unit: String,
         /// The CPUs that are left to it.
         cpus: CpuSet,
         /// Its `cpuset.cpus` before, where that is not recorded yet.
@@ -66,8 +66,10 @@ pub enum Step {
     /// Remove an empty scope that nobody recorded, from the cgroup tree first and then from systemd: with its cgroup gone
     /// there is nothing that stopping the unit could kill.
     Forget(CgroupPath),
+    /// Forget what a unit outside stelia.slice had: it is gone.
+    Unrecord(String),
     /// Give a unit outside stelia.slice back what it had.
-    Restore(&'static str, CpuSet),
+    Restore(String, CpuSet),
 }
 
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
@@ -186,6 +188,7 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &keep)]);
     }
     steps.shared(outside::restore(snapshot));
+    steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
     steps.shared(limits::slice(snapshot));
     for instance in &instances {
         if course(snapshot, instance) != Course::Leave {

@@ -5,7 +5,8 @@ use crate::cpuset::CpuSet;
 use crate::plan::Snapshot;
 use crate::plan::partition::Partition;
 
-/// The units that are restricted: where the host's own processes are. kubepods.slice is kubelet's.
+/// The units that are restricted: where the host's own processes are. kubelet keeps its pods off by itself; where steliad
+/// chooses the CPUs, the pods' own units are restricted too (`engine::observe`).
 pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 
 /// The CPUs of instances that no partition protects.
@@ -38,6 +39,7 @@ pub(super) fn restrict(snapshot: &Snapshot) -> Vec<Step> {
             continue;
         }
         let save = now.saved.is_none().then(|| now.cpus.clone());
+        let unit = unit.clone();
         steps.push(Step::Restrict { unit, cpus, save });
     }
     steps
@@ -50,6 +52,6 @@ pub(super) fn restore(snapshot: &Snapshot) -> Vec<Step> {
     }
     let saved = snapshot.outside.iter();
     saved
-        .filter_map(|(unit, now)| Some(Step::Restore(unit, now.saved.clone()?)))
+        .filter_map(|(unit, now)| Some(Step::Restore(unit.clone(), now.saved.clone()?)))
         .collect()
 }

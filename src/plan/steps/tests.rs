@@ -44,6 +44,9 @@ pub(crate) fn instance() -> Instance {
 pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
     let entry = BTreeMap::from([("instance".to_owned(), cpus("2-3"))]);
     Snapshot {
+        source: crate::plan::allocator::CpuSource::Kubelet,
+        leftover: CpuSet::new(),
+        outside_gone: BTreeSet::new(),
         kubelet: Ok(CpuManagerState {
             schema: Schema::V2,
             policy: "static".into(),
@@ -58,7 +61,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
             weight: Some(100),
             controllers: BTreeSet::new(),
         },
-        outside: BTreeMap::from([("system.slice", Outside::default())]),
+        outside: BTreeMap::from([("system.slice".to_owned(), Outside::default())]),
         instances,
         unsettled: BTreeSet::new(),
         unreadable: vec![],
@@ -120,7 +123,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
             }
             Step::Restore(unit, saved) => {
                 let cpus = saved.clone();
-                snapshot.outside.insert(unit, Outside { cpus, saved: None });
+                snapshot.outside.insert(unit.clone(), Outside { cpus, saved: None });
             }
             other => panic!("{other:?}"),
         }
@@ -489,7 +492,7 @@ fn threads_without_a_cpu_of_their_own_may_use_the_whole_set_of_a_root_partition(
 fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     let mut snapshot = snapshot(vec![instance()]);
     snapshot.outside.insert(
-        "init.scope",
+        "init.scope".to_owned(),
         Outside {
             cpus: cpus("0-3"),
             saved: None,

@@ -3,11 +3,13 @@
 use std::collections::BTreeSet;
 
 use super::{Course, Step, course};
+use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
+use crate::plan::allocator;
 use crate::plan::partition::Partition;
-use crate::plan::pools::{self, Shared};
+use crate::plan::pools::{self, FloatPolicy, Shared};
 use crate::plan::{Inner, Instance, Phase, Policies, Snapshot};
 
 /// The controllers `float/` and `vcpu/` need.
@@ -17,14 +19,31 @@ const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 /// it has.
 pub fn float_cpus(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
     let state = snapshot.kubelet.as_ref().ok()?;
-    let pod = state.pod_shared_pool(&instance.record.pod);
-    let shared = Shared {
-        pool: &state.shared_pool(),
-        pod: pod.as_ref(),
-        own: &instance.record.exclusive,
-        owned: &snapshot.owned(),
+    let record = &instance.record;
+    let pools = allocator::pools(snapshot, &policies.allocator.reserved);
+    let all = pools
+        .as_ref()
+        .map_or_else(|| state.shared_pool(), |pools| pools.shared.clone());
+    let pod = state.pod_shared_pool(&record.pod);
+    let of = |pool: &CpuSet, float: FloatPolicy| {
+        let shared = Shared {
+            pool,
+            pod: pod.as_ref(),
+            own: &record.exclusive,
+            owned: &snapshot.closed_to(record.qos()),
+        };
+        pools::float(float, policies.float_min_cpus, &shared, &snapshot.topology)
     };
-    pools::float(policies.float, policies.float_min_cpus, &shared, &snapshot.topology)
+    // A class without CPUs of its own has a pool instead; with nothing left of it, the shared pool of all.
+    let own_pool = match (&record.allocation, &pools) {
+        (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => of(&pools.be_shared, FloatPolicy::Node),
+        (Some(allocation), Some(pools)) => allocation
+            .numa_node
+            .and_then(|node| pools.shared_by_node.get(&node))
+            .and_then(|pool| of(&pool.cpus, FloatPolicy::Node)),
+        _ => None,
+    };
+    own_pool.or_else(|| of(&all, policies.float))
 }
 
 pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Vec<Step> {
@@ -67,7 +86,8 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
         .as_ref()
         .map(CpuManagerState::assigned)
         .unwrap_or_default();
-    let kept = now.difference(&snapshot.owned().union(&given));
+    let taken = snapshot.closed_to(instance.record.qos()).union(&given);
+    let kept = now.difference(&taken.union(&snapshot.leftover));
     let want = float_cpus(snapshot, policies, instance).or((!kept.is_empty()).then_some(kept));
     if let Some(want) = want
         && want != now

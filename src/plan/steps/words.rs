@@ -40,6 +40,7 @@ impl fmt::Display for Step {
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
             Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),
             Self::Forget(scope) => write!(f, "remove the empty scope {}", scope.as_str()),
+            Self::Unrecord(unit) => write!(f, "forget what {unit} had, which is gone"),
             Self::Restore(unit, cpus) => write!(f, "give {unit} its CPUs back: {cpus}"),
         }
     }

@@ -1,0 +1,163 @@
+//! The `a{sv}` options of calls, by name and type.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use zbus::Variant;
+
+use super::error::Error;
+use super::manager::Options;
+use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use crate::plan::allocator::Wish;
+
+/// RegisterInstance's.
+pub(super) const REGISTER: [&str; 9] = [
+    "anchor",
+    "origin-cgroup",
+    "cpus",
+    "qos",
+    "cpu-bind-policy",
+    "cpu-limit",
+    "cpu-exclusive-policy",
+    "numa-allocate-strategy",
+    "numa-topology-alignment-policy",
+];
+
+/// Refuse an option that the call does not have.
+pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
+    match options.keys().find(|name| !known.contains(&name.as_str())) {
+        Some(unknown) => {
+            let shown: String = unknown.chars().take(64).collect();
+            Err(Error::InvalidArgument(format!("option {shown:?} is not known")))
+        }
+        None => Ok(()),
+    }
+}
+
+/// A boolean; absent is false.
+pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
+    match options.get(name).map(|value| &**value) {
+        None => Ok(false),
+        Some(Variant::Bool(yes)) => Ok(*yes),
+        Some(_) => Err(Error::InvalidArgument(format!("option {name:?} is no boolean"))),
+    }
+}
+
+/// A descriptor.
+pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
+    let Some(value) = options.get(name) else {
+        return Ok(None);
+    };
+    match &**value {
+        Variant::Fd(fd) => fd
+            .as_fd()
+            .try_clone_to_owned()
+            .map(Some)
+            .map_err(|cause| Error::Failed(format!("duplicate the descriptor of option {name:?}: {cause}"))),
+        other => Err(Error::InvalidArgument(format!(
+            "option {name:?} must be a file descriptor (h), not {}",
+            other.value_signature()
+        ))),
+    }
+}
+
+fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
+    match options.get(name).map(|value| &**value) {
+        None => Ok(None),
+        Some(Variant::U32(number)) => Ok(Some(*number)),
+        Some(other) => Err(Error::InvalidArgument(format!(
+            "option {name:?} must be a number (u), not {}",
+            other.value_signature()
+        ))),
+    }
+}
+
+/// One of a list of names.
+fn named<T>(
+    options: &Options,
+    name: &str,
+    parse: impl Fn(&str) -> Option<T>,
+    allowed: impl Fn() -> String,
+) -> Result<Option<T>, Error> {
+    match options.get(name).map(|value| &**value) {
+        None => Ok(None),
+        Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
+        Some(_) => Err(Error::InvalidArgument(format!(
+            "option {name:?} must be one of {}",
+            allowed()
+        ))),
+    }
+}
+
+/// What is asked of steliad's own allocator.
+///
+/// # Errors
+/// `InvalidArgument`: an option's type or value.
+pub(super) fn wish(options: &Options) -> Result<Wish, Error> {
+    macro_rules! one_of {
+        ($name:literal, $type:ident) => {
+            named(options, $name, $type::parse, || {
+                $type::ALL.map($type::name).join(", ")
+            })?
+        };
+    }
+    Ok(Wish {
+        cpus: number(options, "cpus")?,
+        qos: one_of!("qos", Qos),
+        bind: one_of!("cpu-bind-policy", CpuBindPolicy),
+        limit_milli: number(options, "cpu-limit")?,
+        exclusive: one_of!("cpu-exclusive-policy", CpuExclusivePolicy),
+        strategy: one_of!("numa-allocate-strategy", NumaAllocateStrategy),
+        alignment: one_of!("numa-topology-alignment-policy", NumaTopologyAlignmentPolicy),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(pairs: Vec<(&str, Variant<'static>)>) -> Options {
+        let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());
+        pairs.into_iter().map(own).collect()
+    }
+
+    #[test]
+    fn every_option_of_an_allocation_is_read() {
+        let given = options(vec![
+            ("cpus", Variant::from(4u32)),
+            ("qos", Variant::from("LSR")),
+            ("cpu-bind-policy", Variant::from("FullPCPUs")),
+            ("cpu-limit", Variant::from(2500u32)),
+            ("cpu-exclusive-policy", Variant::from("NUMANodeLevel")),
+            ("numa-allocate-strategy", Variant::from("DistributeEvenly")),
+            ("numa-topology-alignment-policy", Variant::from("SingleNUMANode")),
+        ]);
+        assert!(known(&given, &REGISTER).is_ok());
+        let expected = Wish {
+            cpus: Some(4),
+            qos: Some(Qos::Lsr),
+            bind: Some(CpuBindPolicy::FullPcpus),
+            limit_milli: Some(2500),
+            exclusive: Some(CpuExclusivePolicy::NumaNodeLevel),
+            strategy: Some(NumaAllocateStrategy::DistributeEvenly),
+            alignment: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
+        };
+        assert_eq!(wish(&given).unwrap(), expected);
+        assert_eq!(wish(&Options::new()).unwrap(), Wish::default());
+    }
+
+    #[test]
+    fn a_wrong_type_or_value_is_named_with_what_is_allowed() {
+        for (name, value, says) in [
+            ("cpus", Variant::from("4"), "number"),
+            ("cpu-limit", Variant::from(-1i32), "number"),
+            ("qos", Variant::from("lse"), "LSE, LSR, LS, BE"),
+            ("qos", Variant::from(1u32), "LSE, LSR, LS, BE"),
+            ("cpu-bind-policy", Variant::from("Full"), "FullPCPUs"),
+        ] {
+            let Err(Error::InvalidArgument(text)) = wish(&options(vec![(name, value)])) else {
+                panic!("{name} was taken")
+            };
+            assert!(text.contains(name) && text.contains(says), "{text}");
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
+
+use super::*;
+use crate::alloc::{CpuBindPolicy, Qos};
+use crate::plan::allocator::{CpuSource, Wish};
+
+/// A node of 8 CPUs on which kubelet's policy is none and CPU 0 is reserved.
+async fn node() -> Node {
+    let mut node = Node::new();
+    std::fs::remove_file(node.settings.kubelet_root.join("cpu_manager_state")).unwrap();
+    node.settings.policies.allocator.source = CpuSource::Steliad;
+    node.settings.policies.allocator.reserved = cpus("0");
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    node
+}
+
+impl Node {
+    /// A pod with a CPU limit and without CPUs of kubelet's.
+    pub(super) fn limited(&self, number: u32, limit: u32) -> Pod {
+        let pod = self
+            .model
+            .add_pod(&uid(number), &CpuSet::new(), &Limits::default())
+            .unwrap();
+        let max = format!("{} 100000", limit * 100_000);
+        self.model.meddle(&pod.origin, File::CpuMax, &max).unwrap();
+        pod
+    }
+
+    /// Register it as a class.
+    pub(super) async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Refusal> {
+        let mut request = self.request(pod);
+        request.claim.wish = wish;
+        self.handle.register(request).await
+    }
+
+    async fn registered(&self, number: u32, limit: u32, qos: Qos) -> Pod {
+        let pod = self.limited(number, limit);
+        self.ask(&pod, as_class(qos)).await.unwrap();
+        pod
+    }
+
+    fn exclusive(&self, pod: &Pod) -> CpuSet {
+        self.handle.view().instances[&pod.uid].exclusive.clone()
+    }
+
+    fn floats(&self, pod: &Pod) -> CpuSet {
+        cpus(&self.read(&float(pod), File::CpusEffective))
+    }
+}
+
+fn as_class(qos: Qos) -> Wish {
+    Wish {
+        qos: Some(qos),
+        ..Wish::default()
+    }
+}
+
+#[tokio::test]
+async fn lse_is_isolated_and_every_pool_follows() {
+    let node = node().await;
+    let shared = node.registered(1, 2, Qos::Ls).await;
+    assert_eq!(node.floats(&shared), cpus("0-7"));
+    let vm = node.registered(2, 2, Qos::Lse).await;
+    let own = node.exclusive(&vm);
+    assert_eq!((own.len(), own.contains(0)), (2, false));
+    let rest = cpus("0-7").difference(&own);
+    assert_eq!(node.floats(&shared), rest);
+    let best_effort = node.registered(3, 1, Qos::Be).await;
+    assert_eq!(node.floats(&best_effort), rest);
+    let qemu = node.model.add_qemu(vm.init, 2).unwrap();
+    node.attach(&vm, &qemu).await.unwrap();
+    assert_eq!(node.phase(&vm), Some("isolated"));
+    assert_eq!(node.read(&vcpu(&vm), File::Partition), "isolated");
+    node.check().await;
+    node.handle.deregister(vm.uid.clone()).await.unwrap();
+    assert_eq!(node.floats(&shared), cpus("0-7"));
+    assert_eq!(node.floats(&best_effort), cpus("0-7"));
+    node.check().await;
+    // What is free again is given again.
+    node.ask(&vm, as_class(Qos::Lse)).await.unwrap();
+    assert_eq!(node.exclusive(&vm), own);
+}
+
+#[tokio::test]
+async fn lsr_is_contained_and_only_be_runs_on_its_cpus() {
+    let node = node().await;
+    let vm = node.registered(1, 2, Qos::Lsr).await;
+    let own = node.exclusive(&vm);
+    let (shared, best_effort) = (
+        node.registered(2, 1, Qos::Ls).await,
+        node.registered(3, 1, Qos::Be).await,
+    );
+    let bystander = node.limited(4, 1);
+    let qemu = node.model.add_qemu(vm.init, 2).unwrap();
+    node.attach(&vm, &qemu).await.unwrap();
+    assert_eq!(node.phase(&vm), Some("contained"));
+    let rest = cpus("0-7").difference(&own);
+    assert_eq!(node.floats(&best_effort), cpus("0-7"));
+    assert_eq!(node.floats(&shared), rest);
+    // The pods that are no instances are kept off, and so is the host.
+    assert_eq!(cpus(&node.read(&bystander.origin, File::CpusEffective)), rest);
+    let host = CgroupPath::root().child("system.slice");
+    assert_eq!(cpus(&node.read(&host, File::CpusEffective)), rest);
+    node.check().await;
+    // One of them ends while it is kept off: nothing of it is remembered.
+    node.model.kill_pod(&bystander).unwrap();
+    node.check_after_a_pass().await;
+    node.model.kill_pod(&vm).unwrap();
+    node.check_after_a_pass().await;
+    assert_eq!(cpus(&node.read(&host, File::CpusEffective)), cpus("0-7"));
+    assert!(node.handle.view().restricted.is_empty());
+    let attributes = node.handle.system().cgroups.attributes(&CgroupPath::slice()).unwrap();
+    assert!(
+        attributes.keys().all(|name| !name.starts_with("allowed-cpus.")),
+        "{attributes:?}"
+    );
+}
+
+impl Node {
+    async fn check_after_a_pass(&self) {
+        self.model.settle();
+        self.reconcile().await;
+        self.check().await;
+    }
+}
+
+#[tokio::test]
+async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
+    let node = node().await;
+    let pod = node.registered(1, 2, Qos::Ls).await;
+    let qemu = node.model.add_qemu(pod.init, 2).unwrap();
+    let placed = node.attach(&pod, &qemu).await.unwrap();
+    assert_eq!(placed.iter().map(|placed| placed.cpu).collect::<Vec<_>>(), [None, None]);
+    assert_eq!(node.phase(&pod), Some("floating"));
+    assert_eq!(node.model.cgroup(qemu.vcpus[0]).unwrap(), float(&pod));
+    node.check().await;
+    // A stranger's thread is refused as ever.
+    let other = node.registered(2, 2, Qos::Ls).await;
+    assert_eq!(kind(node.attach(&other, &qemu).await), Kind::ForeignProcess);
+}
+
+#[tokio::test]
+async fn a_burst_stays_on_its_numa_node_and_moves_only_when_nothing_is_left_there() {
+    let node = node().await;
+    let pod = node.limited(1, 3);
+    let burst = Wish {
+        bind: Some(CpuBindPolicy::ConstrainedBurst),
+        ..as_class(Qos::Ls)
+    };
+    node.ask(&pod, burst).await.unwrap();
+    let first = node.floats(&pod);
+    assert_eq!(first, cpus("0-3"));
+    let vm = node.registered(2, 2, Qos::Lse).await;
+    assert_eq!(node.floats(&pod), first.difference(&node.exclusive(&vm)));
+    assert!(node.handle.view().instances[&pod.uid].degraded.is_empty());
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_restarted_daemon_knows_every_allocation() {
+    let mut node = node().await;
+    let (vm, pod) = (
+        node.registered(1, 2, Qos::Lsr).await,
+        node.registered(2, 1, Qos::Be).await,
+    );
+    let before = node.handle.view().instances.clone();
+    node.restart().await;
+    node.reconcile().await;
+    assert_eq!(node.handle.view().instances, before);
+    node.check().await;
+    // The same words answer the same instance; others are refused.
+    node.ask(&vm, as_class(Qos::Lsr)).await.unwrap();
+    assert_eq!(kind(node.ask(&pod, as_class(Qos::Ls)).await), Kind::InstanceExists);
+}
+
+#[tokio::test]
+async fn a_registration_of_ours_cut_off_anywhere_can_be_asked_for_again() {
+    for changes in 0.. {
+        let mut node = node().await;
+        let pod = node.limited(1, 2);
+        let model = node.model.clone();
+        model.cut_after(changes);
+        let cut = async {
+            while !model.is_cut() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        let done = tokio::select! {
+            result = node.ask(&pod, as_class(Qos::Lse)) => result.is_ok(),
+            () = cut => false,
+        };
+        node.running.abort();
+        let _ = (&mut node.running).await;
+        (node.handle, node.cancel, node.running) = start(&node.model, &node.settings);
+        node.reconcile().await;
+        node.check().await;
+        node.ask(&pod, as_class(Qos::Lse)).await.unwrap();
+        assert_eq!(node.exclusive(&pod).len(), 2);
+        node.check().await;
+        if done {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
+    let mut node = Node::new();
+    let (vm, _) = node.isolated(1, "2-3").await;
+    let bystander = node.pod(2, "4-5");
+    node.settings.policies.allocator.source = CpuSource::Steliad;
+    node.settings.policies.allocator.reserved = cpus("0");
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    assert_eq!(node.phase(&vm), Some("isolated"));
+    node.check().await;
+    // Beside kubelet's static policy: what its file names is not given.
+    let first = node.registered(3, 2, Qos::Lse).await;
+    assert!(node.exclusive(&first).is_subset(&cpus("1,6-7")));
+    // kubelet comes back with policy none: its file is new and names nobody, and both pods still run.
+    std::fs::remove_file(node.settings.kubelet_root.join("cpu_manager_state")).unwrap();
+    node.reconcile().await;
+    node.check().await;
+    let view = node.handle.view();
+    assert_eq!(view.pools.as_ref().unwrap().kubelet, cpus("4-5"));
+    assert_eq!(view.instances[&vm.uid].degraded, Vec::<String>::new());
+    let last = node.limited(4, 2);
+    assert_eq!(kind(node.ask(&last, as_class(Qos::Lse)).await), Kind::NotAllocated);
+    // The one that was no instance may still become one, with the CPUs it has.
+    node.ask(&bystander, Wish::default()).await.unwrap();
+    assert_eq!(node.exclusive(&bystander), cpus("4-5"));
+    node.model.kill_pod(&bystander).unwrap();
+    node.check_after_a_pass().await;
+    node.ask(&last, as_class(Qos::Lse)).await.unwrap();
+    node.check().await;
+}
+
+#[tokio::test]
+async fn with_kubelet_as_source_nothing_is_allocated() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-3");
+    assert_eq!(kind(node.ask(&pod, as_class(Qos::Lse)).await), Kind::InvalidArgument);
+    node.check().await;
+}

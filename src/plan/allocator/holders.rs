@@ -1,0 +1,64 @@
+//! Who holds which CPUs, and the pools that leaves.
+
+use super::CpuSource;
+use crate::alloc::{Allocated, KubeletView, Pools, Qos};
+use crate::cpuset::CpuSet;
+use crate::kubelet::PodUid;
+use crate::plan::Snapshot;
+
+/// A container's own CPU list, of one that is no instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Left {
+    /// The pod.
+    pub pod: PodUid,
+    /// Whether the pod is a Guaranteed one: only those ever had exclusive CPUs.
+    pub guaranteed: bool,
+    /// `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
+}
+
+/// What a static CPU manager that is gone left behind: CPUs that a running Guaranteed container was once given alone. kubelet
+/// does not take the lists back when its policy becomes `none`, and its file does not name them any more.
+///
+/// What kubelet gave out exclusively was no other pod's, so a list that meets another pod's was the shared pool.
+pub fn leftover(containers: &[Left]) -> CpuSet {
+    let meets = |one: &Left| {
+        let others = containers.iter().filter(|other| other.pod != one.pod);
+        others.map(|other| &other.cpus).any(|cpus| !cpus.is_disjoint(&one.cpus))
+    };
+    containers
+        .iter()
+        .filter(|one| one.guaranteed && !meets(one))
+        .flat_map(|one| one.cpus.iter())
+        .collect()
+}
+
+/// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
+pub fn pools(snapshot: &Snapshot, reserved: &CpuSet) -> Option<Pools> {
+    if snapshot.source == CpuSource::Kubelet {
+        return None;
+    }
+    let state = snapshot.kubelet.as_ref().ok()?;
+    let class = |qos: Option<Qos>| qos.unwrap_or(Qos::Lse);
+    let mut allocated: Vec<Allocated> = snapshot
+        .instances
+        .iter()
+        .map(|instance| Allocated {
+            qos: class(instance.record.qos()),
+            cpus: instance.record.exclusive.clone(),
+        })
+        .collect();
+    // What vCPUs have not left yet, and what scopes hold whose record cannot be read.
+    let recorded: CpuSet = allocated.iter().flat_map(|one| one.cpus.iter()).collect();
+    allocated.push(Allocated {
+        qos: Qos::Lse,
+        cpus: snapshot.owned().difference(&recorded).union(&snapshot.left_alone),
+    });
+    let pinned = state.assigned().union(&snapshot.leftover);
+    Some(Pools::new(
+        &snapshot.topology,
+        reserved,
+        &allocated,
+        &KubeletView::Static { pinned },
+    ))
+}
