@@ -12,6 +12,7 @@ use crate::cgroup::{CgroupPath, File};
 use crate::journal;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::{Kind, Refusal};
+use crate::plan::allocator::CpuSource;
 use crate::plan::drift::{Finding, drift};
 use crate::plan::entitlement::{Entitlement, entitlement};
 use crate::plan::{self, Instance, Snapshot};
@@ -126,6 +127,10 @@ impl Engine {
             }
         }
         paths.push(directory(&CgroupPath::slice()));
+        // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
+        if snapshot.source == CpuSource::Steliad {
+            paths.push(directory(&CgroupPath::root().child("kubepods.slice")));
+        }
         self.watcher.keep(&paths);
     }
 

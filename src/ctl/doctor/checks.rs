@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{Check, Facts, Verdict};
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
+use crate::plan::allocator::CpuSource;
 use crate::topology::Topology;
 
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
@@ -113,6 +114,9 @@ fn systemd(facts: &Facts) -> Check {
 }
 
 fn policy(facts: &Facts) -> Check {
+    if facts.allocator.source == CpuSource::Steliad {
+        return own_policy(facts);
+    }
     match &facts.kubelet {
         Err(error) => not_ok(
             "kubelet-policy",
@@ -145,6 +149,37 @@ fn policy(facts: &Facts) -> Check {
             )
         }
     }
+}
+
+/// Where steliad chooses the CPUs kubelet may have no policy, or not be there.
+fn own_policy(facts: &Facts) -> Check {
+    let kubelets = facts
+        .kubelet
+        .as_ref()
+        .ok()
+        .map(|kubelet| kubelet.cpu_manager_policy.as_str());
+    let reserved = &facts.allocator.reserved;
+    if kubelets == Some("static") {
+        return not_ok(
+            "kubelet-policy",
+            Verdict::Warning,
+            "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken",
+            "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep their CPUs",
+        );
+    }
+    if reserved.is_empty() {
+        return not_ok(
+            "kubelet-policy",
+            Verdict::Warning,
+            "cpu-source is steliad, no reserved-cpus",
+            "set reserved-cpus to whole cores: what floats, and the system, then always have CPUs that are known",
+        );
+    }
+    let kubelet = kubelets.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
+    ok(
+        "kubelet-policy",
+        format!("cpu-source steliad, {kubelet}, reserved {reserved}"),
+    )
 }
 
 fn state(facts: &Facts) -> Check {
@@ -246,13 +281,17 @@ fn isolcpus(facts: &Facts) -> Check {
             )
         };
     };
-    let unbalanced = facts.isolcpus.intersection(&state.shared_pool());
+    let shared = match (facts.allocator.source, &facts.topology) {
+        (CpuSource::Steliad, Ok(topology)) => topology.online().difference(&state.assigned()),
+        _ => state.shared_pool(),
+    };
+    let unbalanced = facts.isolcpus.intersection(&shared);
     if !unbalanced.is_empty() {
         return not_ok(
             "isolcpus",
             Verdict::Failed,
             format!(
-                "isolcpus={} of which {unbalanced} are in kubelet's shared pool",
+                "isolcpus={} of which {unbalanced} are in the shared pool",
                 facts.isolcpus
             ),
             "the kernel does not balance load there, so what floats would pile up on one CPU: remove isolcpus= from the kernel's command line and boot again; partitions take its place",

@@ -1,12 +1,14 @@
 //! What the node is, read from its files.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::config::{self, KubeletConfig};
+use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::topology::Topology;
 
 /// Plain values; what could not be read says why.
@@ -24,7 +26,9 @@ pub struct Facts {
     pub topology: Result<Topology, String>,
     /// What the running kubelet was told.
     pub kubelet: Result<KubeletConfig, String>,
-    /// `cpu_manager_state`.
+    /// Who chooses exclusive CPUs, and how: steliad's own configuration, or its defaults where it cannot be read.
+    pub allocator: AllocatorPolicies,
+    /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
     pub state: Result<CpuManagerState, String>,
     /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
     pub isolcpus: CpuSet,
@@ -54,6 +58,11 @@ impl Facts {
             |_| KubeletConfig::default().root_dir,
             |kubelet| kubelet.root_dir.clone(),
         );
+        let loaded = crate::config::load(root);
+        let allocator = loaded.map_or_else(
+            |_| AllocatorPolicies::default(),
+            |loaded| loaded.settings.policies.allocator,
+        );
         let state = root
             .join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root))
             .join(CPU_MANAGER_STATE);
@@ -65,10 +74,16 @@ impl Facts {
             exclusive: has_exclusive(&cgroup),
             topology: Topology::read(&sys).map_err(|error| error.to_string()),
             kubelet,
-            state: fs::read(&state)
-                .map_err(|error| error.to_string())
-                .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
-                .map_err(|error| format!("{}: {error}", state.display())),
+            state: match fs::read(&state) {
+                Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {
+                    Ok(CpuManagerState::absent())
+                }
+                read => read
+                    .map_err(|error| error.to_string())
+                    .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
+                    .map_err(|error| format!("{}: {error}", state.display())),
+            },
+            allocator,
             isolcpus: isolcpus(&text(&root.join("proc/cmdline")).unwrap_or_default()),
             nohz_full: list(&cpus.join("nohz_full")),
             offline: list(&cpus.join("offline")),

@@ -4,9 +4,11 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
+use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::Schema;
 use crate::kubelet::config::KubeletConfig;
 use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::topology::testing::Shape;
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
@@ -41,6 +43,7 @@ fn fit() -> Facts {
         exclusive: Some(true),
         topology: Ok(shape.topology()),
         kubelet: Ok(kubelet),
+        allocator: AllocatorPolicies::default(),
         state: Ok(state),
         isolcpus: cpus(""),
         nohz_full: cpus(""),
@@ -57,6 +60,23 @@ fn a_fit_node_passes_every_check() {
     }
 }
 
+/// steliad chooses the CPUs.
+fn ours(facts: &mut Facts) {
+    facts.allocator.source = CpuSource::Steliad;
+    facts.allocator.reserved = "0,4".parse().unwrap();
+}
+
+#[test]
+fn where_steliad_chooses_no_kubelet_is_needed() {
+    let mut alone = fit();
+    ours(&mut alone);
+    alone.kubelet = Err("no kubelet runs".into());
+    alone.state = Ok(CpuManagerState::absent());
+    for check in checks(&alone) {
+        assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
+    }
+}
+
 type Change = fn(&mut Facts);
 
 #[rstest]
@@ -66,6 +86,9 @@ type Change = fn(&mut Facts);
 #[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
 #[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
 #[case::no_kubelet("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Err("no kubelet runs".into()))]
+#[case::both_choose("kubelet-policy", Verdict::Warning, |f: &mut Facts| ours(f))]
+#[case::nothing_reserved("kubelet-policy", Verdict::Warning, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err("none".into()) })]
+#[case::isolcpus_in_our_pool("isolcpus", Verdict::Failed, |f: &mut Facts| { ours(f); f.kubelet = Err("none".into()); f.isolcpus = "2".parse().unwrap() })]
 #[case::policy_none("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Ok(KubeletConfig::default()))]
 #[case::corrupt_state("kubelet-state", Verdict::Failed, |f: &mut Facts| f.state = Err("checksum".into()))]
 #[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
