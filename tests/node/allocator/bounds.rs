@@ -97,9 +97,6 @@ fn a_kubelet_that_may_hold_anything_stops_allocations_and_one_that_is_not_there_
             "kubelet",
         );
         assert_eq!(ls.float(), float);
-        fs::write(path, b"").expect(path);
-        assert!(pod.get("cpus=2").is_disjoint(&isolated.exclusive()));
-        pod.give_back();
         fs::remove_file(path).expect(path);
         assert!(pod.get("cpus=2").is_disjoint(&isolated.exclusive()));
         fs::write(path, good).expect(path);

@@ -10,7 +10,6 @@ use crate::promise::{assert_isolated, state};
 fn the_daemon_killed_keeps_every_allocation() {
     on_allocator("", || {
         let machine = vm("machine", 2, &[], &["--cpu-bind-policy", "FullPCPUs"]);
-        let threads = assert_isolated(&machine, 2);
         let lsr = Sleeper::start("lsr", &[]);
         let burst = Sleeper::start("burst", &[]);
         lsr.get("qos=LSR cpus=1 cpu-exclusive-policy=PCPULevel");
@@ -22,6 +21,7 @@ fn the_daemon_killed_keeps_every_allocation() {
         };
         let before = seen();
         assert!(before.iter().flatten().all(|value| !value.is_null()), "{before:?}");
+        let threads = assert_isolated(&machine, 2);
         let others = Sleeper::start("others", &[]);
         for _ in 0..3 {
             kill_daemon();

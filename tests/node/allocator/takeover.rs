@@ -12,20 +12,16 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         let machine = Pod::start_vm("machine", 2, &["--cpuset", "0-1"]);
         let old = Sleeper::start("old", &["--cpuset", "5-6"]);
         let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
-        let part = Sleeper::start("part", &["--cpu-limit", "1500m"]);
         machine.wait_running();
         let threads = assert_isolated(&machine, 2);
-        (machine, threads, old, ls, part)
+        (machine, threads, old, ls)
     };
-    on_allocator_after("", before, |(machine, threads, old, ls, part)| {
+    on_allocator_after("", before, |(machine, threads, old, ls)| {
         let list = |sleeper: &Sleeper| read(sleeper.pod.origin().join("cpuset.cpus"));
         let held = cpus("0-1,5-6");
-        // kubelet's file names nobody any more. Lists of the shared pool are no claim to it.
+        // kubelet's file names nobody any more.
         wait_pool("shared", "2-4,7");
-        assert_eq!(
-            (list(&old), list(&ls), list(&part)),
-            ("5-6".into(), "2-4,7".into(), "2-4,7".into())
-        );
+        assert_eq!((list(&old), list(&ls)), ("5-6".into(), "2-4,7".into()));
         assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
         assert!(allocation(&machine).is_null(), "{}", allocation(&machine));
 
@@ -59,6 +55,29 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         assert_eq!(allocation(&again)["qos"], "LSE");
         assert_isolated(&again, 2);
         assert!(again.exclusive().is_disjoint(&own));
+    });
+}
+
+#[test]
+fn a_list_of_the_old_shared_pool_is_no_claim_to_it() {
+    let before = || {
+        let old = Sleeper::start("old", &["--cpuset", "5-6"]);
+        // Guaranteed, but not of whole CPUs.
+        let part = Sleeper::start("part", &["--cpu-limit", "1500m"]);
+        let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
+        (old, part, ls)
+    };
+    on_allocator_after("", before, |(old, part, ls)| {
+        assert_eq!(read(part.pod.origin().join("cpuset.cpus")), "0-4,7");
+        wait_pool("shared", "0-4,7");
+        // Also when nobody is left with the same list.
+        assert!(ls.get("").is_empty());
+        wait_pool("shared", "0-4,7");
+        ls.wait_float(&cpus("0-4,7"));
+        run(&["kubelet-standin", "pod", "delete", "ls", "--grace", "1"]);
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(pool_of("kubelet"), cpus("5-6"));
+        assert!(part.get("qos=LSE cpus=2").is_disjoint(&old.pod.exclusive()));
     });
 }
 
