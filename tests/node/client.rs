@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
-use zbus::{Connection, Fd, Variant};
+use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
 use crate::host::run;
 use crate::pods::Pod;
@@ -66,6 +66,24 @@ pub async fn register(connection: &Connection, pod: &str, cpuset: &str, anchor: 
     refusal(manager.register_instance(pod, cpuset, options).await)
 }
 
+/// A registration with options as words: `qos=LSE cpus=2`.
+pub async fn register_with(
+    connection: &Connection,
+    pod: &str,
+    anchor: &OwnedFd,
+    words: &str,
+) -> zbus::Result<OwnedObjectPath> {
+    let manager = ManagerProxy::new(connection).await.expect("proxy");
+    let mut options = Dict::new();
+    options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
+    for word in words.split_whitespace() {
+        let (name, value) = word.split_once('=').expect("NAME=VALUE");
+        let number = value.parse::<u32>();
+        options.insert(name, number.map_or_else(|_| Variant::from(value), Variant::from));
+    }
+    Ok(manager.register_instance(pod, "", options).await?.0)
+}
+
 pub async fn attach(connection: &Connection, path: &str, qemu: &OwnedFd, thread: i32) -> Refusal {
     let instance = InstanceProxy::builder(connection)
         .path(path)
@@ -113,6 +131,7 @@ fn process() {
                 let manager = ManagerProxy::new(&connection).await.expect("proxy");
                 refusal(manager.deregister(&words[11..], Dict::new()).await)
             }
+            words if words.starts_with("with|") => refusal(register_with(&connection, "", &anchor, &words[5..]).await),
             words if words.starts_with("register|") => register(&connection, &words[9..], "", Some(&anchor)).await,
             words => {
                 let (pod, cpuset) = words.split_once('|').expect("POD|CPUSET");

@@ -6,7 +6,7 @@ use crate::host::{CGROUP, SLICE, cpus, read, run, scopes, thread, wait_until};
 use crate::pods::{Pod, Threads, on_node};
 use crate::promise::{assert_isolated, near_pool, state};
 
-const UNITS: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+pub const UNITS: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 const DROP_IN: &str = "/run/stelia/steliad.toml.d/90-test.toml";
 
 pub fn configure(text: &str) {
@@ -20,7 +20,7 @@ pub fn unconfigure() {
     run(&["systemctl", "reload", "steliad"]);
 }
 
-fn list(unit: &str) -> String {
+pub fn list(unit: &str) -> String {
     fs::read_to_string(format!("{CGROUP}/{unit}/cpuset.cpus"))
         .unwrap_or_default()
         .trim()
@@ -28,7 +28,7 @@ fn list(unit: &str) -> String {
 }
 
 /// What a contained instance promises.
-fn assert_contained(pod: &Pod) -> Threads {
+pub fn assert_contained(pod: &Pod) -> Threads {
     assert_eq!(state(pod).as_deref(), Some("contained"));
     let threads = pod.threads();
     let exclusive = pod.exclusive();

@@ -15,7 +15,7 @@ use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
 
 /// One that is just being started again has no process to kill.
-fn kill_daemon() {
+pub fn kill_daemon() {
     output(&[
         "systemctl",
         "kill",

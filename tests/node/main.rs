@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod allocator;
 mod attack;
 mod bad_input;
 mod bookworm;

@@ -12,6 +12,7 @@ use serde::Deserialize;
 use steliad::cpuset::CpuSet;
 
 use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until};
+use crate::promise::describe;
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
 #[derive(Debug, Clone, Deserialize)]
@@ -28,6 +29,11 @@ pub struct Pod {
 
 /// Run a test body, then delete its pods, and hold the node to being as clean as before.
 pub fn on_node(body: impl FnOnce()) {
+    on_node_undoing(|| (), body);
+}
+
+/// The same, with something to undo however the body ends: after its pods, before the look at what is left.
+pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
         run(&["kubelet-standin", "init"]);
@@ -41,7 +47,8 @@ pub fn on_node(body: impl FnOnce()) {
         .iter()
         .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]))
         .collect();
-    if let Err(panic) = result {
+    let undone = catch_unwind(AssertUnwindSafe(undo));
+    if let Err(panic) = result.and(undone) {
         resume_unwind(panic);
     }
     assert!(deleted.iter().all(|out| out.status.success()), "{deleted:?}");
@@ -176,10 +183,14 @@ impl Pod {
     }
 }
 
-/// The shared pool, as kubelet has it.
+/// The shared pool, as kubelet has it; where its policy is `none`, as the daemon has it.
 pub fn pool() -> CpuSet {
     let state: serde_json::Value = serde_json::from_str(&read("/var/lib/kubelet/cpu_manager_state")).expect("JSON");
-    cpus(state["defaultCpuSet"].as_str().expect("defaultCpuSet"))
+    let pool = match state["policyName"].as_str() {
+        Some("none") => describe()["node"]["pools"]["shared"].clone(),
+        _ => state["defaultCpuSet"].clone(),
+    };
+    cpus(pool.as_str().expect("a CPU list"))
 }
 
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -121,6 +121,60 @@ k entry remove 416de7c2-21de-472d-817c-fa9d4306cb7d
 check "pool" 0-7 "$(k pool)"
 k pod delete burst --grace 1
 k pod delete best --grace 1
+
+stage "policy none: a kubelet started anew over a pod with CPUs of its own"
+cg() { cat "$C/$1/$2"; } # cgroup, file
+k pod start old --cpuset 4-5 || exit 1
+k pod start old-burst --qos burstable || exit 1
+k init --policy none
+check "state" '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}' "$(k state)"
+k self-test /var/lib/kubelet
+[ -z "$NODE_DEB" ] || check "understood" 0 "$(steliactl kubelet-state > /run/state.txt; echo $?)"
+[ -z "$NODE_DEB" ] || cat /run/state.txt
+check "its CPUs stay" 4-5 "$(cg "$(of old cgroup)" cpuset.cpus)"
+k pod start sure --cpus 2 --cpu-limit 2 || exit 1
+k pod start whole --cpus 3 || exit 1
+k pod start half --cpu-limit 500m || exit 1
+k pod start odd --cpu-limit 333m || exit 1
+k pod start capped --qos-class burstable --cpu-limit 1500m || exit 1
+k pod start loose --qos-class burstable || exit 1
+k pod start best --qos-class besteffort || exit 1
+for row in "sure 200000 79 " "whole 300000 118 " "half 50000 20 " "capped 150000 4 -burstable" "loose max 4 -burstable" "best max 1 -besteffort"; do
+  read -r pod quota weight class <<< "$row"
+  g=$(of "$pod" cgroup) uid=$(of "$pod" uid)
+  slice=kubepods$class-pod${uid//-/_}.slice
+  [ -z "$class" ] || slice=kubepods$class.slice/$slice
+  check "$pod's cgroup" "kubepods.slice/$slice" "${g%/*}"
+  for dir in "$g" "${g%/*}"; do
+    check "cpu.max" "$quota 100000" "$(cg "$dir" cpu.max)"
+    check "cpu.weight" "$weight" "$(cg "$dir" cpu.weight)"
+    check "cpuset.cpus" "" "$(cg "$dir" cpuset.cpus)"
+  done
+  check "$pod has no CPUs" "" "$(of "$pod" cpus)"
+done
+k pod start second --in half --container second --cpu-limit 250m || exit 1
+check "the pod's limit is its containers'" "75000 100000" "$(cg "$(dirname "$(of half cgroup)")" cpu.max)"
+check "each has its own" "25000 100000" "$(cg "$(of second cgroup)" cpu.max)"
+k pod start no --qos-class besteffort --cpu-limit 1 2> /dev/null
+check "a limit is not BestEffort" 1 $?
+k pod start no --cpuset 2-3 2> /dev/null
+check "no CPUs of its own" 1 $?
+systemctl daemon-reload
+check "a third of a CPU" "33300 100000" "$(cg "$(of odd cgroup)" cpu.max)"
+check "systemd rounds it up for the pod" "34000 100000" "$(cg "$(dirname "$(of odd cgroup)")" cpu.max)"
+check "a reload changes nothing" "150000 100000" "$(cg "$(of capped cgroup)" cpu.max)"
+check "others keep what they had" "0-3,6-7" "$(cg "$(of old-burst cgroup)" cpuset.cpus)"
+k pod restart old || exit 1
+check "a new container gets none" "200000 100000" "$(cg "$(of old cgroup)" cpuset.cpus)$(cg "$(of old cgroup)" cpu.max)"
+for pod in second old old-burst sure whole half odd capped loose best; do k pod delete $pod --grace 1; done
+check "state" '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}' "$(k state)"
+k init
+k pod start fraction --cpu-limit 1500m || exit 1
+check "a fraction has no CPUs of its own" "0-7 150000 100000" "$(cg "$(of fraction cgroup)" cpuset.cpus) $(cg "$(of fraction cgroup)" cpu.max)"
+k pod start own --cpu-limit 2 || exit 1
+check "whole CPUs, and no quota" "0-1 max 100000" "$(cg "$(of own cgroup)" cpuset.cpus) $(cg "$(of own cgroup)" cpu.max)"
+k pod delete own --grace 1
+k pod delete fraction --grace 1
 check "nothing left" "" "$(k pod list)$(ctr -n k8s.io container ls -q)"
 stage "end"
 exit $failed

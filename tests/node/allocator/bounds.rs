@@ -1,0 +1,106 @@
+//! What a pod may ask for, and on which node.
+
+use std::fs;
+
+use super::{Sleeper, instance, on_allocator, pools, vm};
+use crate::bad_input::assert_refused;
+use crate::client::ask_from;
+use crate::host::{run, scopes};
+use crate::pods::on_node;
+use crate::promise::assert_isolated;
+
+#[test]
+fn words_of_a_pod_only_narrow_what_its_cgroup_says() {
+    on_allocator("", || {
+        let sure = Sleeper::start("sure", &["--cpus", "2"]);
+        let part = Sleeper::start("part", &["--cpu-limit", "1500m"]);
+        let burstable = Sleeper::start("burstable", &["--qos-class", "burstable", "--cpu-limit", "2"]);
+        let best = Sleeper::start("best", &["--qos-class", "besteffort"]);
+        let before = pools();
+        for (who, words, name, mentions) in [
+            (&sure, "cpus=3", "InvalidArgument", "3"),
+            (&sure, "qos=LSR cpus=8", "InvalidArgument", "8"),
+            (&sure, "cpus=0", "InvalidArgument", "cpus"),
+            (&sure, "qos=lse", "InvalidArgument", "LSE"),
+            (&sure, "qos=LS cpus=1", "InvalidArgument", "cpus"),
+            (
+                &sure,
+                "cpu-bind-policy=ConstrainedBurst",
+                "InvalidArgument",
+                "ConstrainedBurst",
+            ),
+            (
+                &sure,
+                "numa-allocate-strategy=Some",
+                "InvalidArgument",
+                "DistributeEvenly",
+            ),
+            (&sure, "cpu-exclusive-policy=1", "InvalidArgument", "PCPULevel"),
+            (&part, "", "NotGuaranteed", "1500m"),
+            (&part, "qos=LSR cpus=1", "NotGuaranteed", "1500m"),
+            (&burstable, "qos=LSE", "NotGuaranteed", "Burstable"),
+            (&burstable, "qos=LSR cpus=1", "NotGuaranteed", "Burstable"),
+            (&best, "qos=LSE cpus=1", "NotGuaranteed", "BestEffort"),
+            (&best, "qos=LS", "NotGuaranteed", "BestEffort"),
+        ] {
+            assert_refused(&ask_from(&who.pod, &format!("with|{words}")), name, mentions);
+        }
+        assert!(scopes().is_empty());
+        assert_eq!(pools(), before);
+        // Fewer than its limit it may have, and an administrator's word is not bound.
+        let fewer = vm("fewer", 2, &["--cpu-limit", "3"], &["--cpus", "2"]);
+        assert_eq!(fewer.exclusive().len(), 2);
+        assert_eq!(burstable.get("qos=LSE cpus=3").len(), 3);
+        burstable.give_back();
+        // Whoever asks again for something else is told that it has an instance.
+        let own = burstable.get("qos=LSR cpus=1");
+        assert_eq!(burstable.get("qos=LSR cpus=1"), own);
+        let refusal = burstable.ask("qos=LSE cpus=1").expect_err("another class");
+        assert_refused(&refusal, "InstanceExists", "qos");
+    });
+}
+
+#[test]
+fn where_kubelet_chooses_there_is_nothing_to_ask_for() {
+    on_node(|| {
+        let pod = Sleeper::start("asking", &["--cpus", "2"]);
+        for words in ["qos=LSE", "cpus=2", "cpu-bind-policy=FullPCPUs"] {
+            assert_refused(&pod.ask(words).expect_err(words), "InvalidArgument", "cpu-source");
+            assert_refused(
+                &ask_from(&pod.pod, &format!("with|{words}")),
+                "InvalidArgument",
+                "cpu-source",
+            );
+        }
+        assert!(scopes().is_empty());
+        assert!(pools().is_null());
+        assert_eq!(pod.get(""), pod.pod.exclusive());
+        assert!(instance(&pod.pod)["allocation"].is_null());
+    });
+}
+
+#[test]
+fn a_kubelet_that_may_hold_anything_stops_allocations_and_one_that_is_not_there_does_not() {
+    on_allocator("", || {
+        let path = "/var/lib/kubelet/cpu_manager_state";
+        let isolated = vm("isolated", 2, &[], &[]);
+        let before = assert_isolated(&isolated, 2);
+        let pod = Sleeper::start("waiting", &["--cpus", "2"]);
+        let ls = Sleeper::start("steady", &["--qos-class", "burstable"]);
+        ls.get("");
+        let float = ls.float();
+        let good = fs::read(path).expect(path);
+        fs::write(path, b"{\"policyName\":\"stat").expect(path);
+        assert_refused(
+            &pod.ask("cpus=2").expect_err("corrupt"),
+            "KubeletStateUnusable",
+            "kubelet",
+        );
+        assert_eq!(ls.float(), float);
+        fs::remove_file(path).expect(path);
+        assert!(pod.get("cpus=2").is_disjoint(&isolated.exclusive()));
+        fs::write(path, good).expect(path);
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(assert_isolated(&isolated, 2).vcpus, before.vcpus);
+    });
+}

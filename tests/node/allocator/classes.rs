@@ -1,0 +1,149 @@
+//! Who runs where: LSE, LSR, LS and BE.
+
+use std::fs;
+
+use steliad::cpuset::CpuSet;
+
+use super::{Sleeper, all_but, allocation, instance, nodes, on_allocator, pool_of, vm};
+use crate::contained::{UNITS, assert_contained, list};
+use crate::host::{CGROUP, cpus, read, run, thread, wait_until};
+use crate::pods::Pod;
+use crate::promise::{assert_isolated, state};
+
+/// Where a unit's processes may run.
+fn effective(unit: &str) -> CpuSet {
+    cpus(&read(format!("{CGROUP}/{unit}/cpuset.cpus.effective")))
+}
+
+/// The slices of pods that may not meet an LSR instance: Burstable's, and each Guaranteed pod's but its own.
+fn kept_off(own: &Pod) -> Vec<String> {
+    let entries = fs::read_dir(format!("{CGROUP}/kubepods.slice")).expect("kubepods.slice");
+    let names = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().into_string().ok());
+    let pods = names.filter(|name| name.starts_with("kubepods-pod") || name == "kubepods-burstable.slice");
+    let own = own.uid.replace('-', "_");
+    pods.filter(|name| !name.contains(&own))
+        .map(|name| format!("kubepods.slice/{name}"))
+        .collect()
+}
+
+fn delete(pod: &Pod) {
+    run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
+}
+
+#[test]
+fn lse_is_isolated_lsr_is_open_to_be_alone_and_the_pools_follow() {
+    on_allocator("reserved-cpus = \"0-1\"\ncpu-bind-policy = \"FullPCPUs\"", || {
+        let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
+        let be = Sleeper::start("be", &["--qos-class", "besteffort"]);
+        let burst = Sleeper::start("burst", &[]);
+        let bystander = Sleeper::start("bystander", &[]);
+        let none = CpuSet::new();
+        // The class that Kubernetes' class stands for.
+        for (sleeper, words, class) in [
+            (&ls, "", "LS"),
+            (&be, "", "BE"),
+            (&burst, "qos=LS cpu-bind-policy=ConstrainedBurst cpu-limit=1500", "LS"),
+        ] {
+            assert_eq!(sleeper.get(words), none);
+            assert_eq!(allocation(&sleeper.pod)["qos"], class);
+        }
+        let home = allocation(&burst.pod)["numa_node"].as_u64().expect("a NUMA node");
+        let home = cpus(if home == 0 { "0-3" } else { "4-7" });
+        let follow = |lse: &CpuSet, lsr: &CpuSet| {
+            let shared = all_but(&[lse, lsr]);
+            ls.wait_float(&shared);
+            burst.wait_float(&home.intersection(&shared));
+            be.wait_float(&all_but(&[lse]));
+            assert_eq!((pool_of("shared"), pool_of("be_shared")), (shared, all_but(&[lse])));
+        };
+        follow(&none, &none);
+
+        // A Guaranteed pod that names no class is the node's: LSE. It gets as many CPUs as it may use.
+        let lse = vm("lse", 2, &[], &[]);
+        assert_eq!(allocation(&lse)["qos"], "LSE");
+        assert_isolated(&lse, 2);
+        follow(&lse.exclusive(), &none);
+        let lsr = vm("lsr", 2, &[], &["--qos", "LSR"]);
+        assert_contained(&lsr);
+        follow(&lse.exclusive(), &lsr.exclusive());
+        assert!(lse.exclusive().is_disjoint(&lsr.exclusive()));
+        assert_eq!(lse.exclusive().union(&lsr.exclusive()).intersection(&cpus("0-1")), none);
+        let others = kept_off(&lsr);
+        assert!(
+            others
+                .iter()
+                .any(|unit| unit.contains(&bystander.pod.uid.replace('-', "_")))
+        );
+        assert!(others.iter().any(|unit| unit.contains("burstable")), "{others:?}");
+        wait_until("other pods kept off LSR's CPUs", || {
+            let off = |unit: &String| effective(unit).is_disjoint(&lsr.exclusive());
+            others.iter().all(off).then_some(())
+        });
+        assert!(
+            lsr.exclusive()
+                .is_subset(&effective("kubepods.slice/kubepods-besteffort.slice"))
+        );
+        assert!(effective("kubepods.slice/kubepods-besteffort.slice").is_disjoint(&lse.exclusive()));
+        // One that comes later is kept off as well.
+        let late = Sleeper::start("late", &[]);
+        wait_until("a later pod kept off too", || {
+            run(&["steliactl", "reconcile"]);
+            let allowed = thread(late.pod.pid).expect("its first process").allowed;
+            allowed.is_disjoint(&lsr.exclusive()).then_some(())
+        });
+
+        // A VM without CPUs of its own: it runs on the pool, its vCPUs unpinned.
+        let floating = vm("floating", 2, &[], &["--qos", "LS"]);
+        assert_eq!(state(&floating).as_deref(), Some("floating"));
+        assert_eq!(instance(&floating)["exclusive"], "");
+        let threads = floating.threads();
+        assert_eq!(threads.vcpus.len(), 2, "{threads:#?}");
+        for thread in threads.vcpus.iter().chain(&threads.others) {
+            let shared = all_but(&[&lse.exclusive(), &lsr.exclusive()]);
+            assert_eq!(
+                (&thread.cgroup, &thread.allowed),
+                (&floating.float(), &shared),
+                "{thread:?}"
+            );
+        }
+
+        assert_isolated(&lse, 2);
+        delete(&lse);
+        follow(&none, &lsr.exclusive());
+        assert_contained(&lsr);
+        delete(&lsr);
+        follow(&none, &none);
+        wait_until("every CPU is everybody's again", || {
+            let free = |unit: &str| cpus(&list(unit)).is_empty() || list(unit) == "0-7";
+            let units = UNITS.into_iter().map(str::to_owned).chain(others.iter().cloned());
+            units.into_iter().all(|unit| free(&unit)).then_some(())
+        });
+    });
+}
+
+#[test]
+fn constrained_burst_takes_a_numa_node_with_room_for_the_limit() {
+    on_allocator("reserved-cpus = \"0\"", || {
+        let [one, two, three] = ["one", "two", "three"].map(|name| Sleeper::start(name, &[]));
+        let held = one.get("cpus=2 cpu-bind-policy=FullPCPUs numa-topology-alignment-policy=SingleNUMANode");
+        let words = |limit: u32| format!("qos=LS cpu-bind-policy=ConstrainedBurst cpu-limit={limit}");
+        // Four fit only where nobody has CPUs; two fit on both, and MostAllocated takes the fuller one.
+        two.get(&words(3001));
+        assert!(nodes(&two.float()).is_disjoint(&nodes(&held)), "{}", two.float());
+        assert_eq!(two.float().len(), 4);
+        three.get(&words(2000));
+        assert_eq!(nodes(&three.float()), nodes(&held));
+        three.wait_float(&all_but(&[&held, &two.float()]));
+        three.give_back();
+        three.assert_not_allocated(&words(5000), "5");
+        // The pool of its node it is, also when others come and go there.
+        let before = two.float();
+        let third = three.get("cpus=2 numa-allocate-strategy=LeastAllocated");
+        assert_eq!(nodes(&third), nodes(&before));
+        two.wait_float(&before.difference(&third));
+        three.give_back();
+        two.wait_float(&before);
+    });
+}

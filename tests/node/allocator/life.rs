@@ -1,0 +1,70 @@
+//! Allocations outlive the daemon, and nothing else.
+
+use super::{Sleeper, all_but, given, instance, on_allocator, pool_of, vm, wait_pool};
+use crate::crash::kill_daemon;
+use crate::host::{run, wait_until};
+use crate::pods::Pod;
+use crate::promise::{assert_isolated, state};
+
+#[test]
+fn the_daemon_killed_keeps_every_allocation() {
+    on_allocator("", || {
+        let machine = vm("machine", 2, &[], &["--cpu-bind-policy", "FullPCPUs"]);
+        let lsr = Sleeper::start("lsr", &[]);
+        let burst = Sleeper::start("burst", &[]);
+        lsr.get("qos=LSR cpus=1 cpu-exclusive-policy=PCPULevel");
+        burst.get("qos=LS cpu-bind-policy=ConstrainedBurst cpu-limit=2000");
+        let pods = [&machine, &lsr.pod, &burst.pod];
+        let seen = || {
+            let of = |pod| ["state", "exclusive", "float", "allocation"].map(|what| instance(pod)[what].clone());
+            pods.map(of)
+        };
+        let before = seen();
+        assert!(before.iter().flatten().all(|value| !value.is_null()), "{before:?}");
+        let threads = assert_isolated(&machine, 2);
+        let others = Sleeper::start("others", &[]);
+        for _ in 0..3 {
+            kill_daemon();
+            wait_until("the daemon is back", || {
+                (state(&machine).as_deref() == Some("isolated")).then_some(())
+            });
+            wait_until("all known again", || (seen() == before).then_some(()));
+            assert_eq!(assert_isolated(&machine, 2), threads);
+        }
+        let taken = all_but(&[&pool_of("shared")]);
+        assert_eq!(taken.len(), 3, "{taken}");
+        // What is known is also what is not given out again.
+        let new = others.get("cpus=2");
+        assert!(new.is_disjoint(&taken), "{new} of {taken}");
+        others.give_back();
+        // Freed and asked for again: the same.
+        let own = lsr.get("");
+        lsr.give_back();
+        assert_eq!(lsr.get("qos=LSR cpus=1 cpu-exclusive-policy=PCPULevel"), own);
+    });
+}
+
+#[test]
+fn a_container_that_dies_frees_its_cpus_for_the_next() {
+    on_allocator("", || {
+        let machine = vm("machine", 2, &[], &[]);
+        assert_isolated(&machine, 2);
+        let sleeper = Sleeper::start("sleeper", &[]);
+        let other = sleeper.get("cpus=2");
+        assert!(other.is_disjoint(&machine.exclusive()));
+        machine.kill();
+        wait_pool("exclusive", &other.to_string());
+        run(&["kubelet-standin", "pod", "restart", &machine.name]);
+        let again = given(Pod::show(&machine.name));
+        assert_eq!(again.exclusive(), machine.exclusive());
+        assert_isolated(&again, 2);
+        // While nobody looks.
+        run(&["systemctl", "stop", "steliad.service"]);
+        again.kill();
+        run(&["systemctl", "start", "steliad.service"]);
+        wait_pool("exclusive", &other.to_string());
+        wait_pool("allocatable", &all_but(&[&other]).to_string());
+        sleeper.pod.kill();
+        wait_pool("exclusive", "");
+    });
+}

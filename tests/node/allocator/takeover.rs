@@ -1,0 +1,103 @@
+//! From kubelet's static policy to steliad's allocator, while pods run.
+
+use super::{Sleeper, allocation, configure, given, on_allocator_after, pool_of, unconfigure, wait_pool};
+use crate::bad_input::assert_refused;
+use crate::host::{cpus, read, run, wait_until};
+use crate::pods::{Pod, on_node_undoing};
+use crate::promise::assert_isolated;
+
+#[test]
+fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
+    let before = || {
+        let machine = Pod::start_vm("machine", 2, &["--cpuset", "0-1"]);
+        let old = Sleeper::start("old", &["--cpuset", "5-6"]);
+        let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
+        machine.wait_running();
+        let threads = assert_isolated(&machine, 2);
+        (machine, threads, old, ls)
+    };
+    on_allocator_after("", before, |(machine, threads, old, ls)| {
+        let list = |sleeper: &Sleeper| read(sleeper.pod.origin().join("cpuset.cpus"));
+        let held = cpus("0-1,5-6");
+        // kubelet's file names nobody any more.
+        wait_pool("shared", "2-4,7");
+        assert_eq!((list(&old), list(&ls)), ("5-6".into(), "2-4,7".into()));
+        assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
+        assert!(allocation(&machine).is_null(), "{}", allocation(&machine));
+
+        let new = Sleeper::start("new", &[]);
+        for count in 1..=3 {
+            let given = new.get(&format!("cpus={count}"));
+            assert!(given.is_disjoint(&held), "{given}");
+            new.give_back();
+        }
+        new.assert_not_allocated("cpus=5", "5");
+        // The daemon started anew knows it as well, from what there is.
+        run(&["systemctl", "restart", "steliad.service"]);
+        wait_pool("shared", "2-4,7");
+        let own = new.get("cpus=2");
+        assert!(own.is_disjoint(&held), "{own}");
+        ls.get("");
+        ls.wait_float(&pool_of("shared"));
+
+        // Pods go one after the other, and with each its CPUs become steliad's.
+        run(&["kubelet-standin", "pod", "delete", "old", "--grace", "1"]);
+        wait_until("old's CPUs in the pool", || {
+            run(&["steliactl", "reconcile"]);
+            cpus("5-6").is_subset(&pool_of("allocatable")).then_some(())
+        });
+        assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
+        machine.kill();
+        wait_pool("exclusive", &own.to_string());
+        // Its next container gets CPUs from steliad.
+        run(&["kubelet-standin", "pod", "restart", "machine"]);
+        let again = given(Pod::show("machine"));
+        assert_eq!(allocation(&again)["qos"], "LSE");
+        assert_isolated(&again, 2);
+        assert!(again.exclusive().is_disjoint(&own));
+    });
+}
+
+#[test]
+fn a_list_of_the_old_shared_pool_is_no_claim_to_it() {
+    let before = || {
+        let old = Sleeper::start("old", &["--cpuset", "5-6"]);
+        // Guaranteed, but not of whole CPUs.
+        let part = Sleeper::start("part", &["--cpu-limit", "1500m"]);
+        let ls = Sleeper::start("ls", &["--qos-class", "burstable"]);
+        (old, part, ls)
+    };
+    on_allocator_after("", before, |(old, part, ls)| {
+        assert_eq!(read(part.pod.origin().join("cpuset.cpus")), "0-4,7");
+        wait_pool("shared", "0-4,7");
+        // Also when nobody is left with the same list.
+        assert!(ls.get("").is_empty());
+        wait_pool("shared", "0-4,7");
+        ls.wait_float(&cpus("0-4,7"));
+        run(&["kubelet-standin", "pod", "delete", "ls", "--grace", "1"]);
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(pool_of("kubelet"), cpus("5-6"));
+        assert!(part.get("qos=LSE cpus=2").is_disjoint(&old.pod.exclusive()));
+    });
+}
+
+#[test]
+fn what_kubelets_static_policy_still_rules_is_kubelets() {
+    on_node_undoing(unconfigure, || {
+        let theirs = Sleeper::start("theirs", &["--cpuset", "2-3"]);
+        configure("");
+        wait_pool("kubelet", "2-3");
+        let ours = Sleeper::start("ours", &["--qos-class", "burstable"]);
+        let own = ours.get("qos=LSE cpus=2");
+        assert!(own.is_disjoint(&cpus("2-3")), "{own}");
+        // What kubelet gave is what it gets, and there is nothing to choose.
+        assert_eq!(theirs.get(""), cpus("2-3"));
+        assert!(allocation(&theirs.pod).is_null());
+        theirs.give_back();
+        assert_refused(
+            &theirs.ask("qos=LSR").expect_err("a class"),
+            "InvalidArgument",
+            "kubelet",
+        );
+    });
+}
