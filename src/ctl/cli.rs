@@ -123,10 +123,11 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Tell why a CPU belongs to whom, with the source of each fact
+    /// Tell who chooses CPUs, the pools and what each instance asked for; or why one instance or CPU is as it is
     Explain {
-        /// The CPU's number
-        cpu: u32,
+        /// A number is a CPU's: whose it is, with the source of each fact. Else a pod's UID or the beginning of it: its allocation
+        #[arg(value_name = "UID|CPU", add = ArgValueCandidates::new(uids))]
+        what: Option<String>,
     },
     /// Print metrics as OpenMetrics text; a daemon that does not run is not started by it
     Metrics {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
-use super::node::{Node, Owner};
+use super::node::{Instance, Node, Owner};
 use super::view;
 use crate::cpuset::CpuSet;
 
@@ -53,11 +53,13 @@ pub fn cores(node: &Node) -> Vec<Core> {
     cores
 }
 
-/// A mark a CPU, so that the map needs no colour: `.` shared, `r` reserved, `?` unknown, a letter a pod, `!` broken.
+/// A mark a CPU, so that the map needs no colour: `.` shared, `r` reserved, `k` still kubelet's, `?` unknown, a letter a pod, `!` broken.
 fn marks(node: &Node) -> BTreeMap<String, char> {
     let pods: BTreeSet<&String> = node.instances.keys().chain(node.entries.keys()).collect();
     // More pods than letters: the last ones share one, and the table below the map tells them apart.
-    let letters = ('A'..='Z').chain('a'..='q').chain(std::iter::repeat('#'));
+    let letters = ('A'..='Z')
+        .chain(('a'..='q').filter(|letter| *letter != 'k'))
+        .chain(std::iter::repeat('#'));
     pods.into_iter().cloned().zip(letters).collect()
 }
 
@@ -65,6 +67,7 @@ fn mark(owner: &Owner, marks: &BTreeMap<String, char>) -> char {
     match owner {
         Owner::Shared => '.',
         Owner::Reserved => 'r',
+        Owner::Kubelet => 'k',
         Owner::Unknown => '?',
         Owner::Instance { whole: false, .. } => '!',
         Owner::Instance { pod, .. } | Owner::Pod { pod } => marks.get(pod).copied().unwrap_or('?'),
@@ -79,7 +82,7 @@ fn colour(owner: &Owner) -> &'static str {
         Owner::Unknown => "\x1b[90m",
         Owner::Instance { whole: true, .. } => "\x1b[1;34m",
         Owner::Instance { whole: false, .. } => "\x1b[1;31m",
-        Owner::Pod { .. } => "\x1b[35m",
+        Owner::Pod { .. } | Owner::Kubelet => "\x1b[35m",
     }
 }
 
@@ -121,7 +124,9 @@ pub fn text(node: &Node, width: usize, coloured: bool, legend: bool) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let mut text = lines.join("\n") + "\n";
     if legend {
-        text += "\n.: shared, r: reserved, ?: unknown, !: of an instance whose promise is broken\n";
+        let held = node.topology.cpus.keys().any(|cpu| node.owner(*cpu) == Owner::Kubelet);
+        let held = if held { "k: still kubelet's, " } else { "" };
+        text += &format!("\n.: shared, r: reserved, {held}?: unknown, !: of an instance whose promise is broken\n");
     }
     text + &owners(node, &marks, legend)
 }
@@ -130,7 +135,7 @@ pub fn text(node: &Node, width: usize, coloured: bool, legend: bool) -> String {
 fn owners(node: &Node, marks: &BTreeMap<String, char>, legend: bool) -> String {
     let rows = marks.iter().map(|(pod, mark)| {
         let (cpus, state) = match node.instances.get(pod) {
-            Some(instance) => (instance.exclusive.clone(), instance.state.clone()),
+            Some(instance) => (instance.exclusive.clone(), instance.in_words()),
             None => (all(node, pod), "no instance".to_owned()),
         };
         vec![
@@ -214,13 +219,13 @@ pub fn svg(node: &Node) -> String {
         let state = node
             .instances
             .get(pod)
-            .map_or("no instance", |instance| instance.state.as_str());
+            .map_or_else(|| "no instance".to_owned(), Instance::in_words);
         let _ = writeln!(
             body,
             "<text x=\"10\" y=\"{}\">{mark}: {} ({})</text>",
             y + 14,
             escaped(pod),
-            escaped(state)
+            escaped(&state)
         );
         y += 20;
     }
@@ -259,7 +264,7 @@ fn class(owner: &Owner) -> &'static str {
         Owner::Unknown => "unknown",
         Owner::Instance { whole: true, .. } => "whole",
         Owner::Instance { whole: false, .. } => "broken",
-        Owner::Pod { .. } => "pod",
+        Owner::Pod { .. } | Owner::Kubelet => "pod",
     }
 }
 
@@ -270,7 +275,26 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::node::testing::{PODS, node};
+    use crate::ctl::node::testing::{PODS, allocated, node};
+
+    #[test]
+    fn what_steliad_gave_is_its_instances_and_not_kubelets() {
+        assert_eq!(
+            text(&allocated(), 80, false, true),
+            "socket 0 node 0\n [0r 1.] [2B 3.]\nsocket 1 node 1\n [4A 5A] [6k 7.]\n\n\
+             .: shared, r: reserved, k: still kubelet's, ?: unknown, !: of an instance whose promise is broken\n\
+             MARK  POD UID   CPUS  STATE\n\
+             A     aaaaaaaa  4-5   isolated, LSE\n\
+             B     bbbbbbbb  2     contained, LSR\n\
+             C     cccccccc  -     floating, LS\n"
+        );
+        let json = serde_json::to_value(cores(&allocated())).unwrap();
+        assert_eq!(json[1]["cpus"][0]["class"], "LSR");
+        assert_eq!(json[3]["cpus"][0]["owner"], "kubelet");
+        let of_kubelets = serde_json::to_value(cores(&node())).unwrap();
+        assert!(of_kubelets[2]["cpus"][0].get("class").is_none());
+        assert!(svg(&allocated()).contains("cccccccc (floating, LS)"));
+    }
 
     #[test]
     fn every_cpu_is_drawn_once_with_the_mark_of_its_owner() {

@@ -6,7 +6,7 @@
 //! | [`client`] | the calls to the daemon, and what they fail with |
 //! | [`completions`] | what shells are told |
 //! | [`doctor`] | whether this node is fit |
-//! | [`explain`] | why a CPU is whose it is |
+//! | [`explain`] | who chooses CPUs; why an instance has those it has, and a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
 //! | [`metrics`] | what Prometheus is told |
@@ -131,14 +131,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 None => map::text(&node, view::width(), view::coloured(), legend),
             }
         }
-        Command::Explain { cpu } => {
-            let facts = explain::facts(&Node::parse(&client.describe().await?)?, *cpu)?;
-            if cli.json.is_on() {
-                view::to_json(cli.json, &facts)
-            } else {
-                explain::text(&facts, legend)
-            }
-        }
+        Command::Explain { what } => explain::run(&client, what.as_deref(), cli.json, legend).await?,
         Command::Metrics { textfile } => metrics::run(&client, roots, textfile.as_deref(), cli.json).await?,
         Command::Describe => view::json_text(cli.json, &client.describe().await?),
         Command::Reconcile { dry_run: true } => {

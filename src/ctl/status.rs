@@ -1,6 +1,6 @@
 //! `status`: the node in a screen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
 
@@ -22,8 +22,13 @@ pub struct Status {
     pub partitions: &'static str,
     /// Units outside that are restricted for contained instances.
     pub restricted: Vec<String>,
+    /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
+    #[serde(rename = "CPUSource")]
+    pub cpu_source: String,
     /// How many instances are in each state.
     pub instances: BTreeMap<String, usize>,
+    /// The QoS class of each instance that has one, by pod.
+    pub classes: BTreeMap<String, String>,
     /// The online CPUs, and those that are not.
     #[serde(rename = "CPUs")]
     pub cpus: Pools,
@@ -47,9 +52,9 @@ pub struct Pools {
     pub exclusive: CpuSet,
     /// Of pods that are no instances.
     pub pods: CpuSet,
-    /// kubelet's shared pool.
+    /// The shared pool.
     pub shared: CpuSet,
-    /// Kept for the system by kubelet's configuration.
+    /// Kept for the system by the configuration.
     pub reserved: CpuSet,
     /// kubelet's file says nothing of them, or cannot be used.
     pub unknown: CpuSet,
@@ -66,7 +71,7 @@ impl Pools {
         for cpu in node.topology.online().iter() {
             let pool = match node.owner(cpu) {
                 Owner::Instance { .. } => &mut pools.exclusive,
-                Owner::Pod { .. } => &mut pools.pods,
+                Owner::Pod { .. } | Owner::Kubelet => &mut pools.pods,
                 Owner::Shared => &mut pools.shared,
                 Owner::Reserved => &mut pools.reserved,
                 Owner::Unknown => &mut pools.unknown,
@@ -106,7 +111,14 @@ impl Status {
                 None => "unknown",
             },
             restricted: node.restricted.keys().cloned().collect(),
+            cpu_source: node.cpu_source.clone().unwrap_or_default(),
             instances,
+            classes: node
+                .instances
+                .iter()
+                .filter(|(_, instance)| !instance.class().is_empty())
+                .map(|(pod, instance)| (pod.clone(), instance.class().to_owned()))
+                .collect(),
             cpus: Pools::of(node),
             kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
             kubelet_timestamp: node.kubelet_modified_us.unwrap_or(0),
@@ -141,7 +153,14 @@ fn cpus(cpus: &CpuSet) -> String {
 pub fn text(status: &Status, now: u64) -> String {
     let mut rows: Vec<[String; 2]> = Vec::new();
     let mut say = |name: &str, value: String| rows.push([format!("{name}:"), view::or_dash(&value)]);
-    say("Daemon", format!("steliad {}, {}", status.version, status.state));
+    let source = match status.cpu_source.as_str() {
+        "steliad" => ", chooses the CPUs itself",
+        _ => "",
+    };
+    say(
+        "Daemon",
+        format!("steliad {}, {}{source}", status.version, status.state),
+    );
     for reason in &status.degraded {
         say("Degraded", reason.clone());
     }
@@ -157,6 +176,14 @@ pub fn text(status: &Status, now: u64) -> String {
         format!(" ({})", states.join(", "))
     };
     say("Instances", format!("{count}{states}"));
+    for class in status.classes.values().collect::<BTreeSet<_>>() {
+        let of = status.classes.iter().filter(|(_, other)| *other == class);
+        let pods: Vec<&str> = of.map(|(pod, _)| pod.as_str()).collect();
+        say(
+            &format!("Class {}", view::printable(class)),
+            format!("{} ({})", pods.len(), pods.join(", ")),
+        );
+    }
     let partitions = match status.partitions {
         "isolated" => "isolated: the kernel takes the CPUs from everybody else".to_owned(),
         "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
@@ -176,6 +203,9 @@ pub fn text(status: &Status, now: u64) -> String {
         usec => format!(", written {}", ago(usec, now)),
     };
     match status.kubelet_problem.as_str() {
+        "" if status.cpu_source == "steliad" && written.is_empty() => {
+            say("kubelet's state", "none, and none is needed".to_owned());
+        }
         "" => say("kubelet's state", format!("usable{written}")),
         problem => say("kubelet's state", format!("NOT USABLE: {problem}{written}")),
     }
@@ -210,7 +240,7 @@ pub fn text(status: &Status, now: u64) -> String {
 mod tests {
     use super::*;
     use crate::ctl::node::Counters;
-    use crate::ctl::node::testing::node;
+    use crate::ctl::node::testing::{allocated, node};
 
     fn full() -> Node {
         Node {
@@ -253,6 +283,31 @@ mod tests {
                Last pass: 7 by audit, 2024-12-31T23:59:58.500000Z (1s ago)
                           2 steps, 5 writes, 1 moves in 1.234 ms
         ");
+    }
+
+    #[test]
+    fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
+        let status = Status::of(&allocated());
+        let text = text(&status, 0);
+        for line in [
+            "Daemon: steliad 0, running, chooses the CPUs itself",
+            "Instances: 3 (1 contained, 1 floating, 1 isolated)",
+            "Class LS: 1 (cccccccc)",
+            "Class LSE: 1 (aaaaaaaa)",
+            "Class LSR: 1 (bbbbbbbb)",
+            "Exclusive CPUs: 3 (2,4-5)",
+            "Other pods' CPUs: 1 (6)",
+            "Shared CPUs: 3 (1,3,7)",
+            "Reserved CPUs: 1 (0)",
+            "kubelet's state: none, and none is needed",
+        ] {
+            assert!(text.lines().any(|told| told.trim_start() == line), "{line}: {text}");
+        }
+        let json = serde_json::to_value(&status).unwrap();
+        assert_eq!(
+            (&json["CPUSource"], &json["Classes"]["bbbbbbbb"]),
+            (&"steliad".into(), &"LSR".into())
+        );
     }
 
     #[test]

@@ -11,10 +11,11 @@ use crate::ctl::threads::Process;
 use crate::dbus::client::OwnedDict;
 
 /// The contract's properties in the order a reader wants them; what a newer daemon adds follows by name.
-const PROPERTY_ORDER: [&str; 14] = [
+const PROPERTY_ORDER: [&str; 15] = [
     "PodUID",
     "Container",
     "State",
+    "Qos",
     "Degraded",
     "ExclusiveCPUs",
     "FloatCPUs",

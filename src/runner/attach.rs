@@ -82,7 +82,7 @@ async fn attach(options: &AttachOptions, mut base: Base, pidfd: OwnedFd, vmm: im
     let plan = Plan {
         qemu: pidfd.as_fd(),
         anchor: base.anchor.pidfd.as_fd(),
-        claims: (&options.common.pod_uid, &options.common.cpuset),
+        claims: options.common.claims(),
         require: options.common.require_isolation,
         iothread_cpus: options.common.iothread_cpus,
         release: Release::Running,

@@ -64,7 +64,7 @@ impl Base {
     pub async fn register(&mut self, options: &CommonOptions) -> Result<Option<OwnedObjectPath>, u8> {
         let pidfd = self.anchor.pidfd.as_fd();
         let registered = tokio::select! {
-            registered = self.daemon.register(&options.pod_uid, &options.cpuset, pidfd, options.register_timeout) => registered,
+            registered = self.daemon.register(options.claims(), pidfd, options.register_timeout) => registered,
             number = self.stop.recv() => {
                 tracing::info!("signal {number} while registering: leaving");
                 // The daemon may have done it already; it gives everything back when the container is gone.

@@ -103,7 +103,7 @@ async fn run_qemu(
     let plan = Plan {
         qemu: pidfd.as_fd(),
         anchor: base.anchor.pidfd.as_fd(),
-        claims: (&options.common.pod_uid, &options.common.cpuset),
+        claims: options.common.claims(),
         require: options.common.require_isolation,
         iothread_cpus: options.common.iothread_cpus,
         release: command.release,

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+use crate::alloc::Qos;
 
 /// Where the runner is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -28,25 +30,39 @@ pub enum Isolation {
     Isolated,
     /// The weaker promise of a host without isolated partitions.
     Contained,
-    /// The instance is known and its vCPUs run on shared CPUs.
+    /// All that its class promises: a shared pool, and no CPUs of its own (LS, BE).
+    Shared,
+    /// The instance is known and its vCPUs run on shared CPUs, which is not what it is to have.
     Floating,
     /// Somebody deregistered the instance while it ran.
     Deregistered,
 }
 
 impl Isolation {
-    /// By the daemon's name of the state.
-    pub fn of(state: &str) -> Isolation {
-        match state {
-            "isolated" => Isolation::Isolated,
-            "contained" => Isolation::Contained,
+    /// By the daemon's name of the state, and the class.
+    pub fn of(state: &str, qos: Option<Qos>) -> Isolation {
+        match (state, qos) {
+            ("isolated", _) => Isolation::Isolated,
+            ("contained", _) => Isolation::Contained,
+            ("floating", Some(Qos::Ls | Qos::Be)) => Isolation::Shared,
             _ => Isolation::Floating,
         }
     }
 
     /// The daemon holds what it promises.
     pub fn holds(self) -> bool {
-        matches!(self, Isolation::Isolated | Isolation::Contained)
+        matches!(self, Isolation::Isolated | Isolation::Contained | Isolation::Shared)
+    }
+
+    /// What an instance of that class has, in words.
+    pub fn promise(self, qos: Option<Qos>) -> &'static str {
+        match self {
+            Isolation::Isolated => "isolated",
+            Isolation::Contained => "contained",
+            Isolation::Shared if qos == Some(Qos::Be) => "BE, on the BE shared pool",
+            Isolation::Shared => "LS, on the shared pool",
+            Isolation::None | Isolation::Floating | Isolation::Deregistered => "not isolated",
+        }
     }
 }
 
@@ -58,6 +74,9 @@ pub struct State {
     pub phase: Phase,
     /// What the vCPUs have.
     pub isolation: Isolation,
+    /// The instance's QoS class, by its name; nothing where kubelet chose the CPUs, and before the vCPUs are attached.
+    #[serde(default, serialize_with = "named", deserialize_with = "by_name")]
+    pub qos: Option<Qos>,
     /// Why it is not the whole promise; empty on the good day.
     pub reason: String,
     /// `--require-isolation`.
@@ -82,6 +101,7 @@ impl State {
         State {
             phase: Phase::Registering,
             isolation: Isolation::None,
+            qos: None,
             reason: String::new(),
             require_isolation,
             daemon: false,
@@ -105,14 +125,14 @@ impl State {
             Phase::Stopping => return Err("shutting down".into()),
             Phase::Up => {}
         }
-        let promise = match (self.isolation, self.require_isolation) {
-            (Isolation::Isolated, _) => "isolated",
-            (Isolation::Contained, _) => "contained",
-            (_, false) => "degraded, not isolated",
-            (_, true) => return Err(because("not isolated")),
+        let promise = self.isolation.promise(self.qos);
+        let promise = match (self.isolation.holds(), self.require_isolation) {
+            (true, _) => promise.to_owned(),
+            (false, false) => format!("degraded, {promise}"),
+            (false, true) => return Err(because(promise)),
         };
         match self.guest.as_str() {
-            "running" | "unknown" => Ok(because(promise)),
+            "running" | "unknown" => Ok(because(&promise)),
             "inmigrate" => Ok(because(&format!("{promise}, ready for the migration"))),
             other => Err(format!("the guest is {other}")),
         }
@@ -129,6 +149,15 @@ impl State {
         };
         Ok(format!("alive, {phase}"))
     }
+}
+
+/// An empty name is no class.
+fn named<S: Serializer>(qos: &Option<Qos>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(qos.map_or("", Qos::name))
+}
+
+fn by_name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Qos>, D::Error> {
+    String::deserialize(deserializer).map(|name| Qos::parse(&name))
 }
 
 #[cfg(test)]
@@ -180,6 +209,33 @@ mod tests {
     }
 
     #[rstest]
+    #[case(Qos::Ls, "LS, on the shared pool")]
+    #[case(Qos::Be, "BE, on the BE shared pool")]
+    fn a_class_without_cpus_of_its_own_is_whole_on_its_pool(#[case] qos: Qos, #[case] text: &str) {
+        let state = State {
+            isolation: Isolation::of("floating", Some(qos)),
+            qos: Some(qos),
+            ..up()
+        };
+        assert_eq!(state.readiness(), Ok(text.into()));
+        assert!(state.isolation.holds());
+    }
+
+    #[rstest]
+    #[case("floating", Some(Qos::Lse), Isolation::Floating)]
+    #[case("floating", Some(Qos::Lsr), Isolation::Floating)]
+    #[case("floating", None, Isolation::Floating)]
+    #[case("leaving", Some(Qos::Ls), Isolation::Floating)]
+    #[case("contained", Some(Qos::Lsr), Isolation::Contained)]
+    fn who_has_cpus_of_its_own_is_not_whole_without(
+        #[case] state: &str,
+        #[case] qos: Option<Qos>,
+        #[case] isolation: Isolation,
+    ) {
+        assert_eq!(Isolation::of(state, qos), isolation);
+    }
+
+    #[rstest]
     #[case("paused", false)]
     #[case("internal-error", false)]
     #[case("inmigrate", true)]
@@ -203,5 +259,13 @@ mod tests {
         let text = serde_json::to_string(&up()).unwrap();
         assert_eq!(serde_json::from_str::<State>(&text).unwrap(), up());
         assert!(text.contains("\"isolation\":\"isolated\"") && text.contains("\"require-isolation\":true"));
+        assert!(text.contains("\"qos\":\"\""), "{text}");
+        let of_class = State {
+            qos: Some(Qos::Lsr),
+            ..up()
+        };
+        let text = serde_json::to_string(&of_class).unwrap();
+        assert!(text.contains("\"qos\":\"LSR\""), "{text}");
+        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), of_class);
     }
 }

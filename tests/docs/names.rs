@@ -114,6 +114,22 @@ fn every_setting_that_is_named_exists_and_takes_the_value() {
     }
 }
 
+#[test]
+fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
+    let mut shown = 0;
+    for (page, text) in pages().into_iter().filter(|(page, _)| !page.ends_with("runner.md")) {
+        for block in text.split("\n```").skip(1).step_by(2) {
+            let Some(block) = block.strip_prefix("toml\n") else {
+                continue;
+            };
+            let parsed = Fragment::parse(block, Path::new(&page)).and_then(|(fragment, _)| fragment.check());
+            assert!(parsed.is_ok(), "{page}: {block}: {parsed:?}");
+            shown += 1;
+        }
+    }
+    assert!(shown > 0);
+}
+
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl`, nor a file, and what they are.
 const OTHERS: [&str; 12] = [
     // kubelet's options

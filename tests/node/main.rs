@@ -18,6 +18,7 @@ mod kubelet;
 mod life;
 mod limits;
 mod metrics;
+mod migration;
 mod noise;
 mod package;
 mod pods;

@@ -20,7 +20,7 @@ const QEMU: [&str; 10] = [
 ];
 
 /// A pod that runs the runner with these options and QEMU with these.
-fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
+pub fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
     let command = [
         &["stelia-runner", "run", "--qmp", "/run/qmp"],
         runner,
@@ -33,21 +33,21 @@ fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
 }
 
 /// What a probe exec'd into the container says: whether it is so, and why.
-fn probe(pod: &Pod, what: &str) -> (bool, String) {
+pub fn probe(pod: &Pod, what: &str) -> (bool, String) {
     let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--"];
     let out = output(&[&exec[..], &["stelia-runner", "probe", what, "--qmp", "/run/qmp"]].concat());
     let text = String::from_utf8_lossy(&out.stdout).trim().to_owned();
     (out.status.success(), text)
 }
 
-fn wait_ready(pod: &Pod) {
+pub fn wait_ready(pod: &Pod) {
     wait_until(&format!("{} ready", pod.name), || {
         probe(pod, "readiness").0.then_some(())
     });
 }
 
 /// QMP commands on a monitor that the runner does not use, by a Python in the node; answers the last answer.
-fn qmp(pod: &Pod, commands: &str) -> String {
+pub fn qmp(pod: &Pod, commands: &str) -> String {
     let script = r#"
 import socket, sys
 s = socket.socket(socket.AF_UNIX)
@@ -67,7 +67,8 @@ print(answer)
     run(&["python3", "-c", script, &socket, commands])
 }
 
-const OTHER: [&str; 2] = ["-qmp", "unix:/run/other,server=on,wait=off"];
+/// That monitor.
+pub const OTHER: [&str; 2] = ["-qmp", "unix:/run/other,server=on,wait=off"];
 
 #[test]
 fn helpers_float_and_end_with_their_vm_and_a_probe_runs_on_shared_cpus() {
@@ -232,22 +233,6 @@ fn a_qemu_without_a_monitor_for_us_is_attached_by_its_threads_names() {
             (&said["paused-start"], &said["isolation"]),
             (&false.into(), &"isolated".into())
         );
-    });
-}
-
-#[test]
-fn a_migration_comes_in_after_its_vcpus_are_isolated() {
-    on_node(|| {
-        let pod = start("arriving", "2", &[], &["-smp", "2", "-incoming", "unix:/run/migration"]);
-        wait_until("let in", || {
-            pod.logs().contains("the migration may come in").then_some(())
-        });
-        assert_isolated(&pod, 2);
-        assert_eq!(
-            probe(&pod, "readiness"),
-            (true, "isolated, ready for the migration".into())
-        );
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
     });
 }
 

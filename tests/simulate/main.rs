@@ -294,6 +294,15 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
     let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["explain", "99"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let pod = simulation.ctl(&["explain", &VM[..5]]);
+    assert!(pod.contains(VM) && pod.contains("kubelet chose its CPUs"), "{pod}");
+    let whole = simulation.ctl(&["explain"]);
+    assert!(
+        whole.starts_with("CPU source: ") && whole.contains(VM) && whole.contains(WAITING),
+        "{whole}"
+    );
+    let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl"), &["explain", "nobody"]);
+    assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
 }
 
 #[test]
@@ -414,7 +423,7 @@ fn metrics_count_what_the_daemon_does() {
     }
     let info = format!("stelia_instance_info{{pod_uid=\"{VM}\",container=");
     assert!(
-        before.contains(&info) && before.contains("state=\"isolated\"} 1\n"),
+        before.contains(&info) && before.contains("state=\"isolated\",class=\"\"} 1\n"),
         "{before}"
     );
     assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);

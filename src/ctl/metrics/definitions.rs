@@ -89,7 +89,7 @@ pub(super) const UNREADABLE: Definition = Definition::gauge(
 pub(super) const CPUS: Definition = Definition::gauge(
     "stelia_cpus",
     &["owner"],
-    "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (kubelet's for the system), unknown, offline.",
+    "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (for the system), unknown, offline.",
 );
 
 pub(super) const KUBELET_USABLE: Definition = Definition::gauge(
@@ -150,8 +150,8 @@ pub(super) const REFUSALS: Definition = Definition::counter(
 
 pub(super) const INSTANCE: Definition = Definition::gauge(
     "stelia_instance_info",
-    &["pod_uid", "container", "state"],
-    "Always 1: an instance and its state.",
+    &["pod_uid", "container", "state", "class"],
+    "Always 1: an instance, its state, and its QoS class where steliad chose its CPUs.",
 );
 pub(super) const REASONS: Definition = Definition::gauge(
     "stelia_instance_degraded_reasons",

@@ -91,7 +91,10 @@ fn node(described: &Described) -> Vec<Family> {
     let owned = |is: fn(&Owner) -> bool| count(online.iter().filter(|cpu| is(&node.owner(*cpu))).count());
     let owners = [
         ("exclusive", owned(|owner| matches!(owner, Owner::Instance { .. }))),
-        ("pod", owned(|owner| matches!(owner, Owner::Pod { .. }))),
+        (
+            "pod",
+            owned(|owner| matches!(owner, Owner::Pod { .. } | Owner::Kubelet)),
+        ),
         ("shared", owned(|owner| matches!(owner, Owner::Shared))),
         ("reserved", owned(|owner| matches!(owner, Owner::Reserved))),
         ("unknown", owned(|owner| matches!(owner, Owner::Unknown))),
@@ -170,7 +173,8 @@ fn counted(described: &Described) -> Vec<Family> {
 fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
     let nodes = described.node.instances.iter();
     let info = nodes.clone().map(|(pod, instance)| {
-        let labels = vec![pod.clone(), instance.container.clone(), instance.state.clone()];
+        let (container, state) = (instance.container.clone(), instance.state.clone());
+        let labels = vec![pod.clone(), container, state, instance.class().to_owned()];
         (labels, Value::Count(1))
     });
     let reasons = nodes

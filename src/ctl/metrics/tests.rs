@@ -181,6 +181,18 @@ fn what_is_not_known_is_not_told() {
 }
 
 #[test]
+fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
+    let mut described = described();
+    let ls = crate::ctl::node::Allocation {
+        qos: "LS".to_owned(),
+        ..Default::default()
+    };
+    described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
+    let text = openmetrics(families(&described, &readings())).unwrap();
+    assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
+}
+
+#[test]
 fn without_a_daemon_only_that_is_told() {
     let text = openmetrics(down()).unwrap();
     assert_eq!(check(&text, "_total").len(), 1);

@@ -11,6 +11,9 @@ The guest executes nothing before its CPUs are verified to be its own: QEMU is s
 daemon says isolated or contained. With -incoming ADDRESS, QEMU waits (-incoming defer) and is given the address when its
 vCPUs are in place; with -incoming defer, whoever drives the migration waits for readiness. The runner continues neither.
 
+--qos, --cpus and the policies are for a node whose cpu-source is steliad; elsewhere the daemon refuses them. What is not given
+is the node's default. A VM of class LS or BE has no CPUs of its own: on its pool it is whole.
+
 --require-isolation=yes: a registration that fails ends the runner (69, 75); vCPUs that cannot be attached leave the guest
 paused and not ready, and are tried again every 5 s. no: the guest runs all the same, degraded, and the runner goes on
 trying. A guest that runs is never paused, whatever becomes of the daemon.

@@ -1,5 +1,6 @@
 //! The command line of `stelia-runner`.
 
+mod allocation;
 mod help;
 
 use std::ffi::OsString;
@@ -8,8 +9,10 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::daemon::Claims;
 use super::helpers::spec::{Spec, parse_argument};
 use crate::dbus::RUNNER_SOCKET;
+pub use allocation::AllocationOptions;
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]
@@ -126,9 +129,23 @@ pub struct CommonOptions {
     /// The container's exclusive CPUs, checked by the daemon; it knows by itself
     #[arg(long, value_name = "LIST", default_value = "")]
     pub cpuset: String,
+    /// What is asked of steliad's own allocator.
+    #[command(flatten)]
+    pub allocation: AllocationOptions,
     /// The anchor's program and first arguments; the tests have their own.
     #[arg(skip = anchor_program())]
     pub anchor: Vec<OsString>,
+}
+
+impl CommonOptions {
+    /// What the daemon is told when the container is registered.
+    pub fn claims(&self) -> Claims<'_> {
+        Claims {
+            pod_uid: &self.pod_uid,
+            cpuset: &self.cpuset,
+            allocation: &self.allocation,
+        }
+    }
 }
 
 /// Options of `install`.
@@ -172,7 +189,7 @@ pub struct ProbeOptions {
 /// What a probe asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum What {
-    /// The guest runs, isolated unless --require-isolation=no, or is ready for its migration
+    /// The guest runs, with what its class promises (isolated) unless --require-isolation=no, or is ready for its migration
     Readiness,
     /// The runner answers
     Liveness,

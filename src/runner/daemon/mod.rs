@@ -10,8 +10,11 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
+use super::cli::AllocationOptions;
 use super::error::Error;
 use super::qmp::Vcpu;
+use crate::alloc::Qos;
+use crate::dbus::NOT_PINNED;
 use crate::dbus::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
 use link::Link;
 
@@ -35,6 +38,28 @@ pub enum News {
     Lost,
     /// There is one again.
     Back,
+}
+
+/// What RegisterInstance is told.
+#[derive(Debug, Clone, Copy)]
+pub struct Claims<'a> {
+    /// `--pod-uid`.
+    pub pod_uid: &'a str,
+    /// `--cpuset`.
+    pub cpuset: &'a str,
+    /// What is asked of steliad's own allocator.
+    pub allocation: &'a AllocationOptions,
+}
+
+/// What AttachVcpus answered, and what the instance is then.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// (vCPU, thread id on the host, CPU).
+    pub placement: Vec<(u32, u32, u32)>,
+    /// `isolated` or `contained`; `floating` for an instance that has no CPUs of its own by its class.
+    pub state: String,
+    /// The QoS class; `None` where kubelet chose the CPUs.
+    pub qos: Option<Qos>,
 }
 
 /// What RegisterInstance answered.
@@ -114,15 +139,14 @@ impl Daemon {
     /// Register this container, trying again until `limit` while the daemon is absent, restarting or at its limit.
     pub async fn register(
         &mut self,
-        pod_uid: &str,
-        cpuset: &str,
+        claims: Claims<'_>,
         anchor: BorrowedFd<'_>,
         limit: Duration,
     ) -> Result<Registration, Error> {
         let deadline = Instant::now() + limit;
         let mut told = false;
         loop {
-            let error = match self.try_register(pod_uid, cpuset, anchor).await {
+            let error = match self.try_register(claims, anchor).await {
                 Ok(registration) => return Ok(registration),
                 Err(error) => error,
             };
@@ -138,27 +162,23 @@ impl Daemon {
     }
 
     /// Register once.
-    pub async fn try_register(
-        &mut self,
-        pod_uid: &str,
-        cpuset: &str,
-        anchor: BorrowedFd<'_>,
-    ) -> Result<Registration, Error> {
+    pub async fn try_register(&mut self, claims: Claims<'_>, anchor: BorrowedFd<'_>) -> Result<Registration, Error> {
         let manager = self.manager().await?;
-        let options = Dict::from([("anchor", Variant::from(Fd::from(anchor)))]);
-        let answer = manager.register_instance(pod_uid, cpuset, options).await;
+        let mut options: Dict<'_> = claims.allocation.to_dbus();
+        options.insert("anchor", Variant::from(Fd::from(anchor)));
+        let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         Ok(Registration { instance, cgroup })
     }
 
-    /// Hand the vCPU threads over, and I/O threads that are to have CPUs too. Answers (vCPU, thread id on the host, CPU) and the state, which is `isolated` or
-    /// `contained`: any other is an error.
+    /// Hand the vCPU threads over, and I/O threads that are to have CPUs too. A state other than `isolated` and `contained` is
+    /// an error, unless the instance is of a class that has no CPUs of its own and nothing is pinned.
     pub async fn attach(
         &mut self,
         instance: &OwnedObjectPath,
         qemu: BorrowedFd<'_>,
         threads: (&[Vcpu], &[u32]),
-    ) -> Result<(Vec<(u32, u32, u32)>, String), Error> {
+    ) -> Result<Attached, Error> {
         let mut tries = 0;
         let placement = loop {
             match self.try_attach(instance, qemu, threads).await {
@@ -171,10 +191,29 @@ impl Daemon {
         };
         let proxy = self.instance(instance).await?;
         let state = proxy.state().await.map_err(|e| self.failed("Get State", &e))?;
-        if state != "isolated" && state != "contained" {
+        let qos = self.qos(&proxy).await?;
+        let shared = qos.is_some_and(|qos| !qos.is_exclusive()) && placement.iter().all(|(.., cpu)| *cpu == NOT_PINNED);
+        let whole = match state.as_str() {
+            "isolated" | "contained" => true,
+            "floating" => shared,
+            _ => false,
+        };
+        if !whole {
             return Err(Error::NotIsolated(state));
         }
-        Ok((placement, state))
+        Ok(Attached { placement, state, qos })
+    }
+
+    /// The instance's class. A daemon that has no such property is older than steliad's own allocator, and a class that is not
+    /// known promises nothing.
+    async fn qos(&mut self, proxy: &InstanceProxy<'_>) -> Result<Option<Qos>, Error> {
+        match proxy.inner().get_property::<String>("Qos").await {
+            Ok(name) => Ok(Qos::parse(&name)),
+            Err(error) => match self.failed("Get Qos", &error) {
+                Error::Refused { .. } => Ok(None),
+                error => Err(error),
+            },
+        }
     }
 
     async fn try_attach(
@@ -287,10 +326,15 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let null = std::fs::File::open("/dev/null").unwrap();
+        let claims = Claims {
+            pod_uid: "",
+            cpuset: "",
+            allocation: &AllocationOptions::default(),
+        };
         // When registering with a second's patience
         let started = Instant::now();
         let error = Daemon::new(&path)
-            .register("", "", null.as_fd(), Duration::from_secs(1))
+            .register(claims, null.as_fd(), Duration::from_secs(1))
             .await
             .unwrap_err();
         // Then it tried more than once, and the error says where

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use zbus::OwnedObjectPath;
 
-use super::daemon::Daemon;
+use super::daemon::{Claims, Daemon};
 use super::error::Error;
 use super::qmp::Vcpu;
 use super::state::{Isolation, Phase};
@@ -38,8 +38,8 @@ pub struct Plan<'a> {
     pub qemu: BorrowedFd<'a>,
     /// The anchor, for a registration that is made late.
     pub anchor: BorrowedFd<'a>,
-    /// `--pod-uid` and `--cpuset`.
-    pub claims: (&'a str, &'a str),
+    /// What the daemon is told of it.
+    pub claims: Claims<'a>,
     /// `--require-isolation`.
     pub require: bool,
     /// `--iothread-cpus`.
@@ -168,8 +168,7 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         let instance = match &self.instance {
             Some(instance) => instance.clone(),
             None => {
-                let (pod, cpuset) = self.plan.claims;
-                let registration = self.daemon.try_register(pod, cpuset, self.plan.anchor).await?;
+                let registration = self.daemon.try_register(self.plan.claims, self.plan.anchor).await?;
                 tracing::info!("registered as {} in {}", registration.instance, registration.cgroup);
                 self.instance.insert(registration.instance).clone()
             }
@@ -186,8 +185,13 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             // Never attached: a daemon that died on the way may have lost it. Register anew.
             self.instance = None;
         }
-        let (placement, state) = attached?;
-        tracing::info!("{state}: {}", text::placement(&placement));
+        let attached = attached?;
+        let isolation = Isolation::of(&attached.state, attached.qos);
+        tracing::info!(
+            "{}: {}",
+            isolation.promise(attached.qos),
+            text::placement(&attached.placement)
+        );
         self.resized = false;
         if !wanted.1.is_empty()
             && let Ok(Some((_, cpus))) = self.daemon.state(&instance).await
@@ -196,11 +200,16 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
         self.attached = Some(wanted);
         self.status.update(|now| {
-            now.isolation = Isolation::of(&state);
+            now.isolation = isolation;
+            now.qos = attached.qos;
             now.reason.clear();
             now.daemon = true;
             let cpu = |cpu: u32| (cpu != NOT_PINNED).then_some(cpu);
-            now.vcpus = placement.iter().map(|one| (one.0, one.1, cpu(one.2))).collect();
+            now.vcpus = attached
+                .placement
+                .iter()
+                .map(|one| (one.0, one.1, cpu(one.2)))
+                .collect();
         });
         Ok(())
     }

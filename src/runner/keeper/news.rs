@@ -31,12 +31,12 @@ impl<V: Vmm> Keeper<'_, V> {
         }
         match state {
             Ok(Some((state, cpus))) => {
-                let isolation = Isolation::of(&state);
-                let reasons = self.daemon.degraded(&instance).await.unwrap_or_default().join("; ");
                 let before = self.status.now();
+                let isolation = Isolation::of(&state, before.qos);
+                let reasons = self.daemon.degraded(&instance).await.unwrap_or_default().join("; ");
                 if before.isolation != isolation || before.reason != reasons {
                     match isolation.holds() && reasons.is_empty() {
-                        true => tracing::info!("{state} again"),
+                        true => tracing::info!("{} again", isolation.promise(before.qos)),
                         false => tracing::warn!("{state}: {reasons}"),
                     }
                 }

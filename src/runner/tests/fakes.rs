@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex};
 use zbus::connection::Builder;
 use zbus::{Fd, OwnedObjectPath, OwnedVariant, Variant, interface};
 
+use crate::dbus::NOT_PINNED;
 use crate::dbus::error::Error;
 
 const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
@@ -24,6 +25,8 @@ pub struct Behaviour {
     pub failing_attaches: usize,
     /// The property after AttachVcpus.
     pub state: &'static str,
+    /// The property Qos; an older daemon has none.
+    pub qos: Option<&'static str>,
 }
 
 impl Default for Behaviour {
@@ -32,6 +35,7 @@ impl Default for Behaviour {
             refuse: false,
             failing_attaches: 0,
             state: "isolated",
+            qos: None,
         }
     }
 }
@@ -81,6 +85,21 @@ impl Calls {
     }
 }
 
+/// What is asked of the allocator: ` name=value`, by name.
+fn asked(options: &Options) -> String {
+    let mut asked: Vec<String> = options
+        .iter()
+        .filter(|(name, _)| *name != "anchor")
+        .map(|(name, value)| match &**value {
+            Variant::Str(text) => format!(" {name}={}", text.as_str()),
+            Variant::U32(number) => format!(" {name}={number}"),
+            other => format!(" {name}={other:?}"),
+        })
+        .collect();
+    asked.sort();
+    asked.concat()
+}
+
 struct Manager(Behaviour, Calls);
 
 #[interface(name = "io.stelia.Isolation1.Manager")]
@@ -91,7 +110,8 @@ impl Manager {
         cpuset: &str,
         options: Options,
     ) -> Result<(OwnedObjectPath, String), Error> {
-        self.1.add(format!("RegisterInstance '{pod_uid}' '{cpuset}'"));
+        self.1
+            .add(format!("RegisterInstance '{pod_uid}' '{cpuset}'{}", asked(&options)));
         let Some(Variant::Fd(anchor)) = options.get("anchor").map(|v| &**v) else {
             return Err(Error::NoAnchor("no anchor".into()));
         };
@@ -148,7 +168,15 @@ impl Instance {
         if failed < self.0.failing_attaches {
             return Err(Error::CpusetConflict("CPU 2 is taken".into()));
         }
-        Ok(vcpus.iter().map(|vcpu| (vcpu.0, 100 + vcpu.0, 2 + vcpu.0)).collect())
+        let shares = matches!(self.0.qos, Some("LS" | "BE"));
+        let cpu = |index: u32| if shares { NOT_PINNED } else { 2 + index };
+        Ok(vcpus.iter().map(|vcpu| (vcpu.0, 100 + vcpu.0, cpu(vcpu.0))).collect())
+    }
+
+    #[zbus(property)]
+    fn qos(&self) -> zbus::fdo::Result<&str> {
+        let unknown = || zbus::fdo::Error::UnknownProperty("no property Qos".into());
+        self.0.qos.ok_or_else(unknown)
     }
 
     #[zbus(property)]

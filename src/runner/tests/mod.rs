@@ -4,10 +4,10 @@
 //! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
 
 mod attach;
+mod classes;
 mod fakes;
 mod helpers;
 mod policy;
-mod real;
 mod run;
 mod threads;
 

@@ -1,10 +1,10 @@
-//! `explain`: why a CPU belongs to whom, with the source of each fact.
+//! Why a CPU belongs to whom, with the source of each fact.
 
 use serde::Serialize;
 
-use super::client::Failure;
-use super::node::{Node, Owner};
-use super::view;
+use crate::ctl::client::Failure;
+use crate::ctl::node::{Node, Owner, Pools};
+use crate::ctl::view;
 
 /// One fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -19,6 +19,8 @@ const TOPOLOGY: &str = "/sys/devices/system/cpu";
 const STATE: &str = "cpu_manager_state";
 const CONFIG: &str = "kubelet's configuration";
 const RECORD: &str = "the instance's scope";
+const OURS: &str = "steliad's configuration";
+const POOLS: &str = "steliad's pools";
 const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 
 /// Everything known of a CPU.
@@ -44,6 +46,9 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
     if node.reserved.contains(cpu) {
         say("reserved for the system (reservedSystemCPUs)".to_owned(), CONFIG);
     }
+    if node.pools.as_ref().is_some_and(|pools| pools.reserved.contains(cpu)) {
+        say("never allocated (reserved-cpus)".to_owned(), OURS);
+    }
     if let Some(problem) = &node.kubelet_problem {
         say(format!("kubelet's file cannot be used: {problem}"), STATE);
     }
@@ -55,18 +60,25 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
             );
         }
     }
-    if node.pool.as_ref().is_some_and(|pool| pool.contains(cpu)) {
-        say("in the shared pool".to_owned(), STATE);
+    match &node.pools {
+        Some(pools) => in_pools(pools, cpu).into_iter().for_each(|fact| say(fact, POOLS)),
+        None if node.pool.as_ref().is_some_and(|pool| pool.contains(cpu)) => {
+            say("in the shared pool".to_owned(), STATE);
+        }
+        None => {}
     }
     for (pod, instance) in &node.instances {
         if instance.exclusive.contains(cpu) {
+            let container = &instance.container;
             say(
-                format!(
-                    "of instance {pod} ({}), which is {}",
-                    instance.container, instance.state
-                ),
+                format!("of instance {pod} ({container}), which is {}", instance.in_words()),
                 RECORD,
             );
+            match instance.class() {
+                "LSE" => say("nobody else runs here (LSE)".to_owned(), RECORD),
+                "LSR" => say("BE may run here too (LSR)".to_owned(), RECORD),
+                _ => {}
+            }
             match instance.vcpus.iter().find(|vcpu| vcpu.cpu == Some(cpu)) {
                 Some(vcpu) => say(
                     format!("vCPU {} (thread {}) is pinned to it", vcpu.index, vcpu.task.id),
@@ -79,7 +91,10 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
             }
         }
         if instance.float.contains(cpu) {
-            say(format!("what is no vCPU of instance {pod} may run here"), RECORD);
+            match instance.class() {
+                class @ ("LS" | "BE") => say(format!("instance {pod} ({class}) may run here, its vCPUs too"), RECORD),
+                _ => say(format!("what is no vCPU of instance {pod} may run here"), RECORD),
+            }
         }
     }
     if node.slice_exclusive.contains(cpu) {
@@ -103,6 +118,26 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
     Ok(facts)
 }
 
+/// Which pools of the allocator's it is in.
+fn in_pools(pools: &Pools, cpu: u32) -> Vec<String> {
+    let mut facts = Vec::new();
+    if pools.kubelet.contains(cpu) {
+        facts.push("held by kubelet: never allocated, in no pool".to_owned());
+    }
+    if pools.allocatable.contains(cpu) {
+        facts.push("free: the next LSE or LSR may get it".to_owned());
+    }
+    if pools.shared.contains(cpu) {
+        let of = pools.shared_by_node.iter().find(|(_, pool)| pool.cpus.contains(cpu));
+        let of = of.map_or_else(String::new, |(node, _)| format!(", that of NUMA node {node}"));
+        facts.push(format!("in the shared pool{of}: LS and Burstable run here"));
+    }
+    if pools.be_shared.contains(cpu) {
+        facts.push("in the BE shared pool: BE and BestEffort run here".to_owned());
+    }
+    facts
+}
+
 fn pod_of(owner: &Owner) -> Option<&str> {
     match owner {
         Owner::Instance { pod, .. } | Owner::Pod { pod } => Some(pod),
@@ -114,6 +149,7 @@ fn in_words(owner: &Owner) -> String {
     match owner {
         Owner::Shared => "shared".to_owned(),
         Owner::Reserved => "reserved".to_owned(),
+        Owner::Kubelet => "still kubelet's".to_owned(),
         Owner::Unknown => "nobody's that is known".to_owned(),
         Owner::Instance { pod, .. } => format!("of instance {pod}"),
         Owner::Pod { pod } => format!("of pod {pod}"),
@@ -131,10 +167,59 @@ pub fn text(facts: &[Fact], legend: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ctl::node::testing::node;
+    use crate::ctl::node::testing::{allocated, node};
 
     fn told(cpu: u32) -> String {
         text(&facts(&node(), cpu).unwrap(), false)
+    }
+
+    fn chosen_by_steliad(cpu: u32) -> String {
+        text(&facts(&allocated(), cpu).unwrap(), false)
+    }
+
+    fn says(text: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_cpu_that_steliad_gave_says_its_class_and_who_else_runs_there() {
+        let lse = chosen_by_steliad(4);
+        says(
+            &lse,
+            &[
+                "of instance aaaaaaaa (vm), which is isolated, LSE",
+                "nobody else runs here",
+            ],
+        );
+        assert!(!lse.contains("pool: "), "{lse}");
+        let lsr = chosen_by_steliad(2);
+        says(
+            &lsr,
+            &["contained, LSR", "BE may run here too", "in the BE shared pool"],
+        );
+        assert!(!lsr.contains("in the shared pool"), "{lsr}");
+    }
+
+    #[test]
+    fn a_cpu_of_nobodys_says_which_pools_it_is_in() {
+        says(
+            &chosen_by_steliad(7),
+            &[
+                "free: the next LSE or LSR may get it",
+                "in the shared pool, that of NUMA node 1",
+                "in the BE shared pool",
+                "instance cccccccc (LS) may run here, its vCPUs too",
+                "its sibling, CPU 6, is still kubelet's too",
+            ],
+        );
+        let reserved = chosen_by_steliad(0);
+        says(&reserved, &["never allocated (reserved-cpus)", "in the shared pool"]);
+        assert!(!reserved.contains("free"), "{reserved}");
+        let kubelets = chosen_by_steliad(6);
+        says(&kubelets, &["held by kubelet: never allocated, in no pool"]);
+        assert!(!kubelets.contains("run here"), "{kubelets}");
     }
 
     #[test]

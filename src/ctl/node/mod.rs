@@ -1,5 +1,9 @@
 //! Whose a CPU is: what the daemon describes, as plain values.
 
+mod allocated;
+#[cfg(test)]
+pub(super) mod testing;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
@@ -7,14 +11,21 @@ use serde::{Deserialize, Serialize};
 use super::client::Failure;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
+pub use allocated::{Allocation, Pools, SharedPool};
 
 /// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 pub struct Node {
-    /// kubelet's shared pool; absent while its file cannot be used.
+    /// The shared pool, of whoever chooses CPUs; absent while kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
     /// Why it cannot be used.
     pub kubelet_problem: Option<String>,
+    /// Who chooses CPUs: `kubelet` or `steliad`; absent: a daemon that is older than that choice.
+    #[serde(default)]
+    pub cpu_source: Option<String>,
+    /// The CPUs as steliad's own allocator divides them; absent where kubelet chooses.
+    #[serde(default)]
+    pub pools: Option<Pools>,
     /// kubelet's entries by pod and container.
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
     /// When kubelet last wrote it, microseconds since the epoch.
@@ -103,6 +114,24 @@ pub struct Instance {
     pub scope: String,
     /// Its vCPU threads.
     pub vcpus: Vec<Vcpu>,
+    /// What steliad's own allocator gave it; absent where kubelet chose its CPUs.
+    #[serde(default)]
+    pub allocation: Option<Allocation>,
+}
+
+impl Instance {
+    /// Its QoS class; empty where kubelet chose its CPUs.
+    pub fn class(&self) -> &str {
+        self.allocation.as_ref().map_or("", |allocation| &allocation.qos)
+    }
+
+    /// Its state, and its class where it has one.
+    pub fn in_words(&self) -> String {
+        match self.class() {
+            "" => self.state.clone(),
+            class => format!("{}, {class}", self.state),
+        }
+    }
 }
 
 /// A vCPU thread.
@@ -130,9 +159,9 @@ pub struct Task {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
 pub enum Owner {
-    /// In kubelet's shared pool.
+    /// In the shared pool.
     Shared,
-    /// Kept for the system by kubelet's configuration; what floats may run there as well.
+    /// Kept for the system by the configuration of who chooses the CPUs; what floats may run there as well.
     Reserved,
     /// An instance has it.
     Instance {
@@ -140,13 +169,18 @@ pub enum Owner {
         pod: String,
         /// Whether all that is promised of the instance holds.
         whole: bool,
+        /// Its QoS class; empty where kubelet chose its CPUs.
+        #[serde(skip_serializing_if = "String::is_empty")]
+        class: String,
     },
     /// A pod that is no instance has it.
     Pod {
         /// Which one.
         pod: String,
     },
-    /// kubelet's file says nothing of it, or cannot be used.
+    /// kubelet gave it to a container that its file does not name any more: it is not steliad's to give.
+    Kubelet,
+    /// Nothing tells: kubelet's file says nothing of it, or cannot be used.
     Unknown,
 }
 
@@ -185,10 +219,10 @@ impl Node {
     pub fn owner(&self, cpu: u32) -> Owner {
         for (pod, instance) in &self.instances {
             if instance.exclusive.contains(cpu) {
-                let whole = instance.degraded.is_empty();
                 return Owner::Instance {
                     pod: pod.clone(),
-                    whole,
+                    whole: instance.degraded.is_empty(),
+                    class: instance.class().to_owned(),
                 };
             }
         }
@@ -197,55 +231,19 @@ impl Node {
                 return Owner::Pod { pod: pod.clone() };
             }
         }
+        if let Some(pools) = &self.pools {
+            let whose = [
+                (&pools.kubelet, Owner::Kubelet),
+                (&pools.reserved, Owner::Reserved),
+                (&pools.shared, Owner::Shared),
+            ];
+            let found = whose.into_iter().find(|(cpus, _)| cpus.contains(cpu));
+            return found.map_or(Owner::Unknown, |(_, owner)| owner);
+        }
         match &self.pool {
             _ if self.reserved.contains(cpu) => Owner::Reserved,
             Some(pool) if pool.contains(cpu) => Owner::Shared,
             _ => Owner::Unknown,
         }
-    }
-}
-
-/// A node for tests of what is printed.
-#[cfg(test)]
-pub(super) mod testing {
-    use super::Node;
-
-    /// The VM whose promise holds, the one whose promise is broken, and a pod that is no instance.
-    pub(in crate::ctl) const PODS: [&str; 3] = ["aaaaaaaa", "bbbbbbbb", "cccccccc"];
-
-    /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
-    pub(in crate::ctl) fn node() -> Node {
-        let cpus: Vec<String> = (0..8)
-            .map(|cpu| {
-                format!(
-                    r#""{cpu}":{{"package":{},"core":{},"node":{}}}"#,
-                    cpu / 4,
-                    cpu / 2 % 2,
-                    cpu / 4
-                )
-            })
-            .collect();
-        let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
-            format!(
-                r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","vcpus":[{vcpus}]}}"#
-            )
-        };
-        let good = instance(
-            "isolated",
-            "",
-            "4-5",
-            r#"{"index":0,"task":{"id":70,"start":1},"cpu":4},{"index":1,"task":{"id":71,"start":1},"cpu":5}"#,
-        );
-        let bad = instance("floating", r#""kubelet gave CPU 2 away""#, "2", "");
-        let text = format!(
-            r#"{{"version":"0","node":{{"pool":"0-1,3,7","entries":{{"{a}":{{"vm":"4-5"}},"{b}":{{"vm":"2"}},"{c}":{{"db":"6"}}}},
-            "topology":{{"cpus":{{{}}}}},"slice_exclusive":"4-5","instances":{{"{a}":{good},"{b}":{bad}}}}},
-            "kubelet_config":{{"reservedSystemCPUs":"0-1"}}}}"#,
-            cpus.join(","),
-            a = PODS[0],
-            b = PODS[1],
-            c = PODS[2],
-        );
-        Node::parse(&text).unwrap()
     }
 }
