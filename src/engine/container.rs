@@ -238,12 +238,7 @@ pub(super) fn candidate(
 fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
     let mut least = None;
     for level in [Some(origin.clone()), origin.parent()].into_iter().flatten() {
-        let text = optional(cgroups.read(&level, File::CpuMax))?;
-        let limit = text.and_then(|text| {
-            let (quota, period) = text.split_once(' ')?;
-            let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-            quota.checked_mul(1000)?.checked_div(period)
-        });
+        let limit = own_limit_milli(cgroups, &level)?;
         least = match (least, limit) {
             (Some(one), Some(other)) => Some(std::cmp::min(one, other)),
             (one, other) => one.or(other),
@@ -252,15 +247,26 @@ fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>
     Ok(least)
 }
 
-/// The CPU lists of the containers on this host that run and are no instances.
+/// A cgroup's own `cpu.max`, thousandths of a CPU.
+fn own_limit_milli(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
+    let text = optional(cgroups.read(cgroup, File::CpuMax))?;
+    Ok(text.and_then(|text| {
+        let (quota, period) = text.split_once(' ')?;
+        let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+        quota.checked_mul(1000)?.checked_div(period)
+    }))
+}
+
+/// The CPU lists of the containers on this host that run.
 pub(super) fn lists(cgroups: &dyn Cgroups, instances: &[Instance]) -> Result<Vec<Left>, CgroupError> {
     let mut found = Vec::new();
     for (path, container) in containers(cgroups, None)? {
-        let is_instance = instances.iter().any(|instance| instance.record.origin == path);
-        if is_instance || !populated(cgroups, &path)? {
+        if !populated(cgroups, &path)? {
             continue;
         }
         found.push(Left {
+            instance: instances.iter().any(|instance| instance.record.origin == path),
+            limit_milli: own_limit_milli(cgroups, &path)?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,
             cpus: set(cgroups, &path, File::Cpus)?,

@@ -239,6 +239,8 @@ fn a_list_that_meets_another_pods_was_the_shared_pool() {
     let left = |number: usize, guaranteed: bool, list: &str| Left {
         pod: pod(number),
         guaranteed,
+        instance: false,
+        limit_milli: None,
         cpus: cpus(list),
     };
     // Two that had the default set, one that had CPUs of its own, one that kubelet never restricted.
@@ -252,6 +254,20 @@ fn a_list_that_meets_another_pods_was_the_shared_pool() {
     // Containers of one pod may use the same CPUs.
     assert_eq!(leftover(&[left(3, true, "2-3"), left(3, true, "2")]), cpus("2-3"));
     assert_eq!(leftover(&[left(2, false, "2-3")]), CpuSet::new());
+    // An instance's is in its record, and is evidence all the same.
+    let part = left(1, true, "0-1,4-7");
+    let known = Left {
+        instance: true,
+        ..left(2, true, "0-1,4-7")
+    };
+    assert_eq!(leftover(&[part.clone(), known]), CpuSet::new());
+    // Alone, but of another length than the limit: a part of a CPU on the shared pool.
+    let limited = |milli| Left {
+        limit_milli: Some(milli),
+        ..part.clone()
+    };
+    assert_eq!(leftover(&[limited(1500)]), CpuSet::new());
+    assert_eq!(leftover(&[limited(6000)]), part.cpus);
 }
 
 #[test]
