@@ -32,6 +32,8 @@ pub enum Operation {
     Audit,
     /// Reconcile.
     Reconcile,
+    /// Rebind, dry runs included.
+    Rebind,
     /// Reload.
     Reload,
 }
@@ -87,7 +89,7 @@ impl Role {
 
 impl Operation {
     /// Every operation.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Register,
         Self::Attach,
         Self::Deregister,
@@ -95,6 +97,7 @@ impl Operation {
         Self::Describe,
         Self::Audit,
         Self::Reconcile,
+        Self::Rebind,
         Self::Reload,
     ];
 
@@ -108,6 +111,7 @@ impl Operation {
             Self::Describe => "describe",
             Self::Audit => "audit",
             Self::Reconcile => "reconcile",
+            Self::Rebind => "rebind",
             Self::Reload => "reload",
         }
     }
@@ -121,6 +125,7 @@ impl Operation {
             Self::Describe => "Describe, the Manager's properties",
             Self::Audit => "Audit",
             Self::Reconcile => "Reconcile",
+            Self::Rebind => "Rebind",
             Self::Reload => "Reload",
         }
     }
@@ -128,13 +133,13 @@ impl Operation {
 
 /// The table.
 pub fn decide(role: Role, operation: Operation) -> Decision {
-    use Operation::{Attach, Audit, Deregister, Describe, List, Reconcile, Register, Reload};
+    use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
     match (role, operation) {
         (Role::Root, _) | (Role::User, List | Describe) => Decision::Allow,
-        (Role::User, Register | Attach | Deregister) => Decision::Ask(Action::ManageInstances),
+        (Role::User, Register | Attach | Deregister | Rebind) => Decision::Ask(Action::ManageInstances),
         (Role::User, Audit | Reconcile | Reload) => Decision::Ask(Action::Maintain),
         (Role::Pod, Register | Attach | Deregister | List | Audit) => Decision::Own,
-        (Role::Pod, Describe | Reconcile | Reload) | (Role::Stranger, _) => Decision::Deny,
+        (Role::Pod, Describe | Rebind | Reconcile | Reload) | (Role::Stranger, _) => Decision::Deny,
     }
 }
 
@@ -159,7 +164,7 @@ pub fn table() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Operation::{Attach, Audit, Deregister, Describe, List, Reconcile, Register, Reload};
+    use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
 
     /// Every cell, written down a second time.
     #[test]
@@ -174,6 +179,7 @@ mod tests {
             (Describe, [allow, allow, deny, deny]),
             (Audit, [allow, maintain, own, deny]),
             (Reconcile, [allow, maintain, deny, deny]),
+            (Rebind, [allow, manage, deny, deny]),
             (Reload, [allow, maintain, deny, deny]),
         ] {
             assert_eq!(Role::ALL.map(|role| decide(role, operation)), cells, "{operation:?}");

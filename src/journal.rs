@@ -26,6 +26,10 @@ pub const ATTACH_REFUSED: &str = "5f2e992f0a1e4d8eb8eb853ecfe96993";
 pub const PLACEMENT: &str = "2df205ce59044b50b8e5bea6032680a2";
 /// An instance has company that its exclusive policy was to avoid.
 pub const COMPANY: &str = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
+/// An instance was moved to better CPUs.
+pub const REBOUND: &str = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
+/// A rebind job ended.
+pub const REBIND_ENDED: &str = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
 /// An instance's CPUs are another pod's now; its vCPU threads float.
 pub const EVICTED: &str = "70588df9ba7e4bc2bc413648d91fe03d";
 /// An instance was given back.

@@ -52,6 +52,8 @@ pub struct Fragment {
     pub numa_allocate_strategy: Option<String>,
     /// The alignment policy of who names none: `None`, `BestEffort`, `Restricted` or `SingleNUMANode`.
     pub numa_topology_alignment_policy: Option<String>,
+    /// Seconds from the beginning of one rebind job to the next, 0 to 86400.
+    pub rebind_interval_s: Option<u64>,
     /// Seconds between audits, 1 to 3600.
     pub audit_interval_s: Option<u64>,
 }
@@ -63,6 +65,8 @@ pub struct Settings {
     pub kubelet_root: PathBuf,
     /// What decisions depend on.
     pub policies: Policies,
+    /// Time from the beginning of one rebind job to the next.
+    pub rebind_interval: Duration,
     /// Time between audits.
     pub audit_interval: Duration,
 }
@@ -72,6 +76,7 @@ impl Default for Settings {
         Self {
             kubelet_root: "/var/lib/kubelet".into(),
             policies: Policies::default(),
+            rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
         }
     }
@@ -79,7 +84,7 @@ impl Default for Settings {
 
 impl Settings {
     /// Every key with its value, as TOML writes it.
-    fn keys(&self) -> [(&'static str, String); 15] {
+    fn keys(&self) -> [(&'static str, String); 16] {
         let text = |text: &str| toml::Value::from(text).to_string();
         let policies = &self.policies;
         let allocator = &policies.allocator;
@@ -98,6 +103,7 @@ impl Settings {
             ("cpu-exclusive-policy", text(allocator.exclusive.name())),
             ("numa-allocate-strategy", text(allocator.strategy.name())),
             ("numa-topology-alignment-policy", text(allocator.alignment.name())),
+            ("rebind-interval-s", self.rebind_interval.as_secs().to_string()),
             ("audit-interval-s", self.audit_interval.as_secs().to_string()),
         ]
     }
@@ -196,6 +202,7 @@ impl Fragment {
             numa_topology_alignment_policy: over
                 .numa_topology_alignment_policy
                 .or(self.numa_topology_alignment_policy),
+            rebind_interval_s: over.rebind_interval_s.or(self.rebind_interval_s),
             audit_interval_s: over.audit_interval_s.or(self.audit_interval_s),
         }
     }
@@ -230,6 +237,11 @@ impl Fragment {
         }
         if let Some(text) = self.partition {
             policies.partition = allowed("partition", &text, Partition::parse(&text), "isolated, root or member")?;
+        }
+        if let Some(seconds) = self.rebind_interval_s {
+            let interval = Some(seconds).filter(|seconds| *seconds <= 86_400);
+            let interval = allowed("rebind-interval-s", &seconds.to_string(), interval, "0 to 86400")?;
+            settings.rebind_interval = Duration::from_secs(interval);
         }
         if let Some(seconds) = self.audit_interval_s {
             let interval = Some(seconds).filter(|seconds| (1..=3600).contains(seconds));

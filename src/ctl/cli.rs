@@ -100,6 +100,18 @@ pub enum Command {
         #[arg(long)]
         dry_run: bool,
     },
+    /// Move instances to better CPUs while they run, where steliad chose the CPUs, and wait for the end
+    Rebind {
+        /// Only this pod's: its UID, or the beginning of it
+        #[arg(add = ArgValueCandidates::new(uids))]
+        uid: Option<String>,
+        /// Only print what would move, and what it gains
+        #[arg(long)]
+        dry_run: bool,
+        /// No move begins after so many seconds
+        #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
+        deadline: u32,
+    },
     /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing
     Verify {
         /// Only of this pod: its UID, or the beginning of it

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use serde::Serialize;
 use zbus::proxy::{CacheProperties, MethodFlags};
-use zbus::{Connection, connection, fdo, names::InterfaceName};
+use zbus::{Connection, OwnedObjectPath, connection, fdo, names::InterfaceName};
 
 use crate::ctl::view::text_of;
 use crate::dbus::BUS_NAME;
-use crate::dbus::client::{Dict, InstanceRow, ManagerProxy, OwnedDict};
+use crate::dbus::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
@@ -205,6 +205,25 @@ impl<'a> Client<'a> {
         Ok(self.manager.reconcile(options).await?)
     }
 
+    /// Begin a rebind job, or tell what it would do; answers the job's path and the moves planned.
+    pub async fn rebind(
+        &self,
+        scope: &str,
+        deadline_s: u32,
+        dry_run: bool,
+    ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
+        let mut options = Dict::new();
+        if dry_run {
+            options.insert("dry-run", zbus::Variant::from(true));
+        }
+        Ok(self.manager.rebind(scope, deadline_s, options).await?)
+    }
+
+    /// The connection to the daemon.
+    pub fn connection(&self) -> &Connection {
+        self.connection
+    }
+
     /// Gives an instance's CPUs back; answers the full UID.
     pub async fn deregister(&self, uid: &str) -> Result<String, Failure> {
         let (uid, ..) = self.find(uid).await?;
@@ -249,7 +268,7 @@ mod tests {
     use super::*;
 
     fn rows(uids: &[&str]) -> Vec<InstanceRow> {
-        let path = zbus::OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
+        let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
         let row = |uid: &&str| {
             (
                 uid.to_string(),

@@ -32,6 +32,7 @@ pub mod metrics;
 pub mod monitor;
 pub mod node;
 pub mod pager;
+pub mod rebind;
 pub mod status;
 pub mod threads;
 pub mod top;
@@ -157,6 +158,9 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
             } else {
                 view::report(&report)
             }
+        }
+        Command::Rebind { uid, dry_run, deadline } => {
+            rebind::run(&client, uid.as_deref(), *deadline, *dry_run, (cli.json, legend)).await?
         }
         Command::Deregister { uid } => {
             let uid = client.deregister(uid).await?;

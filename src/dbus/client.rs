@@ -10,6 +10,8 @@ pub type Dict<'a> = HashMap<&'a str, Variant<'a>>;
 pub type OwnedDict = HashMap<String, OwnedVariant>;
 /// One row of `ListInstances`: pod uid, container, object path, state, exclusive CPUs.
 pub type InstanceRow = (String, String, OwnedObjectPath, String, String);
+/// A move of a rebind job: pod uid, CPUs before, CPUs since, what it gains.
+pub type MoveRow = (String, String, String, String);
 /// One vCPU for `AttachVcpus`: index, thread id in the container's PID namespace, QMP properties.
 pub type VcpuArg<'a> = (u32, i32, Dict<'a>);
 
@@ -38,6 +40,8 @@ pub trait Manager {
     fn get_instance_by_pid(&self, pid: u32) -> zbus::Result<OwnedObjectPath>;
     /// One pass now.
     fn reconcile(&self, options: Dict<'_>) -> zbus::Result<OwnedDict>;
+    /// Move instances to better CPUs; answers the job's path (`/` for a dry run) and the moves planned.
+    fn rebind(&self, scope: &str, deadline: u32, options: Dict<'_>) -> zbus::Result<(OwnedObjectPath, Vec<MoveRow>)>;
     /// The daemon's view as JSON.
     fn describe(&self) -> zbus::Result<String>;
     /// Read the configuration again.
@@ -57,6 +61,20 @@ pub trait Manager {
     /// An instance left or died.
     #[zbus(signal)]
     fn instance_removed(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;
+}
+
+/// `io.stelia.Isolation1.Job`.
+#[proxy(interface = "io.stelia.Isolation1.Job", default_service = "io.stelia.Isolation1")]
+pub trait Job {
+    /// Pending, Succeed, Failed or Unknown.
+    #[zbus(property)]
+    fn phase(&self) -> zbus::Result<String>;
+    /// Why it is in its phase.
+    #[zbus(property)]
+    fn reason(&self) -> zbus::Result<String>;
+    /// Every move made.
+    #[zbus(property)]
+    fn moves(&self) -> zbus::Result<Vec<MoveRow>>;
 }
 
 /// `io.stelia.Isolation1.Instance`.

@@ -10,9 +10,10 @@ use zbus::object_server::SignalEmitter;
 use super::caller::Door;
 use super::error::Error;
 use super::instance::Instance;
+use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
 use super::{MANAGER_PATH, instance_path};
-use crate::engine::{Handle, InstanceView, View};
+use crate::engine::{self, Handle, InstanceView, View};
 use crate::kubelet::PodUid;
 
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
@@ -24,6 +25,7 @@ pub(super) struct Exporter {
     /// The connection's own objects hold this, so it must be let go or neither is ever freed.
     connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<InstanceView>>>>,
+    jobs: Mutex<BTreeMap<u32, Arc<RwLock<engine::Job>>>>,
 }
 
 impl Exporter {
@@ -34,6 +36,7 @@ impl Exporter {
             only,
             connection: RwLock::default(),
             shown: Mutex::default(),
+            jobs: Mutex::default(),
         })
     }
 
@@ -120,6 +123,40 @@ impl Exporter {
                 server.at(path.as_str(), object).await?;
                 shown.insert(pod.clone(), cell);
                 Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?;
+            }
+        }
+        drop(shown);
+        match self.door {
+            Door::Bus => self.sync_jobs(connection, view).await,
+            Door::Runner(_) => Ok(()),
+        }
+    }
+
+    async fn sync_jobs(&self, connection: &Connection, view: &View) -> Result<(), Error> {
+        let server = connection.object_server();
+        let mut shown = self.jobs.lock().await;
+        let kept = |id: &u32| view.jobs.iter().any(|job| job.id == *id);
+        let gone: Vec<u32> = shown.keys().filter(|id| !kept(id)).copied().collect();
+        for id in gone {
+            shown.remove(&id);
+            server.remove::<Job, _>(job_path(id)).await?;
+        }
+        for new in &view.jobs {
+            let path = job_path(new.id);
+            if let Some(cell) = shown.get(&new.id) {
+                let old = {
+                    let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
+                    std::mem::replace(&mut *cell, new.clone())
+                };
+                if old != *new {
+                    let object = server.interface::<_, Job>(path.as_str()).await?;
+                    let emitter = object.signal_emitter().to_owned();
+                    object.get().await.changed(&emitter, &old, new).await?;
+                }
+            } else {
+                let cell = Arc::new(RwLock::new(new.clone()));
+                server.at(path.as_str(), Job { shown: cell.clone() }).await?;
+                shown.insert(new.id, cell);
             }
         }
         Ok(())

@@ -14,11 +14,12 @@ use super::caller::{Caller, Door};
 use super::error::Error;
 use super::export::Exporter;
 use super::instance_path;
+use super::job::{MoveRow, job_path, rows};
 use super::measure::measured;
 use super::options;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
-use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report, View};
+use crate::engine::{Handle, Peer, Preview, RebindRequest, RegisterRequest, Report, View};
 use crate::journal;
 use crate::kubelet::{PodUid, config};
 use crate::plan::admission::Claim;
@@ -313,6 +314,37 @@ impl Manager {
                 return preview_dict(self.engine.preview().await?);
             }
             report_dict(self.engine.reconcile().await?)
+        })
+        .await
+    }
+
+    #[zbus(out_args("job", "moves"))]
+    async fn rebind(
+        &self,
+        scope: &str,
+        deadline: u32,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Error> {
+        measured(&self.engine, Operation::Rebind, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Rebind)
+                .await?;
+            options::known(&options, &["dry-run"])?;
+            let request = RebindRequest {
+                scope: scope.to_owned(),
+                deadline_s: deadline,
+                dry_run: options::flag(&options, "dry-run")?,
+            };
+            let (job, moves) = self.engine.rebind(request).await?;
+            // The object must be there when the caller reads the answer.
+            self.exporter.sync(&self.engine.view()).await?;
+            let path = job.map_or_else(|| "/".to_owned(), job_path);
+            let path = path
+                .try_into()
+                .map_err(|cause| Error::Failed(format!("object path of the job: {cause}")))?;
+            Ok((path, rows(&moves)))
         })
         .await
     }

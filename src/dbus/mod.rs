@@ -10,6 +10,7 @@ pub mod error;
 mod export;
 pub(crate) mod gate;
 mod instance;
+mod job;
 mod manager;
 mod measure;
 mod options;

@@ -104,6 +104,7 @@ impl Engine {
         view.offline = offline;
         view.counters = self.counters;
         view.last_pass = self.last_pass;
+        view.jobs = self.jobs.list.clone();
         self.view.send_if_modified(|old| {
             let changed = **old != view;
             if changed {

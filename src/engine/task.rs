@@ -9,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::attach::{AttachRequest, Placed};
 use super::pass::Preview;
+use super::rebind::{self, Jobs, RebindRequest};
 use super::tell::Told;
 use super::watch::Watcher;
 use super::{Counters, LastPass, Metrics, RegisterRequest, Report, System, Trigger, View};
@@ -26,6 +27,7 @@ pub(super) enum Command {
     Reconcile(oneshot::Sender<Report>),
     Preview(oneshot::Sender<Result<Preview, Refusal>>),
     Reload(Box<Settings>, oneshot::Sender<()>),
+    Rebind(RebindRequest, oneshot::Sender<Result<rebind::Planned, Refusal>>),
 }
 
 /// How doors speak to the engine.
@@ -105,6 +107,14 @@ impl Handle {
         self.call(Command::Preview).await?
     }
 
+    /// Begin a rebind job, or tell what it would do.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; nothing has begun then.
+    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Refusal> {
+        self.call(|reply| Command::Rebind(request, reply)).await?
+    }
+
     /// Use new settings.
     ///
     /// # Errors
@@ -139,6 +149,8 @@ pub struct Engine {
     pub(super) last_problem: Option<String>,
     /// What was last told of each instance.
     pub(super) told: BTreeMap<PodUid, Told>,
+    /// Rebind jobs.
+    pub(super) jobs: Jobs,
 }
 
 impl Engine {
@@ -178,6 +190,7 @@ impl Engine {
                 gone_since: BTreeMap::new(),
                 last_problem: None,
                 told: BTreeMap::new(),
+                jobs: Jobs::default(),
             },
             handle,
         ))
@@ -186,6 +199,7 @@ impl Engine {
     /// Run until cancelled. `alive` is called at each turn and at least every `heartbeat`: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
         self.stop_bare_scopes().await;
+        self.recall_job().await;
         let mut audit = tokio::time::interval(self.settings.audit_interval);
         audit.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut heart = tokio::time::interval(heartbeat);
@@ -205,6 +219,8 @@ impl Engine {
                 // The first tick comes at once: it is the pass at start-up, which adopts what is there.
                 _ = audit.tick() => { self.pass(Trigger::Audit).await; }
                 _ = heart.tick() => {}
+                // Between its moves everything else has its turn.
+                () = std::future::ready(()), if self.jobs.is_running() => self.rebind_step().await,
             }
         }
     }
@@ -234,6 +250,7 @@ impl Engine {
             Command::Attach(request, reply) => drop(reply.send(self.attach(request).await)),
             Command::Deregister(pod, reply) => drop(reply.send(self.deregister(&pod).await)),
             Command::Reconcile(reply) => drop(reply.send(self.pass(Trigger::Call).await.1)),
+            Command::Rebind(request, reply) => drop(reply.send(self.rebind(request).await)),
             Command::Preview(reply) => drop(reply.send(self.preview().await)),
             Command::Reload(settings, reply) => {
                 if settings.kubelet_root != self.settings.kubelet_root {

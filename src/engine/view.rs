@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::rebind::Job;
 use crate::alloc::Pools;
 use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
@@ -42,6 +43,8 @@ pub struct View {
     pub last_pass: Option<LastPass>,
     /// Instances by pod.
     pub instances: BTreeMap<PodUid, InstanceView>,
+    /// Rebind jobs, the last ones.
+    pub jobs: Vec<Job>,
     /// Scopes in stelia.slice that are left alone, with the reason.
     pub unreadable: Vec<(String, String)>,
 }
@@ -161,6 +164,7 @@ impl View {
                     )
                 })
                 .collect(),
+            jobs: Vec::new(),
             unreadable: snapshot.unreadable.clone(),
         }
     }

@@ -4,9 +4,10 @@ use std::fmt::Write;
 
 use super::roff::{Header, escaped, paragraphs, see_also};
 
-const FILES: [&str; 2] = [
+const FILES: [&str; 3] = [
     include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
     include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml"),
+    include_str!("../../dbus-interfaces/io.stelia.Isolation1.Job.xml"),
 ];
 const ERRORS: &str = include_str!("../dbus/error.rs");
 

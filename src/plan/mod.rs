@@ -12,6 +12,7 @@ pub mod partition;
 pub mod placement;
 mod policies;
 pub mod pools;
+pub mod rebind;
 pub mod record;
 #[cfg(test)]
 mod replay;

@@ -5,7 +5,7 @@ use crate::alloc::{CpuBindPolicy, Qos};
 use crate::plan::allocator::{CpuSource, Wish};
 
 /// A node of 8 CPUs on which kubelet's policy is none and CPU 0 is reserved.
-async fn node() -> Node {
+pub(super) async fn node() -> Node {
     let mut node = Node::new();
     std::fs::remove_file(node.settings.kubelet_root.join("cpu_manager_state")).unwrap();
     node.settings.policies.allocator.source = CpuSource::Steliad;
@@ -33,17 +33,17 @@ impl Node {
         self.handle.register(request).await
     }
 
-    async fn registered(&self, number: u32, limit: u32, qos: Qos) -> Pod {
+    pub(super) async fn registered(&self, number: u32, limit: u32, qos: Qos) -> Pod {
         let pod = self.limited(number, limit);
         self.ask(&pod, as_class(qos)).await.unwrap();
         pod
     }
 
-    fn exclusive(&self, pod: &Pod) -> CpuSet {
+    pub(super) fn exclusive(&self, pod: &Pod) -> CpuSet {
         self.handle.view().instances[&pod.uid].exclusive.clone()
     }
 
-    fn floats(&self, pod: &Pod) -> CpuSet {
+    pub(super) fn floats(&self, pod: &Pod) -> CpuSet {
         cpus(&self.read(&float(pod), File::CpusEffective))
     }
 }

@@ -4,6 +4,7 @@ mod allocator;
 mod crash;
 mod laws;
 mod life;
+mod rebind;
 mod refusals;
 mod repair;
 

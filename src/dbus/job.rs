@@ -1,0 +1,98 @@
+//! `io.stelia.Isolation1.Job`: a rebind job. On the system bus only. The contract is `dbus-interfaces/`.
+
+use std::sync::{Arc, PoisonError, RwLock};
+
+use zbus::interface;
+use zbus::object_server::SignalEmitter;
+
+use super::MANAGER_PATH;
+use crate::engine;
+
+/// A move as it is told: pod UID, CPUs before, CPUs since, what it gained.
+pub(super) type MoveRow = (String, String, String, String);
+
+/// One job's object.
+pub(super) struct Job {
+    /// The job last exported; the exporter replaces it.
+    pub(super) shown: Arc<RwLock<engine::Job>>,
+}
+
+/// The object path of a job.
+pub(super) fn job_path(id: u32) -> String {
+    format!("{MANAGER_PATH}/job/{id}")
+}
+
+pub(super) fn rows(moves: &[engine::Made]) -> Vec<MoveRow> {
+    let row = |made: &engine::Made| {
+        let (from, to) = (made.from.to_string(), made.to.to_string());
+        (made.pod.clone(), from, to, made.gain.clone())
+    };
+    moves.iter().map(row).collect()
+}
+
+impl Job {
+    fn show<T>(&self, of: impl FnOnce(&engine::Job) -> T) -> T {
+        of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Tell of every property that differs.
+    pub(super) async fn changed(
+        &self,
+        emitter: &SignalEmitter<'_>,
+        old: &engine::Job,
+        new: &engine::Job,
+    ) -> zbus::Result<()> {
+        if old.moves != new.moves {
+            self.moves_changed(emitter).await?;
+        }
+        if old.reason != new.reason {
+            self.reason_changed(emitter).await?;
+        }
+        if old.ended_us != new.ended_us {
+            self.ended_timestamp_changed(emitter).await?;
+        }
+        // Last: who waits for the phase finds the rest told.
+        if old.phase != new.phase {
+            self.phase_changed(emitter).await?;
+        }
+        Ok(())
+    }
+}
+
+#[interface(name = "io.stelia.Isolation1.Job")]
+impl Job {
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn id(&self) -> u32 {
+        self.show(|job| job.id)
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn scope(&self) -> String {
+        self.show(|job| job.scope.clone())
+    }
+
+    #[zbus(property)]
+    fn phase(&self) -> String {
+        self.show(|job| job.phase.name().to_owned())
+    }
+
+    #[zbus(property)]
+    fn reason(&self) -> String {
+        self.show(|job| job.reason.clone())
+    }
+
+    #[zbus(property)]
+    fn moves(&self) -> Vec<MoveRow> {
+        self.show(|job| rows(&job.moves))
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn began_timestamp(&self) -> u64 {
+        self.show(|job| job.began_us)
+    }
+
+    #[zbus(property)]
+    fn ended_timestamp(&self) -> u64 {
+        self.show(|job| job.ended_us)
+    }
+}
