@@ -15,12 +15,13 @@ use super::error::Error;
 use super::export::Exporter;
 use super::instance_path;
 use super::measure::measured;
+use super::node_topology;
 use super::options;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, Preview, RegisterRequest, Report, View};
 use crate::journal;
-use crate::kubelet::{PodUid, config};
+use crate::kubelet::PodUid;
 use crate::plan::admission::Claim;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
@@ -98,6 +99,9 @@ impl Manager {
         }
         if old.counters.drift_repaired != new.counters.drift_repaired {
             self.drift_repaired_changed(emitter).await?;
+        }
+        if old.shared_cpus() != new.shared_cpus() {
+            self.shared_c_p_us_changed(emitter).await?;
         }
         Ok(())
     }
@@ -329,8 +333,7 @@ impl Manager {
                 .await?;
             let view = self.engine.view();
             let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-            let config = tokio::task::spawn_blocking(|| config::read(Path::new("/proc"), Path::new("/"))).await;
-            let config = config.map_err(|cause| Error::Failed(format!("read kubelet's configuration: {cause}")))?;
+            let config = node_topology::kubelet_config().await?;
             let config = match config {
                 Ok(config) => serde_json::json!(config),
                 Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
@@ -340,6 +343,22 @@ impl Manager {
                 "metrics": self.engine.metrics().read(),
             });
             Ok(description.to_string())
+        })
+        .await
+    }
+
+    #[zbus(out_args("json"))]
+    async fn node_topology(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        measured(&self.engine, Operation::Describe, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Describe)
+                .await?;
+            node_topology::json(&self.engine, &options).await
         })
         .await
     }
@@ -373,6 +392,11 @@ impl Manager {
     #[zbus(property)]
     fn drift_repaired(&self) -> Result<u64, Error> {
         self.show(|view| view.counters.drift_repaired)
+    }
+
+    #[zbus(property, name = "SharedCPUs")]
+    fn shared_cpus(&self) -> Result<String, Error> {
+        self.show(View::shared_cpus)
     }
 
     #[zbus(signal)]

@@ -12,6 +12,7 @@ pub(crate) mod gate;
 mod instance;
 mod manager;
 mod measure;
+mod node_topology;
 mod options;
 mod polkit;
 mod runner_socket;
