@@ -119,9 +119,11 @@ pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'
     let mut signals = Signals::subscribe(connection).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
+    let mut complaint = None;
     let mut look = tokio::time::interval(LOOK);
     loop {
         if let Some(object) = answer.take() {
+            complaint = None;
             let new = Some(lasting(object.clone()));
             if new != printed {
                 if !signals::print(&asked.form.next_document(&object)?)? {
@@ -143,9 +145,9 @@ pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'
                     tokio::time::sleep(SETTLE).await;
                     // What came meanwhile is answered by the same question.
                     let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
-                    let ends = |told: &Told| matches!(told, Told::Daemon { runs: false });
-                    if std::iter::once(told).chain(others).any(|told| ends(&told)) {
-                        complain("steliad does not run any more: waiting for it");
+                    let ends = |told: Told| matches!(told, Told::Daemon { runs: false });
+                    if std::iter::once(told).chain(others).any(ends) {
+                        complain(&mut complaint, "steliad does not run any more: waiting for it");
                     }
                     break signals.runs();
                 }
@@ -155,7 +157,7 @@ pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'
             answer = match asked.object(client, false).await {
                 Ok(object) => Some(object),
                 Err(failure) => {
-                    complain(&failure.to_string());
+                    complain(&mut complaint, &failure.to_string());
                     None
                 }
             };
@@ -163,10 +165,13 @@ pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'
     }
 }
 
-/// Tells on standard error why there is no object now.
-fn complain(reason: &str) {
-    // Nowhere to complain when standard error is gone too.
-    let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(reason));
+/// Tells on standard error why there is no object now, once.
+fn complain(last: &mut Option<String>, reason: &str) {
+    if last.as_deref() != Some(reason) {
+        // Nowhere to complain when standard error is gone too.
+        let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(reason));
+        *last = Some(reason.to_owned());
+    }
 }
 
 #[cfg(test)]
