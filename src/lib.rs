@@ -10,6 +10,7 @@
 //! | [`engine`] | observe, apply, the reconcile loop |
 //! | [`plan`] | pure decisions: admission, placement, steps |
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
+//! | [`node_topology`] | what schedulers are told of the node: NodeResourceTopology |
 //! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |
@@ -37,6 +38,7 @@ pub mod kubelet;
 #[cfg(test)]
 mod man;
 pub mod model;
+pub mod node_topology;
 pub mod plan;
 pub mod proc;
 pub mod runner;

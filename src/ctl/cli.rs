@@ -3,16 +3,18 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completions::uids;
+use crate::node_topology::ApiVersion;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
 
 Exit codes:
-  0  done; monitor, top: ended by a signal or by the reader too
+  0  done; monitor, top, node-topology --watch: ended by a signal or by the reader too
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold
   2  wrong usage, or a UID that more than one instance fits
@@ -80,6 +82,23 @@ pub enum Command {
     },
     /// Print the daemon's whole view as JSON
     Describe,
+    /// Print the node's NodeResourceTopology object as kubectl apply -f - takes it: NUMA nodes, CPUs, memory, who has CPUs
+    NodeTopology {
+        /// How to write it; --json writes JSON too
+        #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
+        output: Output,
+        /// The version of topology.node.k8s.io
+        #[arg(long, value_name = "VERSION", default_value = "v1alpha1",
+              value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
+        api_version: String,
+        /// What the Node is called [default: as kubelet calls it, by its --hostname-override or the host's name]
+        #[arg(long, value_name = "NAME")]
+        node_name: Option<String>,
+        /// Print a new one whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
+        /// alone is no change
+        #[arg(short, long)]
+        watch: bool,
+    },
     /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h tells the keys
     Top {
         /// Print plain tables instead, as without a terminal or with --json
@@ -156,6 +175,15 @@ pub enum Command {
         /// Which shell
         shell: Shell,
     },
+}
+
+/// How an object for Kubernetes is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    /// JSON.
+    Json,
+    /// YAML.
+    Yaml,
 }
 
 /// The shells that can be taught.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use zbus::proxy::{CacheProperties, MethodFlags};
-use zbus::{Connection, OwnedObjectPath, connection, fdo, names::InterfaceName};
+use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo, names::InterfaceName};
 
 use crate::ctl::view::text_of;
 use crate::dbus::BUS_NAME;
@@ -193,6 +193,30 @@ impl<'a> Client<'a> {
             .ok_or_else(|| Failure::Other("Describe was not answered".to_owned()))
     }
 
+    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started by it only where that is
+    /// wanted.
+    pub async fn node_topology(
+        &self,
+        api_version: &str,
+        node_name: Option<&str>,
+        start: bool,
+    ) -> Result<String, Failure> {
+        let mut options = Dict::new();
+        options.insert("api-version", Variant::from(api_version));
+        if let Some(name) = node_name {
+            options.insert("node-name", Variant::from(name));
+        }
+        if start {
+            return Ok(self.manager.node_topology(options).await?);
+        }
+        let manager = self.manager.inner();
+        let arguments = (options,);
+        let answer = manager.call_with_flags("NodeTopology", MethodFlags::NO_AUTO_START, &arguments);
+        answer
+            .await?
+            .ok_or_else(|| Failure::Other("NodeTopology was not answered".to_owned()))
+    }
+
     /// One pass now; answers its report.
     pub async fn reconcile(&self) -> Result<OwnedDict, Failure> {
         Ok(self.manager.reconcile(Dict::new()).await?)
@@ -201,7 +225,7 @@ impl<'a> Client<'a> {
     /// What a pass would begin with, and what is not whole now; nothing is changed.
     pub async fn preview(&self) -> Result<OwnedDict, Failure> {
         let mut options = Dict::new();
-        options.insert("dry-run", zbus::Variant::from(true));
+        options.insert("dry-run", Variant::from(true));
         Ok(self.manager.reconcile(options).await?)
     }
 

@@ -12,7 +12,9 @@
 //! | [`metrics`] | what Prometheus is told |
 //! | [`monitor`] | the daemon's signals as lines |
 //! | [`node`] | whose each CPU is |
+//! | [`node_topology`] | what schedulers are told of the node |
 //! | [`pager`] | long output for a person |
+//! | `signals` | following the daemon |
 //! | [`status`] | the node in a screen |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
 //! | [`top`] | what the vCPU threads do, live |
@@ -31,8 +33,10 @@ pub mod map;
 pub mod metrics;
 pub mod monitor;
 pub mod node;
+pub mod node_topology;
 pub mod pager;
 pub mod rebind;
+mod signals;
 pub mod status;
 pub mod threads;
 pub mod top;
@@ -135,6 +139,23 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
         Command::Explain { what } => explain::run(&client, what.as_deref(), cli.json, legend).await?,
         Command::Metrics { textfile } => metrics::run(&client, roots, textfile.as_deref(), cli.json).await?,
         Command::Describe => view::json_text(cli.json, &client.describe().await?),
+        Command::NodeTopology {
+            output,
+            api_version,
+            node_name,
+            watch,
+        } => {
+            let asked = node_topology::Asked {
+                form: node_topology::Form::of(*output, cli.json),
+                api_version,
+                node_name: node_name.as_deref(),
+            };
+            if *watch {
+                node_topology::watch(connection, &client, &asked).await?
+            } else {
+                node_topology::print(&client, &asked).await?
+            }
+        }
         Command::Reconcile { dry_run: true } => {
             let preview = client.preview().await?;
             if cli.json.is_on() {

@@ -1,21 +1,18 @@
 //! `monitor`: what the daemon tells, a line each, as it happens.
 
-use std::io::{self, ErrorKind, Write};
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use serde_json::{Map, Value};
-use tokio::signal::unix::{Signal, SignalKind, signal};
-use zbus::message::{Message, Type};
-use zbus::{Connection, MatchRule, MessageStream, fdo};
+use tokio::signal::unix::SignalKind;
+use zbus::message::Message;
+use zbus::{Connection, fdo};
 
 use super::cli::Json;
 use super::client::Failure;
+use super::signals::{self, Signals, Told, is_read, until};
 use super::view;
-use crate::dbus::{BUS_NAME, MANAGER_PATH, instance_uid};
+use crate::dbus::{MANAGER_PATH, instance_uid};
 
-/// Signals that may wait while the reader of standard output is slow.
-const QUEUE: usize = 4096;
 /// How often it is looked whether somebody still reads.
 const LOOK: Duration = Duration::from_secs(1);
 
@@ -49,9 +46,6 @@ pub enum Event {
 impl Event {
     /// Of a signal; `None` for one that tells nothing here.
     fn of(message: &Message) -> Option<Self> {
-        if message.message_type() != Type::Signal {
-            return None;
-        }
         let header = message.header();
         let (interface, member) = (header.interface()?.as_str(), header.member()?.as_str());
         match (interface, member) {
@@ -113,62 +107,9 @@ impl Event {
     }
 }
 
-/// Whether somebody reads standard output; of a pipe the kernel tells at once.
-fn is_read() -> bool {
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let stdout = io::stdout();
-    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
-    let now = Timespec::default();
-    match poll(&mut fds, Some(&now)) {
-        Ok(_) => fds
-            .iter()
-            .all(|fd| !fd.revents().intersects(PollFlags::ERR | PollFlags::HUP)),
-        Err(_) => true,
-    }
-}
-
 /// Prints a line at once; whether somebody still reads.
 fn print(event: &Event, json: Json) -> Result<bool, Failure> {
-    let line = event.line(view::now(), json) + "\n";
-    let mut out = io::stdout();
-    match out.write_all(line.as_bytes()).and_then(|()| out.flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(Failure::Other(format!("write: {error}"))),
-    }
-}
-
-/// The signals that end what runs until interrupted.
-pub(super) fn until(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
-}
-
-/// Subscribes; answers who owns the daemon's name. On a peer-to-peer connection there is nobody else.
-async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
-    let bus = fdo::DBusProxy::new(connection).await?;
-    let signals = || MatchRule::builder().msg_type(Type::Signal);
-    let daemon = signals().sender(BUS_NAME).path_namespace(MANAGER_PATH);
-    let owner = signals().sender("org.freedesktop.DBus").member("NameOwnerChanged");
-    for rule in [daemon, owner.add_arg(BUS_NAME)] {
-        bus.add_match_rule(rule.build()?).await?;
-    }
-    match bus.get_name_owner(BUS_NAME.try_into()?).await {
-        Ok(owner) => Ok(Some(owner.to_string())),
-        Err(fdo::Error::NameHasNoOwner(_)) => Ok(None),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// The owner of the daemon's name after a NameOwnerChanged of the bus itself: `Some(None)` is nobody.
-fn new_owner(message: &Message) -> Option<Option<String>> {
-    // Anybody may send a signal of that name to this connection; only the bus has this sender.
-    if message.header().sender()?.as_str() != "org.freedesktop.DBus" {
-        return None;
-    }
-    let signal = fdo::NameOwnerChanged::from_message(message.clone())?;
-    let arguments = signal.args().ok()?;
-    let owner = arguments.new_owner().as_ref().map(ToString::to_string);
-    (arguments.name().as_str() == BUS_NAME).then_some(owner)
+    signals::print(&(event.line(view::now(), json) + "\n"))
 }
 
 /// Prints events until it is interrupted or nobody reads any more. The daemon is not started for it.
@@ -176,40 +117,29 @@ fn new_owner(message: &Message) -> Option<Option<String>> {
 /// # Errors
 /// The connection ended, or standard output cannot be written.
 pub async fn run(connection: &Connection, json: Json) -> Result<String, Failure> {
-    // All messages in their order, so that the daemon's end comes after what it told before.
-    let mut messages = MessageStream::from(connection);
-    messages.set_max_queued(std::num::NonZeroUsize::new(QUEUE).unwrap_or(std::num::NonZeroUsize::MIN));
+    let mut signals = Signals::subscribe(connection).await?;
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut terminate = until(SignalKind::terminate())?;
-    let mut owner = None;
-    if connection.is_bus() {
-        owner = subscribe(connection).await?;
-    }
-    let runs = owner.is_some() || !connection.is_bus();
-    if !print(&Event::Daemon { runs }, json)? {
+    if !print(&Event::Daemon { runs: signals.runs() }, json)? {
         return Ok(String::new());
     }
     let mut look = tokio::time::interval(LOOK);
     loop {
-        let message = tokio::select! {
+        let told = tokio::select! {
             _ = interrupt.recv() => return Ok(String::new()),
             _ = terminate.recv() => return Ok(String::new()),
             _ = look.tick() => {
                 if is_read() { continue } else { return Ok(String::new()) }
             }
-            message = messages.next() => message,
+            told = signals.next() => told,
         };
-        let Some(Ok(message)) = message else {
-            print(&Event::Daemon { runs: false }, json)?;
-            return Err(Failure::Other("the connection ended".to_owned()));
-        };
-        let event = if let Some(new) = new_owner(&message) {
-            owner = new;
-            Some(Event::Daemon { runs: owner.is_some() })
-        } else if connection.is_bus() && message.header().sender().map(|sender| sender.as_str()) != owner.as_deref() {
-            None
-        } else {
-            Event::of(&message)
+        let event = match told {
+            Some(Told::Daemon { runs }) => Some(Event::Daemon { runs }),
+            Some(Told::Signal(message)) => Event::of(&message),
+            None => {
+                print(&Event::Daemon { runs: false }, json)?;
+                return Err(Failure::Other("the connection ended".to_owned()));
+            }
         };
         if let Some(event) = event
             && !print(&event, json)?
@@ -272,16 +202,5 @@ mod tests {
         assert_eq!(changed("/org/example", &[]), None);
         let message = Message::signal(MANAGER_PATH, "org.example.Other", "InstanceNew");
         assert_eq!(Event::of(&message.build(&("aaa",)).unwrap()), None);
-    }
-
-    #[test]
-    fn only_the_bus_tells_who_owns_the_name() {
-        let signal = |sender: &str| {
-            let builder = Message::signal("/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged");
-            let builder = builder.sender(sender);
-            builder.build(&(BUS_NAME, ":1.5", "")).unwrap()
-        };
-        assert_eq!(new_owner(&signal("org.freedesktop.DBus")), Some(None));
-        assert_eq!(new_owner(&signal(":1.66")), None);
     }
 }

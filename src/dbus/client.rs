@@ -44,6 +44,8 @@ pub trait Manager {
     fn rebind(&self, scope: &str, deadline: u32, options: Dict<'_>) -> zbus::Result<(OwnedObjectPath, Vec<MoveRow>)>;
     /// The daemon's view as JSON.
     fn describe(&self) -> zbus::Result<String>;
+    /// The node's NodeResourceTopology object as JSON.
+    fn node_topology(&self, options: Dict<'_>) -> zbus::Result<String>;
     /// Read the configuration again.
     fn reload(&self) -> zbus::Result<()>;
     /// Things found changed by somebody else since the daemon started.
@@ -55,6 +57,9 @@ pub trait Manager {
     /// Why kubelet's state cannot be used; empty when it can.
     #[zbus(property)]
     fn kubelet_problem(&self) -> zbus::Result<String>;
+    /// The CPUs that are nobody's alone.
+    #[zbus(property, name = "SharedCPUs")]
+    fn shared_cpus(&self) -> zbus::Result<String>;
     /// An instance was registered.
     #[zbus(signal)]
     fn instance_new(&self, pod_uid: &str, instance: ObjectPath<'_>) -> zbus::Result<()>;

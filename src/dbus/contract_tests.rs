@@ -207,7 +207,7 @@ async fn told(old: &View, new: &View) -> BTreeSet<String> {
 }
 
 #[tokio::test]
-async fn the_manager_tells_of_drift_and_of_kubelet_and_of_nothing_else() {
+async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else() {
     let old = View::default();
     let mut new = old.clone();
     new.kubelet_modified_us = Some(1);
@@ -216,6 +216,7 @@ async fn the_manager_tells_of_drift_and_of_kubelet_and_of_nothing_else() {
     assert_eq!(told(&old, &new).await, BTreeSet::from(["DriftFound".to_owned()]));
     new.counters.drift_repaired = 1;
     new.kubelet_problem = Some("gone".to_owned());
-    let names = ["DriftFound", "DriftRepaired", "KubeletProblem"].map(str::to_owned);
+    new.pool = Some(CpuSet::below(2));
+    let names = ["DriftFound", "DriftRepaired", "KubeletProblem", "SharedCPUs"].map(str::to_owned);
     assert_eq!(told(&old, &new).await, BTreeSet::from(names));
 }

@@ -32,23 +32,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn for_introspection(engine: Handle) -> Self {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let view = InstanceView {
-            pod: pod.clone(),
-            container: String::new(),
-            state: "floating",
-            degraded: Vec::new(),
-            exclusive: crate::cpuset::CpuSet::new(),
-            allocation: None,
-            float: crate::cpuset::CpuSet::new(),
-            mems: String::new(),
-            partition: String::new(),
-            placement: "linear",
-            scope: crate::cgroup::CgroupPath::slice(),
-            origin: crate::cgroup::CgroupPath::slice(),
-            registered_us: 0,
-            isolated_us: 0,
-            vcpus: Vec::new(),
-        };
+        let view = InstanceView::registered(pod.clone());
         Self {
             engine,
             door: Door::Bus,

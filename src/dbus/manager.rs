@@ -16,12 +16,13 @@ use super::export::Exporter;
 use super::instance_path;
 use super::job::{MoveRow, job_path, rows};
 use super::measure::measured;
+use super::node_topology;
 use super::options;
 use crate::authz::Operation;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, Peer, Preview, RebindRequest, RegisterRequest, Report, View};
 use crate::journal;
-use crate::kubelet::{PodUid, config};
+use crate::kubelet::PodUid;
 use crate::plan::admission::Claim;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
@@ -99,6 +100,9 @@ impl Manager {
         }
         if old.counters.drift_repaired != new.counters.drift_repaired {
             self.drift_repaired_changed(emitter).await?;
+        }
+        if old.shared_cpus() != new.shared_cpus() {
+            self.shared_c_p_us_changed(emitter).await?;
         }
         Ok(())
     }
@@ -361,8 +365,7 @@ impl Manager {
                 .await?;
             let view = self.engine.view();
             let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-            let config = tokio::task::spawn_blocking(|| config::read(Path::new("/proc"), Path::new("/"))).await;
-            let config = config.map_err(|cause| Error::Failed(format!("read kubelet's configuration: {cause}")))?;
+            let config = node_topology::kubelet_config().await?;
             let config = match config {
                 Ok(config) => serde_json::json!(config),
                 Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
@@ -372,6 +375,22 @@ impl Manager {
                 "metrics": self.engine.metrics().read(),
             });
             Ok(description.to_string())
+        })
+        .await
+    }
+
+    #[zbus(out_args("json"))]
+    async fn node_topology(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        measured(&self.engine, Operation::Describe, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Describe)
+                .await?;
+            node_topology::json(&self.engine, &options).await
         })
         .await
     }
@@ -405,6 +424,11 @@ impl Manager {
     #[zbus(property)]
     fn drift_repaired(&self) -> Result<u64, Error> {
         self.show(|view| view.counters.drift_repaired)
+    }
+
+    #[zbus(property, name = "SharedCPUs")]
+    fn shared_cpus(&self) -> Result<String, Error> {
+        self.show(View::shared_cpus)
     }
 
     #[zbus(signal)]

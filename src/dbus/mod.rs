@@ -13,6 +13,7 @@ mod instance;
 mod job;
 mod manager;
 mod measure;
+mod node_topology;
 mod options;
 mod polkit;
 mod runner_socket;

@@ -7,6 +7,7 @@ use zbus::Variant;
 use super::error::Error;
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use crate::node_topology::ApiVersion;
 use crate::plan::allocator::Wish;
 
 /// RegisterInstance's.
@@ -21,6 +22,9 @@ pub(super) const REGISTER: [&str; 9] = [
     "numa-allocate-strategy",
     "numa-topology-alignment-policy",
 ];
+
+/// NodeTopology's.
+pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -69,6 +73,24 @@ fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
             other.value_signature()
         ))),
     }
+}
+
+/// A text.
+pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Error> {
+    match options.get(name).map(|value| &**value) {
+        None => Ok(None),
+        Some(Variant::Str(text)) => Ok(Some(text.as_str().to_owned())),
+        Some(other) => Err(Error::InvalidArgument(format!(
+            "option {name:?} must be a string (s), not {}",
+            other.value_signature()
+        ))),
+    }
+}
+
+/// The version of the object that is asked for.
+pub(super) fn api_version(options: &Options) -> Result<ApiVersion, Error> {
+    let names = || ApiVersion::ALL.map(ApiVersion::name).join(", ");
+    Ok(named(options, "api-version", ApiVersion::parse, names)?.unwrap_or_default())
 }
 
 /// One of a list of names.
@@ -159,5 +181,23 @@ mod tests {
             };
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
+    }
+
+    #[test]
+    fn the_node_topology_is_of_a_version_that_exists() {
+        assert_eq!(api_version(&Options::new()).unwrap(), ApiVersion::V1Alpha1);
+        let given = |value| options(vec![("api-version", value)]);
+        assert_eq!(
+            api_version(&given(Variant::from("v1alpha2"))).unwrap(),
+            ApiVersion::V1Alpha2
+        );
+        for wrong in [Variant::from("v1"), Variant::from(1u32)] {
+            let Err(Error::InvalidArgument(told)) = api_version(&given(wrong)) else {
+                panic!("it was taken")
+            };
+            assert!(told.contains("v1alpha1, v1alpha2"), "{told}");
+        }
+        let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
+        assert!(matches!(name, Err(Error::InvalidArgument(told)) if told.contains("string")));
     }
 }

@@ -25,6 +25,12 @@ pub struct View {
     pub kubelet_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
     pub entries: Entries,
+    /// CPUs of whole pods, as kubelet has them (pod-level resources).
+    pub pod_entries: BTreeMap<PodUid, CpuSet>,
+    /// Every CPU that an entry of kubelet names, of whatever schema.
+    pub kubelet_cpus: CpuSet,
+    /// kubelet's CPU manager policy, as its file has it; `None` when that cannot be used.
+    pub kubelet_policy: Option<String>,
     /// When kubelet last wrote its file, microseconds since the epoch; `None` without one.
     pub kubelet_modified_us: Option<u64>,
     /// The host's online CPUs.
@@ -144,6 +150,9 @@ impl View {
             }),
             kubelet_problem: kubelet.err().cloned(),
             entries: kubelet.map(|state| state.entries.clone()).unwrap_or_default(),
+            pod_entries: kubelet.map(|state| state.pod_entries.clone()).unwrap_or_default(),
+            kubelet_cpus: held(),
+            kubelet_policy: kubelet.ok().map(|state| state.policy.clone()),
             kubelet_modified_us: None,
             topology: snapshot.topology.clone(),
             offline: CpuSet::new(),
@@ -170,7 +179,39 @@ impl View {
     }
 }
 
+impl View {
+    /// The CPUs that are nobody's alone, as a CPU list; empty while kubelet's file cannot be used.
+    pub fn shared_cpus(&self) -> String {
+        let instances = self.instances.values();
+        let owned: CpuSet = instances.flat_map(|instance| instance.exclusive.iter()).collect();
+        let pool = self.pool.as_ref();
+        pool.map(|pool| pool.difference(&owned).to_string()).unwrap_or_default()
+    }
+}
+
 impl InstanceView {
+    /// An instance without anything, for tests of those who show it.
+    #[cfg(test)]
+    pub(crate) fn registered(pod: PodUid) -> Self {
+        Self {
+            pod,
+            container: String::new(),
+            state: Phase::Floating.name(),
+            degraded: Vec::new(),
+            exclusive: CpuSet::new(),
+            allocation: None,
+            float: CpuSet::new(),
+            mems: String::new(),
+            partition: String::new(),
+            placement: "linear",
+            scope: CgroupPath::slice(),
+            origin: CgroupPath::slice(),
+            registered_us: 0,
+            isolated_us: 0,
+            vcpus: Vec::new(),
+        }
+    }
+
     fn of(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Self {
         let record = &instance.record;
         let inner = instance.inner.as_ref();

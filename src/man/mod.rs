@@ -71,6 +71,7 @@ fn the_man_page_of_steliactl_says_what_help_says() {
         "io.stelia.Isolation1(5)",
         "busctl(1)",
         "/usr/share/doc/steliad/cookbook.md",
+        "/usr/share/doc/steliad/node-topology.md",
         "/usr/share/doc/steliad/troubleshooting.md",
     ];
     let page = command::page(crate::ctl::cli::Cli::command(), &header, also);

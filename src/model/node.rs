@@ -18,6 +18,11 @@ use crate::engine::{Failpoint, System};
 use crate::kubelet::PodUid;
 use crate::topology::{Cpu, Topology};
 
+/// The memory of each NUMA node, KiB.
+const MEMORY_KIB: u64 = 16 << 20;
+/// Each NUMA node's huge pages by size in KiB, none of them used.
+const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 512), (1 << 20, 1)];
+
 /// A container of a pod, with the processes a runner starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
@@ -265,7 +270,23 @@ impl State {
             let here = |cpu: &u32| self.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node);
             let cpus: CpuSet = self.online.iter().filter(here).collect();
             write(format!("node/node{node}/cpulist"), cpus.to_string())?;
+            let distances = self.memory_nodes.iter();
+            let distances = distances.map(|other| if other == node { "10" } else { "20" });
+            write(
+                format!("node/node{node}/distance"),
+                distances.collect::<Vec<_>>().join(" "),
+            )?;
+            let fields = [("MemTotal", MEMORY_KIB), ("MemFree", MEMORY_KIB / 2)];
+            let line = |(name, kib)| format!("Node {node} {name}: {kib} kB");
+            write(format!("node/node{node}/meminfo"), fields.map(line).join("\n"))?;
+            for (size, pages) in HUGE_PAGES {
+                for name in ["nr_hugepages", "free_hugepages"] {
+                    let file = format!("node/node{node}/hugepages/hugepages-{size}kB/{name}");
+                    write(file, pages.to_string())?;
+                }
+            }
         }
+        write("node/online".into(), self.memory_nodes.to_string())?;
         for (number, cpu) in &self.topology.cpus {
             let same = |other: &Cpu| (other.package, other.core) == (cpu.package, cpu.core);
             let cpus = self.topology.cpus.iter().filter(|(_, other)| same(other));

@@ -4,6 +4,7 @@
 
 mod completions;
 mod map;
+mod node_topology;
 mod terminal;
 mod watching;
 

@@ -14,13 +14,13 @@ fn without_times(text: &str) -> String {
     kept.map(|line| line.to_owned() + "\n").collect()
 }
 
-fn signal(child: &Child, signal: nix::sys::signal::Signal) {
+pub(super) fn signal(child: &Child, signal: nix::sys::signal::Signal) {
     let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
     nix::sys::signal::kill(pid, signal).expect("kill");
 }
 
 /// It has to end by itself, and well.
-fn ends(mut child: Child) {
+pub(super) fn ends(mut child: Child) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(10) {
         if let Some(status) = child.try_wait().expect("wait") {
@@ -66,7 +66,7 @@ impl Simulation {
         root
     }
 
-    fn spawn(&self, arguments: &[&str]) -> Child {
+    pub(super) fn spawn(&self, arguments: &[&str]) -> Child {
         Command::new(env!("CARGO_BIN_EXE_steliactl"))
             .args(arguments)
             .env("DBUS_SYSTEM_BUS_ADDRESS", &self.address)

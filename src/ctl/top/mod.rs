@@ -21,8 +21,8 @@ use tokio::signal::unix::SignalKind;
 
 use super::cli::Json;
 use super::client::{Client, Failure};
-use super::monitor::until;
 use super::node::Node;
+use super::signals::until;
 use super::threads::Roots;
 use super::view;
 use rates::{Model, rates};

@@ -9,7 +9,7 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 
 use super::super::client::{Client, Failure};
-use super::super::monitor::until;
+use super::super::signals::until;
 use super::super::threads::Roots;
 use super::super::view;
 use super::rates::{Model, rates};

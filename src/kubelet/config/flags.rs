@@ -15,14 +15,17 @@ pub struct Flags {
     pub config_dir: Option<PathBuf>,
     /// `--root-dir`.
     pub root_dir: Option<PathBuf>,
+    /// `--hostname-override`.
+    pub hostname_override: Option<String>,
     /// What it says of the file's keys.
     pub fragment: Fragment,
 }
 
-const TAKEN: [&str; 11] = [
+const TAKEN: [&str; 12] = [
     "config",
     "config-dir",
     "root-dir",
+    "hostname-override",
     "cpu-manager-policy",
     "cpu-manager-policy-options",
     "reserved-cpus",
@@ -74,6 +77,7 @@ impl Flags {
             "config" => self.config = path(value),
             "config-dir" => self.config_dir = path(value),
             "root-dir" => self.root_dir = path(value),
+            "hostname-override" => self.hostname_override = (!value.is_empty()).then(|| value.to_owned()),
             "cpu-manager-policy" => keys.cpu_manager_policy = text(),
             "reserved-cpus" => keys.reserved_system_cpus = text(),
             "topology-manager-policy" => keys.topology_manager_policy = text(),

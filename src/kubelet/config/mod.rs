@@ -42,6 +42,9 @@ pub struct KubeletConfig {
     pub memory_manager_policy: String,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
+    /// What kubelet is told to call its Node, instead of the host's name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname_override: Option<String>,
     /// Feature gates that were set; those left at their defaults are not here.
     pub feature_gates: BTreeMap<String, bool>,
 }
@@ -58,6 +61,7 @@ impl Default for KubeletConfig {
             topology_manager_policy_options: BTreeMap::new(),
             memory_manager_policy: "None".to_owned(),
             root_dir: PathBuf::from("/var/lib/kubelet"),
+            hostname_override: None,
             feature_gates: BTreeMap::new(),
         }
     }
@@ -162,6 +166,7 @@ impl KubeletConfig {
             topology_manager_policy_options: told.topology_manager_policy_options.unwrap_or_default(),
             memory_manager_policy: told.memory_manager_policy.unwrap_or(default.memory_manager_policy),
             root_dir: flags.root_dir.unwrap_or(default.root_dir),
+            hostname_override: flags.hostname_override,
             feature_gates: told.feature_gates.unwrap_or_default(),
         })
     }

@@ -62,6 +62,7 @@ fn a_file_says_what_it_says_among_hundreds_of_other_keys() {
         topology_manager_policy_options: texts(&[("prefer-closest-numa-nodes", "true")]),
         memory_manager_policy: "Static".into(),
         root_dir: "/var/lib/kubelet".into(),
+        hostname_override: None,
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), false)].into(),
     };
     assert_eq!(config, expected);
@@ -121,7 +122,7 @@ fn later_drop_ins_win_key_by_key() {
 fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
     let line = "kubelet --cpu-manager-policy=none --cpu_manager_policy_options a=1,b=2 --feature-gates MemoryQoS=T \
                 --reserved-cpus 7 --topology-manager-scope=container --topology-manager-policy=restricted \
-                --topology-manager-policy-options=c=3 --memory-manager-policy None --root-dir /k --v=2";
+                --topology-manager-policy-options=c=3 --memory-manager-policy None --root-dir /k --hostname-override=n1 --v=2";
     let config = KubeletConfig::new([fragment(FILE)], flags(line).unwrap()).unwrap();
     let expected = KubeletConfig {
         cpu_manager_policy: "none".into(),
@@ -132,6 +133,7 @@ fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
         topology_manager_policy_options: texts(&[("c", "3")]),
         memory_manager_policy: "None".into(),
         root_dir: "/k".into(),
+        hostname_override: Some("n1".into()),
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), true)].into(),
     };
     assert_eq!(config, expected);

@@ -1,0 +1,201 @@
+//! What of the view is reported to schedulers.
+
+use std::collections::BTreeMap;
+
+use super::View;
+use crate::cpuset::CpuSet;
+use crate::kubelet::PodUid;
+use crate::kubelet::config::KubeletConfig;
+use crate::node_topology::numa::NumaNode;
+use crate::node_topology::{Alignment, Facts, Kubelet, PodAllocation};
+
+/// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
+///
+/// # Errors
+/// Why the CPUs cannot be told apart: kubelet's file cannot be used.
+pub fn node_facts(
+    view: &View,
+    config: Option<&KubeletConfig>,
+    numa: BTreeMap<u32, NumaNode>,
+    name: String,
+) -> Result<Facts, String> {
+    let Some(pool) = &view.pool else {
+        let problem = view.kubelet_problem.clone();
+        return Err(problem.unwrap_or_else(|| "kubelet's state was not read yet".to_owned()));
+    };
+    let instances = view.instances.values();
+    let owned: CpuSet = instances.flat_map(|instance| instance.exclusive.iter()).collect();
+    let configured = || {
+        config
+            .map(|config| config.reserved_system_cpus.clone())
+            .unwrap_or_default()
+    };
+    let (reserved, exclusive) = match &view.pools {
+        Some(pools) => (pools.reserved.clone(), pools.pools.exclusive.clone()),
+        None => (configured(), owned.union(&view.kubelet_cpus)),
+    };
+    Ok(Facts {
+        name,
+        topology: view.topology.clone(),
+        numa,
+        reserved,
+        shared: pool.difference(&exclusive),
+        exclusive,
+        allocations: allocations(view),
+        kubelet: Kubelet {
+            cpu_policy: match config {
+                Some(config) => config.cpu_manager_policy.clone(),
+                None => view.kubelet_policy.clone().unwrap_or_default(),
+            },
+            cpu_options: config
+                .map(|config| config.cpu_manager_policy_options.clone())
+                .unwrap_or_default(),
+            reserved: configured(),
+            alignment: config.map(|config| Alignment {
+                policy: config.topology_manager_policy.clone(),
+                scope: config.topology_manager_scope.clone(),
+            }),
+        },
+    })
+}
+
+/// Every pod's own CPUs: kubelet's entries, of all its containers together, and what an instance holds besides.
+fn allocations(view: &View) -> Vec<PodAllocation> {
+    let mut kubelets: BTreeMap<&PodUid, CpuSet> = BTreeMap::new();
+    let of_containers = view.entries.iter();
+    let of_containers = of_containers.flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
+    for (pod, cpus) in of_containers.chain(&view.pod_entries) {
+        let held = kubelets.entry(pod).or_default();
+        *held = held.union(cpus);
+    }
+    let ours = view.instances.values().map(|instance| PodAllocation {
+        pod: instance.pod.clone(),
+        cpus: instance.exclusive.difference(&view.kubelet_cpus),
+        by_kubelet: false,
+    });
+    let kubelets = kubelets.into_iter().map(|(pod, cpus)| PodAllocation {
+        pod: pod.clone(),
+        cpus,
+        by_kubelet: true,
+    });
+    let mut all: Vec<PodAllocation> = kubelets.chain(ours).filter(|one| !one.cpus.is_empty()).collect();
+    all.sort_by(|a, b| a.pod.cmp(&b.pod).then(b.by_kubelet.cmp(&a.by_kubelet)));
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::alloc::Pools;
+    use crate::engine::InstanceView;
+    use crate::engine::view::PoolsView;
+    use crate::topology::testing::Shape;
+
+    fn cpus(text: &str) -> CpuSet {
+        text.parse().unwrap()
+    }
+
+    fn pod(text: &str) -> PodUid {
+        PodUid::parse(text).unwrap()
+    }
+
+    const A: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+    const B: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+    /// Eight CPUs; kubelet gave pod A 2-3 in two containers, and pod B 4 as a whole.
+    fn view() -> View {
+        let topology = Shape {
+            nodes: 2,
+            cores: 2,
+            threads: 2,
+            interleaved: false,
+        };
+        let containers = [("vm", "2"), ("side", "3")].map(|(name, list)| (name.to_owned(), cpus(list)));
+        View {
+            topology: topology.topology(),
+            pool: Some(cpus("0-1,5-7")),
+            entries: BTreeMap::from([(pod(A), BTreeMap::from(containers))]),
+            pod_entries: BTreeMap::from([(pod(B), cpus("4"))]),
+            kubelet_cpus: cpus("2-4"),
+            kubelet_policy: Some("static".to_owned()),
+            ..View::default()
+        }
+    }
+
+    fn facts(view: &View, config: Option<&KubeletConfig>) -> Facts {
+        node_facts(view, config, BTreeMap::new(), "n".to_owned()).unwrap()
+    }
+
+    fn allocation(uid: &str, list: &str, by_kubelet: bool) -> PodAllocation {
+        PodAllocation {
+            pod: pod(uid),
+            cpus: cpus(list),
+            by_kubelet,
+        }
+    }
+
+    #[test]
+    fn what_kubelet_gave_is_told_by_pod() {
+        let config = KubeletConfig {
+            cpu_manager_policy: "static".to_owned(),
+            reserved_system_cpus: cpus("0"),
+            topology_manager_policy: "restricted".to_owned(),
+            ..KubeletConfig::default()
+        };
+        let facts = facts(&view(), Some(&config));
+        assert_eq!(
+            facts.allocations,
+            [allocation(A, "2-3", true), allocation(B, "4", true)]
+        );
+        assert_eq!(
+            (facts.reserved, facts.exclusive, facts.shared),
+            (cpus("0"), cpus("2-4"), cpus("0-1,5-7"))
+        );
+        assert_eq!(facts.kubelet.alignment.unwrap().policy, "restricted");
+    }
+
+    #[test]
+    fn without_kubelets_configuration_its_file_tells_the_policy() {
+        let facts = facts(&view(), None);
+        assert_eq!(facts.kubelet.cpu_policy, "static");
+        assert_eq!(facts.kubelet.alignment, None);
+        assert!(facts.reserved.is_empty());
+    }
+
+    #[test]
+    fn what_steliad_allocates_is_told_beside_kubelets() {
+        let mut view = view();
+        let mut instance = InstanceView::registered(pod(B));
+        instance.exclusive = cpus("4,6-7");
+        view.instances.insert(pod(B), instance);
+        view.pool = Some(cpus("0-1,5"));
+        view.pools = Some(PoolsView {
+            reserved: cpus("1"),
+            kubelet: cpus("2-4"),
+            pools: Pools {
+                allocatable: cpus("0,5"),
+                exclusive: cpus("2-4,6-7"),
+                shared: cpus("0-1,5"),
+                shared_by_node: BTreeMap::new(),
+                be_shared: cpus("0-1,5"),
+            },
+        });
+        let facts = facts(&view, None);
+        let expected = [
+            allocation(A, "2-3", true),
+            allocation(B, "4", true),
+            allocation(B, "6-7", false),
+        ];
+        assert_eq!(facts.allocations, expected);
+        assert_eq!((facts.reserved, facts.shared), (cpus("1"), cpus("0-1,5")));
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_used_leaves_nothing_to_report() {
+        let mut view = view();
+        view.pool = None;
+        view.kubelet_problem = Some("no JSON".to_owned());
+        let refused = node_facts(&view, None, BTreeMap::new(), "n".to_owned());
+        assert_eq!(refused.unwrap_err(), "no JSON");
+    }
+}
