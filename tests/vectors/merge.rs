@@ -11,13 +11,16 @@ use steliad::planner::merge::{Hint, HintList, Merged, Merger, NodeMask, Options,
 
 use crate::{Judge, Verdict};
 
+/// Mask and preferred.
+type RecordedHint = (Option<u64>, u8);
+
 #[derive(Deserialize)]
 struct Case {
     policy: String,
     prefer_closest: bool,
     nodes: Vec<u32>,
     distances: Option<Vec<Vec<u64>>>,
-    lists: Vec<Option<Vec<(Option<u64>, u8)>>>,
+    lists: Vec<Option<Vec<RecordedHint>>>,
     expected: Expected,
 }
 
@@ -64,8 +67,8 @@ fn judge(case: &Value) -> anyhow::Result<Verdict> {
     })
 }
 
-fn hints(list: Option<Vec<(Option<u64>, u8)>>) -> HintList {
-    let hint = |(mask, preferred): (Option<u64>, u8)| Hint {
+fn hints(list: Option<Vec<RecordedHint>>) -> HintList {
+    let hint = |(mask, preferred): RecordedHint| Hint {
         nodes: mask.map(NodeMask::from_bits),
         preferred: preferred == 1,
     };

@@ -31,7 +31,8 @@
 //!    size of the widest of the lists' narrowest masks, masks that fit no permutation included;
 //! 4. at the same size, with `prefer-closest-numa-nodes`, the smaller average distance; then the mask of lower value.
 //!
-//! Where none is left, the answer is all nodes, not preferred. With 8 NUMA nodes a list has up to 255 hints, and four lists
+//! Where none is left, the answer is all nodes, not preferred. (`single-numa-node` first drops the hints that are not preferred
+//! or name several nodes, so a list may become empty and leave no permutation at all.) With 8 NUMA nodes a list has up to 255 hints, and four lists
 //! have 4,228,250,625 permutations.
 //!
 //! # Why the fold gives the same answer
@@ -45,8 +46,8 @@
 //!
 //! *The preferred ones are looked up.* All masks of a preferred permutation are one raw mask m, or there are none. So m is
 //! reached exactly if each list has (m, preferred) or (no mask, preferred), and at least one of them the former; without any
-//! mask it is all nodes, reached if each list has (no mask, preferred). This is an intersection of the lists. If one of these
-//! has a node of the machine, rule 1 ends the search: T and the product are not needed.
+//! mask it is all nodes, reached if each list has (no mask, preferred). This is an intersection of the lists. If one of the
+//! masks found has a node of the machine, rule 1 ends the search: T and the product are not needed.
 //!
 //! *The others are folded.* Otherwise every preferred permutation is dropped as empty, so all that survive are not preferred,
 //! and their masks are the non-empty ones among
@@ -65,6 +66,7 @@
 //! [`Scope`] says for which containers one merge is made. What a provider's hints are made for differs with it; the merge does
 //! not.
 
+mod distances;
 mod fold;
 mod mask;
 pub mod naive;
@@ -82,6 +84,7 @@ pub use mask::{NodeMask, NodeTooHigh};
 pub use settings::{OptionError, Options, Policy, Scope};
 
 use crate::cpuset::CpuSet;
+use distances::Distances;
 
 /// One way to allocate a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -152,8 +155,8 @@ pub enum Refusal {
 pub struct Merger {
     policy: Policy,
     nodes: NodeMask,
-    /// Rows by node id; only where they decide.
-    distances: Option<Vec<Vec<f64>>>,
+    /// Only where they decide.
+    distances: Option<Distances>,
 }
 
 impl Merger {
@@ -185,7 +188,7 @@ impl Merger {
         Ok(Self {
             policy,
             nodes,
-            distances: closest.then(|| rows(nodes, distances)).transpose()?,
+            distances: closest.then(|| Distances::new(nodes, distances)).transpose()?,
         })
     }
 
@@ -266,18 +269,9 @@ impl Merger {
             .then_with(|| one.cmp(&other))
     }
 
-    /// From each of the nodes to each, themselves included, as kubelet computes it; 0 where distances do not decide.
+    /// 0 where distances do not decide.
     fn average_distance(&self, mask: NodeMask) -> f64 {
-        let Some(rows) = &self.distances else {
-            return 0.0;
-        };
-        let row = |from: u32| rows.get(from as usize).into_iter();
-        let sum: f64 = mask
-            .nodes()
-            .flat_map(row)
-            .flat_map(|row| mask.nodes().filter_map(|to| row.get(to as usize)))
-            .sum();
-        sum / f64::from(mask.len() * mask.len())
+        self.distances.as_ref().map_or(0.0, |distances| distances.average(mask))
     }
 
     fn conclude(&self, best: Option<(NodeMask, bool)>) -> Merged {
@@ -293,26 +287,6 @@ impl Merger {
             admitted: preferred || matches!(self.policy, Policy::None | Policy::BestEffort),
         }
     }
-}
-
-/// The distances by node id, if kubelet finds them all.
-fn rows(nodes: NodeMask, distances: &BTreeMap<u32, Vec<u64>>) -> Result<Vec<Vec<f64>>, Refusal> {
-    let Some(highest) = nodes.nodes().last() else {
-        return Ok(Vec::new());
-    };
-    let mut rows = vec![Vec::new(); highest as usize + 1];
-    for node in nodes.nodes() {
-        let row = distances.get(&node).map_or(&[][..], Vec::as_slice);
-        if row.len() <= highest as usize {
-            return Err(Refusal::Distances {
-                node,
-                distances: row.len(),
-                highest,
-            });
-        }
-        rows[node as usize] = row.iter().map(|distance| *distance as f64).collect();
-    }
-    Ok(rows)
 }
 
 /// T: how many nodes an answer that not everybody prefers should have.
