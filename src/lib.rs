@@ -1,6 +1,6 @@
 //! steliad gives a VM inside a Kubernetes pod its CPUs to itself.
 //!
-//! Dependencies point downward only; [`plan`] and [`alloc`] do no I/O.
+//! Dependencies point downward only; [`plan`], [`alloc`] and [`planner`] do no I/O.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -11,6 +11,7 @@
 //! | [`plan`] | pure decisions: admission, placement, steps |
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
 //! | [`node_topology`] | what schedulers are told of the node: NodeResourceTopology |
+//! | [`planner`] | what would kubelet do: its managers' answers |
 //! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |
@@ -40,6 +41,7 @@ mod man;
 pub mod model;
 pub mod node_topology;
 pub mod plan;
+pub mod planner;
 pub mod proc;
 pub mod runner;
 pub mod simulate;

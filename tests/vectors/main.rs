@@ -2,6 +2,7 @@
 //! first that do not, and fails if there are any.
 
 mod koordinator;
+mod merge;
 mod sequences;
 
 use std::collections::BTreeMap;
@@ -37,7 +38,7 @@ type Judge = Box<dyn Fn(&Value) -> anyhow::Result<Verdict>>;
 /// A format of cases: it tells by a file's first line whether it is its own, and judges the cases of a folder.
 type Format = fn(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>>;
 
-const FORMATS: [Format; 1] = [koordinator::open];
+const FORMATS: [Format; 2] = [koordinator::open, merge::open];
 
 #[derive(Default)]
 struct Tally {

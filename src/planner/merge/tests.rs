@@ -1,0 +1,243 @@
+use std::time::{Duration, Instant};
+
+use rstest::rstest;
+
+use super::*;
+
+fn hint(bits: u64, preferred: bool) -> Hint {
+    Hint {
+        nodes: Some(NodeMask::from_bits(bits)),
+        preferred,
+    }
+}
+
+fn texts(options: &[(&str, &str)]) -> BTreeMap<String, String> {
+    let owned = options
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    owned.collect()
+}
+
+fn merger(policy: Policy, nodes: &str) -> Merger {
+    let options = Options {
+        max_allowable_numa_nodes: 64,
+        ..Options::default()
+    };
+    Merger::new(policy, options, &nodes.parse().unwrap(), &BTreeMap::new()).unwrap()
+}
+
+fn printed(merged: Merged) -> String {
+    let nodes = merged.nodes.map_or("any".to_owned(), |nodes| nodes.to_string());
+    let preferred = if merged.preferred { "preferred" } else { "not preferred" };
+    let admitted = if merged.admitted { "admitted" } else { "rejected" };
+    format!("{nodes}, {preferred}, {admitted}")
+}
+
+/// Every mask of `nodes` nodes; those of `width` nodes are preferred.
+fn all_masks(nodes: u32, width: u32) -> HintList {
+    let masks = (1..1u64 << nodes).map(|bits| hint(bits, bits.count_ones() == width));
+    Some(masks.collect())
+}
+
+#[rstest]
+#[case(Policy::None, "any, not preferred, admitted")]
+#[case(Policy::BestEffort, "1, preferred, admitted")]
+#[case(Policy::Restricted, "1, preferred, admitted")]
+#[case(Policy::SingleNumaNode, "1, preferred, admitted")]
+fn what_all_prefer_is_taken(#[case] policy: Policy, #[case] expected: &str) {
+    let cpus = Some(vec![hint(0b01, true), hint(0b10, true), hint(0b11, false)]);
+    let device = Some(vec![hint(0b10, true), hint(0b11, false)]);
+    assert_eq!(printed(merger(policy, "0-1").merge(&[cpus, None, device])), expected);
+}
+
+#[rstest]
+#[case(Policy::BestEffort, "0, not preferred, admitted")]
+#[case(Policy::Restricted, "0, not preferred, rejected")]
+#[case(Policy::SingleNumaNode, "any, not preferred, rejected")]
+fn where_nodes_are_not_agreed_on_the_policy_decides(#[case] policy: Policy, #[case] expected: &str) {
+    let cpus = Some(vec![hint(0b01, true), hint(0b11, false)]);
+    let device = Some(vec![hint(0b10, true), hint(0b11, false)]);
+    assert_eq!(printed(merger(policy, "0-1").merge(&[cpus, device])), expected);
+}
+
+#[test]
+fn best_effort_does_not_take_the_narrowest_but_what_the_neediest_resource_needs() {
+    let gpus = Some(vec![hint(0b0011, true), hint(0b1100, true), hint(0b1111, false)]);
+    let cpus = Some(vec![hint(0b0100, true), hint(0b1100, false), hint(0b0111, false)]);
+    let merged = merger(Policy::BestEffort, "0-3").merge(&[gpus, cpus]);
+    assert_eq!(printed(merged), "0-1, not preferred, admitted");
+}
+
+#[test]
+fn masks_that_fit_only_before_the_machines_nodes_are_taken_off_are_not_equal() {
+    let merger = merger(Policy::Restricted, "0-1");
+    let (short, long) = (Some(vec![hint(0b001, true)]), Some(vec![hint(0b101, true)]));
+    assert_eq!(
+        printed(merger.merge(&[short.clone(), long])),
+        "0, not preferred, rejected"
+    );
+    assert_eq!(printed(merger.merge(&[short.clone(), short])), "0, preferred, admitted");
+}
+
+#[rstest]
+#[case::no_provider(&[], "0-1, preferred, admitted")]
+#[case::no_preference(&[None], "0-1, preferred, admitted")]
+#[case::unsatisfiable(&[Some(Vec::new())], "0-1, not preferred, rejected")]
+#[case::nowhere(&[Some(vec![hint(0b100, true)])], "0-1, not preferred, rejected")]
+fn without_any_mask_it_is_all_nodes(#[case] lists: &[HintList], #[case] expected: &str) {
+    assert_eq!(printed(merger(Policy::Restricted, "0-1").merge(lists)), expected);
+}
+
+#[test]
+fn single_numa_node_says_any_on_a_machine_of_one_node() {
+    let merged = merger(Policy::SingleNumaNode, "0").merge(&[Some(vec![hint(1, true)])]);
+    assert_eq!(printed(merged), "any, preferred, admitted");
+}
+
+#[rstest]
+#[case(Policy::BestEffort, "1-2, preferred, admitted")]
+#[case(Policy::Restricted, "1-2, preferred, admitted")]
+fn the_closest_of_the_narrowest_is_taken(#[case] policy: Policy, #[case] expected: &str) {
+    let rows = [vec![10, 21, 20], vec![21, 10, 12], vec![20, 12, 10]];
+    let distances = (0..).zip(rows).collect();
+    let mut options = Options {
+        prefer_closest_numa_nodes: true,
+        ..Options::default()
+    };
+    let lists = [Some(vec![hint(0b011, true), hint(0b101, true), hint(0b110, true)])];
+    let merger = Merger::new(policy, options, &"0-2".parse().unwrap(), &distances).unwrap();
+    assert_eq!(printed(merger.merge(&lists)), expected);
+    options.prefer_closest_numa_nodes = false;
+    let merger = Merger::new(policy, options, &"0-2".parse().unwrap(), &distances).unwrap();
+    assert_eq!(printed(merger.merge(&lists)), "0-1, preferred, admitted");
+}
+
+/// kubelet needs years for each of these; a pair by pair fold of the second more than a minute.
+#[rstest]
+#[case(8, 6)]
+#[case(16, 4)]
+fn every_mask_of_every_list_takes_no_time(#[case] nodes: u32, #[case] lists: u32) {
+    let merger = merger(Policy::BestEffort, &format!("0-{}", nodes - 1));
+    let lists: Vec<HintList> = (1..=lists).map(|width| all_masks(nodes, width)).collect();
+    assert!(naive::permutations(&lists) > 1 << 47);
+    let started = Instant::now();
+    let merged = merger.merge(&lists);
+    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    // T is 1: each list has masks of one node.
+    assert_eq!(printed(merged), "0, not preferred, admitted");
+}
+
+#[test]
+fn more_nodes_than_a_table_has_bits_for_are_folded_too() {
+    let merger = merger(Policy::BestEffort, "0-39");
+    let window = |width: u32| (0..=40 - width).map(move |from| hint(((1 << width) - 1) << from, true));
+    let lists = [
+        Some(window(6).collect()),
+        Some(window(7).collect()),
+        Some(window(8).skip(20).collect()),
+    ];
+    // T is 8, which no AND with six nodes reaches.
+    assert_eq!(printed(merger.merge(&lists)), "20-25, not preferred, admitted");
+    assert_eq!(naive::merge(&merger, &lists), merger.merge(&lists));
+}
+
+#[test]
+fn node_ids_may_have_gaps_and_end_at_63() {
+    let merger = merger(Policy::Restricted, "0,8,63");
+    let merged = merger.merge(&[Some(vec![hint(1 << 63, true)]), Some(vec![hint(1 << 63 | 1, false)])]);
+    assert_eq!(printed(merged), "63, not preferred, rejected");
+}
+
+#[rstest]
+#[case("0-8", false, "9 NUMA nodes are more than max-allowable-numa-nodes, which is 8")]
+#[case("0,64", false, "NUMA node 64 is beyond 63, the highest that kubelet's masks hold")]
+#[case(
+    "0,2",
+    true,
+    "prefer-closest-numa-nodes: NUMA node 0 has 2 distances, and kubelet would look for that to node 2 at place 2"
+)]
+#[case(
+    "3",
+    true,
+    "prefer-closest-numa-nodes: NUMA node 3 has 0 distances, and kubelet would look for that to node 3 at place 3"
+)]
+fn a_machine_that_kubelet_cannot_merge_on_is_refused(#[case] nodes: &str, #[case] closest: bool, #[case] says: &str) {
+    let options = Options {
+        prefer_closest_numa_nodes: closest,
+        ..Options::default()
+    };
+    let (nodes, distances) = (
+        nodes.parse().unwrap(),
+        BTreeMap::from([(0, vec![10, 20]), (2, vec![20, 10])]),
+    );
+    let refused = Merger::new(Policy::BestEffort, options, &nodes, &distances).unwrap_err();
+    assert_eq!(refused.to_string(), says);
+    assert!(Merger::new(Policy::None, options, &nodes, &distances).is_ok());
+}
+
+#[test]
+fn single_numa_node_never_looks_at_distances() {
+    let options = Options {
+        prefer_closest_numa_nodes: true,
+        ..Options::default()
+    };
+    let merger = Merger::new(
+        Policy::SingleNumaNode,
+        options,
+        &"0,2".parse().unwrap(),
+        &BTreeMap::new(),
+    )
+    .unwrap();
+    let merged = merger.merge(&[Some(vec![hint(0b100, true), hint(0b001, true)])]);
+    assert_eq!(printed(merged), "0, preferred, admitted");
+}
+
+#[test]
+fn options_are_read_as_kubelet_reads_them() {
+    let options = texts(&[("prefer-closest-numa-nodes", "T"), ("max-allowable-numa-nodes", "+16")]);
+    let expected = Options {
+        prefer_closest_numa_nodes: true,
+        max_allowable_numa_nodes: 16,
+    };
+    assert_eq!(Options::parse(&options), Ok(expected));
+    assert_eq!(Options::parse(&BTreeMap::new()), Ok(Options::default()));
+}
+
+#[rstest]
+#[case("closest", "true", "unknown Topology Manager policy option \"closest\"")]
+#[case(
+    "prefer-closest-numa-nodes",
+    "yes",
+    "Topology Manager policy option prefer-closest-numa-nodes: \"yes\" is not a truth value"
+)]
+#[case(
+    "max-allowable-numa-nodes",
+    "7",
+    "Topology Manager policy option max-allowable-numa-nodes: \"7\" is not a number of at least 8"
+)]
+#[case(
+    "max-allowable-numa-nodes",
+    "9223372036854775808",
+    "Topology Manager policy option max-allowable-numa-nodes: \"9223372036854775808\" is not a number of at least 8"
+)]
+fn a_bad_option_is_named(#[case] name: &str, #[case] value: &str, #[case] says: &str) {
+    let error = Options::parse(&texts(&[(name, value)])).unwrap_err();
+    assert_eq!(error.to_string(), says);
+}
+
+#[test]
+fn names_are_kubelets() {
+    for policy in Policy::ALL {
+        assert_eq!(Policy::parse(policy.name()), Some(policy));
+    }
+    for scope in Scope::ALL {
+        assert_eq!(Scope::parse(scope.name()), Some(scope));
+    }
+    assert_eq!(Policy::parse("Restricted"), None);
+    assert_eq!(Scope::parse(""), None);
+}
+
+#[test]
+fn a_pod_without_containers_has_no_merge_to_make() {
+    assert_eq!(Scope::Pod.groups::<u8>(&[]).count(), 0);
+}
