@@ -1,6 +1,6 @@
 //! steliad gives a VM inside a Kubernetes pod its CPUs to itself.
 //!
-//! Dependencies point downward only; [`plan`] and [`alloc`] do no I/O.
+//! Dependencies point downward only; [`plan`], [`alloc`] and [`planner`] do no I/O.
 //!
 //! | module | what it is |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | [`engine`] | observe, apply, the reconcile loop |
 //! | [`plan`] | pure decisions: admission, placement, steps |
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
+//! | [`planner`] | what kubelet would do |
 //! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |
@@ -38,6 +39,7 @@ pub mod kubelet;
 mod man;
 pub mod model;
 pub mod plan;
+pub mod planner;
 pub mod proc;
 pub mod runner;
 pub mod simulate;

@@ -1,0 +1,238 @@
+//! The distributed algorithm: the same share from each of several NUMA nodes, so that what stays free is balanced.
+
+use super::accumulator::Accumulator;
+use super::combinations::{Combinations, Kept};
+use super::packed::{Packing, packed};
+use super::refusal::Refusal;
+use super::topology::{CpuTopology, Level};
+
+/// How the distributed algorithm takes.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Distribution {
+    /// CPUs are handed out in groups of so many.
+    pub(super) group: usize,
+    /// Within a NUMA node.
+    pub(super) packing: Packing,
+    /// See [`Kubelet::combinations_copied`](super::Kubelet::combinations_copied).
+    pub(super) copied: bool,
+}
+
+/// The CPUs taken.
+#[derive(Debug)]
+pub(super) struct Distributed {
+    pub(super) cpus: Vec<usize>,
+    /// They are not from the NUMA nodes chosen.
+    pub(super) overwritten: bool,
+}
+
+/// The NUMA nodes to take from, as positions in the list of those that have free CPUs.
+#[derive(Debug)]
+struct Choice {
+    nodes: Kept,
+    /// Those that give one group more.
+    remainder: Option<Kept>,
+}
+
+/// Take `count` of the available CPUs.
+pub(super) fn distributed(
+    topology: &CpuTopology,
+    available: &[usize],
+    count: usize,
+    how: Distribution,
+) -> Result<Distributed, Refusal> {
+    let all_packed = || {
+        packed(topology, available, count, how.packing).map(|cpus| Distributed {
+            cpus,
+            overwritten: false,
+        })
+    };
+    if count == 0 || count > available.len() || !count.is_multiple_of(how.group) {
+        return all_packed();
+    }
+    let accumulator = Accumulator::new(topology, available, count);
+    let nodes = accumulator.order(Level::Node);
+    let search = Search {
+        free: nodes
+            .iter()
+            .map(|node| accumulator.free_in(Level::Node, *node))
+            .collect(),
+        count,
+        group: how.group,
+        copied: how.copied,
+    };
+    let all_groups = topology.len().div_ceil(how.group);
+    let wanted = count / how.group;
+    let least = wanted.div_ceil(all_groups.div_ceil(topology.count(Level::Node)));
+    for size in least..=wanted.min(nodes.len()) {
+        if let Some(choice) = search.best(size)? {
+            return hand_out(topology, accumulator, &nodes, count, how, &choice);
+        }
+    }
+    all_packed()
+}
+
+/// Take what was chosen.
+fn hand_out(
+    topology: &CpuTopology,
+    mut accumulator: Accumulator,
+    nodes: &[usize],
+    count: usize,
+    how: Distribution,
+    choice: &Choice,
+) -> Result<Distributed, Refusal> {
+    let take = |accumulator: &mut Accumulator, node: usize, count: usize| {
+        let free = accumulator.free_of(Level::Node, node);
+        // What goes wrong here kubelet only notices at the end.
+        accumulator.take(&packed(topology, &free, count, how.packing).unwrap_or_default());
+    };
+    let chosen = &choice.nodes.positions;
+    let share = share(count, chosen.len(), how.group);
+    for position in chosen {
+        take(&mut accumulator, nodes[*position], share);
+    }
+    let mut left = count - share * chosen.len();
+    let extra = choice.remainder.as_ref();
+    while left > 0 {
+        let before = left;
+        for position in extra.map_or(&[][..], |extra| &extra.positions) {
+            if left > 0 && accumulator.free_in(Level::Node, nodes[*position]) >= how.group {
+                take(&mut accumulator, nodes[*position], how.group);
+                left -= how.group;
+            }
+        }
+        if left == before {
+            return Err(Refusal::WouldNotReturn);
+        }
+    }
+    match accumulator.needed {
+        0 => Ok(Distributed {
+            cpus: accumulator.into_taken(),
+            overwritten: choice.nodes.overwritten || extra.is_some_and(|extra| extra.overwritten),
+        }),
+        missing @ 1.. => Err(Refusal::TooFewTaken(missing)),
+        surplus => Err(Refusal::TooManyTaken(surplus)),
+    }
+}
+
+/// What each of so many NUMA nodes gives.
+fn share(count: usize, nodes: usize, group: usize) -> usize {
+    count / nodes / group * group
+}
+
+/// The search for the NUMA nodes that leave the node balanced best.
+#[derive(Debug)]
+struct Search {
+    /// Free CPUs of each NUMA node that has any, in their order.
+    free: Vec<usize>,
+    count: usize,
+    group: usize,
+    copied: bool,
+}
+
+impl Search {
+    /// The best combination of this size; the first of equals.
+    fn best(&self, size: usize) -> Result<Option<Choice>, Refusal> {
+        let mut lowest = f64::MAX;
+        let mut best: Option<Choice> = None;
+        Combinations::new(self.free.len(), size).each(|nodes| {
+            if let Some(best) = &mut best {
+                best.nodes.pass(nodes);
+            }
+            if lowest == 0.0 {
+                return Ok(false);
+            }
+            if let Some((score, remainder)) = self.judge(nodes)?
+                && score < lowest
+            {
+                lowest = score;
+                best = Some(Choice {
+                    nodes: Kept::new(nodes, self.copied),
+                    remainder,
+                });
+            }
+            Ok(true)
+        })?;
+        Ok(best)
+    }
+
+    /// The score of a combination, lower is better, and the NUMA nodes of its remainder; none if it cannot give the CPUs.
+    fn judge(&self, nodes: &[usize]) -> Result<Option<(f64, Option<Kept>)>, Refusal> {
+        let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
+        let share = share(self.count, nodes.len(), self.group);
+        if groups * self.group < self.count || nodes.iter().any(|node| self.free[*node] < share) {
+            return Ok(None);
+        }
+        let mut after = self.free.clone();
+        for node in nodes {
+            after[*node] -= share;
+        }
+        let remainder = self.count - share * nodes.len();
+        if remainder == 0 {
+            return Ok(Some((deviation(&after), None)));
+        }
+        let candidates: Vec<usize> = nodes
+            .iter()
+            .copied()
+            .filter(|node| after[*node] >= self.group)
+            .collect();
+        let (mut lowest, mut best) = (f64::MAX, None::<Kept>);
+        let (mut members, mut left) = (Vec::new(), after.clone());
+        for size in (1..=candidates.len()).rev() {
+            Combinations::new(candidates.len(), size).each(|subset| {
+                if let Some(best) = &mut best {
+                    best.pass(subset);
+                }
+                members.clear();
+                members.extend(subset.iter().map(|candidate| candidates[*candidate]));
+                if members.iter().map(|node| after[*node]).sum::<usize>() < remainder {
+                    return Ok(true);
+                }
+                left.copy_from_slice(&after);
+                self.spread(&mut left, &members, remainder)?;
+                let score = deviation(&left);
+                if score < lowest {
+                    lowest = score;
+                    best = Some(Kept::new(subset, self.copied));
+                }
+                Ok(true)
+            })?;
+            if let Some(best) = &mut best {
+                best.settle();
+            }
+        }
+        Ok(best.map(|mut best| {
+            for position in &mut best.positions {
+                *position = candidates[*position];
+            }
+            (lowest, Some(best))
+        }))
+    }
+
+    /// Take the remainder from these NUMA nodes, a group from each in turn.
+    fn spread(&self, left: &mut [usize], members: &[usize], mut remainder: usize) -> Result<(), Refusal> {
+        while remainder > 0 {
+            let before = remainder;
+            for node in members {
+                if remainder > 0 && left[*node] >= self.group {
+                    left[*node] -= self.group;
+                    remainder -= self.group;
+                }
+            }
+            if remainder == before {
+                return Err(Refusal::WouldNotReturn);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The standard deviation, and the mean it is taken from, rounded to three decimals as kubelet does: answers depend on it.
+fn deviation(values: &[usize]) -> f64 {
+    let rounded = |value: f64| (value * 1000.0).round() / 1000.0;
+    let count = values.len() as f64;
+    let mean = rounded(values.iter().map(|value| *value as f64).sum::<f64>() / count);
+    let squares = values
+        .iter()
+        .map(|value| (*value as f64 - mean) * (*value as f64 - mean));
+    rounded((squares.sum::<f64>() / count).sqrt())
+}
