@@ -79,6 +79,15 @@ impl Kept {
         }
     }
 
+    /// What was kept, as positions in the list that its own are positions of.
+    pub(super) fn within(&self, list: &[usize]) -> Self {
+        Self {
+            positions: self.positions.iter().map(|position| list[*position]).collect(),
+            shared: usize::MAX,
+            overwritten: self.overwritten,
+        }
+    }
+
     /// The walk it was kept in is over: later ones use memory of their own.
     pub(super) fn settle(&mut self) {
         self.shared = usize::MAX;

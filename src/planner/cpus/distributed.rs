@@ -1,5 +1,8 @@
 //! The distributed algorithm: the same share from each of several NUMA nodes, so that what stays free is balanced.
 
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+
 use super::accumulator::Accumulator;
 use super::combinations::{Combinations, Kept};
 use super::packed::{Packing, packed};
@@ -134,6 +137,8 @@ impl Search {
     fn best(&self, size: usize) -> Result<Option<Choice>, Refusal> {
         let mut lowest = f64::MAX;
         let mut best: Option<Choice> = None;
+        // NUMA nodes with equally many free CPUs are judged once.
+        let mut judged = BTreeMap::new();
         Combinations::new(self.free.len(), size).each(|nodes| {
             if let Some(best) = &mut best {
                 best.nodes.pass(nodes);
@@ -141,13 +146,17 @@ impl Search {
             if lowest == 0.0 {
                 return Ok(false);
             }
-            if let Some((score, remainder)) = self.judge(nodes)?
-                && score < lowest
+            let verdict = match judged.entry(nodes.iter().map(|node| self.free[*node]).collect::<Vec<_>>()) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.judge(nodes)?),
+            };
+            if let Some((score, remainder)) = verdict
+                && *score < lowest
             {
-                lowest = score;
+                lowest = *score;
                 best = Some(Choice {
                     nodes: Kept::new(nodes, self.copied),
-                    remainder,
+                    remainder: remainder.as_ref().map(|members| members.within(nodes)),
                 });
             }
             Ok(true)
@@ -155,7 +164,7 @@ impl Search {
         Ok(best)
     }
 
-    /// The score of a combination, lower is better, and the NUMA nodes of its remainder; none if it cannot give the CPUs.
+    /// The score of a combination, lower is better, and who in it gives the remainder; none if it cannot give the CPUs.
     fn judge(&self, nodes: &[usize]) -> Result<Option<(f64, Option<Kept>)>, Refusal> {
         let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
         let share = share(self.count, nodes.len(), self.group);
@@ -170,26 +179,37 @@ impl Search {
         if remainder == 0 {
             return Ok(Some((deviation(&after), None)));
         }
-        let candidates: Vec<usize> = nodes
-            .iter()
-            .copied()
-            .filter(|node| after[*node] >= self.group)
-            .collect();
-        let (mut lowest, mut best) = (f64::MAX, None::<Kept>);
-        let (mut members, mut left) = (Vec::new(), after.clone());
+        let able = |member: &usize| after[nodes[*member]] >= self.group;
+        let candidates: Vec<usize> = (0..nodes.len()).filter(able).collect();
+        let (mut lowest, mut best, mut most) = (f64::MAX, None::<Kept>, None);
+        let (mut had, mut left) = (Vec::new(), Vec::new());
         for size in (1..=candidates.len()).rev() {
             Combinations::new(candidates.len(), size).each(|subset| {
                 if let Some(best) = &mut best {
                     best.pass(subset);
                 }
-                members.clear();
-                members.extend(subset.iter().map(|candidate| candidates[*candidate]));
-                if members.iter().map(|node| after[*node]).sum::<usize>() < remainder {
+                had.clear();
+                had.extend(subset.iter().map(|candidate| after[nodes[candidates[*candidate]]]));
+                if had.iter().sum::<usize>() < remainder {
                     return Ok(true);
                 }
-                left.copy_from_slice(&after);
-                self.spread(&mut left, &members, remainder)?;
-                let score = deviation(&left);
+                left.clone_from(&had);
+                self.spread(&mut left, remainder)?;
+                // All subsets leave the same sum: the fewer the squares, the lower the score. So few scores are worked out.
+                let squares = had
+                    .iter()
+                    .zip(&left)
+                    .map(|(had, left)| had * had - left * left)
+                    .sum::<usize>();
+                if most.is_some_and(|most| squares <= most) {
+                    return Ok(true);
+                }
+                most = Some(squares);
+                let mut all = after.clone();
+                for (candidate, left) in subset.iter().zip(&left) {
+                    all[nodes[candidates[*candidate]]] = *left;
+                }
+                let score = deviation(&all);
                 if score < lowest {
                     lowest = score;
                     best = Some(Kept::new(subset, self.copied));
@@ -200,21 +220,16 @@ impl Search {
                 best.settle();
             }
         }
-        Ok(best.map(|mut best| {
-            for position in &mut best.positions {
-                *position = candidates[*position];
-            }
-            (lowest, Some(best))
-        }))
+        Ok(best.map(|best| (lowest, Some(best.within(&candidates)))))
     }
 
-    /// Take the remainder from these NUMA nodes, a group from each in turn.
-    fn spread(&self, left: &mut [usize], members: &[usize], mut remainder: usize) -> Result<(), Refusal> {
+    /// Take the remainder, a group from each in turn.
+    fn spread(&self, left: &mut [usize], mut remainder: usize) -> Result<(), Refusal> {
         while remainder > 0 {
             let before = remainder;
-            for node in members {
-                if remainder > 0 && left[*node] >= self.group {
-                    left[*node] -= self.group;
+            for left in left.iter_mut() {
+                if remainder > 0 && *left >= self.group {
+                    *left -= self.group;
                     remainder -= self.group;
                 }
             }

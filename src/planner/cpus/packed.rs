@@ -56,20 +56,20 @@ pub(super) fn packed(
     }
 }
 
-/// Whole L3 caches while what is wanted is no smaller than the average one; then all the rest from one of them. Their order
-/// is fixed at the start.
+/// Whole L3 caches if what is wanted is no smaller than the average one; then all the rest from one of them. Their order is
+/// fixed at the start.
+///
+/// Kubelet looks for whole caches before each one it tries. It finds some the first time only: nothing changes in between.
 fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
-    for cache in accumulator.order(Level::Cache) {
-        if accumulator.needs(topology.average(Level::Cache)) {
-            accumulator.take_full(Level::Cache);
-        }
+    let caches = accumulator.order(Level::Cache);
+    if accumulator.needs(topology.average(Level::Cache)) {
+        accumulator.take_full(Level::Cache);
+    }
+    for cache in caches {
         if accumulator.satisfied() {
             return;
         }
         from_cache(topology, accumulator, cache);
-        if accumulator.satisfied() {
-            return;
-        }
     }
 }
 
