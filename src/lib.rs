@@ -10,7 +10,7 @@
 //! | [`engine`] | observe, apply, the reconcile loop |
 //! | [`plan`] | pure decisions: admission, placement, steps |
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
-//! | [`planner`] | what kubelet would do |
+//! | [`planner`] | what would kubelet do: its managers' answers |
 //! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |

@@ -251,3 +251,88 @@ fn deviation(values: &[usize]) -> f64 {
         .map(|value| (*value as f64 - mean) * (*value as f64 - mean));
     rounded((squares.sum::<f64>() / count).sqrt())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The NUMA nodes, and those of the remainder.
+    type Positions = (Vec<usize>, Vec<usize>);
+
+    /// What kubelet's own walk leaves: every combination and every subset judged, one by one.
+    fn walked(search: &Search, size: usize) -> Result<Option<Positions>, Refusal> {
+        let (mut lowest, mut best) = (f64::MAX, None::<(Kept, Vec<usize>)>);
+        Combinations::new(search.free.len(), size).each(|nodes| {
+            if let Some((best, _)) = &mut best {
+                best.pass(nodes);
+            }
+            if lowest == 0.0 {
+                return Ok(false);
+            }
+            let share = share(search.count, size, search.group);
+            let groups: usize = nodes.iter().map(|node| search.free[*node] / search.group).sum();
+            if groups * search.group < search.count || nodes.iter().any(|node| search.free[*node] < share) {
+                return Ok(true);
+            }
+            let mut after = search.free.clone();
+            nodes.iter().for_each(|node| after[*node] -= share);
+            let remainder = search.count - share * size;
+            let (mut local, mut local_best) = (f64::MAX, None::<Kept>);
+            if remainder == 0 {
+                local = deviation(&after);
+            }
+            let able = nodes.iter().copied().filter(|node| after[*node] >= search.group);
+            let able: Vec<usize> = able.collect();
+            for size in (1..=able.len()).rev().filter(|_| remainder > 0) {
+                Combinations::new(able.len(), size).each(|subset| {
+                    if let Some(best) = &mut local_best {
+                        best.pass(subset);
+                    }
+                    let had: Vec<usize> = subset.iter().map(|member| after[able[*member]]).collect();
+                    if had.iter().sum::<usize>() < remainder {
+                        return Ok(true);
+                    }
+                    let (mut left, mut all) = (had, after.clone());
+                    search.spread(&mut left, remainder)?;
+                    subset
+                        .iter()
+                        .zip(left)
+                        .for_each(|(member, left)| all[able[*member]] = left);
+                    if deviation(&all) < local {
+                        local = deviation(&all);
+                        local_best = Some(Kept::new(subset, search.copied));
+                    }
+                    Ok(true)
+                })?;
+                local_best.iter_mut().for_each(Kept::settle);
+            }
+            if local < lowest {
+                lowest = local;
+                let members = local_best.map(|best| best.within(&able).positions);
+                best = Some((Kept::new(nodes, search.copied), members.unwrap_or_default()));
+            }
+            Ok(true)
+        })?;
+        Ok(best.map(|(nodes, members)| (nodes.positions, members)))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+        #[test]
+        fn the_short_search_finds_what_the_walk_finds(
+            free in proptest::collection::vec(1usize..9, 1..=7),
+            size in 1usize..=7,
+            count in 1usize..=30,
+            group in 1usize..=2,
+            copied in any::<bool>(),
+        ) {
+            let (size, count) = (size.min(free.len()), count * group);
+            let search = Search { free, count, group, copied };
+            let found = search.best(size).map(|best| best.map(|best| {
+                (best.nodes.positions, best.remainder.map_or_else(Vec::new, |members| members.positions))
+            }));
+            prop_assert_eq!(found, walked(&search, size));
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::cpuset::CpuSet;
+use crate::kubelet::checkpoint::CpuManagerState;
 
 /// The state of kubelet's static policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,5 +59,22 @@ impl State {
             self.entries.remove(pod);
         }
         Some(cpus)
+    }
+}
+
+impl From<&CpuManagerState> for State {
+    /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are not restored.
+    fn from(checkpoint: &CpuManagerState) -> Self {
+        let entries = checkpoint.entries.iter();
+        let pods = checkpoint.pod_entries.iter();
+        Self {
+            default: checkpoint.default_cpus.clone(),
+            entries: entries
+                .map(|(pod, own)| (pod.as_str().to_owned(), own.clone()))
+                .collect(),
+            pods: pods
+                .map(|(pod, cpus)| (pod.as_str().to_owned(), cpus.clone()))
+                .collect(),
+        }
     }
 }
