@@ -1,8 +1,5 @@
 //! The distributed algorithm: the same share from each of several NUMA nodes, so that what stays free is balanced.
 
-use std::collections::BTreeMap;
-use std::collections::btree_map::Entry;
-
 use super::accumulator::Accumulator;
 use super::combinations::{Combinations, Kept};
 use super::packed::{Packing, packed};
@@ -123,6 +120,9 @@ fn share(count: usize, nodes: usize, group: usize) -> usize {
 }
 
 /// The search for the NUMA nodes that leave the node balanced best.
+///
+/// Whatever is chosen, the same number of CPUs stays free in all. So scores are ordered as the sums of the squares are, and
+/// what cannot lower the sum need not be scored.
 #[derive(Debug)]
 struct Search {
     /// Free CPUs of each NUMA node that has any, in their order.
@@ -132,13 +132,22 @@ struct Search {
     copied: bool,
 }
 
+/// What a combination comes to.
+#[derive(Debug)]
+struct Judged {
+    /// Lower is better.
+    score: f64,
+    /// The sum of the squares that the score is of.
+    squares: usize,
+    /// Who in the combination gives one group more.
+    remainder: Option<Kept>,
+}
+
 impl Search {
     /// The best combination of this size; the first of equals.
     fn best(&self, size: usize) -> Result<Option<Choice>, Refusal> {
-        let mut lowest = f64::MAX;
+        let (mut lowest, mut squares) = (f64::MAX, usize::MAX);
         let mut best: Option<Choice> = None;
-        // NUMA nodes with equally many free CPUs are judged once.
-        let mut judged = BTreeMap::new();
         Combinations::new(self.free.len(), size).each(|nodes| {
             if let Some(best) = &mut best {
                 best.nodes.pass(nodes);
@@ -146,17 +155,16 @@ impl Search {
             if lowest == 0.0 {
                 return Ok(false);
             }
-            let verdict = match judged.entry(nodes.iter().map(|node| self.free[*node]).collect::<Vec<_>>()) {
-                Entry::Occupied(known) => known.into_mut(),
-                Entry::Vacant(new) => new.insert(self.judge(nodes)?),
-            };
-            if let Some((score, remainder)) = verdict
-                && *score < lowest
+            if self.least_squares(nodes) >= squares {
+                return Ok(true);
+            }
+            if let Some(judged) = self.judge(nodes)?
+                && judged.score < lowest
             {
-                lowest = *score;
+                (lowest, squares) = (judged.score, judged.squares);
                 best = Some(Choice {
                     nodes: Kept::new(nodes, self.copied),
-                    remainder: remainder.as_ref().map(|members| members.within(nodes)),
+                    remainder: judged.remainder,
                 });
             }
             Ok(true)
@@ -164,8 +172,30 @@ impl Search {
         Ok(best)
     }
 
-    /// The score of a combination, lower is better, and who in it gives the remainder; none if it cannot give the CPUs.
-    fn judge(&self, nodes: &[usize]) -> Result<Option<(f64, Option<Kept>)>, Refusal> {
+    /// The sum of the squares that a combination cannot come below; 0 where it must be judged because kubelet may hang on it.
+    fn least_squares(&self, nodes: &[usize]) -> usize {
+        let share = share(self.count, nodes.len(), self.group);
+        let after = |node: &usize| self.free[*node].checked_sub(share);
+        let Some(mut left) = nodes.iter().map(after).collect::<Option<Vec<_>>>() else {
+            return usize::MAX;
+        };
+        if left.iter().any(|left| !left.is_multiple_of(self.group)) {
+            return 0;
+        }
+        let square = |value: &usize| value * value;
+        let own = nodes.iter().map(|node| square(&self.free[*node])).sum::<usize>();
+        let others = squares(&self.free) - own;
+        // A group more from wherever most is left lowers it most.
+        for _ in 0..(self.count - share * nodes.len()) / self.group {
+            if let Some(most) = left.iter_mut().max() {
+                *most = most.saturating_sub(self.group);
+            }
+        }
+        others + squares(&left)
+    }
+
+    /// The score of a combination; none if it cannot give the CPUs.
+    fn judge(&self, nodes: &[usize]) -> Result<Option<Judged>, Refusal> {
         let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
         let share = share(self.count, nodes.len(), self.group);
         if groups * self.group < self.count || nodes.iter().any(|node| self.free[*node] < share) {
@@ -177,59 +207,68 @@ impl Search {
         }
         let remainder = self.count - share * nodes.len();
         if remainder == 0 {
-            return Ok(Some((deviation(&after), None)));
+            return Ok(Some(Judged {
+                score: deviation(&after),
+                squares: squares(&after),
+                remainder: None,
+            }));
         }
-        let able = |member: &usize| after[nodes[*member]] >= self.group;
-        let candidates: Vec<usize> = (0..nodes.len()).filter(able).collect();
-        let (mut lowest, mut best, mut most) = (f64::MAX, None::<Kept>, None);
-        let (mut had, mut left) = (Vec::new(), Vec::new());
+        let candidates: Vec<usize> = nodes
+            .iter()
+            .copied()
+            .filter(|node| after[*node] >= self.group)
+            .collect();
+        let mut best: Option<Judged> = None;
+        let mut least = usize::MAX;
+        let mut all = after.clone();
         for size in (1..=candidates.len()).rev() {
             Combinations::new(candidates.len(), size).each(|subset| {
-                if let Some(best) = &mut best {
-                    best.pass(subset);
+                if let Some(remainder) = best.as_mut().and_then(|best| best.remainder.as_mut()) {
+                    remainder.pass(subset);
                 }
-                had.clear();
-                had.extend(subset.iter().map(|candidate| after[nodes[candidates[*candidate]]]));
-                if had.iter().sum::<usize>() < remainder {
+                let members = || subset.iter().map(|candidate| candidates[*candidate]);
+                if members().map(|node| after[node]).sum::<usize>() < remainder {
                     return Ok(true);
                 }
-                left.clone_from(&had);
-                self.spread(&mut left, remainder)?;
-                // All subsets leave the same sum: the fewer the squares, the lower the score. So few scores are worked out.
-                let squares = had
-                    .iter()
-                    .zip(&left)
-                    .map(|(had, left)| had * had - left * left)
-                    .sum::<usize>();
-                if most.is_some_and(|most| squares <= most) {
+                all.copy_from_slice(&after);
+                self.spread(&mut all, members, remainder)?;
+                let squares = squares(&all);
+                if squares >= least {
                     return Ok(true);
                 }
-                most = Some(squares);
-                let mut all = after.clone();
-                for (candidate, left) in subset.iter().zip(&left) {
-                    all[nodes[candidates[*candidate]]] = *left;
-                }
+                least = squares;
                 let score = deviation(&all);
-                if score < lowest {
-                    lowest = score;
-                    best = Some(Kept::new(subset, self.copied));
+                if best.as_ref().is_none_or(|best| score < best.score) {
+                    best = Some(Judged {
+                        score,
+                        squares,
+                        remainder: Some(Kept::new(subset, self.copied)),
+                    });
                 }
                 Ok(true)
             })?;
-            if let Some(best) = &mut best {
-                best.settle();
+            if let Some(remainder) = best.as_mut().and_then(|best| best.remainder.as_mut()) {
+                remainder.settle();
             }
         }
-        Ok(best.map(|best| (lowest, Some(best.within(&candidates)))))
+        Ok(best.map(|best| Judged {
+            remainder: best.remainder.map(|members| members.within(&candidates)),
+            ..best
+        }))
     }
 
-    /// Take the remainder, a group from each in turn.
-    fn spread(&self, left: &mut [usize], mut remainder: usize) -> Result<(), Refusal> {
+    /// Take the remainder, a group from each member in turn.
+    fn spread<I: Iterator<Item = usize>>(
+        &self,
+        left: &mut [usize],
+        members: impl Fn() -> I,
+        mut remainder: usize,
+    ) -> Result<(), Refusal> {
         while remainder > 0 {
             let before = remainder;
-            for left in left.iter_mut() {
-                if remainder > 0 && *left >= self.group {
-                    *left -= self.group;
+            for node in members() {
+                if remainder > 0 && left[node] >= self.group {
+                    left[node] -= self.group;
                     remainder -= self.group;
                 }
             }
@@ -239,6 +278,10 @@ impl Search {
         }
         Ok(())
     }
+}
+
+fn squares(values: &[usize]) -> usize {
+    values.iter().map(|value| value * value).sum()
 }
 
 /// The standard deviation, and the mean it is taken from, rounded to three decimals as kubelet does: answers depend on it.
@@ -289,16 +332,12 @@ mod tests {
                     if let Some(best) = &mut local_best {
                         best.pass(subset);
                     }
-                    let had: Vec<usize> = subset.iter().map(|member| after[able[*member]]).collect();
-                    if had.iter().sum::<usize>() < remainder {
+                    let members = || subset.iter().map(|member| able[*member]);
+                    if members().map(|node| after[node]).sum::<usize>() < remainder {
                         return Ok(true);
                     }
-                    let (mut left, mut all) = (had, after.clone());
-                    search.spread(&mut left, remainder)?;
-                    subset
-                        .iter()
-                        .zip(left)
-                        .for_each(|(member, left)| all[able[*member]] = left);
+                    let mut all = after.clone();
+                    search.spread(&mut all, members, remainder)?;
                     if deviation(&all) < local {
                         local = deviation(&all);
                         local_best = Some(Kept::new(subset, search.copied));

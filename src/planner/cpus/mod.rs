@@ -8,8 +8,12 @@
 //! | [`StaticPolicy`] | the policy over kubelet's [`State`]: start, hints, allocation, removal, pod-level resources |
 //!
 //! The answers are those of Kubernetes 1.36. `tests/data/vectors/cpu-assignment/` holds what kubelet's own code answered,
-//! and its README the rules that surprise; `make vectors` compares. Pod-level resources are not among them: they follow
-//! the published description, and the sequence of kubelet's own steps.
+//! and its README the rules that surprise; `make vectors` compares. Pod-level resources are not among these cases: there
+//! a state file that kubelet wrote is predicted.
+//!
+//! On 1,024 CPUs and 8 NUMA nodes an answer takes less than a millisecond. distribute-cpus-across-numa looks at every
+//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](Hint)
+//! are as many as there are combinations.
 //!
 //! kubelet's faults are part of the answer, because the node lives with them:
 //! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
