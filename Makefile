@@ -125,7 +125,7 @@ vectors: ## recorded answers of others' code held against ours (DIR=folder: othe
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
 bench: ## how long a merge of topology hints takes, beside the product that kubelet goes through
-	$(CARGO) bench --locked --bench merge
+	$(CARGO) bench --locked --bench merge --bench cpus
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

@@ -1,6 +1,8 @@
 //! Runs recorded cases of others' code: `make vectors DIR=folder` sets STELIA_VECTORS. It prints how many match and the
 //! first that do not, and fails if there are any.
 
+mod cpu_sequences;
+mod cpus;
 mod koordinator;
 mod merge;
 mod sequences;
@@ -38,7 +40,7 @@ type Judge = Box<dyn Fn(&Value) -> anyhow::Result<Verdict>>;
 /// A format of cases: it tells by a file's first line whether it is its own, and judges the cases of a folder.
 type Format = fn(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>>;
 
-const FORMATS: [Format; 2] = [koordinator::open, merge::open];
+const FORMATS: [Format; 3] = [koordinator::open, merge::open, cpus::open];
 
 #[derive(Default)]
 struct Tally {

@@ -1,0 +1,98 @@
+//! The packed algorithm: whole NUMA nodes and sockets, L3 caches, cores, then single CPUs; best fit at each level.
+
+use super::accumulator::Accumulator;
+use super::refusal::Refusal;
+use super::topology::{CpuTopology, Level};
+
+/// How the packed algorithm takes what is smaller than a socket.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Packing {
+    /// No whole cores: single CPUs in the order of their numbers, socket after socket.
+    pub(super) spread: bool,
+    /// All CPUs from one L3 cache, where one has them.
+    pub(super) caches: bool,
+}
+
+/// Take `count` of the available CPUs.
+pub(super) fn packed(
+    topology: &CpuTopology,
+    available: &[usize],
+    count: usize,
+    packing: Packing,
+) -> Result<Vec<usize>, Refusal> {
+    let mut accumulator = Accumulator::new(topology, available, count);
+    if count > available.len() {
+        return Err(Refusal::NotEnough {
+            requested: count,
+            available: available.len(),
+        });
+    }
+    let outer_first = match accumulator.nodes_first() {
+        true => [Level::Node, Level::Socket],
+        false => [Level::Socket, Level::Node],
+    };
+    for level in outer_first {
+        if !accumulator.satisfied() {
+            accumulator.take_full(level);
+        }
+    }
+    if packing.caches && !accumulator.satisfied() {
+        from_caches(topology, &mut accumulator);
+    }
+    if !packing.spread && !accumulator.satisfied() {
+        accumulator.take_full(Level::Core);
+    }
+    if !accumulator.satisfied() {
+        let cpus = match packing.spread {
+            true => accumulator.spread_cpus(),
+            false => accumulator.packed_cpus(),
+        };
+        let wanted = usize::try_from(accumulator.needed).unwrap_or(0);
+        accumulator.take(&cpus[..wanted.min(cpus.len())]);
+    }
+    match accumulator.satisfied() {
+        true => Ok(accumulator.into_taken()),
+        false => Err(Refusal::Failed),
+    }
+}
+
+/// Whole L3 caches if what is wanted is no smaller than the average one; then all the rest from one of them. Their order is
+/// fixed at the start.
+///
+/// Kubelet looks for whole caches before each one it tries. It finds some the first time only: nothing changes in between.
+fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
+    let caches = accumulator.order(Level::Cache);
+    if accumulator.needs(topology.average(Level::Cache)) {
+        accumulator.take_full(Level::Cache);
+    }
+    for cache in caches {
+        if accumulator.satisfied() {
+            return;
+        }
+        from_cache(topology, accumulator, cache);
+    }
+}
+
+/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU.
+fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
+    let (needed, per_core) = (
+        usize::try_from(accumulator.needed).unwrap_or(0),
+        topology.cpus_per_core(),
+    );
+    let free = accumulator.free_of(Level::Cache, cache).into_iter();
+    let mut cores: Vec<usize> = free.map(|cpu| topology.group(Level::Core, cpu)).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    cores.truncate(needed.div_ceil(per_core.max(1)));
+    let mut cpus: Vec<usize> = cores
+        .into_iter()
+        .flat_map(|core| accumulator.free_of(Level::Core, core))
+        .collect();
+    cpus.sort_unstable();
+    if needed % 2 == 1 && per_core > 1 && cpus.len() > needed {
+        cpus.pop();
+    }
+    if cpus.len() == needed {
+        accumulator.take(&cpus);
+    }
+}

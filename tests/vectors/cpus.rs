@@ -1,0 +1,191 @@
+//! kubelet's static CPU manager policy: `tests/data/vectors/cpu-assignment/README.md`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use serde::Deserialize;
+use serde_json::Value;
+use steliad::cpuset::CpuSet;
+use steliad::planner::cpus::{Answer, CpuTopology, Kubelet, Options, Refusal, Request, allocate, take};
+use steliad::topology::{Cpu, Topology};
+
+use crate::{Judge, Verdict};
+
+/// The topologies of a folder, by name.
+pub(crate) type Machines = BTreeMap<String, CpuTopology>;
+
+#[derive(Deserialize)]
+struct Machine {
+    name: String,
+    cpus_per_core: usize,
+    num_sockets: usize,
+    cpus: Vec<MachineCpu>,
+}
+
+#[derive(Deserialize)]
+struct MachineCpu {
+    cpu: u32,
+    core: u32,
+    socket: u32,
+    numa: u32,
+    uncore: u32,
+    raw_core: u32,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    call: String,
+    topology: String,
+    options: Vec<String>,
+    available: CpuSet,
+    count: usize,
+    numa_affinity: Option<Vec<u32>>,
+    reserved: CpuSet,
+    reusable: CpuSet,
+    expected: Expected,
+}
+
+#[derive(Debug, PartialEq, Deserialize)]
+struct Expected {
+    cpus: Option<CpuSet>,
+    error: Option<String>,
+    error_text: Option<String>,
+    default_after: Option<CpuSet>,
+    #[serde(default, rename = "unsafe")]
+    not_safe: bool,
+    /// A CPU set, `error: class` or `hang`.
+    cpus_without_aliasing: Option<String>,
+}
+
+/// Single requests, and sequences of them.
+pub(crate) fn open(folder: &Path, first: &Value) -> Option<anyhow::Result<Judge>> {
+    let judge = match first {
+        _ if ["take", "allocate"].map(Some).contains(&first["call"].as_str()) => judge,
+        _ if first.get("affinity_source").is_some() => crate::cpu_sequences::judge,
+        _ => return None,
+    };
+    Some(machines(folder).map(|machines| -> Judge { Box::new(move |case| judge(&machines, case)) }))
+}
+
+/// The folder's machines; where it brings none, those of our own copy.
+fn machines(folder: &Path) -> anyhow::Result<Machines> {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/vectors/cpu-assignment/topologies.json");
+    let brought = folder.join("topologies.json");
+    let path = if brought.exists() { brought } else { own };
+    let text = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
+    let machines: Vec<Machine> = serde_json::from_str(&text).with_context(|| path.display().to_string())?;
+    machines.into_iter().map(machine).collect()
+}
+
+fn machine(machine: Machine) -> anyhow::Result<(String, CpuTopology)> {
+    let describe = |cpu: &MachineCpu| {
+        let described = Cpu {
+            package: cpu.socket,
+            core: cpu.raw_core,
+            node: cpu.numa,
+        };
+        (cpu.cpu, described)
+    };
+    let cpus = machine.cpus.iter().map(describe).collect();
+    let caches = machine.cpus.iter().map(|cpu| (cpu.cpu, cpu.uncore)).collect();
+    let topology = CpuTopology::new(&Topology { cpus }, &caches);
+    let cores = machine.cpus.iter().all(|cpu| topology.core(cpu.cpu) == Some(cpu.core));
+    let counts = (topology.cpus_per_core(), topology.sockets()) == (machine.cpus_per_core, machine.num_sockets);
+    ensure!(cores && counts, "{}: its cores are others", machine.name);
+    Ok((machine.name, topology))
+}
+
+pub(crate) fn options(names: &[String]) -> anyhow::Result<Options> {
+    let given = names.iter().map(|name| (name.clone(), "true".to_owned())).collect();
+    Ok(Options::parse(&given)?)
+}
+
+/// Bit n for node n.
+pub(crate) fn mask(nodes: &[u32]) -> u64 {
+    nodes.iter().fold(0, |mask, node| mask | 1 << node)
+}
+
+/// The name the recorded answers have for a refusal.
+pub(crate) fn class(refusal: &Refusal) -> &'static str {
+    match refusal {
+        Refusal::NotEnough { .. } => "not-enough",
+        Refusal::Failed => "failed",
+        Refusal::TooFewTaken(_) => "accounting-not-enough",
+        Refusal::TooManyTaken(_) => "accounting-too-many",
+        Refusal::WouldNotReturn => "hang",
+        Refusal::NotWholeCores { .. } => "smt-not-multiple",
+        Refusal::TooFewCores { .. } => "smt-not-enough-physical",
+        Refusal::ReservedCount { .. } => "reserve-count",
+        Refusal::DefaultEmpty => "state-default-empty",
+        Refusal::ReservedInDefault { .. } => "state-strict-reserved-in-default",
+        Refusal::ReservedNotInDefault { .. } => "state-reserved-not-in-default",
+        Refusal::EntryInDefault { .. } => "state-overlap",
+        Refusal::OtherCpus { .. } => "state-cpus-differ",
+        _ => "not recorded",
+    }
+}
+
+/// A refusal's class, and its text where kubelet gives one.
+pub(crate) fn refused(refusal: &Refusal) -> (Option<String>, Option<String>) {
+    let text = (*refusal != Refusal::WouldNotReturn).then(|| refusal.to_string());
+    (Some(class(refusal).to_owned()), text)
+}
+
+fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
+    let case = Case::deserialize(case)?;
+    let topology = machines
+        .get(&case.topology)
+        .with_context(|| format!("topology {:?}", case.topology))?;
+    let options = options(&case.options)?;
+    let ask = |kubelet: Kubelet| {
+        Ok(match case.call.as_str() {
+            "take" => take(topology, options, kubelet, &case.available, case.count),
+            "allocate" => {
+                let request = Request {
+                    available: &case.available.difference(&case.reserved),
+                    reusable: &case.reusable,
+                    count: case.count,
+                    affinity: case.numa_affinity.as_deref().map(mask),
+                };
+                allocate(topology, options, kubelet, &request)
+            }
+            call => bail!("call {call:?}"),
+        })
+    };
+    let copied = Kubelet {
+        combinations_copied: true,
+        ..Kubelet::default()
+    };
+    let (released, copied) = (ask(Kubelet::default())?, shown(&ask(copied)?));
+    let got = Expected {
+        cpus: released.as_ref().ok().map(|answer| answer.cpus.clone()),
+        error: released.as_ref().err().and_then(|refusal| refused(refusal).0),
+        error_text: released.as_ref().err().and_then(|refusal| refused(refusal).1),
+        // A request that kubelet hangs on has no state afterwards.
+        default_after: match &released {
+            _ if case.call == "take" => None,
+            Ok(answer) => Some(case.available.difference(&answer.cpus)),
+            Err(Refusal::WouldNotReturn) => None,
+            Err(_) => Some(case.available.clone()),
+        },
+        not_safe: released.as_ref().is_ok_and(|answer| !answer.is_safe()),
+        cpus_without_aliasing: (copied != shown(&released)).then_some(copied),
+    };
+    Ok(match got == case.expected {
+        true => Verdict::Match,
+        false => Verdict::Differs {
+            expected: format!("{:?}", case.expected),
+            got: format!("{got:?}"),
+        },
+    })
+}
+
+fn shown(answer: &Result<Answer, Refusal>) -> String {
+    match answer {
+        Ok(answer) => answer.cpus.to_string(),
+        Err(Refusal::WouldNotReturn) => "hang".to_owned(),
+        Err(refusal) => format!("error: {}", class(refusal)),
+    }
+}
