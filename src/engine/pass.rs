@@ -24,6 +24,8 @@ const ROUNDS: u32 = 8;
 const REST: Duration = Duration::from_secs(1);
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);
+/// How long systemd has for removing an empty scope.
+const EMPTY: Duration = Duration::from_secs(2);
 
 /// What a pass did, in all its rounds.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -135,8 +137,40 @@ impl Engine {
         self.watcher.keep(&paths);
     }
 
-    /// kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+    /// What counts once it has lasted: a wake-up comes when it has.
     fn settle(&mut self, snapshot: &mut Snapshot) {
+        self.settle_entries(snapshot);
+        self.settle_scopes(snapshot);
+    }
+
+    /// systemd removes a scope that is empty, and tries once: one whose inner cgroups somebody was just removing stays for
+    /// ever, and its pod could never come back.
+    fn settle_scopes(&mut self, snapshot: &mut Snapshot) {
+        let now = Instant::now();
+        let empty: BTreeSet<CgroupPath> = snapshot
+            .instances
+            .iter()
+            .filter(|instance| !instance.populated)
+            .map(|instance| instance.scope.clone())
+            .collect();
+        self.empty_since.retain(|scope, _| empty.contains(scope));
+        for scope in empty {
+            let wake = self.wake_sender.clone();
+            let since = *self.empty_since.entry(scope.clone()).or_insert_with(|| {
+                tokio::spawn(async move {
+                    tokio::time::sleep(EMPTY).await;
+                    let _ = wake.try_send(());
+                });
+                now
+            });
+            if now.duration_since(since) >= EMPTY {
+                snapshot.abandoned.push(scope);
+            }
+        }
+    }
+
+    /// kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+    fn settle_entries(&mut self, snapshot: &mut Snapshot) {
         let now = Instant::now();
         let gone = |instance: &Instance| entitlement(snapshot, instance) == Entitlement::Gone;
         let pods: BTreeSet<PodUid> = snapshot

@@ -145,6 +145,8 @@ pub struct Engine {
     pub(super) metrics: Arc<Metrics>,
     /// Since when kubelet has no entry for an instance.
     pub(super) gone_since: BTreeMap<PodUid, Instant>,
+    /// Since when a scope is there and empty.
+    pub(super) empty_since: BTreeMap<CgroupPath, Instant>,
     /// The kubelet problem last logged, so that each is said once.
     pub(super) last_problem: Option<String>,
     /// What was last told of each instance.
@@ -188,6 +190,7 @@ impl Engine {
                 last_pass: None,
                 metrics,
                 gone_since: BTreeMap::new(),
+                empty_since: BTreeMap::new(),
                 last_problem: None,
                 told: BTreeMap::new(),
                 jobs: Jobs::default(),

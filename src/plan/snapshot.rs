@@ -35,7 +35,7 @@ pub struct Snapshot {
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
-    /// Empty scopes without a record.
+    /// Empty scopes that systemd does not remove: without a record, or for too long a time.
     pub abandoned: Vec<CgroupPath>,
 }
 

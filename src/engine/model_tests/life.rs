@@ -83,6 +83,28 @@ async fn deregistration_waits_for_a_systemd_that_takes_its_time() {
 }
 
 #[tokio::test]
+async fn a_scope_that_systemd_leaves_behind_is_removed_all_the_same() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    // It never tries again.
+    node.model.set_settling(crate::model::Settling::OnCall);
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    assert!(!node.model.exists(&scope(&pod)));
+    node.check().await;
+    node.register(&pod).await.unwrap();
+    // Nor when a container dies, with everything still in the scope.
+    node.model.kill_pod(&pod).unwrap();
+    let gone = node.model.clone();
+    let gone = async {
+        while gone.exists(&scope(&pod)) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(30), gone).await.unwrap();
+    node.check().await;
+}
+
+#[tokio::test]
 async fn a_dead_containers_cpus_are_everyones_without_anybody_asking() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;

@@ -1,7 +1,7 @@
 //! Everything back where it came from; the emptied scope is removed by systemd.
 
 use super::{Step, partition};
-use crate::plan::Instance;
+use crate::plan::{Instance, Snapshot};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {
@@ -27,5 +27,20 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.push(Step::Remove(instance.float_path()));
     }
     steps.push(Step::Remove(instance.inner_path()));
+    steps
+}
+
+/// Scopes that systemd leaves behind, with what is still in them.
+pub(super) fn abandoned(snapshot: &Snapshot) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for scope in &snapshot.abandoned {
+        let known = snapshot.instances.iter().find(|instance| instance.scope == *scope);
+        if let Some((instance, inner)) = known.and_then(|instance| Some((instance, instance.inner.as_ref()?))) {
+            steps.extend(inner.vcpu.iter().map(|_| Step::Remove(instance.vcpu_path())));
+            steps.extend(inner.float.iter().map(|_| Step::Remove(instance.float_path())));
+            steps.push(Step::Remove(instance.inner_path()));
+        }
+        steps.push(Step::Forget(scope.clone()));
+    }
     steps
 }

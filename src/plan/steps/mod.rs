@@ -63,7 +63,7 @@ pub enum Step {
         /// Its `cpuset.cpus` before, where that is not recorded yet.
         save: Option<CpuSet>,
     },
-    /// Remove an empty scope that nobody recorded, from the cgroup tree first and then from systemd: with its cgroup gone
+    /// Remove an empty scope that systemd leaves behind, from the cgroup tree first and then from systemd: with its cgroup gone
     /// there is nothing that stopping the unit could kill.
     Forget(CgroupPath),
     /// Forget what a unit outside stelia.slice had: it is gone.
@@ -123,7 +123,7 @@ fn takes(snapshot: &Snapshot, instance: &Instance) -> bool {
 /// and plans again until nothing is left: what depends on the outcome of a step is left to the next round.
 pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let mut steps = Steps(Vec::new());
-    steps.shared(snapshot.abandoned.iter().cloned().map(Step::Forget).collect());
+    steps.shared(leave::abandoned(snapshot));
     let mut instances: Vec<&Instance> = snapshot.live().collect();
     instances.sort_by(|a, b| a.record.pod.cmp(&b.record.pod));
 
