@@ -238,7 +238,7 @@ impl<'a> Client<'a> {
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
         let mut options = Dict::new();
         if dry_run {
-            options.insert("dry-run", zbus::Variant::from(true));
+            options.insert("dry-run", Variant::from(true));
         }
         Ok(self.manager.rebind(scope, deadline_s, options).await?)
     }
