@@ -18,9 +18,6 @@ use crate::plan::record::RecordError;
 use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow};
 use crate::topology::Topology;
 
-/// kubelet's CPU manager policy that gives out exclusive CPUs.
-const STATIC: &str = "static";
-
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
 /// at all; but a file that is there must be understood.
 pub fn kubelet(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
@@ -32,7 +29,7 @@ pub fn kubelet(root: &Path, source: CpuSource) -> Result<CpuManagerState, String
         read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
     };
     let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
-    if state.policy != STATIC && source == CpuSource::Kubelet {
+    if !state.is_static() && source == CpuSource::Kubelet {
         return Err(format!(
             "{}: CPU manager policy is {:?}, not \"static\"",
             path.display(),
@@ -134,7 +131,7 @@ pub fn snapshot(
 
 /// What a static CPU manager left behind. While it rules, its file says everything.
 fn left(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
-    let rules = snapshot.kubelet.as_ref().is_ok_and(|state| state.policy == STATIC);
+    let rules = snapshot.kubelet.as_ref().is_ok_and(CpuManagerState::is_static);
     if snapshot.source == CpuSource::Kubelet || rules {
         return Ok(CpuSet::new());
     }

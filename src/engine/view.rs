@@ -130,13 +130,17 @@ impl View {
         let saved = snapshot.outside.iter();
         let pools = allocator::pools(snapshot, &policies.allocator.reserved);
         let pool = pools.as_ref().map(|pools| pools.shared.clone());
-        let held = || kubelet.map(CpuManagerState::assigned).unwrap_or_default();
+        let held = || {
+            kubelet
+                .map(|state| allocator::kubelets(snapshot, state))
+                .unwrap_or_default()
+        };
         Self {
             cpu_source: snapshot.source,
             pool: pool.or_else(|| kubelet.ok().map(CpuManagerState::shared_pool)),
             pools: pools.map(|pools| PoolsView {
                 reserved: policies.allocator.reserved.clone(),
-                kubelet: held().union(&snapshot.leftover),
+                kubelet: held(),
                 pools,
             }),
             kubelet_problem: kubelet.err().cloned(),

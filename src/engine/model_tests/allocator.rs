@@ -235,6 +235,21 @@ async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
 }
 
 #[tokio::test]
+async fn a_pod_that_kubelet_is_just_giving_cpus_is_not_given_others() {
+    let mut node = Node::new();
+    node.settings.policies.allocator.source = CpuSource::Steliad;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    // Of kubelet's two writes only the first is there: the default set is smaller, the entry is missing.
+    let pod = node.pod(1, "2-3");
+    Checkpoint::create(&node.settings.kubelet_root, &cpus("0-1,4-7")).unwrap();
+    let other = node.limited(2, 3);
+    node.ask(&other, as_class(Qos::Lse)).await.unwrap();
+    assert!(node.exclusive(&other).is_disjoint(&cpus("2-3")));
+    assert_eq!(kind(node.ask(&pod, Wish::default()).await), Kind::CpusetMismatch);
+    node.check().await;
+}
+
+#[tokio::test]
 async fn with_kubelet_as_source_nothing_is_allocated() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");

@@ -89,6 +89,11 @@ impl CpuManagerState {
         }
     }
 
+    /// Whether the policy is the one that gives out exclusive CPUs.
+    pub fn is_static(&self) -> bool {
+        self.policy == "static"
+    }
+
     /// All CPUs that some entry names.
     pub fn assigned(&self) -> CpuSet {
         let containers = self.entries.values().flat_map(BTreeMap::values);

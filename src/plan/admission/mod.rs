@@ -251,6 +251,19 @@ pub fn admit_allocated(
             ..blank(candidate, anchor)
         });
     }
+    if let Ok(state) = &snapshot.kubelet
+        && state.is_static()
+        && !candidate.cpus.is_empty()
+        && candidate.cpus.is_disjoint(&state.default_cpus)
+    {
+        // CPUs that are in nobody's hands: kubelet took them from its default set and is about to say whose they are.
+        let text = format!(
+            "{} has cpuset.cpus {:?}, which kubelet's state does not name yet",
+            candidate.origin,
+            candidate.cpus.to_string()
+        );
+        return Err(Kind::CpusetMismatch.because(text));
+    }
     let asker = Asker {
         class: QosClass::of(candidate.origin.as_str()),
         limit_milli: candidate.limit_milli,

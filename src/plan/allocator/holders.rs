@@ -3,7 +3,7 @@
 use super::CpuSource;
 use crate::alloc::{Allocated, KubeletView, Pools, Qos};
 use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
+use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::Snapshot;
 
 /// A running container's own CPU list.
@@ -42,6 +42,16 @@ pub fn leftover(containers: &[Left]) -> CpuSet {
         .collect()
 }
 
+/// What is kubelet's: its entries, what it left behind; and while its static policy rules, all that is not in its default set.
+/// It writes one change as two files, and between them CPUs are in neither.
+pub fn kubelets(snapshot: &Snapshot, state: &CpuManagerState) -> CpuSet {
+    let between = match state.is_static() {
+        true => snapshot.topology.online().difference(&state.default_cpus),
+        false => CpuSet::new(),
+    };
+    state.assigned().union(&between).union(&snapshot.leftover)
+}
+
 /// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
 pub fn pools(snapshot: &Snapshot, reserved: &CpuSet) -> Option<Pools> {
     if snapshot.source == CpuSource::Kubelet {
@@ -63,7 +73,7 @@ pub fn pools(snapshot: &Snapshot, reserved: &CpuSet) -> Option<Pools> {
         qos: Qos::Lse,
         cpus: snapshot.owned().difference(&recorded).union(&snapshot.left_alone),
     });
-    let pinned = state.assigned().union(&snapshot.leftover);
+    let pinned = kubelets(snapshot, state);
     Some(Pools::new(
         &snapshot.topology,
         reserved,

@@ -7,7 +7,7 @@ mod holders;
 mod tests;
 
 pub use allot::{Asker, allot};
-pub use holders::{Left, leftover, pools};
+pub use holders::{Left, kubelets, leftover, pools};
 
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
