@@ -206,13 +206,31 @@ impl Bench {
 
 impl Drop for Bench {
     fn drop(&mut self) {
+        let children = children(self.runner.id());
         let _ = self.runner.kill();
         let _ = self.runner.wait();
-        // Outside a PID namespace nothing takes QEMU and the anchor along.
-        for pid in self.calls.pids().into_iter().filter(|pid| alive(*pid)) {
+        // Outside a PID namespace nothing takes QEMU and the anchor along; a QEMU that was never handed over is nobody's but
+        // the runner's.
+        let handed_over = self.calls.pids();
+        for pid in handed_over.into_iter().chain(children).filter(|pid| alive(*pid)) {
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
         }
     }
+}
+
+fn children(pid: u32) -> Vec<i32> {
+    let tasks = std::fs::read_dir(format!("/proc/{pid}/task"))
+        .into_iter()
+        .flatten()
+        .flatten();
+    let lists = tasks.filter_map(|task| std::fs::read_to_string(task.path().join("children")).ok());
+    lists
+        .flat_map(|list| {
+            list.split_whitespace()
+                .filter_map(|pid| pid.parse().ok())
+                .collect::<Vec<i32>>()
+        })
+        .collect()
 }
 
 fn alive(pid: i32) -> bool {
