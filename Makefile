@@ -147,7 +147,7 @@ node-test: deb ## the tests in the test node (FILTER=name for some of them)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
-	tests/vm/node run --timeout 3600 --env FILTER="$(FILTER)" --env STELIA_CYCLES=$(CYCLES) $(NODE_JOB)
+	tests/vm/node run --timeout 4200 --env FILTER="$(FILTER)" --env STELIA_CYCLES=$(CYCLES) $(NODE_JOB)
 	$(if $(FILTER),,tests/vm/node run --image bookworm $(NODE_JOB))
 
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50

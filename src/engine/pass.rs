@@ -1,9 +1,11 @@
 //! A pass: observe, plan, apply, and observe again until nothing is left to do; what is watched and told meanwhile.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
 
 use super::apply::{self, Outcome};
 use super::task::Engine;
@@ -146,52 +148,22 @@ impl Engine {
     /// systemd removes a scope that is empty, and tries once: one whose inner cgroups somebody was just removing stays for
     /// ever, and its pod could never come back.
     fn settle_scopes(&mut self, snapshot: &mut Snapshot) {
-        let now = Instant::now();
-        let empty: BTreeSet<CgroupPath> = snapshot
-            .instances
-            .iter()
-            .filter(|instance| !instance.populated)
-            .map(|instance| instance.scope.clone())
-            .collect();
-        self.empty_since.retain(|scope, _| empty.contains(scope));
-        for scope in empty {
-            let wake = self.wake_sender.clone();
-            let since = *self.empty_since.entry(scope.clone()).or_insert_with(|| {
-                tokio::spawn(async move {
-                    tokio::time::sleep(EMPTY).await;
-                    let _ = wake.try_send(());
-                });
-                now
-            });
-            if now.duration_since(since) >= EMPTY {
-                snapshot.abandoned.push(scope);
-            }
-        }
+        let empty = snapshot.instances.iter().filter(|instance| !instance.populated);
+        let empty = empty.map(|instance| instance.scope.clone()).collect();
+        let lasting = lasting(&mut self.empty_since, empty, EMPTY, &self.wake_sender);
+        snapshot.abandoned.extend(lasting);
     }
 
     /// kubelet writes one change as two files: an entry that is gone counts once it stays gone.
     fn settle_entries(&mut self, snapshot: &mut Snapshot) {
-        let now = Instant::now();
-        let gone = |instance: &Instance| entitlement(snapshot, instance) == Entitlement::Gone;
+        let gone = |instance: &&Instance| entitlement(snapshot, instance) == Entitlement::Gone;
         let pods: BTreeSet<PodUid> = snapshot
             .live()
-            .filter(|instance| gone(instance))
+            .filter(gone)
             .map(|instance| instance.record.pod.clone())
             .collect();
-        self.gone_since.retain(|pod, _| pods.contains(pod));
-        for pod in pods {
-            let wake = self.wake_sender.clone();
-            let since = *self.gone_since.entry(pod.clone()).or_insert_with(|| {
-                tokio::spawn(async move {
-                    tokio::time::sleep(SETTLE).await;
-                    let _ = wake.try_send(());
-                });
-                now
-            });
-            if now.duration_since(since) < SETTLE {
-                snapshot.unsettled.insert(pod);
-            }
-        }
+        let lasting = lasting(&mut self.gone_since, pods.clone(), SETTLE, &self.wake_sender);
+        snapshot.unsettled.extend(pods.difference(&lasting).cloned());
     }
 
     /// Rounds of observe, plan and apply until nothing is left to do, or nothing more can be done.
@@ -356,6 +328,29 @@ impl Engine {
             drifted
         });
     }
+}
+
+/// Those of `now` that have been there for so long; the engine is woken when a new one has.
+fn lasting<K: Ord + Clone>(
+    since: &mut BTreeMap<K, Instant>,
+    now: BTreeSet<K>,
+    long: Duration,
+    wake: &mpsc::Sender<()>,
+) -> BTreeSet<K> {
+    since.retain(|key, _| now.contains(key));
+    let seen = Instant::now();
+    let mut lasts = |key: &K| {
+        let since = since.entry(key.clone()).or_insert_with(|| {
+            let wake = wake.clone();
+            tokio::spawn(async move {
+                tokio::time::sleep(long).await;
+                let _ = wake.try_send(());
+            });
+            seen
+        });
+        seen.duration_since(*since) >= long
+    };
+    now.into_iter().filter(|key| lasts(key)).collect()
 }
 
 /// How what somebody changed came out.

@@ -178,22 +178,10 @@ async fn a_registration_of_ours_cut_off_anywhere_can_be_asked_for_again() {
     for changes in 0.. {
         let mut node = node().await;
         let pod = node.limited(1, 2);
-        let model = node.model.clone();
-        model.cut_after(changes);
-        let cut = async {
-            while !model.is_cut() {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-            }
-        };
-        let done = tokio::select! {
-            result = node.ask(&pod, as_class(Qos::Lse)) => result.is_ok(),
-            () = cut => false,
-        };
-        node.running.abort();
-        let _ = (&mut node.running).await;
-        (node.handle, node.cancel, node.running) = start(&node.model, &node.settings);
-        node.reconcile().await;
-        node.check().await;
+        let mut request = node.request(&pod);
+        request.claim.wish = as_class(Qos::Lse);
+        let handle = node.handle.clone();
+        let done = crash::killed(&mut node, changes, handle.register(request)).await;
         node.ask(&pod, as_class(Qos::Lse)).await.unwrap();
         assert_eq!(node.exclusive(&pod).len(), 2);
         node.check().await;
