@@ -33,7 +33,7 @@ fn pause(below: u32) {
     sleep(Duration::from_millis(u64::from(pause)));
 }
 
-fn wait_state(pod: &Pod, wanted: &str) {
+pub fn wait_state(pod: &Pod, wanted: &str) {
     wait_until(&format!("{} {wanted} again", pod.name), || {
         let list = output(&["steliactl", "--no-legend", "list"]);
         let text = String::from_utf8_lossy(&list.stdout).into_owned();
@@ -108,7 +108,7 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
 }
 
 /// The daemon started anew, to be killed before its n-th change of the system; the one after it lives. Its process.
-fn daemon_that_dies_at(n: u32) -> String {
+pub fn daemon_that_dies_at(n: u32) -> String {
     run(&["systemctl", "set-environment", &format!("STELIAD_FAILPOINT={n}")]);
     run(&["systemctl", "restart", "steliad"]);
     run(&["systemctl", "unset-environment", "STELIAD_FAILPOINT"]);
@@ -121,7 +121,7 @@ fn main_pid() -> String {
 
 /// A VM that asks for nothing by itself: one container serves all steps, and root does on the system bus what its runner
 /// would do on the socket.
-fn quiet_vm(name: &str) -> Pod {
+pub fn quiet_vm(name: &str) -> Pod {
     const QEMU: &str = "qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -m 64 -display none -nodefaults \
          -name vm,debug-threads=on";
     let command = format!("stelia-runner anchor & sleep infinity & exec {QEMU}");
@@ -135,7 +135,7 @@ fn quiet_vm(name: &str) -> Pod {
 }
 
 /// Register and attach, as often as it takes: a daemon that dies leaves its caller without an answer.
-fn isolate(pod: &Pod) {
+pub fn isolate(pod: &Pod) {
     let threads = pod.threads();
     let (qemu, anchor) = (pidfd(pod.pid), pidfd(threads.anchor[0].tid));
     // As the container numbers them, which is how QEMU tells them.

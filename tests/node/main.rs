@@ -25,3 +25,4 @@ mod package;
 mod pods;
 mod promise;
 mod runner;
+mod topology;

@@ -6,6 +6,7 @@ mod bounds;
 mod classes;
 mod life;
 mod policies;
+mod rebind;
 mod takeover;
 
 use std::collections::BTreeSet;

@@ -1,0 +1,176 @@
+//! The node topology report, held against the kernel.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, ChildStdout, Command, Stdio};
+
+use serde_json::Value;
+use steliad::cpuset::CpuSet;
+
+use crate::host::{cpus, read, run};
+use crate::pods::{Pod, on_node, pool};
+use crate::promise::assert_isolated;
+
+const NODES: &str = "/sys/devices/system/node";
+
+fn object(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// One of the annotations, which are JSON in a text.
+fn annotation(object: &Value, name: &str) -> Value {
+    let text = object["metadata"]["annotations"][name].as_str();
+    self::object(text.unwrap_or_else(|| panic!("{name}: {object}")))
+}
+
+/// A pod's own CPUs, as the report has them.
+fn allocated(object: &Value, pod: &Pod) -> Option<CpuSet> {
+    let all = annotation(object, "node.koordinator.sh/pod-cpu-allocs");
+    let of_pod = |one: &&Value| one["uid"] == pod.uid && one["managedByKubelet"] == true;
+    let found = all.as_array().expect("a list").iter().find(of_pod)?;
+    found["cpuset"].as_str().map(cpus)
+}
+
+fn shared(object: &Value) -> CpuSet {
+    let pools = annotation(object, "node.koordinator.sh/cpu-shared-pools");
+    let lists = pools.as_array().expect("a list").iter();
+    lists
+        .filter_map(|pool| pool["cpuset"].as_str())
+        .flat_map(|list| cpus(list).iter().collect::<Vec<_>>())
+        .collect()
+}
+
+/// A resource of a zone: capacity, allocatable, available.
+fn resource(zone: &Value, name: &str) -> [String; 3] {
+    let all = zone["resources"].as_array().expect("a list");
+    let found = all.iter().find(|resource| resource["name"] == name);
+    let found = found.unwrap_or_else(|| panic!("{name}: {zone}"));
+    ["capacity", "allocatable", "available"].map(|field| found[field].as_str().expect("a quantity").to_owned())
+}
+
+#[test]
+fn the_report_says_what_the_kernel_and_kubelet_say() {
+    on_node(|| {
+        let pod = Pod::vm("reported", 2);
+        assert_isolated(&pod, 2);
+        let own = pod.exclusive();
+        let printed = object(&run(&["steliactl", "node-topology", "-o", "json"]));
+        assert_eq!(printed["apiVersion"], "topology.node.k8s.io/v1alpha1");
+        assert_eq!(
+            printed["metadata"]["name"],
+            read("/proc/sys/kernel/hostname").to_lowercase()
+        );
+        assert_eq!(allocated(&printed, &pod), Some(own.clone()));
+        assert_eq!(shared(&printed), pool());
+        let policy = annotation(&printed, "kubelet.koordinator.sh/cpu-manager-policy");
+        let reserved = cpus(policy["reservedCPUs"].as_str().unwrap_or_default());
+        let zones = printed["zones"].as_array().expect("zones");
+        assert_eq!(zones.len(), 2, "{printed}");
+        for (node, zone) in zones.iter().enumerate() {
+            assert_eq!(zone["name"], format!("node-{node}"));
+            let online = cpus(&read(format!("{NODES}/node{node}/cpulist")));
+            let [capacity, _, available] = resource(zone, "cpu");
+            assert_eq!(capacity, online.len().to_string());
+            let free = pool().intersection(&online).difference(&reserved);
+            assert_eq!(available, free.len().to_string());
+            let costs: Vec<String> = zone["costs"]
+                .as_array()
+                .expect("costs")
+                .iter()
+                .map(|cost| cost["value"].to_string())
+                .collect();
+            assert_eq!(costs.join(" "), read(format!("{NODES}/node{node}/distance")));
+            let meminfo = read(format!("{NODES}/node{node}/meminfo"));
+            let total = meminfo.lines().find(|line| line.contains("MemTotal:"));
+            let kib = total.and_then(|line| line.split_whitespace().nth(3)).expect("MemTotal");
+            let bytes: u64 = kib.parse::<u64>().expect("KiB") * 1024;
+            assert_eq!(resource(zone, "memory")[0], in_units(bytes));
+        }
+        let detail = annotation(&printed, "node.koordinator.sh/cpu-topology");
+        for cpu in detail["detail"].as_array().expect("CPUs") {
+            let place = format!("/sys/devices/system/cpu/cpu{}", cpu["id"]);
+            let [node, core] = ["node", "core"].map(|field| cpu[field].as_u64().expect("a number"));
+            assert!(std::path::Path::new(&format!("{place}/node{node}")).exists(), "{cpu}");
+            let siblings = cpus(&read(format!("{place}/topology/thread_siblings_list")));
+            assert_eq!(siblings.iter().map(u64::from).min(), Some(core * 2), "{cpu}");
+        }
+        let second = object(&run(&[
+            "steliactl",
+            "node-topology",
+            "-o",
+            "json",
+            "--api-version",
+            "v1alpha2",
+        ]));
+        assert_eq!(second["apiVersion"], "topology.node.k8s.io/v1alpha2");
+        // Free memory is another number each time.
+        let zones = |object: &Value| -> Vec<_> {
+            let zones = object["zones"].as_array().expect("zones").iter();
+            zones
+                .map(|zone| (zone["name"].clone(), zone["costs"].clone(), resource(zone, "cpu")))
+                .collect()
+        };
+        assert_eq!(zones(&second), zones(&printed));
+    });
+}
+
+/// As Kubernetes writes quantities.
+fn in_units(bytes: u64) -> String {
+    let units = ["", "Ki", "Mi", "Gi"];
+    let (mut number, mut unit) = (bytes, 0);
+    while unit + 1 < units.len() && number % 1024 == 0 {
+        (number, unit) = (number / 1024, unit + 1);
+    }
+    format!("{number}{}", units[unit])
+}
+
+/// `steliactl node-topology --watch`, ended with the value.
+struct Watch(Child, BufReader<ChildStdout>);
+
+impl Watch {
+    fn start() -> Self {
+        let mut child = Command::new("steliactl")
+            .args(["node-topology", "-o", "json", "--watch"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("steliactl");
+        let output = child.stdout.take().expect("its output");
+        Self(child, BufReader::new(output))
+    }
+
+    /// The next object for which this holds; the ones before are passed over.
+    fn wait(&mut self, what: &str, holds: impl Fn(&Value) -> bool) {
+        loop {
+            let mut line = String::new();
+            self.1.read_line(&mut line).expect("a line");
+            assert!(!line.is_empty(), "it ended before {what}");
+            if holds(&object(&line)) {
+                println!("  {what}");
+                return;
+            }
+        }
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn every_change_is_printed_to_who_watches() {
+    on_node(|| {
+        let mut watch = Watch::start();
+        watch.wait("nobody has CPUs", |object| shared(object) == cpus("0-7"));
+        let pod = Pod::start("guaranteed", &["--cpus", "2"], &["sleep", "100000"]);
+        let own = pod.exclusive();
+        watch.wait("the pod has CPUs", |object| {
+            allocated(object, &pod).as_ref() == Some(&own) && shared(object) == pool()
+        });
+        run(&["kubelet-standin", "pod", "delete", "guaranteed", "--grace", "1"]);
+        watch.wait("nobody has them any more", |object| {
+            allocated(object, &pod).is_none() && shared(object) == cpus("0-7")
+        });
+    });
+}
