@@ -28,6 +28,27 @@ async fn a_changed_file_is_set_right_at_the_next_pass(#[case] leaf: &str, #[case
 }
 
 #[tokio::test]
+async fn a_float_written_onto_its_own_vcpus_leaves_them_even_while_kubelets_file_is_broken() {
+    for value in ["2-3", "2", "5"] {
+        let mut node = Node::new();
+        let (pod, _) = node.isolated(1, "2-3").await;
+        let (other, _) = node.isolated(2, "5").await;
+        node.checkpoint.write_bytes(b"{}").unwrap();
+        node.model.meddle(&float(&pod), File::Cpus, value).unwrap();
+        node.reconcile().await;
+        assert_eq!(cpus(&node.read(&float(&pod), File::Cpus)), cpus("0-1,4,6-7"));
+        for pod in [&pod, &other] {
+            assert_eq!(node.read(&vcpu(pod), File::Partition), "isolated");
+        }
+        node.check().await;
+        // Once kubelet's word counts again it floats where it belongs.
+        node.checkpoint.write().unwrap();
+        node.reconcile().await;
+        node.check().await;
+    }
+}
+
+#[tokio::test]
 async fn the_lists_above_the_partition_are_set_right_too() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;

@@ -87,8 +87,14 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
         .map(CpuManagerState::assigned)
         .unwrap_or_default();
     let taken = snapshot.closed_to(instance.record.qos()).union(&given);
-    let kept = now.difference(&taken.union(&snapshot.leftover));
-    let want = float_cpus(snapshot, policies, instance).or((!kept.is_empty()).then_some(kept));
+    let taken = taken.union(&snapshot.leftover);
+    let open = |cpus: &CpuSet| Some(cpus.difference(&taken)).filter(|cpus| !cpus.is_empty());
+    // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
+    // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
+    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(&snapshot.topology.online()));
+    let want = float_cpus(snapshot, policies, instance)
+        .or_else(|| open(&now))
+        .or_else(|| anywhere().filter(|_| !now.is_empty()));
     if let Some(want) = want
         && want != now
     {
