@@ -26,7 +26,9 @@ mod tests;
 pub use align::{Room, align};
 pub use allocate::{Answer, Exclusivity, Request, allocate};
 pub use host::Host;
-pub use policies::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+pub use policies::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+};
 pub use pools::{Allocated, KubeletView, Pools, SharedPool, constrained_burst};
 pub use take::{Wanted, take_cpus, take_preferred_cpus};
 

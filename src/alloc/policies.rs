@@ -63,6 +63,35 @@ impl CpuBindPolicy {
     }
 }
 
+/// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RequiredBind {
+    /// None: pods choose.
+    #[default]
+    None,
+    /// Whole cores, or no allocation.
+    FullPcpusOnly,
+    /// One CPU of a core, or no allocation.
+    SpreadByPcpus,
+}
+
+named!(RequiredBind {
+    None = "None",
+    FullPcpusOnly = "FullPCPUsOnly",
+    SpreadByPcpus = "SpreadByPCPUs"
+});
+
+impl RequiredBind {
+    /// The bind policy it requires.
+    pub fn policy(self) -> Option<CpuBindPolicy> {
+        match self {
+            Self::None => None,
+            Self::FullPcpusOnly => Some(CpuBindPolicy::FullPcpus),
+            Self::SpreadByPcpus => Some(CpuBindPolicy::SpreadByPcpus),
+        }
+    }
+}
+
 /// Which company an instance avoids: that of instances with the same policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuExclusivePolicy {

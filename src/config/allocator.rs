@@ -1,8 +1,10 @@
 //! The keys of steliad's own allocator.
 
 use super::{ConfigError, Fragment, allowed};
-use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::plan::allocator::{AllocatorPolicies, CpuSource, RequiredBind};
+use crate::alloc::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+};
+use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 
 /// Check every value.
 ///

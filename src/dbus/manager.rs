@@ -181,7 +181,7 @@ impl Manager {
                 };
                 match self.engine.register(request).await {
                     Ok(done) => break done,
-                    Err(refusal) if refusal.kind.may_pass() && tokio::time::Instant::now() < deadline => {
+                    Err(refusal) if refusal.may_pass && tokio::time::Instant::now() < deadline => {
                         tokio::time::sleep(RETRY).await;
                     }
                     Err(refusal) => {

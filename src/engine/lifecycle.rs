@@ -13,14 +13,12 @@ use super::runtime;
 use super::task::Engine;
 use crate::alloc::{Exclusivity, Qos};
 use crate::cgroup::{CgroupPath, Limits};
-use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::{ContainerCgroup, PodUid};
-use crate::plan::admission::{Kind, Refusal, admit, admit_allocated, is_kubelets};
+use crate::plan::admission::{Kind, Refusal, admit};
 use crate::plan::allocator::Allocation;
-use crate::plan::allocator::CpuSource;
 use crate::plan::record::PHASE_ATTRIBUTE;
-use crate::plan::{Instance, Phase, Record, Snapshot, evicted};
+use crate::plan::{Instance, Phase, Record, Snapshot};
 use crate::systemd::Devices;
 
 /// How long Deregister waits for systemd to remove the emptied scope.
@@ -41,7 +39,7 @@ impl Engine {
     /// Register a container.
     pub(super) async fn register(&mut self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Refusal> {
         let claim = request.claim.check()?;
-        let (snapshot, kubelet) = self.observe().await?;
+        let (snapshot, _) = self.observe().await?;
         if let Some((_, container::Peer::Instance(pod))) = &request.caller {
             return self.register_again(&snapshot, pod, &claim).await;
         }
@@ -54,25 +52,7 @@ impl Engine {
         let candidate = self
             .blocking(move |system| container::candidate(system, &request, origin, name))
             .await??;
-        let node = &self.settings.policies.allocator;
-        let kubelets = kubelet.as_ref().is_ok_and(|state| is_kubelets(&candidate, state));
-        if node.source == CpuSource::Steliad && !kubelets {
-            let mut record = admit_allocated(&claim, &candidate, &snapshot, node)?;
-            record.registered_us = now_us();
-            return self.build(record).await;
-        }
-        // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
-        let standing = |instance: &Instance| Record {
-            exclusive: if evicted(&snapshot, instance) {
-                CpuSet::new()
-            } else {
-                instance.record.exclusive.clone()
-            },
-            ..instance.record.clone()
-        };
-        let others: Vec<Record> = snapshot.instances.iter().map(standing).collect();
-        let others: Vec<&Record> = others.iter().collect();
-        let mut record = admit(&claim, &candidate, &kubelet, &others)?;
+        let mut record = admit(&claim, &candidate, &snapshot, &self.settings.policies.allocator)?;
         record.registered_us = now_us();
         self.build(record).await
     }

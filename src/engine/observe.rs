@@ -15,7 +15,7 @@ use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::record::RecordError;
-use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow};
+use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow, is_restricted};
 use crate::topology::Topology;
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
@@ -145,8 +145,7 @@ pub(super) fn saved_attribute(unit: &str) -> String {
     format!("{SAVED}{unit}")
 }
 
-/// The units outside, as they are and as they were. Where steliad chooses the CPUs, nobody but it keeps pods off them: the
-/// Burstable pods' slice and each Guaranteed pod's are among them (BestEffort pods may run on LSR's CPUs).
+/// The units outside that are restricted, or were: as they are and as they were.
 pub(super) fn outside(
     cgroups: &dyn Cgroups,
     slice: &CgroupPath,
@@ -155,20 +154,18 @@ pub(super) fn outside(
     let attributes = cgroups.attributes(slice)?;
     let saved = |unit: &str| attributes.get(&saved_attribute(unit)).map(|text| cpus(text));
     let root = CgroupPath::root();
-    let mut units: Vec<(CgroupPath, String)> = OUTSIDE
-        .iter()
-        .map(|unit| (root.child(unit), (*unit).to_owned()))
-        .collect();
     let kubepods = root.child("kubepods.slice");
-    if cgroups.exists(&kubepods) {
-        for name in cgroups.children(&kubepods)? {
-            let of_pods = name == "kubepods-burstable.slice" || name.starts_with("kubepods-pod");
-            // What was restricted is given back, whoever chooses now.
-            if of_pods && (source == CpuSource::Steliad || saved(&name).is_some()) {
-                units.push((kubepods.child(&name), name));
-            }
-        }
-    }
+    let of_pods = if cgroups.exists(&kubepods) {
+        cgroups.children(&kubepods)?
+    } else {
+        Vec::new()
+    };
+    let host = OUTSIDE.iter().map(|unit| (root.child(unit), (*unit).to_owned()));
+    let pods = of_pods.into_iter().map(|name| (kubepods.child(&name), name));
+    // What was restricted is given back, whoever chooses now.
+    let units = host
+        .chain(pods)
+        .filter(|(_, unit)| is_restricted(unit, source) || saved(unit).is_some());
     let mut found = BTreeMap::new();
     for (cgroup, unit) in units {
         if cgroups.exists(&cgroup) {

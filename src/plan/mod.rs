@@ -23,4 +23,4 @@ pub use degraded::degraded;
 pub use policies::Policies;
 pub use record::{Phase, Record, VcpuThread};
 pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, VcpuNow};
-pub use steps::{OUTSIDE, Planned, Step, evicted, float_cpus, placed, plan};
+pub use steps::{OUTSIDE, Planned, Step, evicted, float_cpus, is_restricted, placed, plan};

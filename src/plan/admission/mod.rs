@@ -9,10 +9,10 @@ use entry::Entry;
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid, QosClass};
-use crate::plan::allocator::{AllocatorPolicies, Asker, Wish, allot};
+use crate::plan::allocator::{AllocatorPolicies, Asker, CpuSource, Wish, allot};
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
-use crate::plan::{Phase, Record, Snapshot};
+use crate::plan::{Instance, Phase, Record, Snapshot, evicted};
 use crate::proc::TaskId;
 
 /// Why a call is refused. Each text stands alone; the D-Bus error has the variant's name.
@@ -23,6 +23,19 @@ pub struct Refusal {
     pub kind: Kind,
     /// What was wrong, for a reader who sees nothing else.
     pub text: String,
+    /// Whether waiting may help.
+    pub may_pass: bool,
+}
+
+impl Refusal {
+    /// One that waiting does not help.
+    #[must_use]
+    pub fn lasting(self) -> Self {
+        Self {
+            may_pass: false,
+            ..self
+        }
+    }
 }
 
 /// The refusals of the D-Bus contract.
@@ -73,11 +86,12 @@ impl Kind {
         Refusal {
             kind: self,
             text: text.into(),
+            may_pass: self.may_pass(),
         }
     }
 
-    /// Whether waiting may help: kubelet's second write may be milliseconds away, an old scope may be emptying.
-    pub fn may_pass(self) -> bool {
+    /// Whether waiting may help as a rule: kubelet's second write may be milliseconds away, an old scope may be emptying.
+    fn may_pass(self) -> bool {
         matches!(
             self,
             Self::NotGuaranteed | Self::CpusetMismatch | Self::KubeletStateUnusable | Self::InstanceExists
@@ -171,11 +185,36 @@ pub struct LiveContainer {
     pub cpus: CpuSet,
 }
 
-/// Decide, with CPUs that kubelet gave. The record has phase `registered` and no time yet.
+/// Decide, with the CPUs of whoever chooses them for this container. The record has phase `registered` and no time yet.
 ///
 /// # Errors
 /// The [`Refusal`] that says what is wrong.
 pub fn admit(
+    claim: &CheckedClaim,
+    candidate: &Candidate,
+    snapshot: &Snapshot,
+    node: &AllocatorPolicies,
+) -> Result<Record, Refusal> {
+    let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
+    if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
+        return admit_allocated(claim, candidate, snapshot, node);
+    }
+    // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
+    let standing = |instance: &Instance| Record {
+        exclusive: if evicted(snapshot, instance) {
+            CpuSet::new()
+        } else {
+            instance.record.exclusive.clone()
+        },
+        ..instance.record.clone()
+    };
+    let others: Vec<Record> = snapshot.instances.iter().map(standing).collect();
+    let others: Vec<&Record> = others.iter().collect();
+    admit_given(claim, candidate, &snapshot.kubelet, &others)
+}
+
+/// With CPUs that kubelet gave.
+fn admit_given(
     claim: &CheckedClaim,
     candidate: &Candidate,
     kubelet: &Result<CpuManagerState, String>,
@@ -220,11 +259,8 @@ pub fn admit(
     })
 }
 
-/// Decide, with CPUs that steliad chooses itself. The record has phase `registered` and no time yet.
-///
-/// # Errors
-/// The [`Refusal`] that says what is wrong.
-pub fn admit_allocated(
+/// With CPUs that steliad chooses itself.
+fn admit_allocated(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
@@ -281,7 +317,7 @@ pub fn admit_allocated(
 }
 
 /// Whether kubelet's state names CPUs of the container or its pod: then they are what it gets, whoever chooses for others.
-pub fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
+fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
     let ContainerCgroup { pod, container_id } = &candidate.container;
     kubelet.entries.contains_key(pod)
         || kubelet.pod_entries.contains_key(pod)

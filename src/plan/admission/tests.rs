@@ -42,7 +42,7 @@ fn kind(result: Result<Record, Refusal>) -> Kind {
 
 #[test]
 fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
-    let record = admit(
+    let record = admit_given(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("instance", "2-3")]),
@@ -102,7 +102,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
-    let record = admit(&claim, &candidate, &state, &[]).unwrap();
+    let record = admit_given(&claim, &candidate, &state, &[]).unwrap();
     assert_eq!(
         (record.entry.to_string(), record.exclusive.to_string()),
         ("2-3".into(), "2".into())
@@ -117,7 +117,7 @@ fn claims_must_match_what_is_known() {
         cpuset: None,
     };
     assert_eq!(
-        kind(admit(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        kind(admit_given(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
         Kind::NoSuchPod
     );
     let cpus = CheckedClaim {
@@ -126,7 +126,7 @@ fn claims_must_match_what_is_known() {
         cpuset: "4-5".parse().ok(),
     };
     assert_eq!(
-        kind(admit(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
+        kind(admit_given(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
         Kind::CpusetMismatch
     );
 }
@@ -135,16 +135,15 @@ fn claims_must_match_what_is_known() {
 fn without_an_entry_the_pod_is_not_guaranteed_and_waiting_may_help() {
     let mut state = kubelet(&[]);
     state.as_mut().unwrap().entries.clear();
-    let kind = kind(admit(&CheckedClaim::default(), &candidate(), &state, &[]));
-    assert_eq!(kind, Kind::NotGuaranteed);
-    assert!(kind.may_pass());
+    let refusal = admit_given(&CheckedClaim::default(), &candidate(), &state, &[]).unwrap_err();
+    assert_eq!((refusal.kind, refusal.may_pass), (Kind::NotGuaranteed, true));
 }
 
 #[test]
 fn two_entries_alike_are_told_apart_by_the_annotation_only() {
     let state = kubelet(&[("init", "2-3"), ("vm", "2-3")]);
     assert_eq!(
-        kind(admit(&CheckedClaim::default(), &candidate(), &state, &[])),
+        kind(admit_given(&CheckedClaim::default(), &candidate(), &state, &[])),
         Kind::AmbiguousContainer
     );
     let named = Candidate {
@@ -152,7 +151,9 @@ fn two_entries_alike_are_told_apart_by_the_annotation_only() {
         ..candidate()
     };
     assert_eq!(
-        admit(&CheckedClaim::default(), &named, &state, &[]).unwrap().container,
+        admit_given(&CheckedClaim::default(), &named, &state, &[])
+            .unwrap()
+            .container,
         "vm"
     );
 }
@@ -165,7 +166,7 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
     for anchor in [None, Some(elsewhere), Some(caller)] {
         let candidate = Candidate { anchor, ..candidate() };
         assert_eq!(
-            kind(admit(&CheckedClaim::default(), &candidate, &state, &[])),
+            kind(admit_given(&CheckedClaim::default(), &candidate, &state, &[])),
             Kind::NoAnchor
         );
     }
@@ -181,7 +182,7 @@ fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: 
         ..candidate()
     };
     assert_eq!(
-        kind(admit(
+        kind(admit_given(
             &CheckedClaim::default(),
             &candidate,
             &kubelet(&[("i", "2-3")]),
@@ -198,7 +199,7 @@ fn cpus_of_another_instance_are_a_conflict() {
         exclusive: "3".parse().unwrap(),
         ..crate::plan::record::tests::record()
     };
-    let result = admit(
+    let result = admit_given(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("i", "2-3")]),
@@ -210,7 +211,7 @@ fn cpus_of_another_instance_are_a_conflict() {
 #[test]
 fn a_second_container_of_the_pod_waits() {
     let other = crate::plan::record::tests::record();
-    let result = admit(
+    let result = admit_given(
         &CheckedClaim::default(),
         &candidate(),
         &kubelet(&[("i", "2-3")]),

@@ -77,7 +77,7 @@ fn class(wish: &Wish, asker: &Asker, node: &AllocatorPolicies) -> Result<Qos, Re
     };
     if asker.bound && !may {
         let text = format!("a {} pod cannot be of class {}", asker.class.name(), qos.name());
-        return Err(Kind::NotGuaranteed.because(text));
+        return Err(Kind::NotGuaranteed.because(text).lasting());
     }
     Ok(qos)
 }
@@ -99,7 +99,7 @@ fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
                 qos.name()
             ),
         };
-        return Err(Kind::NotGuaranteed.because(text));
+        return Err(Kind::NotGuaranteed.because(text).lasting());
     }
     let count = wish.cpus.or(limit).ok_or_else(|| {
         Kind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")

@@ -11,6 +11,7 @@ pub use holders::{Left, kubelets, leftover, pools};
 
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
+    RequiredBind,
 };
 use crate::cpuset::CpuSet;
 
@@ -40,46 +41,6 @@ impl CpuSource {
     /// The source of that name.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|source| source.name() == text)
-    }
-}
-
-/// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-pub enum RequiredBind {
-    /// None: pods choose.
-    #[default]
-    None,
-    /// Whole cores, or no allocation.
-    FullPcpusOnly,
-    /// One CPU of a core, or no allocation.
-    SpreadByPcpus,
-}
-
-impl RequiredBind {
-    /// Every value.
-    pub const ALL: [Self; 3] = [Self::None, Self::FullPcpusOnly, Self::SpreadByPcpus];
-
-    /// The label's value.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::None => "None",
-            Self::FullPcpusOnly => "FullPCPUsOnly",
-            Self::SpreadByPcpus => "SpreadByPCPUs",
-        }
-    }
-
-    /// The value of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|required| required.name() == text)
-    }
-
-    /// The bind policy it requires.
-    pub fn policy(self) -> Option<CpuBindPolicy> {
-        match self {
-            Self::None => None,
-            Self::FullPcpusOnly => Some(CpuBindPolicy::FullPcpus),
-            Self::SpreadByPcpus => Some(CpuBindPolicy::SpreadByPcpus),
-        }
     }
 }
 

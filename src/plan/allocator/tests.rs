@@ -110,7 +110,10 @@ fn the_number_of_cpus_is_bound_by_the_limit() {
             ..asker(0)
         };
         let answer = allot(&wish, &asker, &empty(), &node());
-        answer.map(|(cpus, _)| cpus.len()).map_err(|refusal| refusal.kind)
+        answer.map(|(cpus, _)| cpus.len()).map_err(|refusal| {
+            assert!(!refusal.may_pass, "nothing kubelet writes changes it: {refusal}");
+            refusal.kind
+        })
     };
     assert_eq!(ask(Some(1), Some(2000), true), Ok(1));
     assert_eq!(ask(Some(3), Some(2000), true), Err(Kind::InvalidArgument));

@@ -15,7 +15,7 @@ use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
-pub use outside::OUTSIDE;
+pub use outside::{OUTSIDE, is_restricted};
 pub use tree::float_cpus;
 
 /// One change to the system. Each is idempotent.

@@ -3,11 +3,18 @@
 use super::{Course, Step, course};
 use crate::cpuset::CpuSet;
 use crate::plan::Snapshot;
+use crate::plan::allocator::CpuSource;
 use crate::plan::partition::Partition;
 
-/// The units that are restricted: where the host's own processes are. kubelet keeps its pods off by itself; where steliad
-/// chooses the CPUs, the pods' own units are restricted too (`engine::observe`).
+/// The units of the host's own processes.
 pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+
+/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, so that nobody but it keeps pods off
+/// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
+pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
+    let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");
+    OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
+}
 
 /// The CPUs of instances that no partition protects.
 fn contained(snapshot: &Snapshot) -> CpuSet {
