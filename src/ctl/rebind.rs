@@ -1,12 +1,21 @@
 //! `rebind`: move instances to better CPUs, and wait for the job's end.
 
-use futures_util::StreamExt as _;
 use serde::Serialize;
+use zbus::fdo;
+use zbus::proxy::CacheProperties;
 
 use super::cli::Json;
 use super::client::{Client, Failure};
+use super::signals::Signals;
 use super::view;
 use crate::dbus::client::{JobProxy, MoveRow};
+
+/// What the bus answers for a daemon that is gone.
+const GONE: [&str; 3] = [
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+];
 
 /// What is printed.
 #[derive(Debug, Serialize)]
@@ -86,11 +95,15 @@ pub async fn run(
     if dry_run {
         return Ok(print(&Printed::of(None, "", String::new(), planned)));
     }
-    let job = JobProxy::builder(client.connection()).path(&path).build().await?;
-    // The change may come before the first look, so it is listened for first.
-    let mut phases = job.receive_phase_changed().await;
-    while job.phase().await? == "Pending" {
-        if phases.next().await.is_none() {
+    // Whatever happens from here on is heard, also that the daemon ends; the first look comes after it.
+    let mut signals = Signals::subscribe(client.connection()).await?;
+    let job = JobProxy::builder(client.connection())
+        .cache_properties(CacheProperties::No)
+        .path(&path)
+        .build()
+        .await?;
+    while !signals.runs() || !has_ended(&job).await? {
+        if signals.next().await.is_none() {
             return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
         }
     }
@@ -103,4 +116,20 @@ pub async fn run(
         printed: print(&printed),
         reason: format!("the job is {phase}: {}", view::printable(&reason)),
     })
+}
+
+/// Whether a job has ended. A daemon that is gone has not said so: the next one will.
+async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
+    let gone = |error: &zbus::Error| match error {
+        zbus::Error::MethodError(name, _, _) => GONE.contains(&name.as_str()),
+        zbus::Error::FDO(error) => matches!(
+            **error,
+            fdo::Error::NoReply(_) | fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_)
+        ),
+        _ => false,
+    };
+    match job.phase().await {
+        Err(error) if gone(&error) => Ok(false),
+        phase => Ok(phase? != "Pending"),
+    }
 }

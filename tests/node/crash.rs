@@ -115,7 +115,7 @@ pub fn daemon_that_dies_at(n: u32) -> String {
     main_pid()
 }
 
-fn main_pid() -> String {
+pub fn main_pid() -> String {
     run(&["systemctl", "show", "-P", "MainPID", "steliad"])
 }
 
