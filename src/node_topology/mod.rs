@@ -22,9 +22,11 @@ mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::alloc::{Allocated, KubeletView, Pools, Qos};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
-use crate::plan::allocator::{AllocatorPolicies, Held};
+use crate::plan::admission::Refusal;
+use crate::plan::allocator::{self, AllocatorPolicies, Ground, Held};
 use crate::topology::Topology;
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
@@ -55,6 +57,22 @@ pub struct Facts {
     pub kubelet: Kubelet,
     /// steliad's allocator, where it chooses exclusive CPUs.
     pub allocator: Option<Allocator>,
+}
+
+impl Facts {
+    /// The node as steliad's allocator regards it.
+    ///
+    /// # Errors
+    /// kubelet chooses there.
+    pub fn ground(&self) -> Result<Ground, Refusal> {
+        let Some(Allocator { policies, held, lsr }) = &self.allocator else {
+            return Err(allocator::chosen_by_kubelet());
+        };
+        let of = |qos, cpus| Allocated { qos, cpus };
+        let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
+        let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
+        Ok(Ground::new(&self.topology, pools, held, policies.clone()))
+    }
 }
 
 /// steliad's allocator, as far as the pools do not tell.

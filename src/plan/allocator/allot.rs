@@ -53,14 +53,14 @@ impl Ground {
         &self.host
     }
 
+    /// The CPUs that can be allocated at all.
+    pub fn capacity(&self) -> CpuSet {
+        self.online.difference(&self.policies.reserved)
+    }
+
     /// The pools.
     pub fn pools(&self) -> &Pools {
         &self.pools
-    }
-
-    /// The node's own choices.
-    pub fn policies(&self) -> &AllocatorPolicies {
-        &self.policies
     }
 
     /// Decide. The CPUs are none for a class that has none of its own.
@@ -92,6 +92,16 @@ impl Ground {
     }
 }
 
+/// The refusal where kubelet's file cannot be used.
+pub(crate) fn unknown(reason: &str) -> Refusal {
+    Kind::KubeletStateUnusable.because(format!("what kubelet holds is not known: {reason}"))
+}
+
+/// The refusal where steliad does not choose.
+pub(crate) fn kubelets() -> Refusal {
+    Kind::Failed.because("kubelet chooses the CPUs on this node")
+}
+
 /// Decide by what was found on this node.
 ///
 /// # Errors
@@ -104,11 +114,8 @@ pub fn allot(
 ) -> Result<(CpuSet, Allocation), Refusal> {
     let pools = match (&snapshot.kubelet, pools(snapshot, &node.reserved)) {
         (Ok(_), Some(pools)) => pools,
-        (Err(reason), _) => {
-            let text = format!("what kubelet holds is not known: {reason}");
-            return Err(Kind::KubeletStateUnusable.because(text));
-        }
-        (Ok(_), None) => return Err(Kind::Failed.because("kubelet chooses the CPUs on this node")),
+        (Err(reason), _) => return Err(unknown(reason)),
+        (Ok(_), None) => return Err(kubelets()),
     };
     Ground::new(&snapshot.topology, pools, &Held::of(snapshot), node.clone()).allot(wish, asker)
 }
@@ -216,7 +223,7 @@ fn exclusive(
     let free = usage.available(&pools.allocatable);
     let refused =
         |cause: alloc::Refusal| Kind::NotAllocated.because(format!("{cause}; free: {}", by_node(host, &free)));
-    let everything = ground.online.difference(&node.reserved);
+    let everything = ground.capacity();
     let required = allocation.required.then_some(allocation.bind);
     let room = Room::new(host, &everything, &free, required);
     let nodes = align(allocation.alignment, allocation.strategy, count, &room).map_err(refused)?;

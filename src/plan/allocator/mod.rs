@@ -8,6 +8,7 @@ mod holders;
 mod tests;
 
 pub use allot::{Asker, Ground, allot};
+pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
 pub use held::Held;
 pub use holders::{Left, kubelets, leftover, pools};
 
