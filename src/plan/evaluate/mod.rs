@@ -19,7 +19,7 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
 pub use request::{MAX_REQUESTS, Request, RequestsError, requests};
 pub use score::{Score, ScoringStrategy};
-pub use told::Told;
+pub use told::{Place, Told};
 
 /// What a pod would get.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,7 +71,7 @@ fn asker(request: &Request) -> Asker {
     let of_cpus = request.cpus.map(|cpus| 1000 * u64::from(cpus));
     Asker {
         class: request.kubernetes_class.unwrap_or(QosClass::Guaranteed),
-        limit_milli: request.cpu_limit.or(of_cpus),
+        limit_milli: request.cpu_limit.map(u64::from).or(of_cpus),
         bound: request.kubernetes_class.is_some(),
     }
 }
@@ -80,7 +80,7 @@ fn asker(request: &Request) -> Asker {
 fn wanted(request: &Request, cpus: &CpuSet) -> usize {
     let limit = request.cpu_limit.unwrap_or(0).div_ceil(1000).max(1);
     match cpus.len() {
-        0 => usize::try_from(limit).unwrap_or(usize::MAX),
+        0 => limit as usize,
         own => own,
     }
 }

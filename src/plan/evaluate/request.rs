@@ -28,7 +28,7 @@ pub struct Request {
     pub cpus: Option<u32>,
     /// The container's CPU limit (`cpu.max`), thousandths of a CPU: by default what `cpus` says.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_limit: Option<u64>,
+    pub cpu_limit: Option<u32>,
     /// How CPUs lie on cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_bind_policy: Option<CpuBindPolicy>,

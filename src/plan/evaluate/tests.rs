@@ -156,7 +156,7 @@ fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
 #[test]
 fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
     let ground = ground(&host(shape(2, 4)), &ours());
-    let of = |class: QosClass, limit: u64| Request {
+    let of = |class: QosClass, limit: u32| Request {
         kubernetes_class: Some(class),
         cpu_limit: Some(limit),
         qos: Some(Qos::Lse),
@@ -220,7 +220,7 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
         some(&QosClass::ALL),
         some(&Qos::ALL),
         proptest::option::of(0u32..80),
-        proptest::option::of(0u64..80_000),
+        proptest::option::of(0u32..80_000),
         some(&CpuBindPolicy::ALL),
         some(&CpuExclusivePolicy::ALL),
         some(&NumaAllocateStrategy::ALL),
