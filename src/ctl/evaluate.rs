@@ -99,7 +99,7 @@ fn text(path: &Path, most: usize) -> Result<String, Failure> {
 }
 
 /// As EvaluatePlacement takes it.
-fn to_dbus(request: &Request) -> Dict<'static> {
+pub(crate) fn to_dbus(request: &Request) -> Dict<'static> {
     let numbers = [("cpus", request.cpus), ("cpu-limit", request.cpu_limit)];
     let texts = [
         ("kubernetes-class", request.kubernetes_class.map(QosClass::name)),
@@ -192,4 +192,139 @@ fn table(told: &[Told], legend: bool) -> String {
         legend,
         None,
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use clap::Parser;
+
+    use super::*;
+    use crate::cpuset::CpuSet;
+    use crate::ctl::cli::Cli;
+    use crate::node_topology::{Allocator, ApiVersion, Facts, report, tests::facts};
+    use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
+
+    /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
+    fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {
+        let reserved: CpuSet = "0".parse().unwrap();
+        let policies = AllocatorPolicies {
+            source: CpuSource::Steliad,
+            reserved: reserved.clone(),
+            ..AllocatorPolicies::default()
+        };
+        let allocator = allocator.then(|| Allocator {
+            policies,
+            held: Held::default(),
+            lsr: CpuSet::new(),
+        });
+        let facts = Facts { allocator, ..facts() };
+        let file = |text: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file
+        };
+        let node = file(&serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1)).unwrap());
+        let list = file(requests);
+        let word = |word: &&str| match *word {
+            "NODE" => node.path().display().to_string(),
+            "LIST" => list.path().display().to_string(),
+            word => word.to_owned(),
+        };
+        let line = ["steliactl", "evaluate"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(words.iter().map(word));
+        let cli = Cli::try_parse_from(line).map_err(|cause| Failure::Usage(cause.to_string()))?;
+        offline(&cli.command, cli.json, !cli.no_legend)
+    }
+
+    #[test]
+    fn a_pod_that_fits_is_told_its_cpus_and_its_score() {
+        let words = [
+            "--node",
+            "NODE",
+            "--cpus",
+            "2",
+            "--numa-topology-alignment-policy",
+            "SingleNUMANode",
+        ];
+        let text = asked_of(true, "", &words).unwrap();
+        let cells: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(
+            cells,
+            ["0", "yes", "LSE", "6-7", "1", "not-asked", "150", "=", "100", "+", "50"],
+            "{text}"
+        );
+        let least = [&words[..], &["--scoring-strategy", "LeastAllocated", "--json=short"]].concat();
+        let told: Value = serde_json::from_str(&asked_of(true, "", &least).unwrap()).unwrap();
+        assert_eq!((&told[0]["score"], &told[0]["aligned"]), (&50.into(), &true.into()));
+    }
+
+    #[test]
+    fn pods_that_do_not_fit_are_told_why_and_fail_the_command() {
+        let list = r#"[{"cpus": 1}, {"cpus": 4}, {"qos": "LSE", "kubernetes-class": "Burstable", "cpus": 1}]"#;
+        let Err(Failure::Partial { printed, reason }) = asked_of(true, list, &["--node", "NODE", "--requests", "LIST"])
+        else {
+            panic!("all fit")
+        };
+        assert_eq!(reason, "2 of 3 do not fit");
+        let lines: Vec<&str> = printed.lines().collect();
+        assert!(lines[1].contains("yes"), "{printed}");
+        assert!(
+            lines[2].contains("NotAllocated: 4 CPUs are wanted, 3 are available"),
+            "{printed}"
+        );
+        assert!(
+            lines[3].contains("NotGuaranteed: a Burstable pod cannot be of class LSE"),
+            "{printed}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_named() {
+        for (allocator, list, words, says) in [
+            (
+                false,
+                "",
+                &["--node", "NODE", "--cpus", "1"][..],
+                "kubelet chooses the CPUs on this node",
+            ),
+            (
+                true,
+                "[1]",
+                &["--node", "NODE", "--requests", "LIST"],
+                "it is no JSON list of requests",
+            ),
+            (
+                true,
+                "",
+                &["--node", "LIST", "--cpus", "1"],
+                "it is no NodeResourceTopology",
+            ),
+            (
+                true,
+                "",
+                &["--node", "/nonexistent", "--cpus", "1"],
+                "read /nonexistent: ",
+            ),
+            (
+                true,
+                "",
+                &["--node", "-", "--requests", "-"],
+                "cannot both be standard input",
+            ),
+            (
+                true,
+                "",
+                &["--node", "NODE", "--requests", "LIST", "--cpus", "1"],
+                "cannot be used with",
+            ),
+            (true, "", &["--node", "NODE", "--qos", "lse"], "possible values"),
+        ] {
+            let told = asked_of(allocator, list, words).unwrap_err().to_string();
+            assert!(told.contains(says), "{words:?}: {told}");
+        }
+    }
 }

@@ -99,3 +99,46 @@ fn dict(told: Told) -> Result<Options, Error> {
     }
     Ok(dict)
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::Value;
+
+    use super::*;
+    use crate::ctl::evaluate::to_dbus;
+    use crate::ctl::view::json_of;
+    use crate::plan::evaluate::tests::{any_host, any_request, ground};
+
+    fn own(request: &Request) -> Options {
+        let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());
+        to_dbus(request).into_iter().map(own).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(50))]
+
+        #[test]
+        fn what_is_asked_and_told_comes_over_the_bus_as_it_is((host, node) in any_host(), request in any_request()) {
+            prop_assert_eq!(&read(&[own(&request)]).unwrap(), std::slice::from_ref(&request));
+            for answer in evaluate(&ground(&host, &node), &[request]) {
+                let told = Told::from(&answer);
+                let sent = json_of(&dict(told.clone()).unwrap());
+                prop_assert_eq!(serde_json::from_value::<Told>(Value::Object(sent.clone())).unwrap(), told.clone());
+                prop_assert_eq!(serde_json::to_value(told).unwrap(), Value::Object(sent));
+            }
+        }
+    }
+
+    #[test]
+    fn the_request_at_fault_is_named_and_there_is_a_limit() {
+        let mut wrong = own(&Request::default());
+        wrong.insert("memory".to_owned(), Variant::from(1u32).try_into().unwrap());
+        let Err(Error::InvalidArgument(text)) = read(&[Options::new(), wrong]) else {
+            panic!("it was taken")
+        };
+        assert_eq!(text, "request 1: option \"memory\" is not known");
+        let many: Vec<Options> = (0..=MAX_REQUESTS).map(|_| Options::new()).collect();
+        assert!(matches!(read(&many), Err(Error::InvalidArgument(text)) if text.contains("1025 requests")));
+    }
+}

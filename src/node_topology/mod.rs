@@ -18,7 +18,7 @@ mod quantity;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -32,7 +32,7 @@ pub(super) fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
 }
 
 /// Two nodes of four CPUs: 0 reserved, kubelet's pod on 2-3, steliad's on 4-5.
-pub(super) fn facts() -> Facts {
+pub(crate) fn facts() -> Facts {
     let topology = Shape {
         nodes: 2,
         cores: 2,

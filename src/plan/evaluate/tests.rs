@@ -40,7 +40,7 @@ fn ours() -> AllocatorPolicies {
     }
 }
 
-fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
+pub(crate) fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
     Ground::new(
         &host.topology,
         pools(host, &node.reserved).unwrap(),
