@@ -124,8 +124,8 @@ test: ## unit tests and the integration tests that need no node
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
-bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways
-	$(CARGO) bench --locked --bench merge --bench cpus
+bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers
+	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

@@ -26,7 +26,7 @@ pub enum Operation {
     Deregister,
     /// ListInstances, GetInstance, GetInstanceByPID, an Instance's properties.
     List,
-    /// Describe, NodeTopology, the Manager's properties.
+    /// Describe, NodeTopology, EvaluatePlacement, the Manager's properties.
     Describe,
     /// Audit of one instance.
     Audit,
@@ -122,7 +122,7 @@ impl Operation {
             Self::Attach => "AttachVcpus",
             Self::Deregister => "Deregister",
             Self::List => "ListInstances, GetInstance, GetInstanceByPID, an Instance's properties",
-            Self::Describe => "Describe, NodeTopology, the Manager's properties",
+            Self::Describe => "Describe, NodeTopology, EvaluatePlacement, the Manager's properties",
             Self::Audit => "Audit",
             Self::Reconcile => "Reconcile",
             Self::Rebind => "Rebind",

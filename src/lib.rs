@@ -39,6 +39,7 @@ pub mod kubelet;
 #[cfg(test)]
 mod man;
 pub mod model;
+mod named;
 pub mod node_topology;
 pub mod plan;
 pub mod planner;

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::take::{Wanted, take_preferred};
 use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Refusal, Usage};
 use crate::cpuset::CpuSet;
+use crate::named::named;
 
 /// What an instance asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -26,8 +27,7 @@ pub struct Request {
 }
 
 /// What became of an exclusive policy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusivity {
     /// None was asked for.
     NotAsked,
@@ -38,6 +38,13 @@ pub enum Exclusivity {
     /// A core is shared with an instance of the same policy.
     Dropped,
 }
+
+named!(Exclusivity {
+    NotAsked = "not-asked",
+    Kept = "kept",
+    Downgraded = "downgraded",
+    Dropped = "dropped"
+});
 
 /// An allocation.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -8,7 +8,10 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completions::uids;
+use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
+use crate::plan::evaluate::ScoringStrategy;
+use crate::runner::cli::{AllocationOptions, names};
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
@@ -16,7 +19,7 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 Exit codes:
   0  done; monitor, top, node-topology --watch: ended by a signal or by the reader too
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
-     doctor: a check failed; verify: a promise does not hold
+     doctor: a check failed; verify: a promise does not hold; evaluate: a pod does not fit
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance
 
@@ -98,6 +101,26 @@ pub enum Command {
         /// alone is no change
         #[arg(short, long)]
         watch: bool,
+    },
+    /// Tell what the allocator would answer, where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many
+    /// pods, each as if it were alone
+    Evaluate {
+        /// The pod.
+        #[command(flatten)]
+        pod: AllocationOptions,
+        /// Kubernetes' class of the pod, which bounds what it may have; without it nothing does
+        #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
+        kubernetes_class: Option<QosClass>,
+        /// What the score favours [default: MostAllocated]
+        #[arg(long, value_name = "STRATEGY",
+              value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
+        scoring_strategy: Option<ScoringStrategy>,
+        /// Ask about every pod of a JSON list instead, whose names are those of the options; - is standard input
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationOptions", "kubernetes_class", "scoring_strategy"])]
+        requests: Option<PathBuf>,
+        /// Ask a node that is only described, by what node-topology printed there; - is standard input. Needs no daemon
+        #[arg(long, value_name = "FILE")]
+        node: Option<PathBuf>,
     },
     /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h tells the keys
     Top {

@@ -217,6 +217,11 @@ impl<'a> Client<'a> {
             .ok_or_else(|| Failure::Other("NodeTopology was not answered".to_owned()))
     }
 
+    /// What the allocator would answer to each of these.
+    pub async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
+        Ok(self.manager.evaluate_placement(requests, Dict::new()).await?)
+    }
+
     /// One pass now; answers its report.
     pub async fn reconcile(&self) -> Result<OwnedDict, Failure> {
         Ok(self.manager.reconcile(Dict::new()).await?)

@@ -6,6 +6,7 @@
 //! | [`client`] | the calls to the daemon, and what they fail with |
 //! | [`completions`] | what shells are told |
 //! | [`doctor`] | whether this node is fit |
+//! | [`evaluate`] | what the allocator would answer |
 //! | [`explain`] | who chooses CPUs; why an instance has those it has, and a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
 //! | [`map`] | the node drawn |
@@ -27,6 +28,7 @@ pub mod cli;
 pub mod client;
 pub mod completions;
 pub mod doctor;
+pub mod evaluate;
 pub mod explain;
 pub mod kubelet_state;
 pub mod map;
@@ -72,6 +74,9 @@ pub fn main() -> ExitCode {
     let paged = !cli.no_pager;
     if let Command::KubeletState { path } = &cli.command {
         return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend), paged);
+    }
+    if let Command::Evaluate { node: Some(_), .. } = &cli.command {
+        return finish(evaluate::offline(&cli.command, cli.json, !cli.no_legend), paged);
     }
     if let Command::Completions { shell } = &cli.command {
         return finish(completions::script(*shell), false);
@@ -156,6 +161,8 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 node_topology::print(&client, &asked).await?
             }
         }
+        Command::Evaluate { node: None, .. } => evaluate::online(&client, &cli.command, cli.json, legend).await?,
+        Command::Evaluate { .. } => evaluate::offline(&cli.command, cli.json, legend)?,
         Command::Reconcile { dry_run: true } => {
             let preview = client.preview().await?;
             if cli.json.is_on() {

@@ -46,6 +46,8 @@ pub trait Manager {
     fn describe(&self) -> zbus::Result<String>;
     /// The node's NodeResourceTopology object as JSON.
     fn node_topology(&self, options: Dict<'_>) -> zbus::Result<String>;
+    /// What the allocator would answer to requests, each alone.
+    fn evaluate_placement(&self, requests: Vec<Dict<'_>>, options: Dict<'_>) -> zbus::Result<Vec<OwnedDict>>;
     /// Read the configuration again.
     fn reload(&self) -> zbus::Result<()>;
     /// Things found changed by somebody else since the daemon started.

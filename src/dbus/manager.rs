@@ -12,6 +12,7 @@ use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, OwnedVariant
 
 use super::caller::{Caller, Door};
 use super::error::Error;
+use super::evaluate;
 use super::export::Exporter;
 use super::instance_path;
 use super::job::{MoveRow, job_path, rows};
@@ -37,6 +38,7 @@ pub(super) struct Manager {
     pub(super) engine: Handle,
     pub(super) door: Door,
     pub(super) exporter: Arc<Exporter>,
+    pub(super) evaluating: evaluate::Turn,
 }
 
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
@@ -391,6 +393,23 @@ impl Manager {
                 .admit(&self.engine, connection, &header, Operation::Describe)
                 .await?;
             node_topology::json(&self.engine, &options).await
+        })
+        .await
+    }
+
+    #[zbus(out_args("answers"))]
+    async fn evaluate_placement(
+        &self,
+        requests: Vec<Options>,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<Vec<Options>, Error> {
+        measured(&self.engine, Operation::Describe, async {
+            self.door
+                .admit(&self.engine, connection, &header, Operation::Describe)
+                .await?;
+            evaluate::answers(&self.engine, &self.evaluating, &requests, &options).await
         })
         .await
     }

@@ -7,6 +7,7 @@ pub mod client;
 mod contract_tests;
 mod driver;
 pub mod error;
+mod evaluate;
 mod export;
 pub(crate) mod gate;
 mod instance;

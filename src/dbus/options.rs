@@ -7,8 +7,10 @@ use zbus::Variant;
 use super::error::Error;
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
 use crate::plan::allocator::Wish;
+use crate::plan::evaluate::{Request, ScoringStrategy};
 
 /// RegisterInstance's.
 pub(super) const REGISTER: [&str; 9] = [
@@ -25,6 +27,19 @@ pub(super) const REGISTER: [&str; 9] = [
 
 /// NodeTopology's.
 pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
+
+/// EvaluatePlacement's, of each request.
+const EVALUATE: [&str; 9] = [
+    "kubernetes-class",
+    "cpus",
+    "qos",
+    "cpu-bind-policy",
+    "cpu-limit",
+    "cpu-exclusive-policy",
+    "numa-allocate-strategy",
+    "numa-topology-alignment-policy",
+    "scoring-strategy",
+];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -110,6 +125,28 @@ fn named<T>(
     }
 }
 
+/// What a scheduler asks about.
+///
+/// # Errors
+/// `InvalidArgument`: an option's name, type or value.
+pub(super) fn request(options: &Options) -> Result<Request, Error> {
+    known(options, &EVALUATE)?;
+    let wish = wish(options)?;
+    let classes = || QosClass::ALL.map(QosClass::name).join(", ");
+    let strategies = || ScoringStrategy::ALL.map(ScoringStrategy::name).join(", ");
+    Ok(Request {
+        kubernetes_class: named(options, "kubernetes-class", QosClass::parse, classes)?,
+        qos: wish.qos,
+        cpus: wish.cpus,
+        cpu_limit: wish.limit_milli,
+        cpu_bind_policy: wish.bind,
+        cpu_exclusive_policy: wish.exclusive,
+        numa_allocate_strategy: wish.strategy,
+        numa_topology_alignment_policy: wish.alignment,
+        scoring_strategy: named(options, "scoring-strategy", ScoringStrategy::parse, strategies)?.unwrap_or_default(),
+    })
+}
+
 /// What is asked of steliad's own allocator.
 ///
 /// # Errors
@@ -177,6 +214,45 @@ mod tests {
             ("cpu-bind-policy", Variant::from("Full"), "FullPCPUs"),
         ] {
             let Err(Error::InvalidArgument(text)) = wish(&options(vec![(name, value)])) else {
+                panic!("{name} was taken")
+            };
+            assert!(text.contains(name) && text.contains(says), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_a_scheduler_asks_about_is_read_by_the_names_of_a_registration() {
+        let given = options(vec![
+            ("kubernetes-class", Variant::from("Burstable")),
+            ("qos", Variant::from("LS")),
+            ("cpu-limit", Variant::from(2500u32)),
+            ("cpu-bind-policy", Variant::from("ConstrainedBurst")),
+            ("scoring-strategy", Variant::from("BalancedAllocation")),
+        ]);
+        let expected = Request {
+            kubernetes_class: Some(QosClass::Burstable),
+            qos: Some(Qos::Ls),
+            cpu_limit: Some(2500),
+            cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
+            scoring_strategy: ScoringStrategy::BalancedAllocation,
+            ..Request::default()
+        };
+        assert_eq!(request(&given).unwrap(), expected);
+        assert_eq!(request(&Options::new()).unwrap(), Request::default());
+        for (name, value, says) in [
+            ("anchor", Variant::from(1u32), "not known"),
+            (
+                "scoring-strategy",
+                Variant::from("Most"),
+                "MostAllocated, BalancedAllocation, LeastAllocated",
+            ),
+            (
+                "kubernetes-class",
+                Variant::from("guaranteed"),
+                "Guaranteed, Burstable, BestEffort",
+            ),
+        ] {
+            let Err(Error::InvalidArgument(text)) = request(&options(vec![(name, value)])) else {
                 panic!("{name} was taken")
             };
             assert!(text.contains(name) && text.contains(says), "{text}");

@@ -128,6 +128,7 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
         engine,
         door,
         exporter: exporter.clone(),
+        evaluating: super::evaluate::Turn::default(),
     };
     let build = Builder::socket(socket)
         .server(Guid::generate())

@@ -5,6 +5,8 @@
 mod apply;
 mod attach;
 mod container;
+#[cfg(test)]
+mod described_tests;
 pub mod holder;
 mod lifecycle;
 mod metrics;

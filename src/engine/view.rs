@@ -8,7 +8,8 @@ use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
-use crate::plan::allocator::{self, Allocation, CpuSource};
+use crate::plan::admission::Refusal;
+use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Ground, Held};
 use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
 use crate::topology::Topology;
 
@@ -62,6 +63,10 @@ pub struct PoolsView {
     pub reserved: CpuSet,
     /// What kubelet's static CPU manager holds, or left to containers that still run.
     pub kubelet: CpuSet,
+    /// The node's own choices.
+    pub policies: AllocatorPolicies,
+    /// What instances hold.
+    pub held: Held,
     /// The pools.
     #[serde(flatten)]
     pub pools: Pools,
@@ -150,6 +155,8 @@ impl View {
             pools: pools.map(|pools| PoolsView {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held(),
+                policies: policies.allocator.clone(),
+                held: Held::of(snapshot),
                 pools,
             }),
             kubelet_problem: kubelet.err().cloned(),
@@ -184,6 +191,24 @@ impl View {
 }
 
 impl View {
+    /// The node as the allocator regards it.
+    ///
+    /// # Errors
+    /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
+    pub fn ground(&self) -> Result<Ground, Refusal> {
+        match (&self.pools, &self.kubelet_problem, self.cpu_source) {
+            (Some(pools), _, _) => Ok(Ground::new(
+                &self.topology,
+                pools.pools.clone(),
+                &pools.held,
+                pools.policies.clone(),
+            )),
+            (None, Some(reason), _) => Err(allocator::kubelet_unknown(reason)),
+            (None, None, CpuSource::Kubelet) => Err(allocator::chosen_by_kubelet()),
+            (None, None, CpuSource::Steliad) => Err(allocator::kubelet_unknown("it was not read yet")),
+        }
+    }
+
     /// The CPUs that are nobody's alone, as a CPU list; empty while kubelet's file cannot be used.
     pub fn shared_cpus(&self) -> String {
         let instances = self.instances.values();

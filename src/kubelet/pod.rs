@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::excerpt::excerpt;
+use crate::named::named;
 
 /// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -137,16 +138,13 @@ impl QosClass {
             _ => Self::Guaranteed,
         }
     }
-
-    /// Kubernetes' name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Guaranteed => "Guaranteed",
-            Self::Burstable => "Burstable",
-            Self::BestEffort => "BestEffort",
-        }
-    }
 }
+
+named!(QosClass {
+    Guaranteed = "Guaranteed",
+    Burstable = "Burstable",
+    BestEffort = "BestEffort"
+});
 
 fn is_qos(top: &str, name: &str) -> bool {
     match top {

@@ -70,6 +70,7 @@ fn the_man_page_of_steliactl_says_what_help_says() {
         "steliad(8)",
         "io.stelia.Isolation1(5)",
         "busctl(1)",
+        "/usr/share/doc/steliad/allocator.md",
         "/usr/share/doc/steliad/cookbook.md",
         "/usr/share/doc/steliad/node-topology.md",
         "/usr/share/doc/steliad/troubleshooting.md",

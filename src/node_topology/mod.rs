@@ -4,11 +4,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`object`] | the object's types, as the API has them |
-//! | [`annotations`] | what Koordinator adds to it |
+//! | [`annotations`] | what Koordinator adds to it, and what steliad does |
+//! | [`described`] | the object read back |
 //! | [`numa`] | the NUMA nodes' memory, huge pages and distances, below `/sys` |
 //! | [`name`] | what the node is called |
 
 pub mod annotations;
+pub mod described;
 pub mod name;
 pub mod numa;
 pub mod object;
@@ -16,12 +18,15 @@ mod quantity;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::alloc::{Allocated, KubeletView, Pools, Qos};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
+use crate::plan::admission::Refusal;
+use crate::plan::allocator::{self, AllocatorPolicies, Ground, Held};
 use crate::topology::Topology;
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
@@ -50,6 +55,35 @@ pub struct Facts {
     pub allocations: Vec<PodAllocation>,
     /// kubelet's managers.
     pub kubelet: Kubelet,
+    /// steliad's allocator, where it chooses exclusive CPUs.
+    pub allocator: Option<Allocator>,
+}
+
+impl Facts {
+    /// The node as steliad's allocator regards it.
+    ///
+    /// # Errors
+    /// kubelet chooses there.
+    pub fn ground(&self) -> Result<Ground, Refusal> {
+        let Some(Allocator { policies, held, lsr }) = &self.allocator else {
+            return Err(allocator::chosen_by_kubelet());
+        };
+        let of = |qos, cpus| Allocated { qos, cpus };
+        let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
+        let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
+        Ok(Ground::new(&self.topology, pools, held, policies.clone()))
+    }
+}
+
+/// steliad's allocator, as far as the pools do not tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocator {
+    /// The node's own choices.
+    pub policies: AllocatorPolicies,
+    /// What instances hold.
+    pub held: Held,
+    /// CPUs that BE may run on too, although they are an LSR instance's.
+    pub lsr: CpuSet,
 }
 
 /// A pod's own CPUs.

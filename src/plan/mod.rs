@@ -1,6 +1,7 @@
 //! Every decision, as pure functions over plain values: no I/O, no clock, the same answer for the same input.
 //!
-//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not, [`placement`] which vCPU gets which CPU, [`plan`] what
+//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not, [`evaluate`] what
+//! it would answer, [`placement`] which vCPU gets which CPU, [`plan`] what
 //! must be written so that the kernel is as the records say.
 
 pub mod admission;
@@ -8,6 +9,7 @@ pub mod allocator;
 mod degraded;
 pub mod drift;
 pub mod entitlement;
+pub mod evaluate;
 pub mod partition;
 pub mod placement;
 mod policies;

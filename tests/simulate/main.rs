@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod completions;
+mod evaluate;
 mod map;
 mod node_topology;
 mod terminal;

@@ -2,11 +2,14 @@
 //! [`crate::alloc`] makes the choice.
 
 mod allot;
+mod held;
 mod holders;
 #[cfg(test)]
 mod tests;
 
-pub use allot::{Asker, allot};
+pub use allot::{Asker, Ground, allot};
+pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
+pub use held::Held;
 pub use holders::{Left, kubelets, leftover, pools};
 
 use crate::alloc::{

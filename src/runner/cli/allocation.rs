@@ -66,7 +66,7 @@ impl AllocationOptions {
 }
 
 /// One of these names, by the allocator's own reading of it.
-fn names<T: Clone + Send + Sync + 'static, const N: usize>(
+pub(crate) fn names<T: Clone + Send + Sync + 'static, const N: usize>(
     names: [&'static str; N],
     parse: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {

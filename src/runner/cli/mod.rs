@@ -13,6 +13,7 @@ use super::daemon::Claims;
 use super::helpers::spec::{Spec, parse_argument};
 use crate::dbus::RUNNER_SOCKET;
 pub use allocation::AllocationOptions;
+pub(crate) use allocation::names;
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]

@@ -4,6 +4,7 @@
 
 mod bounds;
 mod classes;
+mod evaluate;
 mod life;
 mod policies;
 mod rebind;

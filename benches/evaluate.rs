@@ -1,0 +1,145 @@
+//! How many answers a second one core gives for 1,000 nodes that are only described: `cargo bench --bench evaluate`.
+//!
+//! A node has 128 CPUs on 2 NUMA nodes, a third of them in use in its own way.
+
+use std::collections::BTreeMap;
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use criterion::Criterion;
+use steliad::alloc::NumaTopologyAlignmentPolicy;
+use steliad::cpuset::CpuSet;
+use steliad::kubelet::PodUid;
+use steliad::node_topology::numa::{Memory, NumaNode};
+use steliad::node_topology::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
+use steliad::plan::allocator::{AllocatorPolicies, CpuSource, Ground, Held};
+use steliad::plan::evaluate::{Request, answer};
+use steliad::topology::{Cpu, Topology};
+
+const NODES: u32 = 1000;
+const CPUS: u32 = 128;
+
+fn main() -> anyhow::Result<()> {
+    let mut criterion = Criterion::default().configure_from_args();
+    let texts = (0..NODES).map(text).collect::<anyhow::Result<Vec<String>>>()?;
+    let yamls = texts
+        .iter()
+        .map(|text| {
+            Ok(serde_saphyr::to_string(&serde_json::from_str::<serde_json::Value>(
+                text,
+            )?)?)
+        })
+        .collect::<anyhow::Result<Vec<String>>>()?;
+    let grounds = texts
+        .iter()
+        .map(|text| read(text))
+        .collect::<anyhow::Result<Vec<Ground>>>()?;
+    let request = Request {
+        cpus: Some(8),
+        numa_topology_alignment_policy: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
+        ..Request::default()
+    };
+    let fit = grounds.iter().filter(|ground| answer(ground, &request).is_ok()).count();
+    ensure!(fit == grounds.len(), "{fit} of {} nodes have room", grounds.len());
+
+    let mut report = String::new();
+    let mut timed = |name: &str, run: &dyn Fn()| {
+        criterion.bench_function(&format!("evaluate/{name}"), |bencher| bencher.iter(run));
+        let took = median(run);
+        let rate = f64::from(NODES) / took.as_secs_f64();
+        report += &format!("{name:<38} {took:>10.1?} for {NODES} nodes: {rate:>10.0} a second\n");
+    };
+    timed("answers, descriptions read before", &|| {
+        for ground in &grounds {
+            black_box(answer(black_box(ground), &request).is_ok());
+        }
+    });
+    for (name, texts) in [("JSON", &texts), ("YAML", &yamls)] {
+        timed(&format!("descriptions read, {name}"), &|| {
+            for text in texts {
+                black_box(read(black_box(text)).is_ok());
+            }
+        });
+    }
+    timed("descriptions read, JSON, and answers", &|| {
+        for text in &texts {
+            black_box(read(text).is_ok_and(|ground| answer(&ground, &request).is_ok()));
+        }
+    });
+    criterion.final_summary();
+    print!("\n{report}");
+    Ok(())
+}
+
+fn read(text: &str) -> anyhow::Result<Ground> {
+    Ok(described::read(text)?.ground()?)
+}
+
+/// A node's description, as it is printed.
+fn text(number: u32) -> anyhow::Result<String> {
+    let describe = |cpu: u32| {
+        let node = cpu % 64 / 32;
+        let described = Cpu {
+            package: node,
+            core: cpu % 64,
+            node,
+        };
+        (cpu, described)
+    };
+    let topology = Topology {
+        cpus: (0..CPUS).map(describe).collect(),
+    };
+    // Cores in use, scattered.
+    let used = |cpu: &u32| (number + cpu % 64).wrapping_mul(2_654_435_761) >> 7 & 3 == 0;
+    let exclusive: CpuSet = (2..CPUS).filter(used).collect();
+    let cpus: Vec<u32> = exclusive.iter().collect();
+    let allocations = cpus.chunks(4).enumerate().map(|(at, cpus)| {
+        Ok(PodAllocation {
+            pod: PodUid::parse(&format!("{at:08}-0000-4000-8000-000000000000"))?,
+            cpus: cpus.iter().copied().collect(),
+            by_kubelet: false,
+        })
+    });
+    let numa = NumaNode {
+        distances: BTreeMap::from([(0, 10), (1, 21)]),
+        memory: Some(Memory {
+            total: 256 << 30,
+            free: 100 << 30,
+        }),
+        huge_pages: BTreeMap::new(),
+    };
+    let reserved = CpuSet::below(2);
+    let facts = Facts {
+        name: format!("worker-{number}"),
+        numa: (0..2).map(|node| (node, numa.clone())).collect(),
+        shared: topology.online().difference(&exclusive),
+        topology,
+        allocations: allocations.collect::<anyhow::Result<_>>()?,
+        kubelet: Kubelet::default(),
+        allocator: Some(Allocator {
+            policies: AllocatorPolicies {
+                source: CpuSource::Steliad,
+                reserved: reserved.clone(),
+                ..AllocatorPolicies::default()
+            },
+            held: Held::default(),
+            lsr: CpuSet::new(),
+        }),
+        reserved,
+        exclusive,
+    };
+    Ok(serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1))?)
+}
+
+fn median(run: &dyn Fn()) -> Duration {
+    let mut times: Vec<Duration> = (0..9)
+        .map(|_| {
+            let started = Instant::now();
+            run();
+            started.elapsed()
+        })
+        .collect();
+    times.sort_unstable();
+    times[times.len() / 2]
+}

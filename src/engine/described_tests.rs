@@ -1,0 +1,29 @@
+//! A node that is only described answers as the daemon on it does.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::{View, node_facts};
+use crate::node_topology::{ApiVersion, described, report};
+use crate::plan::Policies;
+use crate::plan::evaluate::evaluate;
+use crate::plan::evaluate::tests::{any_host, any_request};
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn a_described_node_answers_as_the_node_does(
+        (host, allocator) in any_host(), requests in proptest::collection::vec(any_request(), 1..6), second in any::<bool>(),
+    ) {
+        let policies = Policies { allocator, ..Policies::default() };
+        let view = View::of(&host, &policies);
+        let facts = node_facts(&view, None, BTreeMap::new(), "n".to_owned()).unwrap();
+        let version = if second { ApiVersion::V1Alpha2 } else { ApiVersion::V1Alpha1 };
+        let text = serde_json::to_string(&report(&facts, version)).unwrap();
+        let described = described::read(&text).unwrap();
+        let answers = evaluate(&described.ground().unwrap(), &requests);
+        prop_assert_eq!(answers, evaluate(&view.ground().unwrap(), &requests));
+    }
+}
