@@ -12,7 +12,7 @@ pub mod annotations;
 pub mod name;
 pub mod numa;
 pub mod object;
-mod quantity;
+pub(crate) mod quantity;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
