@@ -7,7 +7,7 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::kubelet::config::KubeletConfig;
 use crate::node_topology::numa::NumaNode;
-use crate::node_topology::{Alignment, Facts, Kubelet, PodAllocation};
+use crate::node_topology::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
 ///
@@ -56,6 +56,11 @@ pub fn node_facts(
                 scope: config.topology_manager_scope.clone(),
             }),
         },
+        allocator: view.pools.as_ref().map(|pools| Allocator {
+            policies: pools.policies.clone(),
+            held: pools.held.clone(),
+            lsr: pools.pools.be_shared.difference(&pools.pools.shared),
+        }),
     })
 }
 
@@ -89,6 +94,7 @@ mod tests {
     use crate::alloc::Pools;
     use crate::engine::InstanceView;
     use crate::engine::view::PoolsView;
+    use crate::plan::allocator::{AllocatorPolicies, Held};
     use crate::topology::testing::Shape;
 
     fn cpus(text: &str) -> CpuSet {
@@ -172,6 +178,8 @@ mod tests {
         view.pools = Some(PoolsView {
             reserved: cpus("1"),
             kubelet: cpus("2-4"),
+            policies: AllocatorPolicies::default(),
+            held: Held::default(),
             pools: Pools {
                 allocatable: cpus("0,5"),
                 exclusive: cpus("2-4,6-7"),

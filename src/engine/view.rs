@@ -8,7 +8,7 @@ use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
-use crate::plan::allocator::{self, Allocation, CpuSource};
+use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Held};
 use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
 use crate::topology::Topology;
 
@@ -62,6 +62,10 @@ pub struct PoolsView {
     pub reserved: CpuSet,
     /// What kubelet's static CPU manager holds, or left to containers that still run.
     pub kubelet: CpuSet,
+    /// The node's own choices.
+    pub policies: AllocatorPolicies,
+    /// What instances hold.
+    pub held: Held,
     /// The pools.
     #[serde(flatten)]
     pub pools: Pools,
@@ -150,6 +154,8 @@ impl View {
             pools: pools.map(|pools| PoolsView {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held(),
+                policies: policies.allocator.clone(),
+                held: Held::of(snapshot),
                 pools,
             }),
             kubelet_problem: kubelet.err().cloned(),

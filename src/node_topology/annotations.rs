@@ -1,11 +1,13 @@
-//! Koordinator's annotations: each a JSON text (`apis/extension/node.go` of Koordinator has the types).
+//! Koordinator's annotations: each a JSON text (`apis/extension/node.go` of Koordinator has the types). And one of steliad's own.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::Facts;
+use super::{Allocator, Facts};
+use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use crate::cpuset::CpuSet;
+use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held, RequiredBind};
 
 /// [`CpuManagerPolicy`].
 pub const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
@@ -15,6 +17,9 @@ pub const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
 pub const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
 /// A list of [`CpuSharedPool`].
 pub const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
+
+/// steliad's own: [`AllocatorState`], where steliad allocates.
+pub const ALLOCATOR: &str = "isolation.stelia.io/allocator";
 
 /// kubelet's CPU manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,7 +83,81 @@ pub struct CpuSharedPool {
     pub cpuset: CpuSet,
 }
 
-/// All four.
+/// How steliad allocates, and what of the instances matters to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AllocatorState {
+    /// `reserved-cpus`.
+    #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub reserved: CpuSet,
+    /// `qos`.
+    pub qos: Qos,
+    /// `cpu-bind-policy`.
+    pub cpu_bind_policy: CpuBindPolicy,
+    /// `required-cpu-bind-policy`.
+    pub required_cpu_bind_policy: RequiredBind,
+    /// `cpu-exclusive-policy`.
+    pub cpu_exclusive_policy: CpuExclusivePolicy,
+    /// `numa-allocate-strategy`.
+    pub numa_allocate_strategy: NumaAllocateStrategy,
+    /// `numa-topology-alignment-policy`.
+    pub numa_topology_alignment_policy: NumaTopologyAlignmentPolicy,
+    /// CPUs of LSR instances, where BE may run.
+    #[serde(rename = "lsrCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub lsr: CpuSet,
+    /// CPUs held with the exclusive policy PCPULevel.
+    #[serde(rename = "pcpuLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub pcpu_level: CpuSet,
+    /// CPUs held with the exclusive policy NUMANodeLevel.
+    #[serde(rename = "numaNodeLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub numa_node_level: CpuSet,
+    /// A scope whose record cannot be read, and why: while there is one, nothing is allocated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<(String, String)>,
+}
+
+impl From<&Allocator> for AllocatorState {
+    fn from(Allocator { policies, held, lsr }: &Allocator) -> Self {
+        Self {
+            reserved: policies.reserved.clone(),
+            qos: policies.qos,
+            cpu_bind_policy: policies.bind,
+            required_cpu_bind_policy: policies.required,
+            cpu_exclusive_policy: policies.exclusive,
+            numa_allocate_strategy: policies.strategy,
+            numa_topology_alignment_policy: policies.alignment,
+            lsr: lsr.clone(),
+            pcpu_level: held.pcpu_level.clone(),
+            numa_node_level: held.numa_node_level.clone(),
+            unreadable: held.unreadable.clone(),
+        }
+    }
+}
+
+impl From<AllocatorState> for Allocator {
+    fn from(state: AllocatorState) -> Self {
+        Self {
+            policies: AllocatorPolicies {
+                source: CpuSource::Steliad,
+                reserved: state.reserved,
+                qos: state.qos,
+                bind: state.cpu_bind_policy,
+                required: state.required_cpu_bind_policy,
+                exclusive: state.cpu_exclusive_policy,
+                strategy: state.numa_allocate_strategy,
+                alignment: state.numa_topology_alignment_policy,
+            },
+            held: Held {
+                pcpu_level: state.pcpu_level,
+                numa_node_level: state.numa_node_level,
+                unreadable: state.unreadable,
+            },
+            lsr: state.lsr,
+        }
+    }
+}
+
+/// Every one that the node has.
 pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     let kubelet = &facts.kubelet;
     let policy = CpuManagerPolicy {
@@ -91,12 +170,19 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
         cpuset: allocation.cpus.clone(),
         managed_by_kubelet: allocation.by_kubelet,
     });
-    BTreeMap::from([
+    let mut all = BTreeMap::from([
         text(CPU_MANAGER_POLICY, &policy),
         text(CPU_TOPOLOGY, &CpuTopology { detail: detail(facts) }),
         text(POD_CPU_ALLOCS, &allocations.collect::<Vec<_>>()),
         text(CPU_SHARED_POOLS, &shared_pools(facts)),
-    ])
+    ]);
+    all.extend(
+        facts
+            .allocator
+            .as_ref()
+            .map(|allocator| text(ALLOCATOR, &AllocatorState::from(allocator))),
+    );
+    all
 }
 
 fn text(name: &str, value: &impl Serialize) -> (String, String) {

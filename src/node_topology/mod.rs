@@ -4,11 +4,13 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`object`] | the object's types, as the API has them |
-//! | [`annotations`] | what Koordinator adds to it |
+//! | [`annotations`] | what Koordinator adds to it, and what steliad does |
+//! | [`described`] | the object read back |
 //! | [`numa`] | the NUMA nodes' memory, huge pages and distances, below `/sys` |
 //! | [`name`] | what the node is called |
 
 pub mod annotations;
+pub mod described;
 pub mod name;
 pub mod numa;
 pub mod object;
@@ -22,6 +24,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
+use crate::plan::allocator::{AllocatorPolicies, Held};
 use crate::topology::Topology;
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
@@ -50,6 +53,19 @@ pub struct Facts {
     pub allocations: Vec<PodAllocation>,
     /// kubelet's managers.
     pub kubelet: Kubelet,
+    /// steliad's allocator, where it chooses exclusive CPUs.
+    pub allocator: Option<Allocator>,
+}
+
+/// steliad's allocator, as far as the pools do not tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocator {
+    /// The node's own choices.
+    pub policies: AllocatorPolicies,
+    /// What instances hold.
+    pub held: Held,
+    /// CPUs that BE may run on too, although they are an LSR instance's.
+    pub lsr: CpuSet,
 }
 
 /// A pod's own CPUs.

@@ -1,5 +1,7 @@
 //! Kubernetes' quantities (`resource.Quantity`).
 
+const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
+
 /// Bytes in the canonical form: the largest binary suffix that leaves a whole number.
 pub(crate) fn of_bytes(bytes: u64) -> String {
     const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
@@ -10,9 +12,35 @@ pub(crate) fn of_bytes(bytes: u64) -> String {
     format!("{number}{}", SUFFIXES[at])
 }
 
+/// Bytes of a whole number with a binary suffix, as [`of_bytes`] writes it; `None` for another text.
+pub(super) fn to_bytes(text: &str) -> Option<u64> {
+    let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
+    let suffix = text.strip_prefix(digits)?;
+    let power = SUFFIXES.iter().position(|known| *known == suffix)?;
+    let number: u64 = digits.parse().ok()?;
+    number.checked_mul(1 << (10 * power))
+}
+
 #[cfg(test)]
 mod tests {
-    use super::of_bytes;
+    use super::{of_bytes, to_bytes};
+
+    #[test]
+    fn what_is_no_quantity_of_bytes_is_none() {
+        for text in [
+            "",
+            "Ki",
+            "1k",
+            "1.5Ki",
+            "-1",
+            "1 Ki",
+            "16Ei",
+            "99999999999999999999",
+            "1Kii",
+        ] {
+            assert_eq!(to_bytes(text), None, "{text}");
+        }
+    }
 
     #[test]
     fn a_quantity_has_the_largest_suffix_that_loses_nothing() {
@@ -28,6 +56,7 @@ mod tests {
             (u64::MAX, "18446744073709551615"),
         ] {
             assert_eq!(of_bytes(bytes), text);
+            assert_eq!(to_bytes(text), Some(bytes));
         }
     }
 }

@@ -10,11 +10,11 @@ use super::schema::{definition, faults};
 use super::*;
 use crate::topology::testing::{Shape, shapes};
 
-fn cpus(text: &str) -> CpuSet {
+pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
-fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
+pub(super) fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
     let node = |id: u32| NumaNode {
         distances: (0..nodes)
             .map(|other| (other, if other == id { 10 } else { 21 }))
@@ -32,7 +32,7 @@ fn numa(nodes: u32) -> BTreeMap<u32, NumaNode> {
 }
 
 /// Two nodes of four CPUs: 0 reserved, kubelet's pod on 2-3, steliad's on 4-5.
-fn facts() -> Facts {
+pub(super) fn facts() -> Facts {
     let topology = Shape {
         nodes: 2,
         cores: 2,
@@ -64,6 +64,7 @@ fn facts() -> Facts {
                 scope: "pod".to_owned(),
             }),
         },
+        allocator: None,
     }
 }
 

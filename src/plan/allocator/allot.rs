@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocation, AllocatorPolicies, Wish, pools};
+use super::{Allocation, AllocatorPolicies, Held, Wish, pools};
 use crate::alloc::{
-    self, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse, NumaTopologyAlignmentPolicy, Pools, Qos, Room,
-    Usage, align, allocate, constrained_burst,
+    self, CpuBindPolicy, Exclusivity, Host, NumaTopologyAlignmentPolicy, Pools, Qos, Room, Usage, align, allocate,
+    constrained_burst,
 };
 use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
 use crate::plan::Snapshot;
 use crate::plan::admission::{Kind, Refusal};
+use crate::topology::Topology;
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -23,10 +24,78 @@ pub struct Asker {
     pub bound: bool,
 }
 
-/// Decide. The CPUs are none for a class that has none of its own.
+/// A node where steliad chooses, as tables: any number of answers come from one.
+#[derive(Debug, Clone)]
+pub struct Ground {
+    host: Host,
+    online: CpuSet,
+    pools: Pools,
+    usage: Usage,
+    unreadable: Option<(String, String)>,
+    policies: AllocatorPolicies,
+}
+
+impl Ground {
+    /// The tables of a node.
+    pub fn new(topology: &Topology, pools: Pools, held: &Held, policies: AllocatorPolicies) -> Self {
+        Self {
+            host: Host::new(topology),
+            online: topology.online(),
+            pools,
+            usage: held.usage(),
+            unreadable: held.unreadable.clone(),
+            policies,
+        }
+    }
+
+    /// The online CPUs.
+    pub fn host(&self) -> &Host {
+        &self.host
+    }
+
+    /// The pools.
+    pub fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// The node's own choices.
+    pub fn policies(&self) -> &AllocatorPolicies {
+        &self.policies
+    }
+
+    /// Decide. The CPUs are none for a class that has none of its own.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NotGuaranteed`, `NotAllocated`, `Failed`.
+    pub fn allot(&self, wish: &Wish, asker: &Asker) -> Result<(CpuSet, Allocation), Refusal> {
+        let node = &self.policies;
+        let qos = class(wish, asker, node)?;
+        let allocation = Allocation {
+            qos,
+            cpus: 0,
+            bind: wish.bind.unwrap_or_default().or(node.bind),
+            required: false,
+            exclusive: wish.exclusive.unwrap_or_default().or(node.exclusive),
+            strategy: wish.strategy.unwrap_or(node.strategy),
+            alignment: wish.alignment.unwrap_or(node.alignment),
+            limit_milli: 0,
+            numa_node: None,
+            exclusivity: Exclusivity::NotAsked,
+            explanation: Vec::new(),
+        };
+        if qos.is_exclusive() {
+            exclusive(wish, asker, self, allocation)
+        } else {
+            let allocation = shared(wish, asker, &self.pools, allocation)?;
+            Ok((CpuSet::new(), allocation))
+        }
+    }
+}
+
+/// Decide by what was found on this node.
 ///
 /// # Errors
-/// `InvalidArgument`, `NotGuaranteed`, `NotAllocated`, `KubeletStateUnusable`, `Failed`.
+/// As [`Ground::allot`], and `KubeletStateUnusable`.
 pub fn allot(
     wish: &Wish,
     asker: &Asker,
@@ -41,26 +110,7 @@ pub fn allot(
         }
         (Ok(_), None) => return Err(Kind::Failed.because("kubelet chooses the CPUs on this node")),
     };
-    let qos = class(wish, asker, node)?;
-    let allocation = Allocation {
-        qos,
-        cpus: 0,
-        bind: wish.bind.unwrap_or_default().or(node.bind),
-        required: false,
-        exclusive: wish.exclusive.unwrap_or_default().or(node.exclusive),
-        strategy: wish.strategy.unwrap_or(node.strategy),
-        alignment: wish.alignment.unwrap_or(node.alignment),
-        limit_milli: 0,
-        numa_node: None,
-        exclusivity: Exclusivity::NotAsked,
-        explanation: Vec::new(),
-    };
-    if qos.is_exclusive() {
-        exclusive(wish, asker, snapshot, node, &pools, allocation)
-    } else {
-        let allocation = shared(wish, asker, &pools, allocation)?;
-        Ok((CpuSet::new(), allocation))
-    }
+    Ground::new(&snapshot.topology, pools, &Held::of(snapshot), node.clone()).allot(wish, asker)
 }
 
 /// The class: the caller's, or the one that Kubernetes' class stands for.
@@ -117,12 +167,17 @@ fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
 fn exclusive(
     wish: &Wish,
     asker: &Asker,
-    snapshot: &Snapshot,
-    node: &AllocatorPolicies,
-    pools: &Pools,
+    ground: &Ground,
     mut allocation: Allocation,
 ) -> Result<(CpuSet, Allocation), Refusal> {
-    if let Some((scope, reason)) = snapshot.unreadable.first() {
+    let Ground {
+        host,
+        pools,
+        usage,
+        policies: node,
+        ..
+    } = ground;
+    if let Some((scope, reason)) = &ground.unreadable {
         let text = format!("nobody knows which CPUs {scope} has: {reason}");
         return Err(Kind::Failed.because(text));
     }
@@ -158,27 +213,12 @@ fn exclusive(
     allocation.cpus = count;
     let count = count as usize;
 
-    let host = Host::new(&snapshot.topology);
-    let usage = Usage::exclusive(
-        snapshot
-            .instances
-            .iter()
-            .map(|instance| InUse {
-                cpus: instance.record.exclusive.clone(),
-                refs: 1,
-                exclusive: match &instance.record.allocation {
-                    Some(allocation) => allocation.exclusive,
-                    None => CpuExclusivePolicy::None,
-                },
-            })
-            .collect(),
-    );
     let free = usage.available(&pools.allocatable);
     let refused =
-        |cause: alloc::Refusal| Kind::NotAllocated.because(format!("{cause}; free: {}", by_node(&host, &free)));
-    let everything = snapshot.topology.online().difference(&node.reserved);
+        |cause: alloc::Refusal| Kind::NotAllocated.because(format!("{cause}; free: {}", by_node(host, &free)));
+    let everything = ground.online.difference(&node.reserved);
     let required = allocation.required.then_some(allocation.bind);
-    let room = Room::new(&host, &everything, &free, required);
+    let room = Room::new(host, &everything, &free, required);
     let nodes = align(allocation.alignment, allocation.strategy, count, &room).map_err(refused)?;
     let request = alloc::Request {
         count,
@@ -189,7 +229,7 @@ fn exclusive(
         preferred: CpuSet::new(),
         nodes: nodes.clone(),
     };
-    let answer = allocate(&host, &usage, &free, &request).map_err(refused)?;
+    let answer = allocate(host, usage, &free, &request).map_err(refused)?;
     if pools.shared.difference(&answer.cpus).is_empty() {
         let text = format!("{count} CPUs would leave none that is shared: there would be nowhere to float");
         return Err(Kind::NotAllocated.because(text));
@@ -203,7 +243,7 @@ fn exclusive(
         format!(
             "{count} CPUs for class {}; free were {}",
             allocation.qos.name(),
-            by_node(&host, &free)
+            by_node(host, &free)
         ),
         format!("alignment policy {}: {chosen}", allocation.alignment.name()),
         format!(
@@ -212,7 +252,7 @@ fn exclusive(
             if allocation.required { "required" } else { "preferred" },
             allocation.strategy.name()
         ),
-        format!("chosen: {}", layout(&host, &answer.cpus)),
+        format!("chosen: {}", layout(host, &answer.cpus)),
     ];
     allocation.explanation.extend(company(&allocation));
     Ok((answer.cpus, allocation))

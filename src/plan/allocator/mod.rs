@@ -2,11 +2,13 @@
 //! [`crate::alloc`] makes the choice.
 
 mod allot;
+mod held;
 mod holders;
 #[cfg(test)]
 mod tests;
 
-pub use allot::{Asker, allot};
+pub use allot::{Asker, Ground, allot};
+pub use held::Held;
 pub use holders::{Left, kubelets, leftover, pools};
 
 use crate::alloc::{
@@ -44,14 +46,16 @@ impl CpuSource {
 }
 
 /// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize, serde::Deserialize)]
 pub enum RequiredBind {
     /// None: pods choose.
     #[default]
     None,
     /// Whole cores, or no allocation.
+    #[serde(rename = "FullPCPUsOnly")]
     FullPcpusOnly,
     /// One CPU of a core, or no allocation.
+    #[serde(rename = "SpreadByPCPUs")]
     SpreadByPcpus,
 }
 

@@ -1,0 +1,282 @@
+//! The object read back into plain values, as `steliactl node-topology` printed it: JSON or YAML, either version.
+//!
+//! Nothing is guessed: what was read must make the same object again, so whatever is unknown, twice there or contradicts
+//! something else is an error that names the place. The object does not tell everything: a scope of kubelet's topology manager
+//! that v1alpha1 has no name for comes back as `container`, a core's number as its rank, memory that is free beyond what is
+//! allocatable not at all. Where kubelet chooses exclusive CPUs, those in nobody's list are told by number only: the lowest
+//! that may be meant are taken.
+
+mod difference;
+mod error;
+#[cfg(test)]
+mod tests;
+mod zones;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use super::annotations::{
+    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuManagerPolicy, CpuTopology,
+    POD_CPU_ALLOCS,
+};
+use super::object::KIND;
+use super::{Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, PodAllocation, name, report};
+use crate::cpuset::{CpuSet, MAX_CPUS};
+use crate::excerpt;
+use crate::kubelet::PodUid;
+use crate::topology::{Cpu, Topology};
+pub use error::DescribedError;
+use error::wrong;
+
+/// Longest text. An object of 8192 CPUs has less than 1 MiB.
+pub const MAX_BYTES: usize = 4 << 20;
+/// Most zones: as many NUMA nodes as a kernel can be built for.
+pub const MAX_ZONES: usize = 1024;
+/// Most CPUs that all lists of a text may name together.
+pub const MAX_LISTED: usize = 1 << 16;
+
+/// Read a node's description.
+///
+/// # Errors
+/// What is wrong, and where. The text may be anybody's.
+pub fn read(text: &str) -> Result<Facts, DescribedError> {
+    if text.len() > MAX_BYTES {
+        return Err(DescribedError::TooLarge(text.len()));
+    }
+    let object = parse(text)?;
+    let version = version(&object)?;
+    let facts = facts(&object, version)?;
+    let implied = report(&facts, version);
+    if object == implied {
+        return Ok(facts);
+    }
+    match difference::first(&object, &implied)? {
+        Some(difference) => Err(difference),
+        // Annotations that say the same in other words.
+        None => Ok(facts),
+    }
+}
+
+/// JSON where it begins as such, else YAML, of which JSON is not quite a part.
+fn parse(text: &str) -> Result<NodeResourceTopology, DescribedError> {
+    if text.trim_start().starts_with('{') {
+        return serde_json::from_str(text).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)));
+    }
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 0 },
+    };
+    serde_saphyr::from_str_with_options(text, options).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)))
+}
+
+fn version(object: &NodeResourceTopology) -> Result<ApiVersion, DescribedError> {
+    if object.kind != KIND {
+        return Err(wrong("kind", &object.kind, "it is no NodeResourceTopology"));
+    }
+    let is = |version: &ApiVersion| version.api_version() == object.api_version;
+    let known = ApiVersion::ALL.into_iter().find(is);
+    known.ok_or_else(|| wrong("apiVersion", &object.api_version, "that version is not known"))
+}
+
+fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, DescribedError> {
+    let name = name::check(object.metadata.name.clone())
+        .map_err(|_| wrong("metadata.name", &object.metadata.name, "no node is called so"))?;
+    if object.zones.len() > MAX_ZONES {
+        return Err(DescribedError::TooManyZones(object.zones.len()));
+    }
+    let mut lists = Lists { left: MAX_LISTED };
+    let policy: CpuManagerPolicy = annotation(object, CPU_MANAGER_POLICY)?;
+    let topology = topology(annotation(object, CPU_TOPOLOGY)?)?;
+    let online = topology.online();
+    let mut allocations = Vec::new();
+    for (at, one) in annotation::<Vec<PodList>>(object, POD_CPU_ALLOCS)?
+        .into_iter()
+        .enumerate()
+    {
+        let place = format!("annotation {POD_CPU_ALLOCS}[{at}]");
+        allocations.push(PodAllocation {
+            pod: PodUid::parse(&one.uid).map_err(|_| wrong(&format!("{place}.uid"), &one.uid, "no pod has it"))?,
+            cpus: lists.parse(&format!("{place}.cpuset"), &one.cpuset)?,
+            by_kubelet: one.by_kubelet,
+        });
+    }
+    let mut shared = CpuSet::new();
+    let pools: Vec<PoolList> = annotation(object, CPU_SHARED_POOLS)?;
+    for (at, pool) in pools.into_iter().enumerate() {
+        let place = format!("annotation {CPU_SHARED_POOLS}[{at}].cpuset");
+        let cpus = lists.parse(&place, &pool.cpuset)?;
+        if !cpus.is_disjoint(&shared) {
+            return Err(wrong(
+                &place,
+                &pool.cpuset,
+                "another NUMA node's pool has some of these CPUs",
+            ));
+        }
+        shared = shared.union(&cpus);
+    }
+    let allocator: Option<AllocatorState> = match object.metadata.annotations.contains_key(ALLOCATOR) {
+        true => Some(annotation(object, ALLOCATOR)?),
+        false => None,
+    };
+    let allocator = allocator.map(Allocator::from);
+    let reserved = match &allocator {
+        Some(allocator) => allocator.policies.reserved.clone(),
+        None => policy.reserved.clone(),
+    };
+    let allocated: CpuSet = allocations.iter().flat_map(|one| one.cpus.iter()).collect();
+    let both = shared.intersection(&allocated);
+    if !both.is_empty() {
+        let place = format!("annotation {CPU_SHARED_POOLS}");
+        return Err(wrong(&place, &both.to_string(), "these CPUs are a pod's own"));
+    }
+    let exclusive = match &allocator {
+        Some(_) => online.difference(&shared),
+        None => zones::exclusive(object, &topology, &reserved, &shared, &allocated)?,
+    };
+    Ok(Facts {
+        name,
+        numa: zones::numa(object)?,
+        topology,
+        reserved,
+        exclusive,
+        shared,
+        allocations,
+        kubelet: Kubelet {
+            cpu_policy: policy.policy,
+            cpu_options: policy.options,
+            reserved: policy.reserved,
+            alignment: match version {
+                ApiVersion::V1Alpha1 => of_policies(object.topology_policies.as_deref())?,
+                ApiVersion::V1Alpha2 => of_attributes(object)?,
+            },
+        },
+        allocator,
+    })
+}
+
+/// A pod's CPUs, the list not yet read.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PodList {
+    uid: String,
+    cpuset: String,
+    #[serde(rename = "managedByKubelet", default)]
+    by_kubelet: bool,
+}
+
+/// A pool, the list not yet read. Its socket and node are told by its CPUs.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct PoolList {
+    #[serde(rename = "socket")]
+    _socket: u32,
+    #[serde(rename = "node")]
+    _node: u32,
+    #[serde(default)]
+    cpuset: String,
+}
+
+/// A short text can name every CPU, and there may be thousands.
+struct Lists {
+    left: usize,
+}
+
+impl Lists {
+    fn parse(&mut self, place: &str, text: &str) -> Result<CpuSet, DescribedError> {
+        let cpus: CpuSet = text.parse().map_err(|_| wrong(place, text, "it is no list of CPUs"))?;
+        match self.left.checked_sub(cpus.len()) {
+            Some(left) => self.left = left,
+            None => return Err(DescribedError::TooMany),
+        }
+        Ok(cpus)
+    }
+}
+
+fn annotation<T: DeserializeOwned>(object: &NodeResourceTopology, name: &'static str) -> Result<T, DescribedError> {
+    let text = object.metadata.annotations.get(name);
+    let text = text.ok_or(DescribedError::Missing(name))?;
+    serde_json::from_str(text).map_err(|cause| DescribedError::Annotation {
+        name,
+        cause: excerpt::cause(&cause),
+    })
+}
+
+fn topology(told: CpuTopology) -> Result<Topology, DescribedError> {
+    let mut cpus = BTreeMap::new();
+    let mut cores: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
+    for (at, info) in told.detail.into_iter().enumerate() {
+        let wrong = |field: &str, found: u32, why| {
+            wrong(
+                &format!("annotation {CPU_TOPOLOGY}: detail[{at}].{field}"),
+                &found.to_string(),
+                why,
+            )
+        };
+        if info.id >= MAX_CPUS {
+            return Err(wrong("id", info.id, "no CPU has so high a number"));
+        }
+        let cpu = Cpu {
+            package: info.socket,
+            core: info.core,
+            node: info.node,
+        };
+        if cpus.insert(info.id, cpu).is_some() {
+            return Err(wrong("id", info.id, "the CPU is there twice"));
+        }
+        if *cores.entry(info.core).or_insert((info.socket, info.node)) != (info.socket, info.node) {
+            return Err(wrong(
+                "core",
+                info.core,
+                "its CPUs are of several sockets or NUMA nodes",
+            ));
+        }
+    }
+    Ok(Topology { cpus })
+}
+
+/// v1alpha1's name of the topology manager's policy.
+fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, DescribedError> {
+    let alignment = |policy: &str, scope: &str| {
+        Ok(Some(Alignment {
+            policy: policy.to_owned(),
+            scope: scope.to_owned(),
+        }))
+    };
+    match policies {
+        None | Some([]) => Ok(None),
+        Some([policy]) => match policy.as_str() {
+            "None" => alignment("none", "container"),
+            "BestEffort" => alignment("best-effort", "container"),
+            "Restricted" => alignment("restricted", "container"),
+            "SingleNUMANodePodLevel" => alignment("single-numa-node", "pod"),
+            "SingleNUMANodeContainerLevel" => alignment("single-numa-node", "container"),
+            _ => Err(wrong("topologyPolicies[0]", policy, "that policy is not known")),
+        },
+        Some([_, second, ..]) => Err(wrong("topologyPolicies[1]", second, "there can be one only")),
+    }
+}
+
+/// v1alpha2's attributes.
+fn of_attributes(object: &NodeResourceTopology) -> Result<Option<Alignment>, DescribedError> {
+    let mut told = BTreeMap::new();
+    let names = BTreeSet::from(["topologyManagerPolicy", "topologyManagerScope"]);
+    for (at, attribute) in object.attributes.iter().enumerate() {
+        let wrong = |why| wrong(&format!("attributes[{at}].name"), &attribute.name, why);
+        if !names.contains(attribute.name.as_str()) {
+            return Err(wrong("that attribute is not known"));
+        }
+        if told.insert(attribute.name.as_str(), attribute.value.clone()).is_some() {
+            return Err(wrong("the attribute is there twice"));
+        }
+    }
+    match (
+        told.remove("topologyManagerPolicy"),
+        told.remove("topologyManagerScope"),
+    ) {
+        (None, None) => Ok(None),
+        (Some(policy), Some(scope)) => Ok(Some(Alignment { policy, scope })),
+        _ => Err(wrong("attributes", "1", "policy and scope go together")),
+    }
+}
