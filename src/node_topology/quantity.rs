@@ -4,7 +4,6 @@ const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// Bytes in the canonical form: the largest binary suffix that leaves a whole number.
 pub(crate) fn of_bytes(bytes: u64) -> String {
-    const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
     let (mut number, mut at) = (bytes, 0);
     while number != 0 && number % 1024 == 0 && at + 1 < SUFFIXES.len() {
         (number, at) = (number / 1024, at + 1);
