@@ -174,7 +174,7 @@ impl Answer {
                 answer.faults = admission.faults.iter().map(fault).collect();
                 answer.admitted = true;
             }
-            Err(rejection) => answer.rejection = Some(Rejected::new(&rejection)),
+            Err(rejection) => answer.rejection = Some(Rejected::new(&rejection, subject)),
         }
         answer
     }
@@ -217,14 +217,17 @@ impl Kubelet {
 }
 
 impl Rejected {
-    fn new(rejection: &Rejection) -> Self {
+    fn new(rejection: &Rejection, subject: &Subject) -> Self {
         Self {
             reason: rejection.reason(),
             message: rejection.to_string(),
             container: rejection.container.clone(),
             resource: rejection.resource.clone(),
             because: match rejection.reason() {
-                Some("TopologyAffinityError") => rejection.merges.last().and_then(why::cause),
+                Some("TopologyAffinityError") => {
+                    let policy = subject.node.settings().topology_policy;
+                    rejection.merges.last().and_then(|merge| why::cause(merge, policy))
+                }
                 _ => None,
             },
         }
@@ -266,12 +269,12 @@ impl Row {
 }
 
 impl Fits {
-    pub(super) fn new(fill: &Fill) -> Self {
+    pub(super) fn new(fill: &Fill, subject: &Subject) -> Self {
         Self {
             count: fill.pods.len(),
             or_more: fill.end.is_none(),
             cpus: fill.pods.iter().map(|pod| own(pod)).collect(),
-            then: fill.end.as_deref().map(Rejected::new),
+            then: fill.end.as_deref().map(|rejection| Rejected::new(rejection, subject)),
         }
     }
 }

@@ -91,7 +91,7 @@ pub fn run(asked: &Asked, root: &Path, json: Json, legend: bool) -> Result<Strin
     };
     let mut answer = Answer::new(&name, &pod, &subject);
     if asked.until_full {
-        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MOST)));
+        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MOST), &subject));
     }
     if asked.what_if {
         answer.what_if = other(&subject, &pod, MOST);

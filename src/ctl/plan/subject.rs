@@ -12,7 +12,7 @@ use crate::kubelet::memory::MEMORY_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState, config};
 use crate::node_topology::{Facts, numa};
 use crate::planner::cpus::{self, CpuTopology};
-use crate::planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
+use crate::planner::{CpuManager, Machine, MemoryManager, Node, NumaNode, Settings, State};
 use crate::topology::Topology;
 
 /// A node, and what is not known of it.
@@ -45,12 +45,8 @@ impl Subject {
             }
         };
         let folder = root.join(config.root_dir.strip_prefix("/").unwrap_or(&config.root_dir));
-        let cpus = state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse, &mut notes)?;
-        let memory = state(
-            &folder.join(MEMORY_MANAGER_STATE),
-            MemoryManagerState::parse,
-            &mut notes,
-        )?;
+        let cpus = state(&folder.join(CPU_MANAGER_STATE), CpuManagerState::parse)?;
+        let memory = state(&folder.join(MEMORY_MANAGER_STATE), MemoryManagerState::parse)?;
         if let Some(state) = &cpus {
             match known {
                 true if state.policy != config.cpu_manager_policy => {
@@ -74,6 +70,22 @@ impl Subject {
             }
         }
         let settings = settings(&config, memory.as_ref())?;
+        let absent = [
+            (
+                settings.cpu_manager != CpuManager::None && cpus.is_none(),
+                CPU_MANAGER_STATE,
+            ),
+            (
+                settings.memory_manager != MemoryManager::None && memory.is_none(),
+                MEMORY_MANAGER_STATE,
+            ),
+        ];
+        for (_, file) in absent.into_iter().filter(|(absent, _)| *absent) {
+            notes.push(format!(
+                "there is no {}: nothing is given away yet",
+                folder.join(file).display()
+            ));
+        }
         let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
             CpuManager::None => cpus::State::default(),
             CpuManager::Static { .. } => cpus::State::from(state),
@@ -173,22 +185,15 @@ fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap<u32
     }
 }
 
-/// A state file of kubelet's; none, with a note, where it is not there.
-fn state<T>(
-    path: &Path,
-    parse: impl Fn(&[u8]) -> Result<T, CheckpointError>,
-    notes: &mut Vec<String>,
-) -> Result<Option<T>, String> {
+/// A state file of kubelet's; none where it is not there.
+fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) -> Result<Option<T>, String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
     match read {
         Ok(_) => parse(&bytes)
             .map(Some)
             .map_err(|cause| format!("{}: {cause}", path.display())),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => {
-            notes.push(format!("there is no {}: nothing is given away yet", path.display()));
-            Ok(None)
-        }
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(format!("read {}: {cause}", path.display())),
     }
 }

@@ -12,7 +12,12 @@ const NAMED: usize = 8;
 
 /// One sentence for everything that an admitted pod might have wished for and does not get.
 pub(super) fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
-    let mut told: Vec<String> = admission.merges.iter().filter_map(disagreement).collect();
+    let policy = subject.node.settings().topology_policy;
+    let mut told: Vec<String> = admission
+        .merges
+        .iter()
+        .filter_map(|merge| disagreement(merge, policy))
+        .collect();
     let mut free = subject
         .node
         .state()
@@ -91,7 +96,7 @@ fn spread(subject: &Subject, allocation: &Allocation, cpus: &CpuSet, free: &CpuS
 }
 
 /// Why a merge came to nothing that every resource prefers, where kubelet admits the pod all the same.
-fn disagreement(merge: &Merge) -> Option<String> {
+fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
     if merge.merged.preferred {
         return None;
     }
@@ -99,11 +104,11 @@ fn disagreement(merge: &Merge) -> Option<String> {
         Some(container) => format!("{container} is not aligned as it prefers"),
         None => "the pod is not aligned as it prefers".to_owned(),
     };
-    Some(format!("{whose}: {}", cause(merge)?))
+    Some(format!("{whose}: {}", cause(merge, policy)?))
 }
 
 /// What keeps a merge from being preferred: a resource alone, or that two of them do not agree.
-pub(super) fn cause(merge: &Merge) -> Option<String> {
+pub(super) fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);
         let mut wishes: Vec<String> = preferred
@@ -119,6 +124,10 @@ pub(super) fn cause(merge: &Merge) -> Option<String> {
     for (resource, hints) in &merge.hints {
         if hints.is_empty() {
             return Some(format!("no NUMA nodes have enough of {resource} free"));
+        }
+        let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
+        if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
+            return Some(format!("{resource} fits on no single NUMA node, however free"));
         }
         if !hints.iter().any(|hint| hint.preferred) {
             let best = hints
