@@ -135,8 +135,10 @@ pub(super) struct Other {
     /// These are the settings now.
     pub(super) now: bool,
     pub(super) admitted: bool,
-    /// The rejection's reason, or why kubelet would not start.
+    /// The rejection's reason.
     pub(super) reason: Option<String>,
+    /// Why kubelet would not start.
+    pub(super) no_start: Option<String>,
     #[serde(rename = "CPUs")]
     pub(super) cpus: CpuSet,
     #[serde(rename = "NUMANodes")]
@@ -299,6 +301,7 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
             now: at == 0,
             admitted: false,
             reason: None,
+            no_start: None,
             cpus: CpuSet::new(),
             nodes: CpuSet::new(),
             fits: 0,
@@ -317,7 +320,7 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
                 other.reason = fill.end.as_deref().filter(|_| !other.admitted).map(reason);
                 (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());
             }
-            Err(cause) => other.reason = Some(format!("kubelet would not start: {cause}")),
+            Err(cause) => other.no_start = Some(cause.to_string()),
         }
         other
     };

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{KubeletConfig, MemoryManagerState};
 use crate::planner::cpus::{Kubelet, Options};
+use crate::planner::manifest::Quantity;
 use crate::planner::merge::{self, Policy, Scope};
 use crate::planner::{CpuManager, MemoryManager, Settings};
 
@@ -12,11 +13,14 @@ use crate::planner::{CpuManager, MemoryManager, Settings};
 pub(super) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
     let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
     Ok(Settings {
-        cpu_manager: cpu_manager(
-            &config.cpu_manager_policy,
-            &config.cpu_manager_policy_options,
-            &config.reserved_system_cpus,
-        )?,
+        cpu_manager: match by_amount(config)? {
+            Some(amount) => amount,
+            None => cpu_manager(
+                &config.cpu_manager_policy,
+                &config.cpu_manager_policy_options,
+                &config.reserved_system_cpus,
+            )?,
+        },
         memory_manager: match config.memory_manager_policy.as_str() {
             "None" => MemoryManager::None,
             "Static" => MemoryManager::Static {
@@ -49,6 +53,26 @@ pub(super) fn cpu_manager(
         }
         other => Err(format!("there is no CPU manager policy {other:?}")),
     }
+}
+
+/// The static policy where the number of the CPUs to reserve is configured, and not which.
+fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
+    if config.cpu_manager_policy != "static" || !config.reserved_system_cpus.is_empty() {
+        return Ok(None);
+    }
+    let mut sum = Quantity::default();
+    for text in &config.reserved_amounts {
+        let amount: Quantity = text
+            .parse()
+            .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
+        sum = sum.plus(amount);
+    }
+    let options = Options::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
+    Ok((!sum.is_zero()).then(|| CpuManager::Static {
+        options,
+        count: usize::try_from(sum.value()).unwrap_or(usize::MAX),
+        reserved: CpuSet::new(),
+    }))
 }
 
 /// `topologyManagerPolicy`

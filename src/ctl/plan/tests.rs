@@ -220,8 +220,19 @@ fn settings_are_compared_side_by_side() {
         4
     );
     assert_eq!(find("none", "container", "strict-cpu-reservation")["Fits"], 2);
+    // Two options that exclude each other are no answer, and no failure.
+    let socket = answered(
+        self::node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n")).path(),
+        &["-c", "cpus=2,memory=1Gi", "--what-if"],
+    );
+    let rows_of_socket = socket["WhatIf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["NoStart"] != Value::Null);
+    assert_eq!(rows_of_socket.count(), 1);
     let text = steliactl(node.path(), &["-c", "cpus=6,memory=1Gi", "--what-if"]).unwrap();
-    assert!(text.contains("TOPOLOGY          SCOPE      CPU OPTIONS"), "{text}");
+    assert!(text.contains("NOW  TOPOLOGY          SCOPE      CPU OPTIONS"), "{text}");
 }
 
 #[test]
@@ -285,6 +296,21 @@ fn files_that_contradict_each_other_are_no_ground_for_an_answer() {
     assert!(
         reason.contains("cpu_manager_state: the file is of no known schema"),
         "{reason}"
+    );
+}
+
+#[test]
+fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
+    let config = "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m, memory: 1Gi}\nsystemReserved: {cpu: \"1.2\"}\n";
+    let node = node(config);
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0,8");
+    assert_eq!(answer["Containers"][0]["CPUs"], "2-3,10-11");
+    let node = self::node("cpuManagerPolicy: static\nkubeReserved: {cpu: much}\n");
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(
+        reason,
+        "kubelet's reserved CPUs: \"much\" is no quantity, such as 2, 500m or 1Gi"
     );
 }
 

@@ -137,11 +137,13 @@ fn other(other: &Other) -> Vec<String> {
     };
     let admitted = match (&other.reason, other.admitted) {
         (_, true) => "yes".to_owned(),
-        (reason, false) => reason.clone().unwrap_or_else(|| "no".to_owned()),
+        (Some(reason), false) => or_dash(reason),
+        // The JSON has the whole sentence.
+        (None, false) => "no start".to_owned(),
     };
     let more = if other.or_more { "+" } else { "" };
     vec![
-        if other.now { "now" } else { "-" }.to_owned(),
+        if other.now { "yes" } else { "-" }.to_owned(),
         other.kubelet.topology_policy.to_owned(),
         scope.to_owned(),
         or_dash(&other.kubelet.cpu_options.join(",")),
