@@ -146,10 +146,22 @@ pub enum StartError {
     /// The CPU manager.
     #[error("CPU manager: {0}")]
     Cpus(#[source] cpus::Refusal),
+    /// The memory manager.
+    #[error(transparent)]
+    Memory(#[from] memory::StartError),
+    /// kubelet looks at every set of NUMA nodes, and so does this: with so many neither comes to an end.
+    #[error("{0} NUMA nodes are more than {MAX_NODES}, whose sets nobody goes through")]
+    TooManyNodes(usize),
+    /// kubelet's masks have 64 bits.
+    #[error(transparent)]
+    Node(#[from] merge::NodeTooHigh),
     /// The Topology Manager.
     #[error("Topology Manager: {0}")]
     Topology(#[source] merge::Refusal),
 }
+
+/// More NUMA nodes than these are refused where a manager has more to do than nothing.
+pub const MAX_NODES: usize = 16;
 
 impl Node {
     /// Start kubelet on states as its files have them, or on empty ones.
@@ -157,6 +169,15 @@ impl Node {
     /// # Errors
     /// kubelet would not start: options that exclude each other, a state that does not go with the machine or the settings.
     pub fn start(machine: Machine, settings: Settings, state: State) -> Result<Self, StartError> {
+        let idle = settings.cpu_manager == CpuManager::None
+            && settings.memory_manager == MemoryManager::None
+            && settings.topology_policy == merge::Policy::None;
+        if !idle {
+            if machine.numa.len() > MAX_NODES {
+                return Err(StartError::TooManyNodes(machine.numa.len()));
+            }
+            merge::NodeMask::try_from(&ids(&machine))?;
+        }
         let mut node = Self {
             merger: merger(&machine, &settings).map_err(StartError::Topology)?,
             machine,
@@ -170,6 +191,13 @@ impl Node {
         if let Some(policy) = node.cpu_policy().map_err(StartError::Cpus)? {
             policy.start(&mut cpus).map_err(StartError::Cpus)?;
             node.state.cpus = cpus;
+        }
+        match &node.settings.memory_manager {
+            MemoryManager::None => node.state.memory = memory::State::default(),
+            MemoryManager::Static { reserved } => {
+                let gate = node.settings.kubelet.pod_level_resource_managers;
+                node.state.memory.start(&node.machine.numa, reserved, gate)?;
+            }
         }
         Ok(node)
     }
@@ -205,6 +233,13 @@ impl Node {
                 policy.remove(&mut node.state.cpus, pod, container);
             }
         }
+        if let Some(policy) = self.memory_policy() {
+            let names = self.state.memory.entries.get(pod).into_iter().flatten();
+            for (container, _) in names {
+                policy.remove(&mut node.state.memory, pod, container);
+            }
+        }
+        node.state.devices.entries.remove(pod);
         node
     }
 
@@ -222,11 +257,33 @@ impl Node {
             }
         }
     }
+
+    /// The static policy; `None` with policy `None`.
+    pub(super) fn memory_policy(&self) -> Option<memory::StaticPolicy> {
+        let gate = self.settings.kubelet.pod_level_resource_managers;
+        match self.settings.memory_manager {
+            MemoryManager::None => None,
+            MemoryManager::Static { .. } => Some(memory::StaticPolicy::new(gate)),
+        }
+    }
+
+    /// The machine's NUMA nodes; those that no mask holds are left out.
+    pub(super) fn nodes(&self) -> merge::NodeMask {
+        merge::NodeMask::try_from(&ids(&self.machine)).unwrap_or_default()
+    }
+}
+
+fn ids(machine: &Machine) -> CpuSet {
+    machine.numa.keys().copied().collect()
 }
 
 fn merger(machine: &Machine, settings: &Settings) -> Result<merge::Merger, merge::Refusal> {
-    let nodes: CpuSet = machine.numa.keys().copied().collect();
     let rows = machine.numa.iter();
     let distances = rows.map(|(id, node)| (*id, node.distances.clone())).collect();
-    merge::Merger::new(settings.topology_policy, settings.topology_options, &nodes, &distances)
+    merge::Merger::new(
+        settings.topology_policy,
+        settings.topology_options,
+        &ids(machine),
+        &distances,
+    )
 }

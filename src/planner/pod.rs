@@ -96,7 +96,7 @@ impl Resources {
     }
 
     /// Its own requests equal its limits, of CPU and of memory.
-    fn is_guaranteed(&self) -> bool {
+    pub(super) fn is_guaranteed(&self) -> bool {
         let equal = |request: Option<u64>, limit: Option<u64>| request.unwrap_or(0) != 0 && request == limit;
         equal(self.requests.milli_cpus, self.limits.milli_cpus) && equal(self.requests.memory, self.limits.memory)
     }

@@ -1,8 +1,12 @@
 //! The managers in the middle of an admission.
 
+use std::collections::BTreeMap;
+
 use super::{Admission, Allocation, Cause, Cpus, Merge, Rejection};
+use crate::kubelet::memory::MemoryBlock;
 use crate::planner::cpus::{self, Fault};
-use crate::planner::devices::Given;
+use crate::planner::devices::{Chosen, DeviceManager};
+use crate::planner::memory;
 use crate::planner::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
 use crate::planner::node::{Node, State};
 use crate::planner::pod::{Container, Pod};
@@ -19,7 +23,9 @@ pub(super) struct Managers<'a> {
     node: &'a Node,
     pod: &'a Pod,
     for_cpus: cpus::Pod,
+    devices: DeviceManager,
     cpu_policy: Option<cpus::StaticPolicy<'a>>,
+    memory_policy: Option<memory::StaticPolicy>,
     state: State,
     containers: Vec<Allocation>,
     merges: Vec<Merge>,
@@ -35,6 +41,8 @@ impl<'a> Managers<'a> {
             cpu_policy: node
                 .cpu_policy()
                 .map_err(|refusal| Rejection::of(Cause::Cpus(refusal)))?,
+            devices: DeviceManager::default(),
+            memory_policy: node.memory_policy(),
             state: node.state.clone(),
             containers: Vec::new(),
             merges: Vec::new(),
@@ -83,20 +91,9 @@ impl<'a> Managers<'a> {
 
     /// The merged hint for a container, or for the pod.
     fn merge(&mut self, container: Option<&Container>) -> Result<Merged, Box<Rejection>> {
-        let mut lists = Vec::new();
-        if let Some(policy) = &self.cpu_policy {
-            let state = &self.state.cpus;
-            let hints = match container.and_then(|container| self.for_cpus.container(&container.name)) {
-                Some(container) => policy.hints(state, &self.for_cpus, container),
-                None => policy.pod_hints(state, &self.for_cpus),
-            };
-            let hint = |hint: cpus::Hint| Hint {
-                nodes: Some(NodeMask::from_bits(hint.nodes)),
-                preferred: hint.preferred,
-            };
-            let hints = hints.map(|hints| hints.into_iter().map(hint).collect());
-            lists.push(("cpu".to_owned(), hints));
-        }
+        let mut lists = self.device_hints(container);
+        lists.extend(self.cpu_hints(container));
+        lists.extend(self.memory_hints(container)?);
         let (names, hints): (Vec<String>, Vec<HintList>) = lists.into_iter().unzip();
         let merged = self.node.merger.merge(&hints);
         let named = names.into_iter().zip(hints);
@@ -109,6 +106,39 @@ impl<'a> Managers<'a> {
             true => Ok(merged),
             false => Err(self.not_aligned()),
         }
+    }
+
+    fn device_hints(&self, container: Option<&Container>) -> Vec<(String, HintList)> {
+        let (state, nodes) = (&self.state.devices, self.node.nodes());
+        match container {
+            Some(container) => self.devices.hints(state, nodes, self.pod, container),
+            None => self.devices.pod_hints(state, nodes, self.pod),
+        }
+    }
+
+    fn cpu_hints(&self, container: Option<&Container>) -> Option<(String, HintList)> {
+        let (policy, state) = (self.cpu_policy.as_ref()?, &self.state.cpus);
+        let hints = match container {
+            Some(container) => policy.hints(state, &self.for_cpus, self.for_cpus.container(&container.name)?),
+            None => policy.pod_hints(state, &self.for_cpus),
+        };
+        let hint = |hint: cpus::Hint| Hint {
+            nodes: Some(NodeMask::from_bits(hint.nodes)),
+            preferred: hint.preferred,
+        };
+        let hints = hints.map(|hints| hints.into_iter().map(hint).collect());
+        Some((CPU.to_owned(), hints))
+    }
+
+    fn memory_hints(&mut self, container: Option<&Container>) -> Result<Vec<(String, HintList)>, Box<Rejection>> {
+        let Some(policy) = &self.memory_policy else {
+            return Ok(Vec::new());
+        };
+        let hints = match container {
+            Some(container) => policy.hints(&self.state.memory, self.pod, container),
+            None => policy.pod_hints(&self.state.memory, self.pod),
+        };
+        hints.map_err(|refusal| self.refused(Cause::Memory(refusal), container, MEMORY))
     }
 
     /// What the last merge came to is not admitted.
@@ -127,69 +157,110 @@ impl<'a> Managers<'a> {
         })
     }
 
+    /// Give a container its own: kubelet asks the managers in this order.
     fn allocate(&mut self, container: &Container, hint: Merged) -> Result<(), Box<Rejection>> {
-        let affinity = hint.nodes.map(NodeMask::bits);
-        let mut cpus = Cpus::Shared;
-        if let (Some(policy), Some(container)) = (&mut self.cpu_policy, self.for_cpus.container(&container.name)) {
-            match policy.allocate(&mut self.state.cpus, &self.for_cpus, container, affinity) {
-                Ok(None) => {}
-                Ok(Some(answer)) => {
-                    let faults = answer.faults.into_iter();
-                    self.faults
-                        .extend(faults.map(|fault| (Some(container.name.clone()), fault)));
-                    cpus = Cpus::Exclusive(answer.cpus);
-                }
-                Err(refusal) => return Err(self.refused(Cause::Cpus(refusal), Some(container.name.clone()), "cpu")),
-            }
-        }
+        let devices = self.allocate_devices(container, hint)?;
+        let cpus = self.allocate_cpus(container, hint)?;
+        let memory = self.allocate_memory(container, hint)?;
         self.containers.push(Allocation {
             container: container.name.clone(),
             hint,
             cpus,
-            memory: Vec::new(),
-            devices: Given::new(),
+            memory,
+            devices,
         });
         Ok(())
     }
 
-    /// Pod-level resources: each manager is asked once. The device manager gives nothing now.
+    fn allocate_devices(
+        &mut self,
+        container: &Container,
+        hint: Merged,
+    ) -> Result<BTreeMap<String, Chosen>, Box<Rejection>> {
+        let chosen = self
+            .devices
+            .allocate(&mut self.state.devices, &self.pod.uid, container, hint);
+        chosen.map_err(|(resource, refusal)| self.refused(Cause::Devices(refusal), Some(container), &resource))
+    }
+
+    fn allocate_cpus(&mut self, container: &Container, hint: Merged) -> Result<Cpus, Box<Rejection>> {
+        let (Some(policy), Some(as_cpus)) = (&mut self.cpu_policy, self.for_cpus.container(&container.name)) else {
+            return Ok(Cpus::Shared);
+        };
+        let affinity = hint.nodes.map(NodeMask::bits);
+        match policy.allocate(&mut self.state.cpus, &self.for_cpus, as_cpus, affinity) {
+            Ok(None) => Ok(Cpus::Shared),
+            Ok(Some(answer)) => {
+                let faults = answer.faults.into_iter();
+                self.faults
+                    .extend(faults.map(|fault| (Some(container.name.clone()), fault)));
+                Ok(Cpus::Exclusive(answer.cpus))
+            }
+            Err(refusal) => Err(self.refused(Cause::Cpus(refusal), Some(container), CPU)),
+        }
+    }
+
+    fn allocate_memory(&mut self, container: &Container, hint: Merged) -> Result<Vec<MemoryBlock>, Box<Rejection>> {
+        let Some(policy) = &mut self.memory_policy else {
+            return Ok(Vec::new());
+        };
+        match policy.allocate(&mut self.state.memory, self.pod, container, hint) {
+            Ok(blocks) => Ok(blocks.unwrap_or_default()),
+            Err(refusal) => Err(self.refused(Cause::Memory(refusal), Some(container), MEMORY)),
+        }
+    }
+
+    /// Pod-level resources: the managers of CPUs and memory are asked once. The device manager gives nothing at admission;
+    /// each container gets its devices as it is started, and one that cannot have them is not started.
     fn allocate_pod(&mut self, hint: Merged) -> Result<(), Box<Rejection>> {
         let affinity = hint.nodes.map(NodeMask::bits);
-        let mut own = false;
+        let mut own_cpus = false;
         if let Some(policy) = &mut self.cpu_policy {
             match policy.allocate_pod(&mut self.state.cpus, &self.for_cpus, affinity) {
                 Ok(None) => {}
                 Ok(Some(answer)) => {
-                    own = true;
+                    own_cpus = true;
                     self.faults.extend(answer.faults.into_iter().map(|fault| (None, fault)));
                 }
-                Err(refusal) => return Err(self.refused(Cause::Cpus(refusal), None, "cpu")),
+                Err(refusal) => return Err(self.refused(Cause::Cpus(refusal), None, CPU)),
             }
         }
+        if let Some(policy) = &mut self.memory_policy
+            && let Err(refusal) = policy.allocate_pod(&mut self.state.memory, self.pod, hint)
+        {
+            return Err(self.refused(Cause::Memory(refusal), None, MEMORY));
+        }
         for (container, as_cpus) in self.pod.containers.iter().zip(&self.for_cpus.containers) {
-            let cpus = self.state.cpus.entry(&self.pod.uid, &container.name).filter(|_| own);
+            let (uid, name) = (&self.pod.uid, &container.name);
+            let cpus = self.state.cpus.entry(uid, name).filter(|_| own_cpus).cloned();
             let exclusive = self.for_cpus.exclusive(as_cpus, true) > 0;
+            let memory = self.state.memory.entry(uid, name).unwrap_or_default().to_vec();
+            let devices = self.devices.allocate(&mut self.state.devices, uid, container, hint);
             self.containers.push(Allocation {
-                container: container.name.clone(),
+                container: name.clone(),
                 hint,
-                cpus: match cpus.cloned() {
+                cpus: match cpus {
                     Some(cpus) if exclusive => Cpus::Exclusive(cpus),
                     Some(cpus) => Cpus::PodShared(cpus),
                     None => Cpus::Shared,
                 },
-                memory: Vec::new(),
-                devices: Given::new(),
+                memory,
+                devices: devices.unwrap_or_default(),
             });
         }
         Ok(())
     }
 
-    fn refused(&mut self, cause: Cause, container: Option<String>, resource: &str) -> Box<Rejection> {
+    fn refused(&mut self, cause: Cause, container: Option<&Container>, resource: &str) -> Box<Rejection> {
         Box::new(Rejection {
             cause,
-            container,
+            container: container.map(|container| container.name.clone()),
             resource: Some(resource.to_owned()),
             merges: std::mem::take(&mut self.merges),
         })
     }
 }
+
+/// The resources' names.
+const CPU: &str = "cpu";
+const MEMORY: &str = "memory";

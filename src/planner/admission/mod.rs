@@ -1,6 +1,10 @@
 //! The Topology Manager at work: hints, merge and allocation, container by container or for the pod as a whole.
 
+#[cfg(test)]
+mod genuine;
 mod managers;
+#[cfg(test)]
+mod properties;
 mod rejection;
 #[cfg(test)]
 mod tests;
@@ -13,8 +17,9 @@ use super::node::Node;
 use super::pod::Pod;
 use crate::cpuset::CpuSet;
 use crate::kubelet::memory::MemoryBlock;
-use crate::planner::devices::Given;
+use crate::planner::devices::Chosen;
 use managers::{Managers, NO_HINT};
+use std::collections::BTreeMap;
 
 /// A pod that kubelet admits.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,8 +45,8 @@ pub struct Allocation {
     pub cpus: Cpus,
     /// Its memory; empty where it is not tied to NUMA nodes.
     pub memory: Vec<MemoryBlock>,
-    /// Its devices.
-    pub devices: Given,
+    /// Its devices by resource.
+    pub devices: BTreeMap<String, Chosen>,
 }
 
 /// Where a container runs.

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::Merge;
-use crate::planner::cpus;
+use crate::planner::{cpus, devices, memory};
 
 /// kubelet does not admit the pod. Its texts are kubelet's own; in the pod's status `Pod was rejected: ` precedes the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +31,12 @@ pub enum Cause {
     /// The CPU manager's.
     #[error(transparent)]
     Cpus(cpus::Refusal),
+    /// The memory manager's.
+    #[error(transparent)]
+    Memory(memory::Refusal),
+    /// The device manager's.
+    #[error(transparent)]
+    Devices(devices::Refusal),
 }
 
 impl Rejection {
@@ -44,7 +50,7 @@ impl Rejection {
         })
     }
 
-    /// `status.reason` of the pod. `None`: kubelet never answers, the pod stays pending.
+    /// `status.reason` of the pod. `None`: kubelet never answers: it hangs or crashes.
     ///
     /// ```
     /// use steliad::planner::{Cause, Rejection, cpus::Refusal};
@@ -64,6 +70,8 @@ impl Rejection {
             Cause::Topology | Cause::PodTopology => Some("TopologyAffinityError"),
             Cause::Cpus(cpus::Refusal::WouldNotReturn) => None,
             Cause::Cpus(refusal) => Some(refusal.reason()),
+            Cause::Memory(refusal) => refusal.reason(),
+            Cause::Devices(_) => Some(UNEXPECTED),
         }
     }
 }

@@ -19,7 +19,7 @@ fn node(nodes: u32, settings: Settings) -> Node {
         ..NumaNode::default()
     };
     let machine = Machine {
-        cpus: CpuTopology::new(&shape.topology(), &std::collections::BTreeMap::new()),
+        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
         numa: (0..nodes).map(|id| (id, numa.clone())).collect(),
     };
     Node::start(machine, settings, State::default()).unwrap()

@@ -51,3 +51,54 @@ impl From<&MemoryManagerState> for State {
         }
     }
 }
+
+impl State {
+    /// The memory of a container.
+    pub fn entry(&self, pod: &str, container: &str) -> Option<&[MemoryBlock]> {
+        let blocks = self.entries.get(pod)?.get(container)?;
+        (!blocks.is_empty()).then_some(blocks)
+    }
+
+    pub(super) fn set(&mut self, pod: &str, container: &str, blocks: Vec<MemoryBlock>) {
+        let entries = self.entries.entry(pod.to_owned()).or_default();
+        entries.insert(container.to_owned(), blocks);
+    }
+}
+
+/// Put a block on its NUMA nodes. `size` of it is taken from what is free, from the first node on; the rest is there already.
+pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNode>, block: &MemoryBlock, size: u64) {
+    let mut size = size;
+    for id in &block.nodes {
+        let Some(node) = nodes.get_mut(id) else {
+            continue;
+        };
+        node.assignments += 1;
+        node.cells.clone_from(&block.nodes);
+        if let Some(table) = node.tables.get_mut(&block.kind) {
+            let taken = size.min(table.free);
+            table.free -= taken;
+            table.reserved = table.reserved.wrapping_add(taken);
+            size -= taken;
+        }
+    }
+}
+
+/// Take a block off its NUMA nodes.
+pub(super) fn give_back(nodes: &mut BTreeMap<u32, NumaNode>, block: &MemoryBlock) {
+    let mut size = block.size;
+    for id in &block.nodes {
+        let Some(node) = nodes.get_mut(id) else {
+            continue;
+        };
+        node.assignments = node.assignments.saturating_sub(1);
+        if node.assignments == 0 {
+            node.cells = vec![*id];
+        }
+        if let Some(table) = node.tables.get_mut(&block.kind) {
+            let released = size.min(table.reserved);
+            table.reserved -= released;
+            table.free = table.free.wrapping_add(released);
+            size -= released;
+        }
+    }
+}
