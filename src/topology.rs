@@ -81,6 +81,15 @@ impl Topology {
         }
     }
 
+    /// The L3 cache of each online CPU (`cache/index3/id`), below `sys` (`/sys`), as far as the kernel tells.
+    pub fn caches(&self, sys: &Path) -> BTreeMap<u32, u32> {
+        let cache = |cpu: &u32| {
+            let path = sys.join(format!("devices/system/cpu/cpu{cpu}/cache/index3/id"));
+            Some((*cpu, fs::read_to_string(path).ok()?.trim().parse().ok()?))
+        };
+        self.cpus.keys().filter_map(cache).collect()
+    }
+
     /// Its siblings: the CPUs of the same core, itself included.
     pub fn siblings(&self, cpu: u32) -> CpuSet {
         let Some(own) = self.cpus.get(&cpu) else {

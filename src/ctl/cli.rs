@@ -8,6 +8,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
 
 use super::completions::uids;
+use super::plan::Asked;
 use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
 use crate::plan::evaluate::ScoringStrategy;
@@ -19,7 +20,8 @@ UID is a pod's UID as `list` prints it, or as many of its first characters as no
 Exit codes:
   0  done; monitor, top, node-topology --watch: ended by a signal or by the reader too
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
-     doctor: a check failed; verify: a promise does not hold; evaluate: a pod does not fit
+     doctor: a check failed; verify: a promise does not hold; evaluate: a pod does not fit;
+     plan: a pod is not admitted
   2  wrong usage, or a UID that more than one instance fits
   3  no such instance
 
@@ -171,6 +173,9 @@ pub enum Command {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
         path: Option<PathBuf>,
     },
+    /// Tell what kubelet would do with a pod, on this node or a described one: which CPUs and NUMA nodes, or the exact rejection;
+    /// needs no daemon
+    Plan(Asked),
     /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked by whose it is
     Map {
         /// Write a picture to this file instead

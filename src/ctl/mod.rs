@@ -15,6 +15,7 @@
 //! | [`node`] | whose each CPU is |
 //! | [`node_topology`] | what schedulers are told of the node |
 //! | [`pager`] | long output for a person |
+//! | [`plan`] | what kubelet would do with a pod |
 //! | `signals` | following the daemon |
 //! | [`status`] | the node in a screen |
 //! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
@@ -37,6 +38,7 @@ pub mod monitor;
 pub mod node;
 pub mod node_topology;
 pub mod pager;
+pub mod plan;
 pub mod rebind;
 mod signals;
 pub mod status;
@@ -78,6 +80,9 @@ pub fn main() -> ExitCode {
     if let Command::Evaluate { node: Some(_), .. } = &cli.command {
         return finish(evaluate::offline(&cli.command, cli.json, !cli.no_legend), paged);
     }
+    if let Command::Plan(asked) = &cli.command {
+        return finish(plan::run(asked, below(&cli), cli.json, !cli.no_legend), paged);
+    }
     if let Command::Completions { shell } = &cli.command {
         return finish(completions::script(*shell), false);
     }
@@ -92,6 +97,11 @@ pub fn main() -> ExitCode {
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
     finish(outcome, paged)
+}
+
+/// The root of the file system, or of a simulated node's.
+fn below(cli: &Cli) -> &Path {
+    cli.root.as_deref().unwrap_or(Path::new("/"))
 }
 
 /// Does what the command line says over `connection` and answers what is to be printed.
@@ -211,6 +221,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
         Command::Monitor => monitor::run(connection, cli.json).await?,
         Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
         Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
+        Command::Plan(asked) => plan::run(asked, below(cli), cli.json, legend)?,
         Command::Reload => {
             client.reload().await?;
             if cli.json.is_on() {

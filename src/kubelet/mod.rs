@@ -3,10 +3,12 @@
 pub mod checkpoint;
 pub mod checksum;
 pub mod config;
+pub mod devices;
 pub mod memory;
 pub mod pod;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
 pub use config::KubeletConfig;
+pub use devices::DeviceManagerState;
 pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid, QosClass};

@@ -14,7 +14,7 @@ pub mod described;
 pub mod name;
 pub mod numa;
 pub mod object;
-mod quantity;
+pub(crate) mod quantity;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]

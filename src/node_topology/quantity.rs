@@ -3,7 +3,7 @@
 const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
 /// Bytes in the canonical form: the largest binary suffix that leaves a whole number.
-pub(super) fn of_bytes(bytes: u64) -> String {
+pub(crate) fn of_bytes(bytes: u64) -> String {
     let (mut number, mut at) = (bytes, 0);
     while number != 0 && number % 1024 == 0 && at + 1 < SUFFIXES.len() {
         (number, at) = (number / 1024, at + 1);

@@ -5,8 +5,28 @@
 //!
 //! | module | what it answers |
 //! |---|---|
+//! | [`admit`] | all of them together: is the pod admitted to the [`Node`], what does it get, what is left? |
 //! | [`cpus`] | CPU Manager, static policy: which CPUs does a container get, and what does kubelet's state say then? |
+//! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
+//! | [`devices`] | Device Manager: which devices does it get? |
+//! | [`until_full`] | how many of a pod fit? |
+//! | [`variants`], [`with_settings`] | and with other settings of kubelet's? |
+//! | [`manifest`] | a pod as somebody wrote it, as the API server would store it |
 //! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
 
+mod admission;
 pub mod cpus;
+pub mod devices;
+mod fill;
+pub mod manifest;
+pub mod memory;
 pub mod merge;
+mod node;
+mod pod;
+mod variants;
+
+pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
+pub use fill::{Fill, until_full};
+pub use node::{CpuManager, Machine, MemoryManager, Node, NumaNode, Settings, StartError, State};
+pub use pod::{Amounts, Container, Kind, Pod, Resources};
+pub use variants::{VariantError, variants, with_settings};

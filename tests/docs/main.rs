@@ -6,6 +6,7 @@ mod catalog;
 mod cookbook;
 mod metrics;
 mod names;
+mod planner;
 
 use std::fs;
 use std::path::{Path, PathBuf};

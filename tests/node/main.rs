@@ -22,6 +22,7 @@ mod metrics;
 mod migration;
 mod noise;
 mod package;
+mod plan;
 mod pods;
 mod promise;
 mod runner;

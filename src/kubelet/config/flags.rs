@@ -21,7 +21,7 @@ pub struct Flags {
     pub fragment: Fragment,
 }
 
-const TAKEN: [&str; 12] = [
+const TAKEN: [&str; 14] = [
     "config",
     "config-dir",
     "root-dir",
@@ -29,6 +29,8 @@ const TAKEN: [&str; 12] = [
     "cpu-manager-policy",
     "cpu-manager-policy-options",
     "reserved-cpus",
+    "kube-reserved",
+    "system-reserved",
     "topology-manager-policy",
     "topology-manager-scope",
     "topology-manager-policy-options",
@@ -85,6 +87,8 @@ impl Flags {
             "memory-manager-policy" => keys.memory_manager_policy = text(),
             "cpu-manager-policy-options" => grow(&mut keys.cpu_manager_policy_options, pairs(name, value)?),
             "topology-manager-policy-options" => grow(&mut keys.topology_manager_policy_options, pairs(name, value)?),
+            "kube-reserved" => grow(&mut keys.kube_reserved, amounts(name, value)?),
+            "system-reserved" => grow(&mut keys.system_reserved, amounts(name, value)?),
             "feature-gates" => {
                 let mut gates = BTreeMap::new();
                 for (gate, text) in pairs(name, value)? {
@@ -122,6 +126,11 @@ fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError
         found.insert(key.trim().to_owned(), value.trim().to_owned());
     }
     Ok(found)
+}
+
+fn amounts(flag: &str, text: &str) -> Result<super::Amounts, ConfigError> {
+    let amounts = pairs(flag, text)?.into_iter();
+    Ok(amounts.map(|(name, amount)| (name, Some(amount))).collect())
 }
 
 /// The words that kubelet takes for true and false.

@@ -32,6 +32,10 @@ pub struct KubeletConfig {
     /// CPUs for the system and kubelet; empty when only their number is configured, or nothing.
     #[serde(rename = "reservedSystemCPUs")]
     pub reserved_system_cpus: CpuSet,
+    /// The CPUs of `kubeReserved` and `systemReserved`, as quantities are written; without `reservedSystemCPUs` their sum is how
+    /// many kubelet chooses to reserve.
+    #[serde(skip)]
+    pub reserved_amounts: Vec<String>,
     /// `none`, `best-effort`, `restricted` or `single-numa-node`.
     pub topology_manager_policy: String,
     /// `container` or `pod`.
@@ -56,6 +60,7 @@ impl Default for KubeletConfig {
             cpu_manager_policy: "none".to_owned(),
             cpu_manager_policy_options: BTreeMap::new(),
             reserved_system_cpus: CpuSet::new(),
+            reserved_amounts: Vec::new(),
             topology_manager_policy: "none".to_owned(),
             topology_manager_scope: "container".to_owned(),
             topology_manager_policy_options: BTreeMap::new(),
@@ -76,12 +81,17 @@ pub struct Fragment {
     cpu_manager_policy_options: Option<BTreeMap<String, String>>,
     #[serde(rename = "reservedSystemCPUs")]
     reserved_system_cpus: Option<String>,
+    kube_reserved: Option<Amounts>,
+    system_reserved: Option<Amounts>,
     topology_manager_policy: Option<String>,
     topology_manager_scope: Option<String>,
     topology_manager_policy_options: Option<BTreeMap<String, String>>,
     memory_manager_policy: Option<String>,
     feature_gates: Option<BTreeMap<String, bool>>,
 }
+
+/// Quantities by resource.
+type Amounts = BTreeMap<String, Option<String>>;
 
 const KIND: &str = "KubeletConfiguration";
 /// What aliases may repeat of a file, in YAML's events: aliases of aliases grow without end, and nobody's file needs many.
@@ -118,6 +128,8 @@ impl Fragment {
             cpu_manager_policy: later.cpu_manager_policy.or(self.cpu_manager_policy),
             cpu_manager_policy_options: merged(self.cpu_manager_policy_options, later.cpu_manager_policy_options),
             reserved_system_cpus: later.reserved_system_cpus.or(self.reserved_system_cpus),
+            kube_reserved: merged(self.kube_reserved, later.kube_reserved),
+            system_reserved: merged(self.system_reserved, later.system_reserved),
             topology_manager_policy: later.topology_manager_policy.or(self.topology_manager_policy),
             topology_manager_scope: later.topology_manager_scope.or(self.topology_manager_scope),
             topology_manager_policy_options: merged(
@@ -151,16 +163,25 @@ impl KubeletConfig {
         if flags.fragment.cpu_manager_policy_options.is_some() {
             told.cpu_manager_policy_options = None;
         }
+        if flags.fragment.kube_reserved.is_some() {
+            told.kube_reserved = None;
+        }
+        if flags.fragment.system_reserved.is_some() {
+            told.system_reserved = None;
+        }
         if flags.fragment.topology_manager_policy_options.is_some() {
             told.topology_manager_policy_options = None;
         }
         let told = told.merge(flags.fragment);
         let default = Self::default();
         let reserved = told.reserved_system_cpus.unwrap_or_default();
+        let amounts = [told.kube_reserved, told.system_reserved].into_iter().flatten();
+        let amounts = amounts.filter_map(|mut amounts| amounts.remove("cpu").flatten());
         Ok(Self {
             cpu_manager_policy: told.cpu_manager_policy.unwrap_or(default.cpu_manager_policy),
             cpu_manager_policy_options: told.cpu_manager_policy_options.unwrap_or_default(),
             reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
+            reserved_amounts: amounts.collect(),
             topology_manager_policy: told.topology_manager_policy.unwrap_or(default.topology_manager_policy),
             topology_manager_scope: told.topology_manager_scope.unwrap_or(default.topology_manager_scope),
             topology_manager_policy_options: told.topology_manager_policy_options.unwrap_or_default(),

@@ -48,6 +48,8 @@ reservedSystemCPUs: 0,64
 topologyManagerPolicy: single-numa-node
 topologyManagerScope: pod
 topologyManagerPolicyOptions: {prefer-closest-numa-nodes: "true"}
+kubeReserved: {cpu: 500m, memory: 1Gi}
+systemReserved: {cpu: null, memory: "1073741824"}
 "#;
 
 #[test]
@@ -64,6 +66,7 @@ fn a_file_says_what_it_says_among_hundreds_of_other_keys() {
         root_dir: "/var/lib/kubelet".into(),
         hostname_override: None,
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), false)].into(),
+        reserved_amounts: vec!["500m".into()],
     };
     assert_eq!(config, expected);
     assert!(config.cpu_option("full-pcpus-only") && !config.cpu_option("strict-cpu-reservation"));
@@ -122,7 +125,8 @@ fn later_drop_ins_win_key_by_key() {
 fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
     let line = "kubelet --cpu-manager-policy=none --cpu_manager_policy_options a=1,b=2 --feature-gates MemoryQoS=T \
                 --reserved-cpus 7 --topology-manager-scope=container --topology-manager-policy=restricted \
-                --topology-manager-policy-options=c=3 --memory-manager-policy None --root-dir /k --hostname-override=n1 --v=2";
+                --topology-manager-policy-options=c=3 --memory-manager-policy None --root-dir /k --hostname-override=n1 --v=2 \
+                --kube-reserved cpu=2,memory=1Gi --system-reserved=cpu=1";
     let config = KubeletConfig::new([fragment(FILE)], flags(line).unwrap()).unwrap();
     let expected = KubeletConfig {
         cpu_manager_policy: "none".into(),
@@ -135,6 +139,7 @@ fn flags_win_over_files_gate_by_gate_and_options_as_a_whole() {
         root_dir: "/k".into(),
         hostname_override: Some("n1".into()),
         feature_gates: [("PodLevelResourceManagers".into(), true), ("MemoryQoS".into(), true)].into(),
+        reserved_amounts: vec!["2".into(), "1".into()],
     };
     assert_eq!(config, expected);
 }

@@ -46,7 +46,7 @@ impl Pod {
 
     /// The exclusive CPUs of a container: those of a whole number, in a Guaranteed pod; 0 for the shared pool. With pod-level
     /// resources the container must itself be Guaranteed, if kubelet looks at them.
-    pub(super) fn exclusive(&self, container: &Container, pod_level: bool) -> usize {
+    pub(in crate::planner) fn exclusive(&self, container: &Container, pod_level: bool) -> usize {
         let qualifies = container.guaranteed || self.milli_cpus.is_none() || !pod_level;
         match self.guaranteed && qualifies {
             true => whole(container.milli_cpus),

@@ -6,7 +6,7 @@ use super::Refusal;
 use super::mask::NodeMask;
 
 /// Rows by node id.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(super) struct Distances(Vec<Vec<f64>>);
 
 impl Distances {

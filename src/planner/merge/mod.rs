@@ -151,7 +151,7 @@ pub enum Refusal {
 }
 
 /// Topology Manager as far as it merges: a policy, its options and the machine's nodes.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Merger {
     policy: Policy,
     nodes: NodeMask,

@@ -175,6 +175,20 @@ k pod start own --cpu-limit 2 || exit 1
 check "whole CPUs, and no quota" "0-1 max 100000" "$(cg "$(of own cgroup)" cpuset.cpus) $(cg "$(of own cgroup)" cpu.max)"
 k pod delete own --grace 1
 k pod delete fraction --grace 1
+
+stage "kubelet's choice of CPUs"
+k pod start two --cpus 2 && k pod start four --cpus 4 || exit 1
+check "a whole core, then a whole socket" "0-1 4-7" "$(of two cpus) $(of four cpus)"
+check "too many" "kubelet-standin: UnexpectedAdmissionError: not enough cpus available to satisfy request: requested=3, available=2" \
+  "$(k pod start three --cpus 3 2>&1)"
+for pod in two four; do k pod delete $pod --grace 1; done
+k init --reserved 0 --option full-pcpus-only=true
+check "half a core" "kubelet-standin: SMTAlignmentError: SMT Alignment Error: requested 1 cpus not multiple cpus per core = 2" \
+  "$(k pod start half --cpus 1 2>&1)"
+k pod start core --cpus 2 || exit 1
+check "not the reserved CPU's core" 2-3 "$(of core cpus)"
+k pod delete core --grace 1
+k init
 check "nothing left" "" "$(k pod list)$(ctr -n k8s.io container ls -q)"
 stage "end"
 exit $failed

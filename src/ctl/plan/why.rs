@@ -1,0 +1,147 @@
+//! Why an answer is no better.
+
+use crate::cpuset::CpuSet;
+use crate::kubelet::QosClass;
+use crate::planner::merge::{Hint, Policy};
+use crate::planner::{Admission, Allocation, Container, CpuManager, Cpus, Merge, Pod};
+
+use super::subject::Subject;
+
+/// So many sets of NUMA nodes are named.
+const NAMED: usize = 8;
+
+/// One sentence for everything that an admitted pod might have wished for and does not get.
+pub(super) fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
+    let policy = subject.node.settings().topology_policy;
+    let mut told: Vec<String> = admission
+        .merges
+        .iter()
+        .filter_map(|merge| disagreement(merge, policy))
+        .collect();
+    let mut free = subject
+        .node
+        .state()
+        .cpus
+        .default
+        .difference(&subject.node.reserved_cpus());
+    for (container, allocation) in pod.containers.iter().zip(&admission.containers) {
+        match &allocation.cpus {
+            Cpus::Exclusive(cpus) => {
+                told.extend(spread(subject, allocation, cpus, &free));
+                free = free.difference(cpus);
+            }
+            Cpus::Shared | Cpus::PodShared(_) => told.extend(shared(subject, pod, container)),
+        }
+    }
+    told
+}
+
+/// Why a container has no CPUs of its own.
+fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String> {
+    let settings = subject.node.settings();
+    let milli = container.resources.requests.milli_cpus.unwrap_or(0);
+    let why = match pod.qos() {
+        _ if settings.cpu_manager == CpuManager::None => "the CPU manager's policy is none".to_owned(),
+        _ if milli == 0 => "it requests no CPU".to_owned(),
+        QosClass::Burstable => "its pod is Burstable, not Guaranteed".to_owned(),
+        QosClass::BestEffort => "its pod is BestEffort, not Guaranteed".to_owned(),
+        QosClass::Guaranteed if !milli.is_multiple_of(1000) => {
+            format!("it requests {milli}m CPUs, no whole number")
+        }
+        QosClass::Guaranteed if pod.own().is_some() && !settings.kubelet.pod_level_resource_managers => {
+            "its pod has pod-level resources, and the feature gate PodLevelResourceManagers is off".to_owned()
+        }
+        QosClass::Guaranteed => "its pod has pod-level resources, and its own requests are not its limits".to_owned(),
+    };
+    Some(format!("{} has no CPUs of its own: {why}", container.name))
+}
+
+/// Why a container's CPUs are on more NUMA nodes than could hold them.
+fn spread(subject: &Subject, allocation: &Allocation, cpus: &CpuSet, free: &CpuSet) -> Option<String> {
+    let used = subject.nodes(cpus);
+    let online = subject.topology.online();
+    let on = |set: &CpuSet, node: u32| {
+        let here = set
+            .iter()
+            .filter(|cpu| subject.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node));
+        here.count()
+    };
+    let all = subject.nodes(&online);
+    // How many of the largest NUMA nodes hold them all.
+    let fewest = |set: &CpuSet| {
+        let mut sizes: Vec<usize> = all.iter().map(|node| on(set, node)).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        let sums = sizes.iter().scan(0, |sum, size| {
+            *sum += size;
+            Some(*sum)
+        });
+        sums.take_while(|sum| *sum < cpus.len()).count() + 1
+    };
+    if used.len() <= fewest(&online) {
+        return None;
+    }
+    let counts: Vec<String> = all.iter().map(|node| format!("{} on {node}", on(free, node))).collect();
+    let cause = match (used.len() > fewest(free), subject.node.settings().topology_policy) {
+        (true, Policy::None) => {
+            "the Topology Manager's policy is none, and the CPU manager alone takes whole cores first"
+        }
+        (true, _) => "the CPU manager's options or the hints of other resources spread them",
+        (false, _) => "fewer have not enough of them free",
+    };
+    Some(format!(
+        "{} has CPUs of NUMA nodes {used}: {cause} (free CPUs by NUMA node: {})",
+        allocation.container,
+        counts.join(", ")
+    ))
+}
+
+/// Why a merge came to nothing that every resource prefers, where kubelet admits the pod all the same.
+fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
+    if merge.merged.preferred {
+        return None;
+    }
+    let whose = match &merge.container {
+        Some(container) => format!("{container} is not aligned as it prefers"),
+        None => "the pod is not aligned as it prefers".to_owned(),
+    };
+    Some(format!("{whose}: {}", cause(merge, policy)?))
+}
+
+/// What keeps a merge from being preferred: a resource alone, or that two of them do not agree.
+pub(super) fn cause(merge: &Merge, policy: Policy) -> Option<String> {
+    let preferred = |hints: &[Hint]| -> Vec<String> {
+        let preferred = hints.iter().filter(|hint| hint.preferred);
+        let mut wishes: Vec<String> = preferred
+            .filter_map(|hint| Some(format!("{{{}}}", hint.nodes?)))
+            .collect();
+        if wishes.len() > NAMED {
+            wishes.truncate(NAMED);
+            wishes.push("…".to_owned());
+        }
+        wishes
+    };
+    let mut wishes = Vec::new();
+    for (resource, hints) in &merge.hints {
+        if hints.is_empty() {
+            return Some(format!("no NUMA nodes have enough of {resource} free"));
+        }
+        let narrow = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
+        if policy == Policy::SingleNumaNode && hints.iter().any(|hint| hint.preferred && !narrow(hint)) {
+            return Some(format!("{resource} fits on no single NUMA node, however free"));
+        }
+        if !hints.iter().any(|hint| hint.preferred) {
+            let best = hints
+                .iter()
+                .filter_map(|hint| hint.nodes)
+                .min_by_key(|nodes| (nodes.len(), *nodes))?;
+            return Some(format!(
+                "{resource} comes from NUMA nodes {best} at best, because fewer have not enough of it free"
+            ));
+        }
+        let wish = preferred(hints);
+        if !wish.is_empty() {
+            wishes.push(format!("{resource} prefers {}", wish.join(" or ")));
+        }
+    }
+    (!wishes.is_empty()).then(|| wishes.join(", "))
+}

@@ -1,0 +1,19 @@
+//! kubelet's device manager: which devices a container gets, and what it tells the Topology Manager.
+//!
+//! The answers are those of Kubernetes 1.36 (`pkg/kubelet/cm/devicemanager`): hints over the NUMA nodes that have such devices
+//! at all, devices of init containers first, then those at the hint's NUMA nodes, then others, then those without NUMA nodes.
+//!
+//! Within one of these groups kubelet asks the plugin (`GetPreferredAllocation`), and where that has no answer, the order of a
+//! Go map decides. Neither is known here: the devices of lowest id are taken, and [`Chosen::certain`] is false. Their number
+//! and the group are exact.
+
+mod hints;
+mod manager;
+mod refusal;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use manager::{Chosen, DeviceManager};
+pub use refusal::Refusal;
+pub use state::{Device, Devices, Given, State};

@@ -1,0 +1,39 @@
+//! Why kubelet rejects.
+
+/// Why there is no answer. The texts are kubelet's own.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    /// The container has devices already, and not as many as it requests.
+    #[error("pod {pod:?} container {container:?} changed request for resource {resource:?} from {had} to {requested}")]
+    Changed {
+        /// The pod.
+        pod: String,
+        /// The container.
+        container: String,
+        /// The resource.
+        resource: String,
+        /// How many it has.
+        had: usize,
+        /// How many it requests.
+        requested: u64,
+    },
+    /// The resource is known from its devices in use only: its plugin has not registered.
+    #[error("cannot allocate unregistered device {0}")]
+    Unregistered(String),
+    /// The plugin calls none of its devices healthy, or has gone.
+    #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
+    NoneHealthy(String),
+    /// The container has devices already, and they are not healthy any more.
+    #[error("previously allocated devices are no longer healthy; cannot allocate unhealthy devices {0}")]
+    NoLongerHealthy(String),
+    /// Too few healthy devices are free.
+    #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
+    NotEnough {
+        /// The resource.
+        resource: String,
+        /// Devices wanted, less those of init containers.
+        requested: u64,
+        /// Free ones.
+        available: usize,
+    },
+}

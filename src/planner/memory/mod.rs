@@ -1,0 +1,29 @@
+//! kubelet's static memory manager policy: from which NUMA nodes a container's memory and huge pages come, or why it is rejected.
+//!
+//! | step | what it answers |
+//! |---|---|
+//! | [`State::start`] | a fresh state, or whether kubelet starts with this one |
+//! | [`StaticPolicy::hints`], [`StaticPolicy::pod_hints`] | which NUMA nodes could give it |
+//! | [`StaticPolicy::allocate`], [`StaticPolicy::allocate_pod`] | which ones do |
+//! | [`StaticPolicy::remove`] | give it back |
+//!
+//! The answers are those of Kubernetes 1.36 (`pkg/kubelet/cm/memorymanager/policy_static.go`). Only Guaranteed pods have
+//! memory here. A NUMA node serves either containers that are on it alone, or one group of nodes together: a container on
+//! nodes 0 and 1 keeps both from any other group, and from containers of one node, until the last of the group is gone.
+//!
+//! kubelet counts in unsigned 64-bit numbers that wrap around, and so does this where that can be seen. In which order it
+//! lists a container's blocks is chance; here it is that of their kinds.
+
+mod hints;
+mod pod;
+mod policy;
+mod refusal;
+mod requests;
+mod start;
+mod state;
+#[cfg(test)]
+mod tests;
+
+pub use policy::StaticPolicy;
+pub use refusal::{Refusal, StartError};
+pub use state::{State, kind};

@@ -1,0 +1,92 @@
+//! The same node with other settings of kubelet's.
+
+use super::cpus::Options;
+use super::merge::{Policy, Scope};
+use super::node::{CpuManager, Node, Settings, StartError};
+
+/// Why kubelet could not run with other settings.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum VariantError {
+    /// It would not start.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The two exclude each other, and kubelet does not start.
+    #[error("align-by-socket does not go with the Topology Manager's policy single-numa-node")]
+    SocketOfOneNode,
+}
+
+/// Settings worth a comparison: these, then every policy and scope of the Topology Manager with the options as they are, then
+/// every option of the CPU manager alone with policy and scope as they are. None is there twice.
+pub fn variants(settings: &Settings) -> Vec<Settings> {
+    let mut all = vec![settings.clone()];
+    let mut add = |variant: Settings| {
+        if !all.contains(&variant) {
+            all.push(variant);
+        }
+    };
+    let aligned = [Policy::BestEffort, Policy::Restricted, Policy::SingleNumaNode];
+    let both = [Scope::Container, Scope::Pod];
+    let scopes = aligned.into_iter().flat_map(|policy| both.map(|scope| (policy, scope)));
+    // Without a policy there is no scope.
+    let none = (settings.topology_policy != Policy::None).then_some((Policy::None, Scope::Container));
+    for (topology_policy, topology_scope) in none.into_iter().chain(scopes) {
+        add(Settings {
+            topology_policy,
+            topology_scope,
+            ..settings.clone()
+        });
+    }
+    if let CpuManager::Static {
+        options,
+        count,
+        reserved,
+    } = &settings.cpu_manager
+    {
+        let strict_cpu_reservation = options.strict_cpu_reservation;
+        let alone: [fn(&mut Options); 7] = [
+            |_| {},
+            |options| options.full_pcpus_only = true,
+            |options| options.distribute_cpus_across_numa = true,
+            |options| options.distribute_cpus_across_cores = true,
+            |options| options.align_by_socket = true,
+            |options| options.prefer_align_cpus_by_uncorecache = true,
+            |options| options.strict_cpu_reservation = !options.strict_cpu_reservation,
+        ];
+        for turn in alone {
+            let mut options = Options {
+                strict_cpu_reservation,
+                ..Options::default()
+            };
+            turn(&mut options);
+            add(Settings {
+                cpu_manager: CpuManager::Static {
+                    options,
+                    count: *count,
+                    reserved: reserved.clone(),
+                },
+                ..settings.clone()
+            });
+        }
+    }
+    all
+}
+
+/// The node as it would be had its kubelet always had these settings, and given away what it has.
+///
+/// # Errors
+/// kubelet would not start with them.
+pub fn with_settings(node: &Node, settings: Settings) -> Result<Node, VariantError> {
+    let mut state = node.state().clone();
+    if let CpuManager::Static { options, .. } = &settings.cpu_manager {
+        if options.align_by_socket && settings.topology_policy == Policy::SingleNumaNode {
+            return Err(VariantError::SocketOfOneNode);
+        }
+        // Reserved CPUs are in the shared pool, or are not.
+        let reserved = node.reserved_cpus();
+        state.cpus.default = match options.strict_cpu_reservation {
+            true => state.cpus.default.difference(&reserved),
+            false => state.cpus.default.union(&reserved),
+        };
+    }
+    Ok(Node::start(node.machine().clone(), settings, state)?)
+}

@@ -1,0 +1,37 @@
+//! Every line of `docs/planner.md` is run, against the node and the pod in `tests/data/plan/`.
+
+use std::process::Command;
+
+use crate::blocks::{printed, recipes};
+use crate::{read, root};
+
+#[test]
+fn every_line_of_the_planners_page_prints_what_it_says() {
+    let program = env!("CARGO_BIN_EXE_steliactl");
+    let folder = program.strip_suffix("/steliactl").expect("a folder");
+    let path = format!("{folder}:{}", std::env::var("PATH").expect("PATH"));
+    let recipes = recipes(&read(&root().join("docs/planner.md")));
+    let lines: usize = recipes.iter().map(|recipe| recipe.lines.len()).sum();
+    assert!(lines >= 7, "{lines} lines");
+    for recipe in recipes {
+        let mut output = String::new();
+        for line in &recipe.lines {
+            let out = Command::new("sh")
+                .args(["-c", line])
+                .env("PATH", &path)
+                .current_dir(root().join("tests/data/plan"))
+                .output()
+                .expect("sh");
+            assert!(out.status.success(), "{line}: {out:?}");
+            output += &String::from_utf8_lossy(&out.stdout);
+        }
+        assert!(!recipe.prints.is_empty(), "{:?}", recipe.lines);
+        for parts in &recipe.prints {
+            assert!(
+                printed(&output, parts),
+                "{:?} did not print {parts:?}:\n{output}",
+                recipe.lines
+            );
+        }
+    }
+}
