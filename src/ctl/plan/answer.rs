@@ -110,7 +110,10 @@ pub(super) struct Block {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Devices {
     pub(super) resource: String,
+    #[serde(rename = "IDs")]
     pub(super) ids: Vec<String>,
+    /// There is no choice. Otherwise the plugin's preference or chance might give others.
+    pub(super) certain: bool,
 }
 
 /// How many fit.
@@ -250,7 +253,8 @@ impl Row {
         };
         let devices = given.devices.iter().map(|(resource, ids)| Devices {
             resource: resource.clone(),
-            ids: ids.iter().cloned().collect(),
+            ids: ids.ids.iter().cloned().collect(),
+            certain: ids.certain,
         });
         Self {
             container: given.container.clone(),

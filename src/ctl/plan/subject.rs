@@ -8,11 +8,12 @@ use std::path::Path;
 use super::settings::{cpu_manager, policy, scope, settings};
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
+use crate::kubelet::devices::DEVICE_MANAGER_STATE;
 use crate::kubelet::memory::MEMORY_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, KubeletConfig, MemoryManagerState, config};
+use crate::kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use crate::node_topology::{Facts, numa};
 use crate::planner::cpus::{self, CpuTopology};
-use crate::planner::{CpuManager, Machine, MemoryManager, Node, NumaNode, Settings, State};
+use crate::planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
 use crate::topology::Topology;
 
 /// A node, and what is not known of it.
@@ -69,22 +70,26 @@ impl Subject {
                 false => state.policy.clone_into(&mut config.memory_manager_policy),
             }
         }
-        let settings = settings(&config, memory.as_ref())?;
-        let absent = [
-            (
-                settings.cpu_manager != CpuManager::None && cpus.is_none(),
-                CPU_MANAGER_STATE,
-            ),
-            (
-                settings.memory_manager != MemoryManager::None && memory.is_none(),
-                MEMORY_MANAGER_STATE,
-            ),
-        ];
-        for (_, file) in absent.into_iter().filter(|(absent, _)| *absent) {
-            notes.push(format!(
-                "there is no {}: nothing is given away yet",
-                folder.join(file).display()
+        let devices = state(
+            &folder.join("device-plugins").join(DEVICE_MANAGER_STATE),
+            DeviceManagerState::parse,
+        )?;
+        if devices.as_ref().is_some_and(|state| !state.registered.is_empty()) {
+            notes.push(
+                "the NUMA nodes of devices that nobody has are in no file: they are taken for aligned to none"
+                    .to_owned(),
+            );
+        }
+        if memory.is_none() && config.memory_manager_policy == "Static" {
+            "None".clone_into(&mut config.memory_manager_policy);
+            notes.push(absent(
+                &folder.join(MEMORY_MANAGER_STATE),
+                "the memory manager is taken for off",
             ));
+        }
+        let settings = settings(&config, memory.as_ref())?;
+        if cpus.is_none() && settings.cpu_manager != CpuManager::None {
+            notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
         }
         let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
             CpuManager::None => cpus::State::default(),
@@ -93,7 +98,7 @@ impl Subject {
         let state = State {
             cpus: cpus.as_ref().map(of_cpus).unwrap_or_default(),
             memory: memory.as_ref().map(Into::into).unwrap_or_default(),
-            ..State::default()
+            devices: devices.as_ref().map(Into::into).unwrap_or_default(),
         };
         let caches = topology.caches(&sys);
         Self::new(None, topology, &caches, &numa, settings, state, notes)
@@ -196,6 +201,10 @@ fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) ->
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),
         Err(cause) => Err(format!("read {}: {cause}", path.display())),
     }
+}
+
+fn absent(path: &Path, assumed: &str) -> String {
+    format!("there is no {}: {assumed}", path.display())
 }
 
 fn differ(file: &str, stored: &str, configured: &str) -> String {

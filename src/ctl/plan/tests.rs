@@ -85,6 +85,7 @@ fn node(config: &str) -> TempDir {
     root
 }
 
+const DEVICE: &str = "nvidia.com/gpu";
 const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\n";
 
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
@@ -312,6 +313,46 @@ fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
         reason,
         "kubelet's reserved CPUs: \"much\" is no quantity, such as 2, 500m or 1Gi"
     );
+}
+
+#[test]
+fn devices_are_those_of_kubelets_own_record() {
+    let node = node(STATIC);
+    let genuine = "tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint";
+    let text = fs::read_to_string(genuine).unwrap();
+    write(
+        node.path(),
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        &text,
+    );
+    let answer = answered(
+        node.path(),
+        &["-c", &format!("cpus=2,memory=1Gi,{DEVICE}=1"), "--until-full"],
+    );
+    assert_eq!(answer["Containers"][0]["Devices"][0]["Resource"], DEVICE);
+    assert_eq!(
+        answer["UntilFull"]["Then"]["Reason"], "UnexpectedAdmissionError",
+        "{answer}"
+    );
+    // Of three a pod that is there has two.
+    assert_eq!(answer["UntilFull"]["Count"], 1);
+    assert_eq!(
+        answer["Containers"][0]["Devices"][0]["IDs"],
+        serde_json::json!(["GPU-9d0e"])
+    );
+    let assumed = answer["Assumed"].as_array().unwrap();
+    assert!(
+        assumed
+            .iter()
+            .any(|note| note.as_str().unwrap().starts_with("the NUMA nodes of devices"))
+    );
+    write(
+        node.path(),
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        "{}",
+    );
+    let (_, reason) = refused(node.path(), &["-c", "cpus=2,memory=1Gi"]);
+    assert!(reason.contains("kubelet_internal_checkpoint: "), "{reason}");
 }
 
 #[test]

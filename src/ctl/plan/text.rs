@@ -47,7 +47,7 @@ pub(super) fn answer(answer: &Answer, legend: bool) -> String {
     }
     if !answer.what_if.is_empty() {
         let header = [
-            "",
+            "NOW",
             "TOPOLOGY",
             "SCOPE",
             "CPU OPTIONS",
@@ -115,10 +115,14 @@ fn row(row: &Row) -> Vec<String> {
         .memory
         .iter()
         .map(|block| format!("{} {} on {}", block.size, block.r#type, block.nodes));
-    let devices = row
-        .devices
-        .iter()
-        .map(|one| format!("{}: {}", one.resource, one.ids.join(",")));
+    let devices = row.devices.iter().map(|one| {
+        format!(
+            "{}: {}{}",
+            one.resource,
+            one.ids.join(","),
+            if one.certain { "" } else { " or others" }
+        )
+    });
     vec![
         printable(&row.container),
         row.kind.to_owned(),
