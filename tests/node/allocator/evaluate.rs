@@ -20,7 +20,11 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
         let [one, two] = ["one", "two"].map(|name| Sleeper::start(name, &[]));
         let first = one.get("cpus=2 qos=LSR");
         let described = "/run/described.yaml";
-        fs::write(described, run(&["steliactl", "node-topology", "-o", "yaml", "--node-name", "worker-1"])).expect(described);
+        fs::write(
+            described,
+            run(&["steliactl", "node-topology", "-o", "yaml", "--node-name", "worker-1"]),
+        )
+        .expect(described);
         let aligned = ["--numa-topology-alignment-policy", "SingleNUMANode"];
         for (words, registered) in [
             (vec!["--cpus", "2"], "cpus=2"),
