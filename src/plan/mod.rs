@@ -1,8 +1,8 @@
 //! Every decision, as pure functions over plain values: no I/O, no clock, the same answer for the same input.
 //!
-//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not, [`evaluate`] what
-//! it would answer, [`placement`] which vCPU gets which CPU, [`plan`] what
-//! must be written so that the kernel is as the records say.
+//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not,
+//! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`plan`] what must be written so that the kernel
+//! is as the records say.
 
 pub mod admission;
 pub mod allocator;

@@ -8,6 +8,7 @@ use crate::alloc::{
 };
 use crate::node_topology::tests::{cpus, facts, numa};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
+use crate::plan::evaluate;
 use crate::topology::testing::{Shape, shapes};
 
 fn json(facts: &Facts, version: ApiVersion) -> String {
@@ -161,6 +162,29 @@ fn a_missing_annotation_is_named_and_so_is_a_text_that_is_too_long() {
         read(&spoiled("/zones", json!(zones))),
         Err(DescribedError::TooManyZones(MAX_ZONES + 1))
     );
+}
+
+#[test]
+fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
+    let mut allocator = allocator();
+    allocator.policies.reserved = CpuSet::new();
+    allocator.held = Held::default();
+    allocator.lsr = CpuSet::new();
+    let facts = Facts {
+        topology: Topology::default(),
+        numa: BTreeMap::new(),
+        reserved: CpuSet::new(),
+        exclusive: CpuSet::new(),
+        shared: CpuSet::new(),
+        allocations: Vec::new(),
+        allocator: Some(allocator),
+        ..facts()
+    };
+    let read = read(&json(&facts, ApiVersion::V1Alpha1)).unwrap();
+    assert_eq!(read, facts);
+    let requests = evaluate::requests(r#"[{"cpus": 1}, {"qos": "LS"}, {"qos": "BE"}]"#).unwrap();
+    let answers = evaluate::evaluate(&read.ground().unwrap(), &requests);
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }
 
 #[test]

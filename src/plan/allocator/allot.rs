@@ -2,16 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocation, AllocatorPolicies, Held, Wish, pools};
+use super::{Allocation, AllocatorPolicies, Ground, Held, Wish, pools};
 use crate::alloc::{
-    self, CpuBindPolicy, Exclusivity, Host, NumaTopologyAlignmentPolicy, Pools, Qos, Room, Usage, align, allocate,
+    self, CpuBindPolicy, Exclusivity, Host, NumaTopologyAlignmentPolicy, Pools, Qos, Room, align, allocate,
     constrained_burst,
 };
 use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
 use crate::plan::Snapshot;
 use crate::plan::admission::{Kind, Refusal};
-use crate::topology::Topology;
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,45 +23,7 @@ pub struct Asker {
     pub bound: bool,
 }
 
-/// A node where steliad chooses, as tables: any number of answers come from one.
-#[derive(Debug, Clone)]
-pub struct Ground {
-    host: Host,
-    online: CpuSet,
-    pools: Pools,
-    usage: Usage,
-    unreadable: Option<(String, String)>,
-    policies: AllocatorPolicies,
-}
-
 impl Ground {
-    /// The tables of a node.
-    pub fn new(topology: &Topology, pools: Pools, held: &Held, policies: AllocatorPolicies) -> Self {
-        Self {
-            host: Host::new(topology),
-            online: topology.online(),
-            pools,
-            usage: held.usage(),
-            unreadable: held.unreadable.clone(),
-            policies,
-        }
-    }
-
-    /// The online CPUs.
-    pub fn host(&self) -> &Host {
-        &self.host
-    }
-
-    /// The CPUs that can be allocated at all.
-    pub fn capacity(&self) -> CpuSet {
-        self.online.difference(&self.policies.reserved)
-    }
-
-    /// The pools.
-    pub fn pools(&self) -> &Pools {
-        &self.pools
-    }
-
     /// Decide. The CPUs are none for a class that has none of its own.
     ///
     /// # Errors

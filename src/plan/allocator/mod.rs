@@ -2,13 +2,15 @@
 //! [`crate::alloc`] makes the choice.
 
 mod allot;
+mod ground;
 mod held;
 mod holders;
 #[cfg(test)]
 mod tests;
 
-pub use allot::{Asker, Ground, allot};
+pub use allot::{Asker, allot};
 pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
+pub use ground::Ground;
 pub use held::Held;
 pub use holders::{Left, kubelets, leftover, pools};
 

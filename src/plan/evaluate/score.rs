@@ -27,6 +27,7 @@
 //!   resources the worst is 50. B's *requested* has no part in it, and the text names no capacity for it either.
 //! - "If the value is None, get the policy from plugin configuration": that configuration is the node's own here
 //!   (`numa-topology-alignment-policy`), and the CPUs are those that the allocator would give.
+//! - "Score 0 if there is no NodeResourceTopology", and what does not fit: no score, but the reason.
 //! - NUMA nodes are counted with CPUs that are online: none of memory alone.
 //! - "Normalize the scores" is of many nodes: the caller's. A and B are each from 0 to 100.
 
