@@ -21,7 +21,7 @@ pub fn fits(error: &impl Display) {
 pub fn with_checksum(file: &[u8], found: u32, computed: u32) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(file).ok()?;
     let found = found.to_string();
-    let keys = ["\"checksum\"", "\"dataChecksum\""];
+    let keys = ["\"checksum\"", "\"dataChecksum\"", "\"Checksum\""];
     let (start, end) = keys
         .iter()
         .flat_map(|key| text.match_indices(key))
