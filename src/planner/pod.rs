@@ -205,3 +205,76 @@ pub(super) fn together(amounts: impl Iterator<Item = (Kind, u64)>) -> u64 {
     }
     running.max(starting)
 }
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    type RequestsAndLimits = (CpuAndMemory, CpuAndMemory);
+
+    fn amounts(milli_cpus: u64, memory: u64) -> Amounts {
+        let some = |amount: u64| (amount > 0).then_some(amount);
+        Amounts {
+            milli_cpus: some(milli_cpus),
+            memory: some(memory),
+            ..Amounts::default()
+        }
+    }
+
+    fn resources(requests: CpuAndMemory, limits: CpuAndMemory) -> Resources {
+        Resources {
+            requests: amounts(requests.0, requests.1),
+            limits: amounts(limits.0, limits.1),
+        }
+    }
+
+    fn pod(own: Option<Resources>, containers: &[Resources]) -> Pod {
+        let container = |own: &Resources| Container::new("c", Kind::App, own.clone());
+        Pod {
+            uid: String::new(),
+            resources: own,
+            containers: containers.iter().map(container).collect(),
+        }
+    }
+
+    /// `ComputePodQOS`
+    #[rstest]
+    #[case(None, &[((0, 0), (0, 0))], QosClass::BestEffort)]
+    #[case(None, &[((1, 1), (1, 1))], QosClass::Guaranteed)]
+    #[case(None, &[((1, 1), (1, 1)), ((0, 0), (0, 0))], QosClass::Burstable)]
+    #[case(None, &[((1, 0), (1, 0))], QosClass::Burstable)]
+    #[case(None, &[((1, 1), (2, 1))], QosClass::Burstable)]
+    #[case(None, &[((1, 1), (0, 0))], QosClass::Burstable)]
+    #[case(Some(((2, 2), (2, 2))), &[((0, 0), (0, 0))], QosClass::Guaranteed)]
+    #[case(Some(((1, 2), (2, 2))), &[((1, 1), (1, 1))], QosClass::Burstable)]
+    #[case(Some(((0, 0), (0, 0))), &[((1, 1), (1, 1))], QosClass::Guaranteed)]
+    fn the_class_is_that_of_all_containers_or_of_the_pods_own_resources(
+        #[case] own: Option<RequestsAndLimits>,
+        #[case] containers: &[RequestsAndLimits],
+        #[case] expected: QosClass,
+    ) {
+        let own = own.map(|(requests, limits)| resources(requests, limits));
+        let containers: Vec<Resources> = containers.iter().map(|(one, other)| resources(*one, *other)).collect();
+        assert_eq!(pod(own, &containers).qos(), expected);
+    }
+
+    #[test]
+    fn missing_requests_are_filled_in_as_by_the_api_server() {
+        let own = resources((0, 0), (4000, 4096));
+        let only_cpu = Resources {
+            requests: amounts(500, 0),
+            limits: Amounts {
+                huge_pages: [(2048, 4096)].into(),
+                ..amounts(1000, 0)
+            },
+        };
+        let filled = pod(Some(own), &[only_cpu.clone(), only_cpu]).with_defaults();
+        let requests = &filled.containers[0].resources.requests;
+        assert_eq!((requests.milli_cpus, requests.memory), (Some(500), None));
+        assert_eq!(requests.huge_pages, [(2048, 4096)].into());
+        // Of the pod: what containers request, else its limit.
+        assert_eq!(filled.resources.map(|own| own.requests), Some(amounts(1000, 4096)));
+    }
+}

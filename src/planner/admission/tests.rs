@@ -1,9 +1,13 @@
+use std::time::{Duration, Instant};
+
 use rstest::rstest;
 
 use super::*;
 use crate::planner::cpus::{CpuTopology, Options};
 use crate::planner::pod::Container;
-use crate::planner::{Amounts, CpuManager, Kind, Machine, NumaNode, Resources, Settings, State};
+use crate::planner::{
+    Amounts, CpuManager, Kind, Machine, MemoryManager, NumaNode, Resources, Settings, State, devices, memory,
+};
 use crate::topology::testing::Shape;
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
@@ -140,4 +144,191 @@ fn a_shared_container_is_on_the_nodes_pool() {
     )
     .unwrap();
     assert_eq!(admission.containers[0].cpus, Cpus::Shared);
+}
+
+fn with_memory(settings: Settings) -> Settings {
+    let reserved = [(0, [("memory".to_owned(), 1 << 30)].into())].into();
+    Settings {
+        memory_manager: MemoryManager::Static { reserved },
+        ..settings
+    }
+}
+
+/// `GetPodAdmitResult`: an error with a reason of its own is told as it is, any other one is unexpected.
+#[test]
+fn a_rejection_has_kubelets_reason_and_words() {
+    let options = Options {
+        full_pcpus_only: true,
+        ..Options::default()
+    };
+    let settings = Settings {
+        cpu_manager: CpuManager::reserving(options, "0,8".parse().unwrap()),
+        ..with_memory(Settings::default())
+    };
+    let node = node(2, settings);
+    let halves = admit(&node, &pod(vec![container("vm", Kind::App, 3000)])).unwrap_err();
+    assert_eq!(halves.reason(), Some("SMTAlignmentError"));
+    assert_eq!(
+        halves.to_string(),
+        "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
+    );
+
+    let mut large = pod(vec![container("vm", Kind::App, 2000)]);
+    large.containers[0].resources.requests.memory = Some(64 << 30);
+    large.containers[0].resources.limits.memory = Some(64 << 30);
+    let large = admit(&node, &large).unwrap_err();
+    assert_eq!(large.reason(), Some("UnexpectedAdmissionError"));
+    assert_eq!(
+        large.to_string(),
+        "Allocate failed due to [memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough \
+         memory is available, which is unexpected"
+    );
+    assert_eq!(
+        (large.container.as_deref(), large.resource.as_deref()),
+        (Some("vm"), Some("memory"))
+    );
+}
+
+fn pod_level(policy: Policy, scope: Scope) -> Node {
+    let mut settings = with_memory(settings(policy, scope));
+    settings.kubelet.pod_level_resource_managers = true;
+    let mut node = node(2, settings);
+    let device = |number: u32| {
+        let nodes = [number].into();
+        (format!("nic{number}"), devices::Device { nodes, healthy: true })
+    };
+    let nics = (0..2).map(device).collect();
+    node.state.devices.resources.insert("example.com/nic".to_owned(), nics);
+    node
+}
+
+/// A pod of 4 CPUs and 4 GiB: a container of its own resources, and one that shares what is left.
+fn divided(milli_cpus: u64) -> Pod {
+    let mut pod = pod(vec![
+        container("vm", Kind::App, milli_cpus),
+        Container::new("logs", Kind::App, Resources::default()),
+    ]);
+    pod.resources = Some(Resources::guaranteed(Amounts {
+        milli_cpus: Some(4000),
+        memory: Some(4 << 30),
+        ..Amounts::default()
+    }));
+    let devices = [("example.com/nic".to_owned(), 1)].into();
+    pod.containers[0].resources.limits.devices = devices;
+    pod
+}
+
+/// `admitUsingPodResources`, and `AllocatePod` where the Topology Manager lets the pod through to it.
+#[rstest]
+#[case(
+    Policy::Restricted,
+    "TopologyAffinityError",
+    "Pod Scope pod with pod-level resources failed admission under pod-scope topology manager"
+)]
+#[case(
+    Policy::BestEffort,
+    "EmptyPodSharedPoolError",
+    "pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers"
+)]
+fn a_pod_that_leaves_no_shared_pool_is_rejected(#[case] policy: Policy, #[case] reason: &str, #[case] message: &str) {
+    let rejection = admit(&pod_level(policy, Scope::Pod), &divided(4000)).unwrap_err();
+    assert_eq!(
+        (rejection.reason(), rejection.to_string().as_str()),
+        (Some(reason), message)
+    );
+    assert_eq!(rejection.resource.as_deref(), Some("cpu"));
+}
+
+#[test]
+fn a_pod_with_its_own_resources_is_divided() {
+    let node = pod_level(Policy::SingleNumaNode, Scope::Pod);
+    let admission = admit(&node, &divided(2000)).unwrap();
+    let [vm, logs] = &admission.containers[..] else {
+        panic!("{:?}", admission.containers);
+    };
+    let nodes = vm.hint.nodes.unwrap();
+    assert_eq!(nodes.len(), 1);
+    let set = |cpus: &Cpus| match cpus {
+        Cpus::Exclusive(cpus) | Cpus::PodShared(cpus) => cpus.clone(),
+        Cpus::Shared => panic!("{cpus:?}"),
+    };
+    assert!(matches!(vm.cpus, Cpus::Exclusive(_)) && matches!(logs.cpus, Cpus::PodShared(_)));
+    assert_eq!((set(&vm.cpus).len(), set(&logs.cpus).len()), (2, 2));
+    assert_eq!([vm.memory[0].size, logs.memory[0].size], [1 << 30, 3 << 30]);
+    let nic: Vec<&String> = vm.devices["example.com/nic"].ids.iter().collect();
+    assert_eq!(nic, [&format!("nic{nodes}")]);
+    let again = admission.node.without("pod");
+    assert_eq!(again, node);
+}
+
+/// In scope container, containers that are not themselves Guaranteed run on the node's shared pool.
+#[test]
+fn scope_container_divides_no_pod() {
+    let mut node = pod_level(Policy::BestEffort, Scope::Container);
+    node.settings.memory_manager = MemoryManager::None;
+    let admission = admit(&node, &divided(2000)).unwrap();
+    assert!(matches!(admission.containers[0].cpus, Cpus::Exclusive(_)));
+    assert_eq!(admission.containers[1].cpus, Cpus::Shared);
+    assert_eq!(admission.node.without("pod"), node);
+}
+
+/// A fault of kubelet's: its memory manager looks for NUMA nodes for such a container too, although it requests nothing.
+#[rstest]
+#[case(Policy::BestEffort, memory::Refusal::OtherGroup)]
+#[case(Policy::SingleNumaNode, memory::Refusal::NoNodes)]
+fn in_scope_container_memory_of_nothing_is_rejected(#[case] policy: Policy, #[case] refusal: memory::Refusal) {
+    let rejection = admit(&pod_level(policy, Scope::Container), &divided(2000)).unwrap_err();
+    assert_eq!(rejection.reason(), Some("UnexpectedAdmissionError"));
+    assert_eq!(
+        (rejection.cause, rejection.container.as_deref()),
+        (Cause::Memory(refusal), Some("logs"))
+    );
+}
+
+/// 255 hints each of CPUs, memory, huge pages and devices.
+#[test]
+fn eight_numa_nodes_take_no_time() {
+    let shape = Shape {
+        nodes: 8,
+        cores: 64,
+        threads: 2,
+        interleaved: true,
+    };
+    let numa = NumaNode {
+        memory: 64 << 30,
+        huge_pages: [(2 << 20, 1024)].into(),
+        distances: vec![10; 8],
+    };
+    let machine = Machine {
+        cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
+        numa: (0..8).map(|id| (id, numa.clone())).collect(),
+    };
+    let device = |number: u32| {
+        let nodes = [number].into();
+        (format!("nic{number}"), devices::Device { nodes, healthy: true })
+    };
+    let devices = devices::State {
+        resources: [("example.com/nic".to_owned(), (0..8).map(device).collect())].into(),
+        ..devices::State::default()
+    };
+    let state = State {
+        devices,
+        ..State::default()
+    };
+    let settings = with_memory(settings(Policy::BestEffort, Scope::Container));
+    let node = Node::start(machine, settings, state).unwrap();
+    let amounts = Amounts {
+        milli_cpus: Some(16_000),
+        memory: Some(1 << 30),
+        huge_pages: [(2 << 20, 1 << 30)].into(),
+        devices: [("example.com/nic".to_owned(), 1)].into(),
+    };
+    let pod = pod(vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))]);
+    let started = Instant::now();
+    let admission = admit(&node, &pod).unwrap();
+    let took = started.elapsed();
+    let counts: Vec<usize> = admission.merges[0].hints.iter().map(|(_, hints)| hints.len()).collect();
+    assert_eq!(counts, [255; 4]);
+    // Not optimized, on a machine with other things to do.
+    assert!(took < Duration::from_millis(500), "{took:?}");
 }

@@ -11,6 +11,10 @@
 //! memory here. A NUMA node serves either containers that are on it alone, or one group of nodes together: a container on
 //! nodes 0 and 1 keeps both from any other group, and from containers of one node, until the last of the group is gone.
 //!
+//! A fault of kubelet's is predicted too. With pod-level resources in the Topology Manager's scope container, NUMA nodes are
+//! looked for even for a container that has no memory of its own: it is rejected where the hint names no nodes
+//! ([`Refusal::NoNodes`]), or all of them and one is in use by itself ([`Refusal::OtherGroup`]).
+//!
 //! kubelet counts in unsigned 64-bit numbers that wrap around, and so does this where that can be seen. In which order it
 //! lists a container's blocks is chance; here it is that of their kinds.
 
