@@ -28,7 +28,7 @@ use super::client::Failure;
 use super::view;
 use crate::node_topology::described;
 use crate::planner::manifest::{self, container};
-use crate::planner::{Pod, until_full};
+use crate::planner::{Kind, Pod, until_full};
 use answer::{Answer, Fits, other};
 use subject::Subject;
 
@@ -118,7 +118,9 @@ fn pod(asked: &Asked) -> Result<(String, Pod), Failure> {
             let containers = numbered
                 .map(|(at, text)| container(text, at))
                 .collect::<Result<Vec<_>, _>>();
-            let containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+            let mut containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+            // kubelet's order.
+            containers.sort_by_key(|container| container.kind == Kind::App);
             for (at, one) in containers.iter().enumerate() {
                 if containers[..at].iter().any(|other| other.name == one.name) {
                     return Err(Failure::Usage(format!(
