@@ -1,4 +1,4 @@
-//! A pod as somebody wrote it: a manifest, YAML or JSON, becomes a [`Pod`](super::Pod) as the API server would store it.
+//! A pod as somebody wrote it: a manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
 //!
 //! The API server's defaults are applied and what it refuses about resources is refused, with the path to it. What does not
 //! matter to kubelet's managers is not looked at: a manifest that is read here may still be refused elsewhere.
