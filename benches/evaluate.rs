@@ -1,6 +1,6 @@
 //! How many answers a second one core gives for 1,000 nodes that are only described: `cargo bench --bench evaluate`.
 //!
-//! A node has 128 CPUs on 2 NUMA nodes, a third of them in use in its own way.
+//! A node has 128 CPUs on 2 NUMA nodes, a quarter of them in use in its own way.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -25,12 +25,12 @@ fn main() -> anyhow::Result<()> {
     let texts = (0..NODES).map(text).collect::<anyhow::Result<Vec<String>>>()?;
     let yamls = texts
         .iter()
-        .map(|text| {
-            Ok(serde_saphyr::to_string(&serde_json::from_str::<serde_json::Value>(
-                text,
-            )?)?)
-        })
+        .map(|text| yaml(text))
         .collect::<anyhow::Result<Vec<String>>>()?;
+    ensure!(
+        yamls.iter().take(10).all(|text| read(text).is_ok()),
+        "a description in YAML is not read"
+    );
     let grounds = texts
         .iter()
         .map(|text| read(text))
@@ -70,6 +70,13 @@ fn main() -> anyhow::Result<()> {
     criterion.final_summary();
     print!("\n{report}");
     Ok(())
+}
+
+/// As `steliactl node-topology` writes it.
+fn yaml(json: &str) -> anyhow::Result<String> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    let object: serde_json::Value = serde_json::from_str(json)?;
+    Ok(serde_saphyr::to_string_with_options(&object, options)?)
 }
 
 fn read(text: &str) -> anyhow::Result<Ground> {
