@@ -20,5 +20,5 @@ mod node;
 mod pod;
 
 pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
-pub use node::{CpuManager, Machine, MemoryManager, Node, NumaNode, Settings, StartError, State};
+pub use node::{CpuManager, MAX_NODES, Machine, MemoryManager, Node, NumaNode, Settings, StartError, State};
 pub use pod::{Amounts, Container, Kind, Pod, Resources};
