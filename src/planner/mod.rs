@@ -18,7 +18,9 @@ pub mod memory;
 pub mod merge;
 mod node;
 mod pod;
+mod settings;
 
 pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
-pub use node::{CpuManager, MAX_NODES, Machine, MemoryManager, Node, NumaNode, Settings, StartError, State};
+pub use node::{MAX_NODES, Machine, Node, NumaNode, StartError, State};
 pub use pod::{Amounts, Container, Kind, Pod, Resources};
+pub use settings::{CpuManager, MemoryManager, Settings};
