@@ -23,10 +23,12 @@ pub mod memory;
 pub mod merge;
 mod node;
 mod pod;
+mod settings;
 mod variants;
 
 pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
 pub use fill::{Fill, until_full};
-pub use node::{CpuManager, Machine, MemoryManager, Node, NumaNode, Settings, StartError, State};
+pub use node::{MAX_NODES, Machine, Node, NumaNode, StartError, State};
 pub use pod::{Amounts, Container, Kind, Pod, Resources};
+pub use settings::{CpuManager, MemoryManager, Settings};
 pub use variants::{VariantError, variants, with_settings};

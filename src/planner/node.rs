@@ -1,8 +1,9 @@
 //! A node as kubelet's managers see it: the machine, kubelet's settings, and what is given away.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::cpus::{self, CpuTopology, Kubelet};
+use super::cpus::{self, CpuTopology};
+use super::settings::{CpuManager, MemoryManager, Settings};
 use super::{devices, memory, merge};
 use crate::cpuset::CpuSet;
 
@@ -24,76 +25,6 @@ pub struct NumaNode {
     pub huge_pages: BTreeMap<u64, u64>,
     /// The row of `/sys/devices/system/node/node*/distance`.
     pub distances: Vec<u64>,
-}
-
-/// kubelet's settings.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Settings {
-    /// `cpuManagerPolicy`
-    pub cpu_manager: CpuManager,
-    /// `memoryManagerPolicy`
-    pub memory_manager: MemoryManager,
-    /// `topologyManagerPolicy`
-    pub topology_policy: merge::Policy,
-    /// `topologyManagerScope`
-    pub topology_scope: merge::Scope,
-    /// `topologyManagerPolicyOptions`
-    pub topology_options: merge::Options,
-    /// What differs between kubelets, feature gates included.
-    pub kubelet: Kubelet,
-}
-
-impl Default for Settings {
-    /// kubelet's defaults.
-    fn default() -> Self {
-        Self {
-            cpu_manager: CpuManager::None,
-            memory_manager: MemoryManager::None,
-            topology_policy: merge::Policy::None,
-            topology_scope: merge::Scope::Container,
-            topology_options: merge::Options::default(),
-            kubelet: Kubelet::default(),
-        }
-    }
-}
-
-/// `cpuManagerPolicy`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum CpuManager {
-    /// Nobody has exclusive CPUs.
-    None,
-    /// Guaranteed containers of whole CPUs have them to themselves.
-    Static {
-        /// `cpuManagerPolicyOptions`
-        options: cpus::Options,
-        /// How many CPUs are reserved: `kubeReserved` and `systemReserved` together, rounded up.
-        count: usize,
-        /// Which: `reservedSystemCPUs`. Empty: kubelet chooses.
-        reserved: CpuSet,
-    },
-}
-
-impl CpuManager {
-    /// Static, with these very CPUs reserved.
-    pub fn reserving(options: cpus::Options, reserved: CpuSet) -> Self {
-        Self::Static {
-            options,
-            count: reserved.len(),
-            reserved,
-        }
-    }
-}
-
-/// `memoryManagerPolicy`
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum MemoryManager {
-    /// Nobody's memory is tied to NUMA nodes.
-    None,
-    /// That of Guaranteed pods is.
-    Static {
-        /// `reservedMemory`: bytes by NUMA node and [kind](memory::kind).
-        reserved: BTreeMap<u32, BTreeMap<String, u64>>,
-    },
 }
 
 /// What is given away: the managers' states.
@@ -160,7 +91,7 @@ pub enum StartError {
     Topology(#[source] merge::Refusal),
 }
 
-/// More NUMA nodes than these are refused where a manager has more to do than nothing.
+/// A manager that looks at every set of more NUMA nodes than these is refused.
 pub const MAX_NODES: usize = 16;
 
 impl Node {
@@ -169,13 +100,11 @@ impl Node {
     /// # Errors
     /// kubelet would not start: options that exclude each other, a state that does not go with the machine or the settings.
     pub fn start(machine: Machine, settings: Settings, state: State) -> Result<Self, StartError> {
-        let idle = settings.cpu_manager == CpuManager::None
-            && settings.memory_manager == MemoryManager::None
-            && settings.topology_policy == merge::Policy::None;
-        if !idle {
-            if machine.numa.len() > MAX_NODES {
-                return Err(StartError::TooManyNodes(machine.numa.len()));
-            }
+        let searched = searched(&machine, &settings, &state.devices);
+        if searched > MAX_NODES {
+            return Err(StartError::TooManyNodes(searched));
+        }
+        if settings.memory_manager != MemoryManager::None {
             merge::NodeMask::try_from(&ids(&machine))?;
         }
         let mut node = Self {
@@ -271,6 +200,28 @@ impl Node {
     pub(super) fn nodes(&self) -> merge::NodeMask {
         merge::NodeMask::try_from(&ids(&self.machine)).unwrap_or_default()
     }
+}
+
+/// How many NUMA nodes a manager looks at every set of: that of CPUs those with CPUs, that of memory all, that of devices those
+/// with devices of one resource.
+fn searched(machine: &Machine, settings: &Settings, devices: &devices::State) -> usize {
+    let cpus = match settings.cpu_manager {
+        CpuManager::None => 0,
+        CpuManager::Static { .. } => machine.cpus.nodes().len(),
+    };
+    let memory = match settings.memory_manager {
+        MemoryManager::None => 0,
+        MemoryManager::Static { .. } => machine.numa.len(),
+    };
+    let nodes = |devices: &devices::Devices| -> usize {
+        let nodes = devices.values().flat_map(|device| &device.nodes);
+        nodes.collect::<BTreeSet<_>>().len()
+    };
+    let devices = match settings.topology_policy {
+        merge::Policy::None => 0,
+        _ => devices.resources.values().map(nodes).max().unwrap_or(0),
+    };
+    cpus.max(memory).max(devices)
 }
 
 fn ids(machine: &Machine) -> CpuSet {

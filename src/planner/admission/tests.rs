@@ -6,7 +6,8 @@ use super::*;
 use crate::planner::cpus::{CpuTopology, Options};
 use crate::planner::pod::Container;
 use crate::planner::{
-    Amounts, CpuManager, Kind, Machine, MemoryManager, NumaNode, Resources, Settings, State, devices, memory,
+    Amounts, CpuManager, Kind, Machine, MemoryManager, NumaNode, Resources, Settings, StartError, State, devices,
+    memory,
 };
 use crate::topology::testing::Shape;
 
@@ -331,4 +332,19 @@ fn eight_numa_nodes_take_no_time() {
     assert_eq!(counts, [255; 4]);
     // Not optimized, on a machine with other things to do.
     assert!(took < Duration::from_millis(500), "{took:?}");
+}
+
+/// Memory without CPUs of many NUMA nodes: what looks at sets of all of them is refused, and nothing else is.
+#[test]
+fn many_numa_nodes_are_refused_to_those_that_search_them() {
+    let many = |settings: Settings| {
+        let mut machine = node(2, Settings::default()).machine;
+        machine.numa = (0..36).map(|id| (id, NumaNode::default())).collect();
+        let started = Node::start(machine, settings, State::default());
+        started.map(|node| admit(&node, &pod(vec![container("vm", Kind::App, 2000)])).is_ok())
+    };
+    let mut settings = settings(Policy::Restricted, Scope::Container);
+    settings.topology_options.max_allowable_numa_nodes = 64;
+    assert_eq!(many(settings.clone()), Ok(true));
+    assert_eq!(many(with_memory(settings)), Err(StartError::TooManyNodes(36)));
 }
