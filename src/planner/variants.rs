@@ -2,7 +2,8 @@
 
 use super::cpus::Options;
 use super::merge::{Policy, Scope};
-use super::node::{CpuManager, Node, Settings, StartError};
+use super::node::{Node, StartError};
+use super::settings::{CpuManager, Settings};
 
 /// Why kubelet could not run with other settings.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
