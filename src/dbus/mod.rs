@@ -3,6 +3,7 @@
 mod bus;
 mod caller;
 pub mod client;
+pub mod command_line;
 #[cfg(test)]
 mod contract_tests;
 mod driver;

@@ -1,6 +1,5 @@
 //! The command line of `stelia-runner`.
 
-mod allocation;
 mod help;
 
 use std::ffi::OsString;
@@ -12,8 +11,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use super::daemon::Claims;
 use super::helpers::spec::{Spec, parse_argument};
 use crate::dbus::RUNNER_SOCKET;
-pub use allocation::AllocationOptions;
-pub(crate) use allocation::names;
+use crate::dbus::command_line::AllocationOptions;
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]

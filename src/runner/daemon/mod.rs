@@ -10,12 +10,12 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
-use super::cli::AllocationOptions;
 use super::error::Error;
 use super::qmp::Vcpu;
 use crate::alloc::Qos;
 use crate::dbus::NOT_PINNED;
 use crate::dbus::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use crate::dbus::command_line::AllocationOptions;
 use link::Link;
 
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.

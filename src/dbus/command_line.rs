@@ -1,4 +1,4 @@
-//! What is asked of steliad's own allocator: options of RegisterInstance, sent only when given.
+//! What is asked of steliad's own allocator, in words of a command line: options of RegisterInstance, sent only when given.
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -66,7 +66,7 @@ impl AllocationOptions {
 }
 
 /// One of these names, by the allocator's own reading of it.
-pub(crate) fn names<T: Clone + Send + Sync + 'static, const N: usize>(
+pub fn names<T: Clone + Send + Sync + 'static, const N: usize>(
     names: [&'static str; N],
     parse: fn(&str) -> Option<T>,
 ) -> impl TypedValueParser<Value = T> {
