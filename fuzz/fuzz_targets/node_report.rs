@@ -13,13 +13,22 @@ fuzz_target!(|text: &str| {
         Err(error) => return fits(&error),
     };
     let printed = |version| serde_json::to_string(&report(&facts, version)).unwrap();
-    let version = match facts.kubelet.alignment.as_ref().map(|alignment| alignment.policy.as_str()) {
+    let version = match facts
+        .kubelet
+        .alignment
+        .as_ref()
+        .map(|alignment| alignment.policy.as_str())
+    {
         // v1alpha1 has no name for others.
         None | Some("none" | "best-effort" | "restricted" | "single-numa-node") => ApiVersion::V1Alpha1,
         Some(_) => ApiVersion::V1Alpha2,
     };
     let again = described::read(&printed(version)).unwrap();
-    same(&report(&again, version), &report(&facts, version), "printed and read again");
+    same(
+        &report(&again, version),
+        &report(&facts, version),
+        "printed and read again",
+    );
     same(&again.ground().is_ok(), &facts.ground().is_ok(), "who chooses");
     let Ok(ground) = facts.ground() else { return };
     let of = |cpus, qos| Request {
@@ -39,7 +48,11 @@ fuzz_target!(|text: &str| {
             Ok(answer) => {
                 assert!(answer.cpus.is_subset(&facts.shared), "{} is somebody's", answer.cpus);
                 assert!(answer.cpus.is_disjoint(&facts.reserved), "{} is reserved", answer.cpus);
-                assert!(answer.score.numa <= 100 && answer.score.cpus <= 100, "{:?}", answer.score);
+                assert!(
+                    answer.score.numa <= 100 && answer.score.cpus <= 100,
+                    "{:?}",
+                    answer.score
+                );
             }
             Err(refusal) => assert!(!refusal.text.is_empty()),
         }
