@@ -129,21 +129,16 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
     });
 }
 
-/// A cgroup that has a CPU as a partition of its own, until the value is dropped.
+/// A cgroup that has a CPU in its exclusive list, until the value is dropped: the kernel keeps it out of its siblings' lists.
 struct Blocker(PathBuf);
 
 impl Blocker {
     fn on(cpu: u32) -> Self {
-        let path = Path::new(CGROUP).join("blocker");
-        fs::create_dir(&path).expect("mkdir");
-        let blocker = Self(path);
-        for (file, value) in [
-            ("cpuset.cpus.exclusive", cpu.to_string()),
-            ("cpuset.cpus.partition", "root".into()),
-        ] {
-            fs::write(blocker.0.join(file), &value).unwrap_or_else(|e| panic!("{file} {value}: {e}"));
-        }
-        assert_eq!(read(blocker.0.join("cpuset.cpus.partition")), "root");
+        let blocker = Self(Path::new(CGROUP).join("blocker"));
+        fs::create_dir(&blocker.0).expect("mkdir");
+        let list = blocker.0.join("cpuset.cpus.exclusive");
+        fs::write(&list, cpu.to_string()).unwrap_or_else(|e| panic!("{cpu}: {e}"));
+        assert_eq!(read(&list), cpu.to_string());
         blocker
     }
 }
