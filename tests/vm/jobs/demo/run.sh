@@ -20,10 +20,12 @@ until_true() { # command…: within two minutes (the node may be emulated and sl
 state_is() { steliactl --no-legend list | grep "^$1 " | grep -q " $2 "; }
 same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
 empty() { same "" "$(cat "$1")"; }
-vm() { # name, vCPUs: a pod with a VM and a DHCP server beside it
-  kubelet-standin pod start "$1" --cpus "$2" --memory 512M --pids 256 --mems 0-1 -- stelia-runner run --qmp /run/qmp \
+vm() { # name, vCPUs, the stand-in's other options: a pod with a VM and a DHCP server beside it
+  local name=$1 vcpus=$2
+  shift 2
+  kubelet-standin pod start "$name" --cpus "$vcpus" "$@" --memory 512M --pids 256 --mems 0-1 -- stelia-runner run --qmp /run/qmp \
     --helper name=dnsmasq,command="dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=-" \
-    -- qemu-system-x86_64 -accel tcg,thread=multi -smp "$2" -m 64 -display none -nodefaults -name guest,debug-threads=on
+    -- qemu-system-x86_64 -accel tcg,thread=multi -smp "$vcpus" -m 64 -display none -nodefaults -name guest,debug-threads=on
 }
 vcpus() { # uid: its CPU=TID pairs
   getfattr --absolute-names --only-values -n user.stelia.vcpus "$SLICE/stelia-instance-$1.scope" | tr , '\n' |
@@ -43,7 +45,8 @@ ran() { # TID: nanoseconds on a CPU so far
 stage "Two pods, to which kubelet gives 2 and 4 CPUs of 8"
 kubelet-standin init
 vm small 2
-vm large 4
+# On both NUMA nodes: when it is gone, the other one has shared CPUs nearby again.
+vm large 4 --cpuset 2-5
 small=$(of small uid) large=$(of large uid)
 promise "the VM with 2 vCPUs is isolated" until_true state_is "$small" isolated
 promise "the VM with 4 vCPUs is isolated" until_true state_is "$large" isolated
