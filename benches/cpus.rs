@@ -2,15 +2,18 @@
 //!
 //! It fails where one takes longer than it may.
 
+mod timing;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::ensure;
 use criterion::Criterion;
 use steliad::cpuset::CpuSet;
 use steliad::planner::cpus::{CpuTopology, Kubelet, Options, take};
 use steliad::topology::{Cpu, Topology};
+use timing::median;
 
 /// What is promised on 8 NUMA nodes.
 const WITHIN: Duration = Duration::from_millis(1);
@@ -96,16 +99,4 @@ fn free() -> [(&'static str, CpuSet); 3] {
         ("cores in use", (0..1024).filter(|cpu| scattered(cpu % 512)).collect()),
         ("threads in use", (0..1024).filter(|cpu| scattered(*cpu)).collect()),
     ]
-}
-
-fn median(mut run: impl FnMut()) -> Duration {
-    let mut times: Vec<Duration> = (0..9)
-        .map(|_| {
-            let started = Instant::now();
-            run();
-            started.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[times.len() / 2]
 }

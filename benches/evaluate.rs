@@ -2,9 +2,10 @@
 //!
 //! A node has 128 CPUs on 2 NUMA nodes, a quarter of them in use in its own way.
 
+mod timing;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
-use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
@@ -16,6 +17,7 @@ use steliad::node_topology::{Allocator, ApiVersion, Facts, Kubelet, PodAllocatio
 use steliad::plan::allocator::{AllocatorPolicies, CpuSource, Ground, Held};
 use steliad::plan::evaluate::{Request, answer};
 use steliad::topology::{Cpu, Topology};
+use timing::median;
 
 const NODES: u32 = 1000;
 const CPUS: u32 = 128;
@@ -137,16 +139,4 @@ fn text(number: u32) -> anyhow::Result<String> {
         exclusive,
     };
     Ok(serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1))?)
-}
-
-fn median(run: &dyn Fn()) -> Duration {
-    let mut times: Vec<Duration> = (0..9)
-        .map(|_| {
-            let started = Instant::now();
-            run();
-            started.elapsed()
-        })
-        .collect();
-    times.sort_unstable();
-    times[times.len() / 2]
 }

@@ -2,6 +2,8 @@
 //!
 //! It fails where a merge takes longer than it may.
 
+mod timing;
+
 use std::collections::BTreeMap;
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -10,6 +12,7 @@ use anyhow::ensure;
 use criterion::Criterion;
 use steliad::cpuset::CpuSet;
 use steliad::planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
+use timing::median;
 
 /// As many permutations the product gets through in seconds.
 const FEASIBLE: u128 = 20_000_000;
@@ -148,17 +151,4 @@ fn hint(bits: u64, width: u32) -> Hint {
         nodes: Some(NodeMask::from_bits(bits)),
         preferred: bits.count_ones() == width,
     }
-}
-
-/// Of eleven runs.
-fn median(run: impl Fn()) -> Duration {
-    let mut took: Vec<Duration> = (0..11)
-        .map(|_| {
-            let started = Instant::now();
-            run();
-            started.elapsed()
-        })
-        .collect();
-    took.sort_unstable();
-    took[took.len() / 2]
 }

@@ -5,16 +5,15 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::Value;
-use zbus::Variant;
 
 use super::cli::{Command, Json};
 use super::client::{Client, Failure};
 use super::view;
-use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use crate::dbus::client::Dict;
+use crate::dbus::command_line::AllocationOptions;
 use crate::kubelet::QosClass;
 use crate::node_topology::described;
-use crate::plan::evaluate::{Request, ScoringStrategy, Told, evaluate, requests};
+use crate::plan::evaluate::{Request, Told, evaluate, requests};
 
 /// Ask the daemon.
 ///
@@ -100,37 +99,20 @@ fn text(path: &Path, most: usize) -> Result<String, Failure> {
 
 /// As EvaluatePlacement takes it.
 pub(crate) fn to_dbus(request: &Request) -> Dict<'static> {
-    let numbers = [("cpus", request.cpus), ("cpu-limit", request.cpu_limit)];
-    let texts = [
-        ("kubernetes-class", request.kubernetes_class.map(QosClass::name)),
-        ("qos", request.qos.map(Qos::name)),
-        ("cpu-bind-policy", request.cpu_bind_policy.map(CpuBindPolicy::name)),
-        (
-            "cpu-exclusive-policy",
-            request.cpu_exclusive_policy.map(CpuExclusivePolicy::name),
-        ),
-        (
-            "numa-allocate-strategy",
-            request.numa_allocate_strategy.map(NumaAllocateStrategy::name),
-        ),
-        (
-            "numa-topology-alignment-policy",
-            request
-                .numa_topology_alignment_policy
-                .map(NumaTopologyAlignmentPolicy::name),
-        ),
-        (
-            "scoring-strategy",
-            Some(ScoringStrategy::name(request.scoring_strategy)),
-        ),
-    ];
-    let numbers = numbers
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, Variant::from(value?))));
-    let texts = texts
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, Variant::from(value?))));
-    numbers.chain(texts).collect()
+    let pod = AllocationOptions {
+        qos: request.qos,
+        cpus: request.cpus,
+        cpu_bind_policy: request.cpu_bind_policy,
+        cpu_limit: request.cpu_limit,
+        cpu_exclusive_policy: request.cpu_exclusive_policy,
+        numa_allocate_strategy: request.numa_allocate_strategy,
+        numa_topology_alignment_policy: request.numa_topology_alignment_policy,
+    };
+    let mut options = pod.to_dbus();
+    let class = request.kubernetes_class.map(QosClass::name);
+    options.extend(class.map(|class| ("kubernetes-class", class.into())));
+    options.insert("scoring-strategy", request.scoring_strategy.name().into());
+    options
 }
 
 fn outcome(told: &[Told], json: Json, legend: bool) -> Result<String, Failure> {

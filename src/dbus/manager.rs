@@ -148,7 +148,7 @@ impl Manager {
                 .door
                 .admit(&self.engine, connection, &header, Operation::Register)
                 .await?;
-            options::known(&options, &options::REGISTER)?;
+            options::known(&options, &[options::REGISTER.as_slice(), &options::WISH].concat())?;
             let wish = options::wish(&options)?;
             let anchor = options::descriptor(&options, "anchor")?;
             let origin = match options.get("origin-cgroup").map(|value| &**value) {

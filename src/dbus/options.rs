@@ -12,10 +12,11 @@ use crate::node_topology::ApiVersion;
 use crate::plan::allocator::Wish;
 use crate::plan::evaluate::{Request, ScoringStrategy};
 
-/// RegisterInstance's.
-pub(super) const REGISTER: [&str; 9] = [
-    "anchor",
-    "origin-cgroup",
+/// RegisterInstance's, beside those of [`WISH`].
+pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
+
+/// What is asked of steliad's own allocator: of RegisterInstance, and of each request of EvaluatePlacement.
+pub(super) const WISH: [&str; 7] = [
     "cpus",
     "qos",
     "cpu-bind-policy",
@@ -24,22 +25,12 @@ pub(super) const REGISTER: [&str; 9] = [
     "numa-allocate-strategy",
     "numa-topology-alignment-policy",
 ];
+
+/// Those of EvaluatePlacement's requests beside them.
+const EVALUATE: [&str; 2] = ["kubernetes-class", "scoring-strategy"];
 
 /// NodeTopology's.
 pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
-
-/// EvaluatePlacement's, of each request.
-const EVALUATE: [&str; 9] = [
-    "kubernetes-class",
-    "cpus",
-    "qos",
-    "cpu-bind-policy",
-    "cpu-limit",
-    "cpu-exclusive-policy",
-    "numa-allocate-strategy",
-    "numa-topology-alignment-policy",
-    "scoring-strategy",
-];
 
 /// Refuse an option that the call does not have.
 pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
@@ -130,7 +121,7 @@ fn named<T>(
 /// # Errors
 /// `InvalidArgument`: an option's name, type or value.
 pub(super) fn request(options: &Options) -> Result<Request, Error> {
-    known(options, &EVALUATE)?;
+    known(options, &[EVALUATE.as_slice(), &WISH].concat())?;
     let wish = wish(options)?;
     let classes = || QosClass::ALL.map(QosClass::name).join(", ");
     let strategies = || ScoringStrategy::ALL.map(ScoringStrategy::name).join(", ");
@@ -190,7 +181,7 @@ mod tests {
             ("numa-allocate-strategy", Variant::from("DistributeEvenly")),
             ("numa-topology-alignment-policy", Variant::from("SingleNUMANode")),
         ]);
-        assert!(known(&given, &REGISTER).is_ok());
+        assert!(known(&given, &WISH).is_ok());
         let expected = Wish {
             cpus: Some(4),
             qos: Some(Qos::Lsr),
