@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::base64::decode;
 use super::{DeviceEntry, DeviceManagerState};
 use crate::kubelet::checkpoint::{CheckpointError, json, pod_uid};
 use crate::kubelet::checksum;
@@ -98,9 +99,9 @@ fn hashed(data: &Data) -> Result<String, CheckpointError> {
 fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
     let answer = match entry.answer.as_deref() {
         None => NIL.to_owned(),
-        Some(text) => match decode(text) {
-            Some(bytes) => checksum::list(bytes.iter()),
-            None => return Err(CheckpointError::UnknownSchema("AllocResp is no Base64".to_owned())),
+        Some(text) => match STANDARD.decode(text) {
+            Ok(bytes) => checksum::list(bytes.iter()),
+            Err(_) => return Err(CheckpointError::UnknownSchema("AllocResp is no Base64".to_owned())),
         },
     };
     let devices = entry.devices.iter().flatten();

@@ -1,6 +1,5 @@
 //! `kubelet_internal_checkpoint`: kubelet's record of the devices that plugins offer and pods have.
 
-mod base64;
 mod file;
 #[cfg(test)]
 mod tests;
