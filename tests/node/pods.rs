@@ -43,9 +43,10 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     if result.is_err() {
         print_journal();
     }
+    // Whatever the body wanted to see of an orderly end it has seen.
     let deleted: Vec<Output> = list()
         .iter()
-        .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]))
+        .map(|pod| output(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]))
         .collect();
     let undone = catch_unwind(AssertUnwindSafe(undo));
     if let Err(panic) = result.and(undone) {
@@ -75,13 +76,15 @@ impl Pod {
     /// `kubelet-standin pod start NAME OPTIONS -- COMMAND`
     pub fn start(name: &str, options: &[&str], command: &[&str]) -> Pod {
         let start = ["kubelet-standin", "pod", "start", name];
-        run(&[&start[..], options, &["--"], command].concat());
-        Pod::show(name)
+        Pod::of(&run(&[&start[..], options, &["--json", "--"], command].concat()))
+    }
+
+    fn of(text: &str) -> Pod {
+        serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
     }
 
     pub fn show(name: &str) -> Pod {
-        let text = run(&["kubelet-standin", "pod", "show", name, "--json"]);
-        serde_json::from_str(&text).unwrap_or_else(|e| panic!("{e}: {text}"))
+        Pod::of(&run(&["kubelet-standin", "pod", "show", name, "--json"]))
     }
 
     /// A pod whose container runs a VM, not waited for.

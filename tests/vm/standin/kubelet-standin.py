@@ -1,0 +1,1102 @@
+#!/usr/bin/python3 -IS
+"""kubelet-standin: plays kubelet and containerd's CRI on the test node.
+
+It writes kubelet's checkpoint files exactly as kubelet does (two writes per change, each a temporary file, fsync and
+rename, with kubelet's checksum) and runs pods as real containers (containerd + runc, systemd cgroup driver) where kubelet
+would have them. Only the standard library; `kubelet-standin help` prints the commands.
+
+As kubelet it is one process of its own, the node's agent starts it; `kubelet-standin` hands it each command, which a fork of it
+does with the caller's folder and open files.
+"""
+
+import argparse
+import fcntl
+import json
+import os
+import re
+import select
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import time
+import traceback
+from pathlib import Path
+
+RUN = Path("/run/kubelet-standin")
+SOCKET = RUN / "socket"
+CGROUP = Path("/sys/fs/cgroup")
+NAMESPACE = "k8s.io"  # containerd's namespace for CRI containers
+RUNC_ROOT = f"/run/containerd/runc/{NAMESPACE}"
+RUNNER_DIR = Path("/run/stelia/runner")
+PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
+
+HELP = """\
+kubelet-standin: plays kubelet and containerd on the test node
+
+  init [--cpus LIST] [--root DIR]                    write the first cpu_manager_state and memory_manager_state, start containerd
+      --reserved LIST                                CPUs that are in the pool and given to nobody (reservedSystemCPUs), default none
+      --option NAME=VALUE                            an option of the static policy such as full-pcpus-only=true, repeatable
+      --policy static|none                           the CPU manager's policy, default static. "init" with pods running is a kubelet
+                                                     started anew with that policy and no state file: no container is touched, so
+                                                     after "init --policy none" each keeps the cpuset.cpus it has
+  pod start NAME [options] [-- CMD...]               admit and run a pod of one container (CMD: sleep infinity)
+      --qos-class guaranteed|burstable|besteffort    default guaranteed; only guaranteed pods get CPUs of their own (or --qos)
+      --cpus N | --cpuset LIST                       a guaranteed pod's CPUs: N that kubelet's static policy takes (default 2), or
+                                                     these. With policy none no pod gets CPUs, and N is the pod's CPU request and limit
+      --cpu-limit N | Nm                             a CPU limit (a guaranteed pod's request too): cpu.max of container and pod.
+                                                     Not for besteffort. Policy static: a whole number is --cpus, and as CPUs of
+                                                     its own have no quota, cpu.max stays; with a fraction there are no such CPUs
+      --uid UID  --container NAME                    default: a random uid, "instance"
+      --memory SIZE  --pids N                        limits: memory on pod and container, pids on the pod (podPidsLimit)
+      --container-pids N                             a pids limit on the container as well (kubelet sets none)
+      --hugepages SIZE=BYTES                         a limit such as 2MB=64M, repeatable
+      --mems LIST                                    cpuset.mems (kubelet sets it only with a static memory manager)
+      --env K=V  --mount SRC:DST[:ro]  --cap CAP_X  --device PATH      each repeatable
+      --user UID[:GID]  --host-pid  --privileged  --readonly  --no-socket
+      --userns                                       hostUsers: false: user and network namespaces of the container's own
+      --restricted                                   no capabilities, no new privileges, a seccomp filter like RuntimeDefault
+      --in POD  --share-pid                          one container more in that pod; in the PID namespace of its first
+      --gap SECONDS                                  between the two writes of the admission, default 0.04
+      --json                                         print what "pod show" tells
+  pod apply FILE                                     admit and run the pod of a manifest; images: the node's own files, or imported ones
+  pod exec NAME -- CMD...                            run a command in the container; its exit code is ours
+  pod kill NAME                                      SIGKILL the container's first process; the entry stays
+  pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL, clean up, give the CPUs back
+  pod restart NAME                                   a new container in the same pod with the same CPUs, as kubelet after a crash
+  pod resize NAME [--cpuset LIST] [--memory SIZE]    a resize in place: kubelet's file, then the running container
+  pod wait NAME [--timeout SECONDS]                  wait for the container's end and print its exit code (124: still running)
+  pod list [--json]                                  all pods
+  pod show NAME [--json]                             one pod: uid, container, id, cgroup, pid, cpus, log, status
+  pod logs NAME                                      what the container's processes printed
+  entry add UID CONTAINER CPUS [--gap SECONDS]       only the state file's two writes, for a pod that need not exist
+  entry remove UID [--gap SECONDS]
+  pool                                               defaultCpuSet
+  state                                              the file itself
+  self-test DIR                                      check the checksum code against genuine files below DIR
+"""
+
+
+class Problem(Exception):
+    """An error for the user: printed without a traceback."""
+
+
+# --- CPU lists, as kubelet prints them ---------------------------------------------------------------------------------
+
+
+def parse_cpus(text):
+    cpus = set()
+    for part in filter(None, text.strip().split(",")):
+        match = re.fullmatch(r"(\d+)(?:-(\d+))?", part)
+        if not match:
+            raise Problem(f"not a CPU list: {text!r}")
+        low, high = int(match[1]), int(match[2] or match[1])
+        if low > high or high > 4095:
+            raise Problem(f"not a CPU list: {text!r}")
+        cpus.update(range(low, high + 1))
+    return cpus
+
+
+def format_cpus(cpus):
+    runs = []
+    for cpu in sorted(cpus):
+        if runs and runs[-1][1] == cpu - 1:
+            runs[-1][1] = cpu
+        else:
+            runs.append([cpu, cpu])
+    return ",".join(f"{a}-{b}" if a != b else f"{a}" for a, b in runs)
+
+
+# --- kubelet's checkpoint files ----------------------------------------------------------------------------------------
+
+
+def fnv1a(text):
+    value = 0x811C9DC5
+    for byte in text.encode():
+        value = (value ^ byte) * 0x01000193 & 0xFFFFFFFF
+    return value
+
+
+def go_map(mapping, show=str):
+    return "map[" + " ".join(f"{key}:{show(mapping[key])}" for key in sorted(mapping, key=str.encode)) + "]"
+
+
+def cpu_checksum(doc, schema=2):
+    """kubelet hashes what Go's spew prints of the structure, not the JSON. We write schema 2; 1 and 3 serve the self-test."""
+    kind, show = ("map[string]string", str) if schema == 1 else ("map[string]map[string]string", go_map)
+    text = f"(*state.CPUManagerCheckpoint){{PolicyName:(string){doc['policyName']} DefaultCPUSet:(string){doc['defaultCpuSet']}"
+    text += f" Entries:({kind}){go_map(doc.get('entries') or {}, show)}"
+    if schema == 3:
+
+        def pod_entry(entry):
+            elements = " ".join(f"{cpu}:{{}}" for cpu in sorted(parse_cpus(entry.get("cpuSet", ""))))
+            return f"{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}})map[{elements}]}}}}"
+
+        text += f" PodEntries:(state.PodCPUAssignments){go_map(doc.get('podEntries') or {}, pod_entry)}"
+    return fnv1a(text + " Checksum:(checksum.Checksum)0}")
+
+
+def write_file(path, text):
+    """Temporary file in the same folder, fsync, rename: the inode changes each time."""
+    while True:
+        temp = path.parent / f".{int.from_bytes(os.urandom(4))}"
+        try:
+            fd = os.open(temp, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            break
+        except FileExistsError:
+            continue
+    try:
+        os.write(fd, text.encode())
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+    os.rename(temp, path)
+
+
+class State:
+    """cpu_manager_state, schema V2."""
+
+    def __init__(self):
+        try:
+            self.path = Path((RUN / "root").read_text()) / "cpu_manager_state"
+            doc = json.loads(self.path.read_text())
+        except FileNotFoundError as error:
+            raise Problem(f"no state yet, run kubelet-standin init first ({error.filename})") from error
+        self.policy = doc["policyName"]
+        self.default = parse_cpus(doc["defaultCpuSet"])
+        self.entries = doc.get("entries") or {}
+
+    @property
+    def static(self):
+        return self.policy == "static"
+
+    def document(self):
+        doc = {"policyName": self.policy, "defaultCpuSet": format_cpus(self.default)}
+        if self.entries:
+            doc["entries"] = {u: dict(sorted(c.items())) for u, c in sorted(self.entries.items())}
+        doc["checksum"] = cpu_checksum(doc)
+        return doc
+
+    def write(self):
+        write_file(self.path, json.dumps(self.document(), separators=(",", ":")))
+
+    def admit(self, uid, container, cpus, gap):
+        if uid in self.entries and container in self.entries[uid]:
+            raise Problem(f"{uid}/{container} already has an entry")
+        if not cpus or not cpus <= self.default:
+            raise Problem(f"CPUs {format_cpus(cpus)!r} are not all in the pool {format_cpus(self.default)!r}")
+        self.default -= cpus
+        self.write()
+        time.sleep(gap)
+        self.entries.setdefault(uid, {})[container] = format_cpus(cpus)
+        self.write()
+
+    def resize(self, uid, container, cpus, gap):
+        old = parse_cpus(self.entries[uid][container])
+        if not cpus or not cpus - old <= self.default:
+            raise Problem(f"CPUs {format_cpus(cpus - old)!r} are not all in the pool {format_cpus(self.default)!r}")
+        self.default -= cpus
+        self.write()
+        time.sleep(gap)
+        self.entries[uid][container] = format_cpus(cpus)
+        self.write()
+        time.sleep(gap)
+        self.default |= old - cpus
+        self.write()
+
+    def choose(self, count):
+        """The CPUs that kubelet's static policy would take, by the planner; its refusal is ours."""
+        settings = json.loads((RUN / "settings.json").read_text())
+        argv = [PLANNER, str(self.path), str(count), settings["reserved"], *settings["options"]]
+        done = run(*argv, check=False)
+        if done.returncode:
+            raise Problem(done.stderr.strip())
+        return parse_cpus(done.stdout)
+
+    def remove(self, uid, gap, container=None):
+        """The entries of a pod, or of one container of it."""
+        if uid not in self.entries or container not in (None, *self.entries[uid]):
+            raise Problem(f"no entry of {uid} {container or ''}")
+        containers = self.entries[uid]
+        gone = [containers.pop(name) for name in [container] * (container is not None) or list(containers)]
+        if not containers:
+            del self.entries[uid]
+        freed = set().union(*map(parse_cpus, gone))
+        self.write()
+        time.sleep(gap)
+        self.default |= freed
+        self.write()
+
+
+def do_init(args):
+    root = Path(args.root)
+    root.mkdir(parents=True, exist_ok=True)
+    (RUN / "pods").mkdir(parents=True, exist_ok=True)
+    (RUN / "root").write_text(str(root))
+    reserved = format_cpus(parse_cpus(args.reserved))
+    (RUN / "settings.json").write_text(json.dumps({"reserved": reserved, "options": args.option}))
+    cpus = args.cpus or Path("/sys/devices/system/cpu/online").read_text()
+    if args.policy == "none":
+        cpus = ""  # that policy has no pools
+    state = State.__new__(State)
+    state.path, state.policy, state.default, state.entries = root / "cpu_manager_state", args.policy, parse_cpus(cpus), {}
+    state.write()
+    # Policy None lists no machine state; its checksum is a constant.
+    write_file(root / "memory_manager_state", '{"policyName":"None","machineState":{},"checksum":4236770233}')
+    if not args.no_containerd:
+        write_wrapper()
+        run("systemctl", "start", "containerd")
+
+
+def write_wrapper():
+    """ctr forgets a container's runtime options, the cgroup driver among them, where it has a user namespace; CRI does not.
+    containerd finds this runc first."""
+    path = Path("/usr/local/sbin/runc")
+    path.write_text(
+        "#!/bin/sh\n"
+        "driver= last=\n"
+        "for word; do\n"
+        '  if [ "$last" = --bundle ] && grep -q \'"cgroupsPath":"[^"/]*:cri-containerd:\' "$word/config.json"; then\n'
+        "    driver=--systemd-cgroup\n"
+        "  fi\n"
+        "  last=$word\n"
+        "done\n"
+        'exec /usr/sbin/runc $driver "$@"\n'
+    )
+    path.chmod(0o755)
+
+
+def do_self_test(args):
+    article = {
+        "policyName": "static",
+        "defaultCpuSet": "2-11",
+        "entries": {
+            "3ceda12c-3ee9-40fa-9f42-61428fe654a6": {"instance": "0-1,12-13"},
+            "416de7c2-21de-472d-817c-fa9d4306cb7d": {"instance": "14-17"},
+            "b41f38d8-2c21-4168-af77-6d0cc5482dcb": {"instance": "18-19"},
+        },
+    }
+    if cpu_checksum(article) != 3944432841:
+        raise Problem(f"the known example gives {cpu_checksum(article)}, not 3944432841")
+    checked = 1
+    for path in sorted(Path(args.dir).rglob("*")) if args.dir else []:
+        try:
+            doc = json.loads(path.read_text())
+        except (ValueError, OSError):
+            continue
+        if not isinstance(doc, dict) or not {"policyName", "defaultCpuSet", "checksum"} <= doc.keys() or "data" in doc:
+            continue  # another file, schema 0 (no checksum) or schema 4
+        flat = any(isinstance(e, str) for e in (doc.get("entries") or {}).values())
+        # Without entries the file does not tell its schema.
+        schemas = [1] if flat else [3] if "podEntries" in doc else [2, 3] if doc.get("entries") else [1, 2, 3]
+        sums = [cpu_checksum(doc, schema) for schema in schemas]
+        if doc["checksum"] not in sums:
+            raise Problem(f"{path}: computed {sums}, the file says {doc['checksum']}")
+        checked += 1
+    print(f"{checked} checksums right")
+
+
+# --- containers --------------------------------------------------------------------------------------------------------
+
+
+def run(*argv, check=True, **options):
+    done = subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+    if check and done.returncode:
+        raise Problem(f"{' '.join(argv)}: exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
+    return done
+
+
+def ctr(*argv, check=True):
+    return run("ctr", "-n", NAMESPACE, *argv, check=check)
+
+
+def escaped(uid):
+    return uid.replace("-", "_")
+
+
+def pod_slice(qos, uid):
+    """(the slice of the QoS class, the pod's slice), as kubelet's systemd driver names them"""
+    if qos == "guaranteed":
+        return "kubepods.slice", f"kubepods-pod{escaped(uid)}.slice"
+    return f"kubepods-{qos}.slice", f"kubepods-{qos}-pod{escaped(uid)}.slice"
+
+
+def slice_path(qos, uid):
+    parent, own = pod_slice(qos, uid)
+    return f"kubepods.slice/{own}" if parent == "kubepods.slice" else f"kubepods.slice/{parent}/{own}"
+
+
+def cpu_weight(shares):
+    return 1 + (max(2, min(shares, 262144)) - 2) * 9999 // 262142  # the conversion of runc 1.1
+
+
+PERIOD = 100_000  # kubelet's cpuCFSQuotaPeriod, in microseconds
+
+
+def cpu_quota(milli):
+    """What kubelet gives a limit in thousandths of a CPU, in microseconds a period; never less than a millisecond."""
+    return max(milli * PERIOD // 1000, 1000)
+
+
+def limit_slice(name, milli):
+    """systemd counts in hundredths of a CPU, and what is between is rounded up."""
+    percent = -(-cpu_quota(milli) * 100 // PERIOD)
+    run("systemctl", "set-property", "--runtime", name, f"CPUQuotaPeriodSec={PERIOD}us", f"CPUQuota={percent}%")
+
+
+def start_slice(name, parent, properties):
+    # a-b.slice lies in a.slice: the name is the path.
+    parts = name.removesuffix(".slice").split("-")
+    path = CGROUP.joinpath(*("-".join(parts[: n + 1]) + ".slice" for n in range(len(parts))))
+    if path.is_dir():
+        return
+    settings = [("Description", "s", "libcontainer container " + name), ("DefaultDependencies", "b", "false")]
+    if parent:
+        settings.append(("Wants", "as", "1 " + parent))
+    settings += [(f"{kind}Accounting", "b", "true") for kind in ("CPU", "Memory", "IO", "Tasks")] + properties
+    argv = []
+    for key, kind, value in settings:
+        argv += [key, kind, *(value.split() if kind == "as" else [str(value)])]
+    run(
+        "busctl", "-q", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
+        "StartTransientUnit", "ssa(sv)a(sa(sv))", name, "replace", str(len(settings)), *argv, "0",
+    )  # fmt: skip
+    for _ in range(100):  # the call only queues the job
+        if path.is_dir():
+            return
+        time.sleep(0.05)
+    raise Problem(f"{name} did not start")
+
+
+def size(text):
+    match = re.fullmatch(r"(\d+)([KMG]?)i?", text)
+    if not match:
+        raise Problem(f"not a size: {text!r}")
+    return int(match[1]) << {"": 0, "K": 10, "M": 20, "G": 30}[match[2]]
+
+
+# What containerd's CRI plugin gives an ordinary container.
+CAPABILITIES = (
+    "CHOWN DAC_OVERRIDE FSETID FOWNER MKNOD NET_RAW SETGID SETUID SETFCAP SETPCAP NET_BIND_SERVICE SYS_CHROOT KILL AUDIT_WRITE"
+).split()
+ALL_CAPABILITIES = CAPABILITIES + (
+    "DAC_READ_SEARCH LINUX_IMMUTABLE NET_BROADCAST NET_ADMIN IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_PTRACE SYS_PACCT"
+    " SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG LEASE AUDIT_CONTROL MAC_OVERRIDE MAC_ADMIN SYSLOG"
+    " WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF CHECKPOINT_RESTORE"
+).split()
+# What the filter RuntimeDefault keeps from a container without capabilities (containerd allows a list; this is the rest).
+FORBIDDEN = (
+    "acct add_key bpf clock_adjtime clock_settime create_module delete_module fanotify_init finit_module fsconfig fsmount fsopen"
+    " fspick get_kernel_syms init_module io_uring_enter io_uring_register io_uring_setup ioperm iopl kcmp kexec_file_load"
+    " kexec_load keyctl lookup_dcookie mbind mount mount_setattr move_mount move_pages migrate_pages get_mempolicy"
+    " set_mempolicy nfsservctl open_by_handle_at open_tree perf_event_open pidfd_getfd pivot_root process_madvise"
+    " process_vm_readv process_vm_writev query_module quotactl quotactl_fd reboot request_key setdomainname sethostname setns"
+    " settimeofday stime swapoff swapon syslog umount umount2 unshare uselib userfaultfd ustat vhangup vm86 vm86old"
+).split()
+USERNS_SIZE = 65536
+DEVICES = [(1, 3), (1, 8), (1, 7), (5, 0), (1, 5), (1, 9), (5, 1), (136, None), (5, 2)]
+
+
+def root_bind():
+    """runc refuses "/" as a root, so all containers share one bind mount of it (without what is mounted below)."""
+    path = RUN / "rootfs"
+    path.mkdir(parents=True, exist_ok=True)
+    if not os.path.ismount(path):
+        run("mount", "--bind", "/", str(path))
+        run("mount", "--make-private", str(path))
+    return path
+
+
+def oci_spec(pod, options, cpus):
+    devices = [{"allow": False, "access": "rwm"}]
+    devices += [{"allow": True, "type": kind, "access": "m"} for kind in "cb"]
+    for major, minor in DEVICES:
+        rule = {"allow": True, "type": "c", "major": major, "access": "rwm"}
+        devices.append(rule if minor is None else {**rule, "minor": minor})
+    nodes = []
+    for path in options["device"]:
+        info = os.stat(path)
+        kind = "b" if stat.S_ISBLK(info.st_mode) else "c"
+        number = {"type": kind, "major": os.major(info.st_rdev), "minor": os.minor(info.st_rdev)}
+        nodes.append({"path": path, "fileMode": 0o666, "uid": 0, "gid": 0, **number})
+        devices.append({"allow": True, "access": "rwm", **number})
+    if options["privileged"]:
+        devices = [{"allow": True, "access": "rwm"}]
+
+    def mount(kind, target, *flags, source=None):
+        return {"destination": target, "type": kind, "source": source or kind, "options": list(flags)}
+
+    read = "rw" if options["privileged"] else "ro"
+    mounts = [
+        mount("proc", "/proc", "nosuid", "noexec", "nodev"),
+        mount("tmpfs", "/dev", "nosuid", "strictatime", "mode=755", "size=65536k"),
+        mount("devpts", "/dev/pts", "nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"),
+        mount("mqueue", "/dev/mqueue", "nosuid", "noexec", "nodev"),
+        mount("tmpfs", "/dev/shm", "nosuid", "noexec", "nodev", "mode=1777", "size=65536k"),
+        mount("sysfs", "/sys", "nosuid", "noexec", "nodev", read),
+        mount("cgroup", "/sys/fs/cgroup", "nosuid", "noexec", "nodev", "relatime", read),
+        # Pods share the node's files but must not meet each other's.
+        mount("tmpfs", "/tmp", "nosuid", "nodev", "mode=1777"),
+        mount("tmpfs", "/run", "nosuid", "nodev", "mode=755"),
+    ]
+
+    def locked(source):
+        """In a user namespace a bind mount keeps its source's restrictions; runc before 1.2 must be told them."""
+        names = {os.ST_NOSUID: "nosuid", os.ST_NODEV: "nodev", os.ST_NOEXEC: "noexec"}
+        held = os.statvfs(source).f_flag if options["userns"] else 0
+        return [name for flag, name in names.items() if held & flag]
+
+    if options["socket"] and RUNNER_DIR.is_dir():
+        source = str(RUNNER_DIR)
+        mounts.append(mount("bind", source, "rbind", "rprivate", "ro", *locked(source), source=source))
+    for text in options["mount"]:
+        source, _, rest = text.partition(":")
+        target, _, flag = rest.partition(":")
+        if not target or flag not in ("", "ro", "rw"):
+            raise Problem(f"not SRC:DST[:ro]: {text!r}")
+        mounts.append(mount("bind", target, "rbind", "rprivate", flag or "rw", *locked(source), source=source))
+
+    caps = ALL_CAPABILITIES if options["privileged"] else [] if options["restricted"] else CAPABILITIES
+    caps = sorted({f"CAP_{c}" for c in caps} | {"CAP_" + c.upper().removeprefix("CAP_") for c in options["cap"]})
+    user, _, group = options["user"].partition(":")
+    # Capabilities of other users than root are only bounds, as with containerd.
+    held = caps if user == "0" else []
+    resources = {"devices": devices, "cpu": {"shares": options["shares"], "cpus": format_cpus(cpus)}}
+    if pod["cpus"] is None and options["limit"]:  # CPUs of its own have no quota since kubelet 1.33
+        resources["cpu"].update(quota=cpu_quota(options["limit"]), period=PERIOD)
+    if options["mems"]:
+        resources["cpu"]["mems"] = options["mems"]
+    if options["memory"]:
+        resources["memory"] = {"limit": size(options["memory"])}
+    if options["hugepages"]:
+        limits = (text.partition("=") for text in options["hugepages"])
+        resources["hugepageLimits"] = [{"pageSize": name, "limit": size(limit)} for name, _, limit in limits]
+    if options["container_pids"]:
+        resources["pids"] = {"limit": options["container_pids"]}
+    # containerd gives every container but a privileged one a cgroup namespace.
+    kinds = ["mount", "uts", "ipc"] + ([] if options["privileged"] else ["cgroup"])
+    namespaces = [{"type": kind} for kind in kinds]
+    if options["share_pid"]:
+        namespaces.append({"type": "pid", "path": f"/proc/{options['share_pid']}/ns/pid"})
+    elif not options["host_pid"]:
+        namespaces.append({"type": "pid"})
+    extra = {}
+    if options["userns"]:
+        # sysfs can be mounted only where the network namespace belongs to the user namespace.
+        namespaces += [{"type": "user"}, {"type": "network"}]
+        # Each pod has a range of its own, as kubelet's user namespace manager gives out.
+        mapping = [{"containerID": 0, "hostID": USERNS_SIZE * (1 + int(pod["uid"][:3], 16)), "size": USERNS_SIZE}]
+        extra.update(uidMappings=mapping, gidMappings=mapping)
+    if options["restricted"]:
+        extra["seccomp"] = {
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "architectures": ["SCMP_ARCH_X86_64"],
+            "syscalls": [{"names": FORBIDDEN, "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
+        }
+    env = {"PATH": "/node/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOSTNAME": pod["name"]}
+    env.update(e.partition("=")[::2] for e in options["env"])
+    return {
+        "ociVersion": "1.1.0",
+        "process": {
+            "user": {"uid": int(user), "gid": int(group or user)},
+            "args": options["command"],
+            "env": [f"{k}={v}" for k, v in env.items()],
+            "cwd": "/",
+            "capabilities": {"bounding": caps, "effective": held, "permitted": held},
+            "noNewPrivileges": options["restricted"],
+            "oomScoreAdj": {"guaranteed": -997, "burstable": 900, "besteffort": 1000}[pod["qos"]],
+        },
+        "root": {"path": str(root_bind()), "readonly": options["readonly"]},
+        "hostname": pod["name"],
+        "mounts": mounts,
+        "annotations": {
+            "io.kubernetes.cri.container-name": pod["container"],
+            "io.kubernetes.cri.container-type": "container",
+            "io.kubernetes.cri.image-name": "localhost/node:latest",
+            "io.kubernetes.cri.sandbox-id": pod["sandbox"],
+            "io.kubernetes.cri.sandbox-name": pod["name"],
+            "io.kubernetes.cri.sandbox-namespace": "default",
+            "io.kubernetes.cri.sandbox-uid": pod["uid"],
+        },
+        "linux": {
+            "resources": resources,
+            "cgroupsPath": f"{pod_slice(pod['qos'], pod['uid'])[1]}:cri-containerd:{pod['id']}",
+            "namespaces": namespaces,
+            **extra,
+            "devices": nodes,
+            "maskedPaths": [] if options["privileged"] else ["/proc/kcore", "/proc/keys", "/proc/timer_list", "/sys/firmware"],
+            "readonlyPaths": [] if options["privileged"] else ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"],
+        },
+    }
+
+
+# --- pods --------------------------------------------------------------------------------------------------------------
+
+
+def pod_dir(name):
+    if not re.fullmatch(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?", name):
+        raise Problem(f"not a pod name: {name!r}")
+    return RUN / "pods" / name
+
+
+def remove_folder(folder):
+    if folder.is_dir():
+        for path in folder.iterdir():
+            path.unlink()
+        folder.rmdir()
+
+
+def load(name):
+    try:
+        pod = json.loads((pod_dir(name) / "pod.json").read_text())
+    except FileNotFoundError as error:
+        raise Problem(f"no pod {name!r}") from error
+    try:
+        pod["exit_code"] = int((pod_dir(name) / f"exit-{pod['id']}").read_text())
+    except (FileNotFoundError, ValueError):
+        pod["exit_code"] = None
+    pod["status"] = "running" if pod["exit_code"] is None else "exited"
+    return pod
+
+
+SHOWN = ("name", "uid", "container", "qos", "id", "cgroup", "pid", "cpus", "status", "exit_code", "log")
+
+
+def shown(pod):
+    return {key: pod.get(key) for key in SHOWN}
+
+
+def save(pod):
+    folder = pod_dir(pod["name"])
+    temp = folder / ".new"
+    temp.write_text(json.dumps({k: v for k, v in pod.items() if k not in ("exit_code", "status")}))
+    temp.rename(folder / "pod.json")
+
+
+def pods():
+    return [load(p.parent.name) for p in sorted((RUN / "pods").glob("*/pod.json"))]
+
+
+def update_shared(pool):
+    """What kubelet does at its next tick: every container without CPUs of its own gets the new default set. With policy none
+    it has no such tick."""
+    if not State().static:
+        return
+    for pod in pods():
+        if pod["cpus"] is None and pod["status"] == "running":
+            done = run("runc", "--root", RUNC_ROOT, "--systemd-cgroup", "update", "--cpuset-cpus", format_cpus(pool), pod["id"], check=False)
+            # kubelet logs it too, and goes on: the container may have ended without anyone having noticed yet.
+            if done.returncode and load(pod["name"])["status"] == "running":
+                print(f"runc update of {pod['name']}: {done.stderr.strip()}", file=sys.stderr)
+
+
+def watch(pod):
+    """A background process plays containerd's reaction to a container's end: it removes the task at once and keeps the exit
+    code. Its own session and no open descriptors, so that it holds up nobody's pipe."""
+    fd = os.pidfd_open(pod["pid"])
+    if os.fork():
+        os.close(fd)
+        return
+    os.setsid()
+    null = os.open("/dev/null", os.O_RDWR)
+    for std in range(3):
+        os.dup2(null, std)
+    try:
+        keep = {0, 1, 2, fd}
+        for other in [int(n) for n in os.listdir("/proc/self/fd")]:
+            if other not in keep:
+                try:
+                    os.close(other)
+                except OSError:
+                    pass
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        poll.poll()
+        code = 255
+        for _ in range(50):  # the shim may need a moment to see it
+            done = ctr("task", "delete", pod["id"], check=False)
+            # It warns of an exit code other than 0, and of what keeps it from deleting the task.
+            match = re.search(r"exit code (\d+)", done.stderr)
+            if match or not done.returncode:
+                code = int(match[1]) if match else 0
+                break
+            time.sleep(0.1)
+        target = pod_dir(pod["name"]) / f"exit-{pod['id']}"
+        if target.parent.is_dir():
+            target.with_suffix(".new").write_text(str(code))
+            target.with_suffix(".new").rename(target)
+    finally:
+        os._exit(0)
+
+
+def start_container(pod, options, cpus):
+    folder = pod_dir(pod["name"])
+    pod["id"] = os.urandom(32).hex()
+    pod["cgroup"] = f"{slice_path(pod['qos'], pod['uid'])}/cri-containerd-{pod['id']}.scope"
+    # One log a container, as kubelet keeps them.
+    pod["log"] = str(folder / f"log-{pod['id'][:12]}")
+    spec = folder / "spec.json"
+    spec.write_text(json.dumps(oci_spec(pod, options, cpus)))
+    own_slice = pod_slice(pod["qos"], pod["uid"])[1]
+    ctr(
+        "run", "-d", "--config", str(spec), "--runc-systemd-cgroup", "--cgroup", f"{own_slice}:cri-containerd:{pod['id']}",
+        "--log-uri", f"file://{pod['log']}", pod["id"],
+    )  # fmt: skip
+    pod["pid"] = int(Path(f"/run/containerd/io.containerd.runtime.v2.task/{NAMESPACE}/{pod['id']}/init.pid").read_text())
+    save(pod)
+    try:
+        watch(pod)
+    except ProcessLookupError:  # it has already ended
+        code = ctr("task", "delete", pod["id"], check=False).returncode
+        (folder / f"exit-{pod['id']}").write_text(str(code))
+
+
+def do_pod_start(args):
+    folder = pod_dir(args.name)
+    if folder.exists():
+        raise Problem(f"pod {args.name!r} exists")
+    state = State()
+    beside = load(args.beside) if args.beside else None
+    if beside:
+        args.qos = beside["qos"]
+        args.uid = beside["uid"]
+        if args.container in [pod["container"] for pod in pods() if pod["uid"] == args.uid]:
+            raise Problem(f"the pod has a container {args.container!r}")
+    elif args.share_pid:
+        raise Problem("--share-pid needs --in POD")
+    uid = args.uid or Path("/proc/sys/kernel/random/uuid").read_text().strip()
+    limit = quantity(args.cpu_limit, milli=True) if args.cpu_limit else None
+    if limit and args.qos == "besteffort":
+        raise Problem("a pod with a CPU limit is not BestEffort")
+    # A guaranteed pod requests what it is limited to; the others request 100m, or nothing.
+    request = {"guaranteed": limit or 1000 * args.cpus, "burstable": 100, "besteffort": 0}[args.qos]
+    pinned = args.qos == "guaranteed" and state.static and request % 1000 == 0
+    cpus = None
+    if pinned:
+        count = request // 1000
+        cpus = parse_cpus(args.cpuset) if args.cpuset else state.choose(count)
+        request = 1000 * len(cpus)
+    elif args.cpuset:
+        raise Problem("only a guaranteed pod of whole CPUs has CPUs of its own, with the policy static")
+    if args.qos == "guaranteed":
+        limit = request
+    shares = max(request * 1024 // 1000, 2)
+    options = {
+        key: getattr(args, key)
+        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "host_pid", "privileged", "readonly", "userns", "restricted")
+    }
+    options["share_pid"] = beside["pid"] if args.share_pid else None
+    options.update(shares=shares, limit=limit, socket=not args.no_socket, command=args.command or ["sleep", "infinity"])
+    # Admission, before anything of the pod exists.
+    if pinned:
+        state.admit(uid, args.container, cpus, args.gap)
+    try:
+        folder.mkdir(parents=True)
+        # The slices of a pod that is there are left as they are.
+        start_slice("kubepods.slice", None, [("CPUWeight", "t", cpu_weight(1024 * os.cpu_count()))])
+        parent, own = pod_slice(args.qos, uid)
+        if parent != "kubepods.slice":
+            start_slice(parent, "kubepods.slice", [("CPUWeight", "t", cpu_weight(2))])
+        limits = [("CPUWeight", "t", cpu_weight(shares))]
+        if args.memory:
+            limits.append(("MemoryMax", "t", size(args.memory)))
+        if args.pids:
+            limits.append(("TasksMax", "t", args.pids))
+        start_slice(own, parent, limits)
+        inside = [other for other in pods() if other["uid"] == uid]
+        if limit and cpus is None and not [other for other in inside if other["cpus"] or not other["options"]["limit"]]:
+            limit_slice(own, limit + sum(other["options"]["limit"] for other in inside))
+        pod = {
+            "name": args.name, "uid": uid, "container": args.container, "qos": args.qos, "sandbox": os.urandom(32).hex(),
+            "cpus": format_cpus(cpus) if pinned else None, "options": options,
+        }  # fmt: skip
+        start_container(pod, options, cpus if pinned else state.default)
+    except BaseException:
+        remove_folder(folder)
+        if not beside:
+            run("systemctl", "stop", pod_slice(args.qos, uid)[1], check=False)
+        if pinned:
+            state.remove(uid, args.gap, args.container)
+        raise
+    if pinned:
+        update_shared(state.default)
+    pod = load(args.name)
+    if args.json:
+        print(json.dumps(shown(pod)))
+    else:
+        print(f"uid={uid} id={pod['id']} pid={pod['pid']} cpus={pod['cpus'] or format_cpus(state.default)}")
+
+
+# --- manifests ---------------------------------------------------------------------------------------------------------
+
+
+def quantity(text, unit=1, milli=False):
+    """A Kubernetes quantity, in `unit`s or in thousandths; fractions of them are refused with None."""
+    match = re.fullmatch(r"(\d+)(m|Ki|Mi|Gi|)", str(text))
+    if not match:
+        raise Problem(f"not a quantity this knows: {text!r}")
+    value = int(match[1]) * {"": 1000, "m": 1, "Ki": 1000 << 10, "Mi": 1000 << 20, "Gi": 1000 << 30}[match[2]]
+    if milli:
+        return value
+    return value // (1000 * unit) if value % (1000 * unit) == 0 else None
+
+
+def mounts_of(spec, container, folder):
+    """--mount options; what a volume needs is made."""
+    volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
+    for mount in container.get("volumeMounts", []):
+        volume = volumes[mount["name"]]
+        if "hostPath" in volume:
+            source = volume["hostPath"]["path"]
+        elif volume.get("emptyDir", {}).get("medium") == "HugePages":
+            source = str(folder) + "-hugepages"
+            Path(source).mkdir(parents=True, exist_ok=True)
+            if not os.path.ismount(source):
+                run("mount", "-t", "hugetlbfs", "-o", "mode=1777", "none", source)
+        elif "emptyDir" in volume:
+            source = f"{folder}-{mount['name']}"
+            Path(source).mkdir(parents=True, exist_ok=True)
+            os.chmod(source, 0o777)
+        else:
+            raise Problem(f"a volume of a kind this does not know: {volume}")
+        yield source, mount["mountPath"], "ro" if mount.get("readOnly") else "rw"
+
+
+def do_pod_apply(args):
+    # The node has it; with -S its folder is not looked into.
+    sys.path.append("/usr/lib/python3/dist-packages")
+    import yaml
+
+    manifest = yaml.safe_load(Path(args.file).read_text())
+    if (manifest.get("apiVersion"), manifest.get("kind")) != ("v1", "Pod"):
+        raise Problem(f"{args.file}: not a Pod of v1")
+    name, spec = manifest["metadata"]["name"], manifest["spec"]
+    # Volumes lie beside the pod's folder, in a tmpfs as everything else here; they stay until the node ends.
+    folder = RUN / "volumes" / name
+    (main,) = spec["containers"]
+    resources = main["resources"]
+    if resources["requests"] != resources["limits"]:
+        raise Problem("only Guaranteed pods: requests and limits differ")
+    for init in spec.get("initContainers", []):
+        argv = ["ctr", "-n", NAMESPACE, "run", "--rm"]
+        for source, target, flag in mounts_of(spec, init, folder):
+            argv += ["--mount", f"type=bind,src={source},dst={target},options=rbind:{flag}"]
+        argv += [init["image"], "init-" + os.urandom(8).hex()]
+        # ctr takes the image's own entry point only when no arguments are given; that is the runner's.
+        run(*argv, *init.get("command", ["/stelia-runner"]), *init.get("args", []))
+    cpus = quantity(resources["limits"]["cpu"])
+    if not cpus:
+        raise Problem("only whole CPUs")
+    context = {**spec.get("securityContext", {}), **main.get("securityContext", {})}
+    restricted = context.get("capabilities", {}).get("drop") == ["ALL"]
+    if restricted != (context.get("seccompProfile", {}).get("type") == "RuntimeDefault") or restricted == context.get(
+        "allowPrivilegeEscalation", True
+    ):
+        raise Problem("all of restricted (no capabilities, RuntimeDefault, no escalation) or nothing of it")
+    argv = ["pod", "start", name, "--container", main["name"], "--cpus", str(cpus), "--no-socket"]
+    argv += ["--memory", str(quantity(resources["limits"]["memory"]))]
+    for key, value in resources["limits"].items():
+        if key.startswith("hugepages-"):
+            argv += ["--hugepages", f"{key.removeprefix('hugepages-').removesuffix('i')}B={quantity(value)}"]
+    for source, target, flag in mounts_of(spec, main, folder):
+        argv += ["--mount", f"{source}:{target}:{flag}"]
+    for variable in main.get("env", []):
+        argv += ["--env", f"{variable['name']}={variable['value']}"]
+    if "runAsUser" in context:
+        argv += ["--user", f"{context['runAsUser']}:{context.get('runAsGroup', context['runAsUser'])}"]
+    flags = {
+        "--userns": spec.get("hostUsers") is False,
+        "--host-pid": spec.get("hostPID", False),
+        "--restricted": restricted,
+        "--readonly": context.get("readOnlyRootFilesystem", False),
+        "--privileged": context.get("privileged", False),
+    }
+    start = PARSER.parse_args(argv + [flag for flag, wanted in flags.items() if wanted])
+    start.command = main.get("command", []) + main.get("args", [])
+    do_pod_start(start)
+
+
+def wait_exit(name, seconds):
+    end = time.monotonic() + seconds
+    while (pod := load(name))["exit_code"] is None and time.monotonic() < end:
+        time.sleep(0.05)
+    return pod["exit_code"]
+
+
+def signal_init(pod, number):
+    """What runc does to the first process; where that one's end is not the others', to all of the cgroup."""
+    if pod["options"]["host_pid"] and number == signal.SIGKILL:
+        (CGROUP / pod["cgroup"] / "cgroup.kill").write_text("1")
+        return
+    try:
+        fd = os.pidfd_open(pod["pid"])
+    except ProcessLookupError:
+        return  # it has ended
+    try:
+        # A number may have become another's; the pod's end is written down when its first process ends.
+        if wait_exit(pod["name"], 0) is None:
+            signal.pidfd_send_signal(fd, number)
+    except ProcessLookupError:
+        pass
+    finally:
+        os.close(fd)
+
+
+def do_pod_kill(args):
+    pod = load(args.name)
+    signal_init(pod, signal.SIGKILL)
+    if wait_exit(args.name, 30) is None:
+        raise Problem("the container did not end within 30 s")
+
+
+def do_pod_delete(args):
+    pod = load(args.name)
+    if pod["status"] == "running":
+        if args.grace:
+            signal_init(pod, signal.SIGTERM)
+        if wait_exit(args.name, args.grace) is None:
+            signal_init(pod, signal.SIGKILL)
+            if wait_exit(args.name, 30) is None:
+                raise Problem("the container did not end within 30 s of SIGKILL")
+    ctr("container", "delete", pod["id"], check=False)
+    if not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]:
+        run("systemctl", "stop", pod_slice(pod["qos"], pod["uid"])[1])
+    # kubelet takes the entry away only after all containers have stopped.
+    if pod["cpus"] is not None:
+        state = State()
+        if pod["container"] in state.entries.get(pod["uid"], {}):  # a job may have removed it by hand
+            state.remove(pod["uid"], args.gap, pod["container"])
+    remove_folder(pod_dir(args.name))
+    if pod["cpus"] is not None:
+        update_shared(State().default)
+
+
+def do_pod_resize(args):
+    """A resize in place: kubelet's file first, then the container."""
+    pod = load(args.name)
+    argv = []
+    if args.cpuset:
+        if not pod["cpus"] or not State().static:
+            raise Problem(f"{args.name} has no CPUs of its own")
+        cpus = parse_cpus(args.cpuset)
+        State().resize(pod["uid"], pod["container"], cpus, args.gap)
+        pod["cpus"] = format_cpus(cpus)
+        save(pod)
+        argv += ["--cpuset-cpus", pod["cpus"]]
+    if args.memory:
+        # The pod's cgroup and the container's.
+        own = pod_slice(pod["qos"], pod["uid"])[1]
+        run("systemctl", "set-property", "--runtime", own, f"MemoryMax={size(args.memory)}")
+        argv += ["--memory", str(size(args.memory))]
+    run("runc", "--root", RUNC_ROOT, "--systemd-cgroup", "update", *argv, pod["id"])
+    if args.cpuset:
+        update_shared(State().default)
+
+
+def do_pod_restart(args):
+    pod = load(args.name)
+    if pod["status"] == "running":
+        do_pod_kill(args)
+    ctr("container", "delete", pod["id"], check=False)
+    if not State().static:
+        pod["cpus"] = None  # after a take-over a new container gets none
+    start_container(pod, pod["options"], parse_cpus(pod["cpus"]) if pod["cpus"] else State().default)
+    print(f"uid={pod['uid']} id={pod['id']} pid={pod['pid']} cpus={pod['cpus'] or format_cpus(State().default)}")
+
+
+def do_pod_exec(args):
+    pod = load(args.name)
+    if not args.command:
+        raise Problem("pod exec NAME -- CMD")
+    # What containerd's shim does, without the way there.
+    return subprocess.call(["runc", "--root", RUNC_ROOT, "--systemd-cgroup", "exec", pod["id"], *args.command])
+
+
+def do_pod_wait(args):
+    code = wait_exit(args.name, args.timeout)
+    if code is None:
+        print("still running", file=sys.stderr)
+        return 124
+    print(code)
+    return 0
+
+
+
+def do_pod_list(args):
+    found = [shown(pod) for pod in pods()]
+    if args.json:
+        print(json.dumps(found))
+        return
+    for pod in found:
+        print(pod["name"], pod["uid"], pod["container"], pod["qos"], pod["status"], pod["pid"], pod["cpus"] or "-")
+
+
+def do_pod_show(args):
+    pod = shown(load(args.name))
+    if args.json:
+        print(json.dumps(pod))
+        return
+    for key, value in pod.items():
+        print(f"{key}={'' if value is None else value}")
+
+
+def do_pod_logs(args):
+    path = Path(load(args.name)["log"])
+    sys.stdout.write(path.read_text(errors="replace") if path.exists() else "")
+
+
+def do_entry_add(args):
+    state = State()
+    state.admit(args.uid, args.container, parse_cpus(args.cpus), args.gap)
+    update_shared(state.default)
+
+
+def do_entry_remove(args):
+    state = State()
+    state.remove(args.uid, args.gap)
+    update_shared(state.default)
+
+
+def do_pool(_args):
+    print(format_cpus(State().default))
+
+
+def do_state(_args):
+    print(State().path.read_text())
+
+
+# --- command line ------------------------------------------------------------------------------------------------------
+
+
+def parser():
+    top = argparse.ArgumentParser(prog="kubelet-standin", add_help=False)
+    verbs = top.add_subparsers(dest="verb", required=True)
+
+    def verb(group, name, do, *positional, lock=False):
+        one = group.add_parser(name)
+        one.set_defaults(do=do, lock=lock)
+        for argument in positional:
+            one.add_argument(argument)
+        return one
+
+    one = verb(verbs, "init", do_init, lock=True)
+    one.add_argument("--cpus")
+    one.add_argument("--reserved", default="")
+    one.add_argument("--option", action="append", default=[])
+    one.add_argument("--root", default="/var/lib/kubelet")
+    one.add_argument("--policy", choices=("static", "none"), default="static")
+    one.add_argument("--no-containerd", action="store_true")
+    verb(verbs, "self-test", do_self_test).add_argument("dir", nargs="?")
+    verb(verbs, "pool", do_pool)
+    verb(verbs, "state", do_state)
+
+    entry = verbs.add_parser("entry").add_subparsers(required=True)
+    verb(entry, "add", do_entry_add, "uid", "container", "cpus", lock=True).add_argument("--gap", type=float, default=0.04)
+    verb(entry, "remove", do_entry_remove, "uid", lock=True).add_argument("--gap", type=float, default=0.04)
+
+    pod = verbs.add_parser("pod").add_subparsers(required=True)
+    one = verb(pod, "start", do_pod_start, "name", lock=True)
+    one.add_argument("--qos-class", "--qos", dest="qos", choices=("guaranteed", "burstable", "besteffort"), default="guaranteed")
+    one.add_argument("--cpus", type=int, default=2)
+    one.add_argument("--cpuset")
+    one.add_argument("--cpu-limit")
+    one.add_argument("--uid")
+    one.add_argument("--container", default="instance")
+    one.add_argument("--memory")
+    one.add_argument("--pids", type=int)
+    one.add_argument("--container-pids", type=int)
+    one.add_argument("--mems")
+    for repeatable in ("env", "mount", "cap", "device", "hugepages"):
+        one.add_argument(f"--{repeatable}", action="append", default=[])
+    one.add_argument("--user", default="0")
+    one.add_argument("--in", dest="beside")
+    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "restricted", "share-pid"):
+        one.add_argument(f"--{flag}", action="store_true")
+    one.add_argument("--gap", type=float, default=0.04)
+    one.add_argument("--json", action="store_true")
+    verb(pod, "apply", do_pod_apply, "file", lock=True)
+    verb(pod, "exec", do_pod_exec, "name")
+    verb(pod, "kill", do_pod_kill, "name")
+    verb(pod, "restart", do_pod_restart, "name", lock=True)
+    one = verb(pod, "resize", do_pod_resize, "name", lock=True)
+    one.add_argument("--cpuset")
+    one.add_argument("--memory")
+    one.add_argument("--gap", type=float, default=0.04)
+    one = verb(pod, "delete", do_pod_delete, "name", lock=True)
+    one.add_argument("--grace", type=float, default=30)
+    one.add_argument("--gap", type=float, default=0.04)
+    verb(pod, "wait", do_pod_wait, "name").add_argument("--timeout", type=float, default=300)
+    verb(pod, "list", do_pod_list).add_argument("--json", action="store_true")
+    verb(pod, "show", do_pod_show, "name").add_argument("--json", action="store_true")
+    verb(pod, "logs", do_pod_logs, "name")
+    return top
+
+
+PARSER = parser()
+
+
+def command(argv):
+    """One command line; answers the exit code."""
+    if not argv or argv[0] in ("help", "--help", "-h"):
+        print(HELP, end="")
+        return 0
+    cut = argv.index("--") if "--" in argv else len(argv)
+    args = PARSER.parse_args(argv[:cut])
+    args.command = argv[cut + 1 :]
+    try:
+        if args.lock:  # changes one after the other, as kubelet makes them
+            RUN.mkdir(parents=True, exist_ok=True)
+            lock = os.open(RUN / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        return args.do(args) or 0
+    except Problem as problem:
+        print(f"kubelet-standin: {problem}", file=sys.stderr)
+        return 1
+
+
+# --- the process -------------------------------------------------------------------------------------------------------
+
+
+def answer(conn):
+    """In a fork: do what the caller asks, in its folder and with its files, and send the exit code."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    words, files, _, _ = socket.recv_fds(conn, 1 << 20, 3)
+    folder, *argv = os.fsdecode(words).split("\0")
+    journal, started = os.dup(2), time.monotonic()
+    for std, fd in enumerate(files):
+        os.dup2(fd, std)
+        os.close(fd)
+    try:
+        os.chdir(folder)
+        code = command(argv)
+    except SystemExit as done:  # argparse's
+        code = done.code
+    except Exception:  # noqa: BLE001 - whatever it is, the caller is told
+        traceback.print_exc()
+        code = 1
+    sys.stdout.flush()
+    sys.stderr.flush()
+    conn.send(bytes([code & 0xFF]))
+    os.write(journal, f"{' '.join(argv[:3])}: {code} after {time.monotonic() - started:.2f} s\n".encode())
+
+
+def serve():
+    RUN.mkdir(parents=True, exist_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(SOCKET))
+    listener.listen(64)
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    while True:
+        conn, _ = listener.accept()
+        if os.fork() == 0:
+            listener.close()
+            try:
+                answer(conn)
+            finally:
+                os._exit(0)
+        conn.close()
+
+
+if __name__ == "__main__":
+    serve()
