@@ -20,6 +20,7 @@
 //! | [`mod@proc`] | processes: pidfds, PID namespaces, affinity |
 //! | [`model`] | a node in memory that keeps the kernel's rules, for tests |
 //! | [`topology`], [`cpuset`] | CPUs |
+//! | [`quantity`] | Kubernetes' quantities |
 
 pub mod alloc;
 pub mod authz;
@@ -44,6 +45,7 @@ pub mod node_topology;
 pub mod plan;
 pub mod planner;
 pub mod proc;
+pub mod quantity;
 pub mod runner;
 pub mod simulate;
 pub mod systemd;

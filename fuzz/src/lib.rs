@@ -2,6 +2,9 @@
 
 use std::fmt::{Debug, Display};
 
+use steliad::kubelet::CheckpointError;
+use steliad::kubelet::checkpoint::MAX_BYTES;
+
 /// No error about a text of somebody else's is longer than this, in bytes, however long the text is.
 pub const LONGEST_ERROR: usize = 1000;
 
@@ -18,7 +21,7 @@ pub fn fits(error: &impl Display) {
 
 /// The file with the checksum that its content gives in place of the one it has: hardly any mutation keeps a checksum, and
 /// what comes after it is worth reaching. `None` where the number does not stand behind a checksum's key.
-pub fn with_checksum(file: &[u8], found: u32, computed: u32) -> Option<Vec<u8>> {
+fn with_checksum(file: &[u8], found: u32, computed: u32) -> Option<Vec<u8>> {
     let text = std::str::from_utf8(file).ok()?;
     let found = found.to_string();
     let keys = ["\"checksum\"", "\"dataChecksum\"", "\"Checksum\""];
@@ -32,6 +35,41 @@ pub fn with_checksum(file: &[u8], found: u32, computed: u32) -> Option<Vec<u8>> 
             (value[..digits] == found).then_some((start, start + digits))
         })?;
     Some(format!("{}{computed}{}", &text[..start], &text[end..]).into_bytes())
+}
+
+/// A checkpoint of kubelet's is read, and `check` holds what is understood of it to what must be true of it. Where the checksum
+/// is wrong, the same file with the right one as well.
+pub fn checkpoint<T: PartialEq + Debug>(
+    file: &[u8],
+    parse: fn(&[u8]) -> Result<T, CheckpointError>,
+    check: impl Fn(&T),
+) {
+    let understood = |state: T, file: &[u8]| {
+        assert!(file.len() <= MAX_BYTES && !file.trim_ascii().is_empty());
+        let padded = [b" \n".as_slice(), file, b"\n".as_slice()].concat();
+        same(&parse(&padded).as_ref(), &Ok(&state), "blanks around it");
+        check(&state);
+    };
+    let refused = match parse(file) {
+        Ok(state) => return understood(state, file),
+        Err(error) => error,
+    };
+    fits(&refused);
+    let CheckpointError::Checksum { found, computed } = refused else {
+        return;
+    };
+    assert_ne!(found, computed);
+    let Some(repaired) = with_checksum(file, found, computed) else {
+        return;
+    };
+    match parse(&repaired) {
+        Ok(state) => understood(state, &repaired),
+        Err(error) => {
+            fits(&error);
+            // The checksum is that of the schema whose complaint was told, so this schema has no other about it.
+            assert!(!matches!(error, CheckpointError::Checksum { .. }), "{error}");
+        }
+    }
 }
 
 /// Both are the same, or the input that told them apart is shown.

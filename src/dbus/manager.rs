@@ -1,14 +1,12 @@
 //! `io.stelia.Isolation1.Manager`, for both doors. The contract is `dbus-interfaces/`.
 
 use std::collections::HashMap;
-use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, OwnedVariant, Variant, interface};
+use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
 use super::caller::{Caller, Door};
 use super::error::Error;
@@ -19,16 +17,11 @@ use super::job::{MoveRow, job_path, rows};
 use super::measure::measured;
 use super::node_topology;
 use super::options;
+use super::registration;
+use super::report::{preview_dict, report_dict};
 use crate::authz::Operation;
-use crate::cgroup::CgroupPath;
-use crate::engine::{Handle, Peer, Preview, RebindRequest, RegisterRequest, Report, View};
-use crate::journal;
+use crate::engine::{Handle, Peer, RebindRequest, View};
 use crate::kubelet::PodUid;
-use crate::plan::admission::Claim;
-
-/// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
-const PATIENCE: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_millis(200);
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
 type InstanceRow = (String, String, OwnedObjectPath, String, String);
@@ -45,40 +38,6 @@ pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
         .map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
-}
-
-pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
-    let failed = |cause| Error::Failed(format!("report: {cause}"));
-    let numbers = [
-        ("pass", report.pass),
-        ("steps", report.steps),
-        ("writes", report.writes),
-        ("moves", report.moves),
-        ("repaired", report.repaired),
-    ];
-    let mut dict = Options::new();
-    for (name, number) in numbers {
-        dict.insert(name.into(), Variant::from(number).try_into().map_err(failed)?);
-    }
-    dict.insert(
-        "degraded".into(),
-        Variant::from(report.degraded).try_into().map_err(failed)?,
-    );
-    Ok(dict)
-}
-
-/// `plan` and `degraded`, each line with its pod in front, or `-` for what all share.
-fn preview_dict(preview: Preview) -> Result<Options, Error> {
-    let failed = |cause| Error::Failed(format!("report: {cause}"));
-    let shared = |pod: Option<PodUid>| pod.map_or_else(|| "-".to_owned(), |pod| pod.to_string());
-    let steps = preview.steps.into_iter();
-    let steps: Vec<String> = steps.map(|(pod, step)| format!("{}: {step}", shared(pod))).collect();
-    let reasons = preview.degraded.into_iter();
-    let reasons: Vec<String> = reasons.map(|(pod, reason)| format!("{pod}: {reason}")).collect();
-    let mut dict = Options::new();
-    dict.insert("plan".into(), Variant::from(steps).try_into().map_err(failed)?);
-    dict.insert("degraded".into(), Variant::from(reasons).try_into().map_err(failed)?);
-    Ok(dict)
 }
 
 impl Manager {
@@ -148,57 +107,8 @@ impl Manager {
                 .door
                 .admit(&self.engine, connection, &header, Operation::Register)
                 .await?;
-            options::known(&options, &[options::REGISTER.as_slice(), &options::WISH].concat())?;
-            let wish = options::wish(&options)?;
-            let anchor = options::descriptor(&options, "anchor")?;
-            let origin = match options.get("origin-cgroup").map(|value| &**value) {
-                None => None,
-                Some(_) if caller.process.is_some() => {
-                    return Err(Error::NotPermitted(
-                        "option \"origin-cgroup\" is for the system bus only".into(),
-                    ));
-                }
-                Some(Variant::Str(path)) => Some(CgroupPath::parse(path.as_str()).ok_or_else(|| {
-                    Error::InvalidArgument("option \"origin-cgroup\" must be an absolute cgroup path".into())
-                })?),
-                Some(_) => {
-                    return Err(Error::InvalidArgument(
-                        "option \"origin-cgroup\" must be a string".into(),
-                    ));
-                }
-            };
-            let deadline = tokio::time::Instant::now() + PATIENCE;
-            let (pod, scope) = loop {
-                let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
-                let request = RegisterRequest {
-                    claim: Claim {
-                        pod: pod_uid.to_owned(),
-                        cpuset: cpuset.to_owned(),
-                        wish: wish.clone(),
-                    },
-                    // Asked anew: a first attempt may have moved the caller.
-                    caller: self.door.peer(&self.engine)?,
-                    origin: origin.clone(),
-                    anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
-                };
-                match self.engine.register(request).await {
-                    Ok(done) => break done,
-                    Err(refusal) if refusal.may_pass && tokio::time::Instant::now() < deadline => {
-                        tokio::time::sleep(RETRY).await;
-                    }
-                    Err(refusal) => {
-                        let (text, error) = (refusal.to_string(), Error::from(refusal));
-                        tracing::warn!(
-                            MESSAGE_ID = journal::REGISTRATION_REFUSED,
-                            STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
-                            STELIA_ERROR = error.name().as_str(),
-                            STELIA_REASON = text,
-                            "registration refused: {text}"
-                        );
-                        return Err(error);
-                    }
-                }
-            };
+            let (pod, scope) =
+                registration::register(&self.engine, &self.door, &caller, pod_uid, cpuset, &options).await?;
             // The object must be there when the caller reads the answer.
             self.exporter.sync(&self.engine.view()).await?;
             Ok((object_path(&pod)?, scope.to_string()))

@@ -18,6 +18,8 @@ mod measure;
 mod node_topology;
 mod options;
 mod polkit;
+mod registration;
+mod report;
 mod runner_socket;
 
 pub use bus::{Bus, connect, serve as serve_bus};

@@ -14,7 +14,6 @@ pub mod described;
 pub mod name;
 pub mod numa;
 pub mod object;
-pub(crate) mod quantity;
 #[cfg(test)]
 mod schema;
 #[cfg(test)]
@@ -27,11 +26,11 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::plan::admission::Refusal;
 use crate::plan::allocator::{self, AllocatorPolicies, Ground, Held};
+use crate::quantity::bytes::of_bytes;
 use crate::topology::Topology;
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
 use object::{Attribute, Cost, Metadata, Resource, Zone};
-use quantity::of_bytes;
 
 /// The label that tells who writes the object.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{KubeletConfig, MemoryManagerState};
 use crate::planner::cpus::{Kubelet, Options};
-use crate::planner::manifest::Quantity;
 use crate::planner::merge::{self, Policy, Scope};
 use crate::planner::{CpuManager, MemoryManager, Settings};
+use crate::quantity::Quantity;
 
 /// What kubelet was told, in its own words.
 pub(super) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {

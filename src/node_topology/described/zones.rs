@@ -7,7 +7,7 @@ use crate::cpuset::CpuSet;
 use crate::node_topology::NodeResourceTopology;
 use crate::node_topology::numa::{Memory, NumaNode, Pages};
 use crate::node_topology::object::{Resource, Zone};
-use crate::node_topology::quantity::to_bytes;
+use crate::quantity::bytes::to_bytes;
 use crate::topology::Topology;
 
 /// The NUMA nodes by id. A zone of CPUs alone is of a host that does not tell of NUMA.

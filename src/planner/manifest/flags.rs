@@ -5,6 +5,7 @@ use super::resources::{Of, ResourceList, Written};
 use super::spec::is_label;
 use crate::excerpt::{self, excerpt};
 use crate::planner::pod::{Container, Kind};
+use crate::quantity::QuantityError;
 
 /// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
@@ -44,7 +45,7 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
                 let resource = if resource == "cpus" { "cpu" } else { resource };
                 let amount = value
                     .parse()
-                    .map_err(|cause: super::QuantityError| wrong(key, cause.to_string()))?;
+                    .map_err(|cause: QuantityError| wrong(key, cause.to_string()))?;
                 if list.insert(resource.to_owned(), amount).is_some() {
                     return Err(wrong(key, "it is given twice".to_owned()));
                 }

@@ -20,7 +20,6 @@
 mod error;
 mod fields;
 mod flags;
-mod quantity;
 mod resources;
 mod spec;
 #[cfg(test)]
@@ -30,7 +29,6 @@ use serde_json::Value;
 
 pub use error::ManifestError;
 pub use flags::container;
-pub use quantity::{Quantity, QuantityError};
 
 use super::pod::Pod;
 use crate::excerpt;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::quantity::Quantity;
 use crate::excerpt::{self, excerpt};
 use crate::planner::pod::{Amounts, Resources};
+use crate::quantity::Quantity;
 
 /// Quantities by resource name.
 pub(super) type ResourceList = BTreeMap<String, Quantity>;

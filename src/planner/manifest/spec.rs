@@ -2,10 +2,10 @@
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::quantity::Quantity;
 use super::resources::{Of, ResourceList, Written, of_pods, wrong};
 use crate::excerpt::excerpt;
 use crate::planner::pod::{Container, Kind, Pod};
+use crate::quantity::Quantity;
 
 /// A container before it is checked.
 struct Draft {

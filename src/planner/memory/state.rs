@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::kubelet::MemoryManagerState;
 use crate::kubelet::memory::{MemoryBlock, NumaNode};
-use crate::node_topology::quantity;
+use crate::quantity::bytes::of_bytes;
 
 /// Memory that is no huge pages, as kubelet names it.
 pub(super) const MEMORY: &str = "memory";
@@ -20,7 +20,7 @@ pub(super) const MEMORY: &str = "memory";
 pub fn kind(page: Option<u64>) -> String {
     match page {
         None => MEMORY.to_owned(),
-        Some(page) => format!("hugepages-{}", quantity::of_bytes(page)),
+        Some(page) => format!("hugepages-{}", of_bytes(page)),
     }
 }
 

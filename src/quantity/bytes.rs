@@ -1,4 +1,4 @@
-//! Kubernetes' quantities (`resource.Quantity`).
+//! Bytes as Kubernetes writes them: `2Mi`.
 
 const SUFFIXES: [&str; 7] = ["", "Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 
@@ -12,7 +12,7 @@ pub(crate) fn of_bytes(bytes: u64) -> String {
 }
 
 /// Bytes of a whole number with a binary suffix, as [`of_bytes`] writes it; `None` for another text.
-pub(super) fn to_bytes(text: &str) -> Option<u64> {
+pub(crate) fn to_bytes(text: &str) -> Option<u64> {
     let digits = text.trim_end_matches(|c: char| !c.is_ascii_digit());
     let suffix = text.strip_prefix(digits)?;
     let power = SUFFIXES.iter().position(|known| *known == suffix)?;

@@ -1,4 +1,6 @@
-//! Kubernetes' quantities (`resource.Quantity`), read.
+//! Kubernetes' quantities (`resource.Quantity`): of anything, read, and of bytes, in the canonical form.
+
+pub(crate) mod bytes;
 
 use std::fmt;
 use std::str::FromStr;

@@ -4,6 +4,8 @@
 //! the former one ended in the middle, and says that nobody knows how far it came. The instances are whole all the same:
 //! each move is in its instance's own record before anything is done about it.
 
+mod job;
+
 use std::time::{Duration, Instant};
 
 use super::apply::now_us;
@@ -20,81 +22,13 @@ use crate::plan::record::{
     ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, PARTITION_ATTRIBUTE, VCPUS_ATTRIBUTE, exclusive_text, vcpus_text,
 };
 use crate::plan::{Instance, Record, Snapshot, degraded};
+pub(super) use job::Jobs;
+pub use job::{Job, JobPhase, Made};
 
-/// The attribute of stelia.slice that keeps the last job.
-const JOB_ATTRIBUTE: &str = "rebind-job";
 /// Jobs that are remembered.
 const KEPT: usize = 16;
 /// The longest deadline, seconds.
 const MAX_DEADLINE_S: u32 = 86_400;
-
-/// Where a job is, by the names of Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub enum JobPhase {
-    /// It moves instances.
-    Pending,
-    /// Nothing is left that would get better.
-    Succeed,
-    /// A move failed and was taken back, or the deadline passed. Moves made before stay.
-    Failed,
-    /// The daemon ended in the middle of it.
-    Unknown,
-}
-
-impl JobPhase {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Succeed => "Succeed",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
-
-/// A move that was made.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Made {
-    /// The pod's UID.
-    pub pod: String,
-    /// Its CPUs before.
-    pub from: CpuSet,
-    /// Its CPUs since.
-    pub to: CpuSet,
-    /// What it gained.
-    pub gain: String,
-}
-
-impl Made {
-    fn of(step: &Move) -> Self {
-        Self {
-            pod: step.pod.to_string(),
-            from: step.from.clone(),
-            to: step.to.clone(),
-            gain: step.gain.clone(),
-        }
-    }
-}
-
-/// A job, as its D-Bus object shows it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct Job {
-    /// Its number.
-    pub id: u32,
-    /// What may be moved: `node`, or a pod's UID.
-    pub scope: String,
-    /// Where it is.
-    pub phase: JobPhase,
-    /// Why it is there.
-    pub reason: String,
-    /// The moves made.
-    pub moves: Vec<Made>,
-    /// When it began, microseconds since the epoch.
-    pub began_us: u64,
-    /// When it ended; 0 before.
-    pub ended_us: u64,
-}
 
 /// A call of Rebind.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -109,20 +43,6 @@ pub struct RebindRequest {
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
 pub type Planned = (Option<u32>, Vec<Made>);
-
-/// Every job that is remembered, and the one that runs.
-#[derive(Debug, Default)]
-pub(super) struct Jobs {
-    pub(super) list: Vec<Job>,
-    running: Option<(Scope, Instant)>,
-    began: Option<Instant>,
-}
-
-impl Jobs {
-    pub(super) fn is_running(&self) -> bool {
-        self.running.is_some()
-    }
-}
 
 /// Ten minutes, as Koordinator's.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -315,66 +235,6 @@ impl Engine {
             .await
             .map_err(|refusal| refusal.text)?
             .map_err(|error| error.to_string())
-    }
-
-    async fn end_job(&mut self, phase: JobPhase, reason: String) {
-        self.jobs.running = None;
-        if let Some(job) = self.jobs.list.last_mut() {
-            tracing::info!(
-                MESSAGE_ID = journal::REBIND_ENDED,
-                STELIA_REASON = reason,
-                "rebind job {}: {}, {reason}",
-                job.id,
-                phase.name()
-            );
-            (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
-        }
-        if let Err(refusal) = self.keep_job().await {
-            tracing::warn!("{refusal}");
-        }
-        self.publish_jobs();
-    }
-
-    /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
-    async fn keep_job(&self) -> Result<(), Refusal> {
-        let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
-            return Ok(());
-        };
-        let written = self.blocking(move |system| {
-            let slice = CgroupPath::slice();
-            match system.cgroups.exists(&slice) {
-                true => system.cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
-                false => Ok(()),
-            }
-        });
-        written.await?.map_err(|error| Kind::Failed.because(error.to_string()))
-    }
-
-    /// What the former daemon left of its last job.
-    pub(super) async fn recall_job(&mut self) {
-        let found = self.blocking(|system| {
-            let attributes = system.cgroups.attributes(&CgroupPath::slice()).ok()?;
-            serde_json::from_str::<Job>(attributes.get(JOB_ATTRIBUTE)?).ok()
-        });
-        let Ok(Some(mut job)) = found.await else { return };
-        if job.phase == JobPhase::Pending {
-            job.phase = JobPhase::Unknown;
-            job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
-            job.ended_us = now_us();
-        }
-        self.jobs.list.push(job);
-        if let Err(refusal) = self.keep_job().await {
-            tracing::warn!("{refusal}");
-        }
-    }
-
-    fn publish_jobs(&self) {
-        let jobs = self.jobs.list.clone();
-        self.view.send_if_modified(|view| {
-            let changed = view.jobs != jobs;
-            std::sync::Arc::make_mut(view).jobs = jobs;
-            changed
-        });
     }
 }
 

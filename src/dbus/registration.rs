@@ -1,0 +1,87 @@
+//! A call of `RegisterInstance`: what is asked for is read, and what may pass in a moment is waited for.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use zbus::{DBusError as _, Variant};
+
+use super::caller::{Caller, Door};
+use super::error::Error;
+use super::manager::Options;
+use super::options;
+use crate::cgroup::CgroupPath;
+use crate::engine::{Handle, RegisterRequest};
+use crate::journal;
+use crate::kubelet::PodUid;
+use crate::plan::admission::Claim;
+
+/// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
+const PATIENCE: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_millis(200);
+
+/// The pod that has an instance now, and the instance's scope.
+pub(super) async fn register(
+    engine: &Handle,
+    door: &Door,
+    caller: &Caller,
+    pod_uid: &str,
+    cpuset: &str,
+    options: &Options,
+) -> Result<(PodUid, CgroupPath), Error> {
+    options::known(options, &[options::REGISTER.as_slice(), &options::WISH].concat())?;
+    let wish = options::wish(options)?;
+    let anchor = options::descriptor(options, "anchor")?;
+    let origin = origin(caller, options)?;
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
+        let request = RegisterRequest {
+            claim: Claim {
+                pod: pod_uid.to_owned(),
+                cpuset: cpuset.to_owned(),
+                wish: wish.clone(),
+            },
+            // Asked anew: a first attempt may have moved the caller.
+            caller: door.peer(engine)?,
+            origin: origin.clone(),
+            anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
+        };
+        match engine.register(request).await {
+            Ok(done) => return Ok(done),
+            Err(refusal) if refusal.may_pass && Instant::now() < deadline => {
+                sleep(RETRY).await;
+            }
+            Err(refusal) => {
+                let (text, error) = (refusal.to_string(), Error::from(refusal));
+                tracing::warn!(
+                    MESSAGE_ID = journal::REGISTRATION_REFUSED,
+                    STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
+                    STELIA_ERROR = error.name().as_str(),
+                    STELIA_REASON = text,
+                    "registration refused: {text}"
+                );
+                return Err(error);
+            }
+        }
+    }
+}
+
+/// Where the container's cgroup is, when the caller says so.
+fn origin(caller: &Caller, options: &Options) -> Result<Option<CgroupPath>, Error> {
+    match options.get("origin-cgroup").map(|value| &**value) {
+        None => Ok(None),
+        Some(_) if caller.process.is_some() => Err(Error::NotPermitted(
+            "option \"origin-cgroup\" is for the system bus only".into(),
+        )),
+        Some(Variant::Str(path)) => match CgroupPath::parse(path.as_str()) {
+            Some(path) => Ok(Some(path)),
+            None => Err(Error::InvalidArgument(
+                "option \"origin-cgroup\" must be an absolute cgroup path".into(),
+            )),
+        },
+        Some(_) => Err(Error::InvalidArgument(
+            "option \"origin-cgroup\" must be a string".into(),
+        )),
+    }
+}

@@ -1,0 +1,157 @@
+//! A job: what is told of it, and how the last one is kept across restarts.
+
+use std::time::Instant;
+
+use super::super::apply::now_us;
+use super::super::task::Engine;
+use crate::cgroup::CgroupPath;
+use crate::cpuset::CpuSet;
+use crate::journal;
+use crate::plan::admission::{Kind, Refusal};
+use crate::plan::rebind::{Move, Scope};
+
+/// The attribute of stelia.slice that keeps the last job.
+const JOB_ATTRIBUTE: &str = "rebind-job";
+/// Where a job is, by the names of Koordinator's RebindResource.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub enum JobPhase {
+    /// It moves instances.
+    Pending,
+    /// Nothing is left that would get better.
+    Succeed,
+    /// A move failed and was taken back, or the deadline passed. Moves made before stay.
+    Failed,
+    /// The daemon ended in the middle of it.
+    Unknown,
+}
+
+impl JobPhase {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Pending => "Pending",
+            Self::Succeed => "Succeed",
+            Self::Failed => "Failed",
+            Self::Unknown => "Unknown",
+        }
+    }
+}
+
+/// A move that was made.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Made {
+    /// The pod's UID.
+    pub pod: String,
+    /// Its CPUs before.
+    pub from: CpuSet,
+    /// Its CPUs since.
+    pub to: CpuSet,
+    /// What it gained.
+    pub gain: String,
+}
+
+impl Made {
+    pub(super) fn of(step: &Move) -> Self {
+        Self {
+            pod: step.pod.to_string(),
+            from: step.from.clone(),
+            to: step.to.clone(),
+            gain: step.gain.clone(),
+        }
+    }
+}
+
+/// A job, as its D-Bus object shows it.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct Job {
+    /// Its number.
+    pub id: u32,
+    /// What may be moved: `node`, or a pod's UID.
+    pub scope: String,
+    /// Where it is.
+    pub phase: JobPhase,
+    /// Why it is there.
+    pub reason: String,
+    /// The moves made.
+    pub moves: Vec<Made>,
+    /// When it began, microseconds since the epoch.
+    pub began_us: u64,
+    /// When it ended; 0 before.
+    pub ended_us: u64,
+}
+
+/// Every job that is remembered, and the one that runs.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Jobs {
+    pub(in crate::engine) list: Vec<Job>,
+    pub(super) running: Option<(Scope, Instant)>,
+    pub(super) began: Option<Instant>,
+}
+
+impl Jobs {
+    pub(in crate::engine) fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+}
+
+impl Engine {
+    pub(super) async fn end_job(&mut self, phase: JobPhase, reason: String) {
+        self.jobs.running = None;
+        if let Some(job) = self.jobs.list.last_mut() {
+            tracing::info!(
+                MESSAGE_ID = journal::REBIND_ENDED,
+                STELIA_REASON = reason,
+                "rebind job {}: {}, {reason}",
+                job.id,
+                phase.name()
+            );
+            (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
+        }
+        if let Err(refusal) = self.keep_job().await {
+            tracing::warn!("{refusal}");
+        }
+        self.publish_jobs();
+    }
+
+    /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
+    pub(super) async fn keep_job(&self) -> Result<(), Refusal> {
+        let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
+            return Ok(());
+        };
+        let written = self.blocking(move |system| {
+            let slice = CgroupPath::slice();
+            match system.cgroups.exists(&slice) {
+                true => system.cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
+                false => Ok(()),
+            }
+        });
+        written.await?.map_err(|error| Kind::Failed.because(error.to_string()))
+    }
+
+    /// What the former daemon left of its last job.
+    pub(in crate::engine) async fn recall_job(&mut self) {
+        let found = self.blocking(|system| {
+            let attributes = system.cgroups.attributes(&CgroupPath::slice()).ok()?;
+            serde_json::from_str::<Job>(attributes.get(JOB_ATTRIBUTE)?).ok()
+        });
+        let Ok(Some(mut job)) = found.await else { return };
+        if job.phase == JobPhase::Pending {
+            job.phase = JobPhase::Unknown;
+            job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
+            job.ended_us = now_us();
+        }
+        self.jobs.list.push(job);
+        if let Err(refusal) = self.keep_job().await {
+            tracing::warn!("{refusal}");
+        }
+    }
+
+    pub(super) fn publish_jobs(&self) {
+        let jobs = self.jobs.list.clone();
+        self.view.send_if_modified(|view| {
+            let changed = view.jobs != jobs;
+            std::sync::Arc::make_mut(view).jobs = jobs;
+            changed
+        });
+    }
+}

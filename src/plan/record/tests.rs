@@ -1,0 +1,92 @@
+use super::*;
+
+pub(crate) fn record() -> Record {
+    Record {
+        pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
+        container: "instance".into(),
+        origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
+        anchor: TaskId { id: 40, start: 400 },
+        exclusive: "2-3".parse().unwrap(),
+        entry: "2-3".parse().unwrap(),
+        allocation: None,
+        mems: "0".into(),
+        phase: Phase::Isolated,
+        vcpus: vec![
+            VcpuThread {
+                index: 0,
+                task: TaskId { id: 50, start: 500 },
+                cpu: Some(2),
+            },
+            VcpuThread {
+                index: 1,
+                task: TaskId { id: 51, start: 501 },
+                cpu: None,
+            },
+        ],
+        props: BTreeMap::from([(0, BTreeMap::from([("core-id".into(), 1), ("socket-id".into(), 0)]))]),
+        placement: Policy::Linear,
+        partition: Partition::Isolated,
+        registered_us: 7,
+        isolated_us: 8,
+    }
+}
+
+/// The same with CPUs that steliad chose.
+pub(crate) fn allocated() -> Record {
+    let allocation = r#"{"qos":"LSR","cpus":2,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
+        "alignment":"None","limit_milli":0,"numa_node":null,"exclusivity":"not-asked","explanation":["a","b"]}"#;
+    Record {
+        allocation: Some(serde_json::from_str(allocation).unwrap()),
+        ..record()
+    }
+}
+
+fn map(record: &Record) -> BTreeMap<String, String> {
+    record
+        .attributes()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+}
+
+#[test]
+fn a_record_comes_back_as_it_was_written() {
+    for record in [record(), allocated()] {
+        assert_eq!(Record::parse(&map(&record)), Ok(record));
+    }
+}
+
+#[test]
+fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
+    assert_eq!(map(&record())["schema"], "1");
+    let mut attributes = map(&allocated());
+    assert_eq!(attributes["schema"], "2");
+    attributes.remove(ALLOCATION_ATTRIBUTE);
+    assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("allocation")));
+}
+
+#[test]
+fn a_record_cut_short_at_any_attribute_is_absent() {
+    let all = allocated().attributes();
+    for cut in 0..all.len() {
+        let part = all[..cut]
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), value.clone()))
+            .collect();
+        assert_eq!(Record::parse(&part), Err(RecordError::Absent), "{cut}");
+    }
+}
+
+#[test]
+fn a_newer_schema_is_named_and_not_read() {
+    let mut attributes = map(&record());
+    attributes.insert("schema".into(), "3".into());
+    assert_eq!(Record::parse(&attributes), Err(RecordError::Schema("3".into())));
+}
+
+#[test]
+fn a_damaged_attribute_is_named() {
+    let mut attributes = map(&record());
+    attributes.insert("vcpus".into(), "0:1:2".into());
+    assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("vcpus")));
+}
