@@ -626,6 +626,7 @@ def watch(pod):
         if target.parent.is_dir():
             target.with_suffix(".new").write_text(str(code))
             target.with_suffix(".new").rename(target)
+        ctr("container", "delete", pod["id"], check=False)  # nobody waits for it
     finally:
         os._exit(0)
 
@@ -650,6 +651,7 @@ def start_container(pod, options, cpus):
     except ProcessLookupError:  # it has already ended
         code = ctr("task", "delete", pod["id"], check=False).returncode
         (folder / f"exit-{pod['id']}").write_text(str(code))
+        ctr("container", "delete", pod["id"], check=False)
 
 
 def do_pod_start(args):
@@ -859,7 +861,6 @@ def do_pod_delete(args):
             signal_init(pod, signal.SIGKILL)
             if wait_exit(args.name, 30) is None:
                 raise Problem("the container did not end within 30 s of SIGKILL")
-    ctr("container", "delete", pod["id"], check=False)
     if not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]:
         run("systemctl", "stop", pod_slice(pod["qos"], pod["uid"])[1])
     # kubelet takes the entry away only after all containers have stopped.
@@ -898,7 +899,6 @@ def do_pod_restart(args):
     pod = load(args.name)
     if pod["status"] == "running":
         do_pod_kill(args)
-    ctr("container", "delete", pod["id"], check=False)
     if not State().static:
         pod["cpus"] = None  # after a take-over a new container gets none
     start_container(pod, pod["options"], parse_cpus(pod["cpus"]) if pod["cpus"] else State().default)
