@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
-use super::super::apply::now_us;
-use super::super::task::Engine;
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
+use crate::engine::apply::now_us;
+use crate::engine::task::Engine;
 use crate::journal;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::rebind::{Move, Scope};
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
+
 /// Where a job is, by the names of Koordinator's RebindResource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub enum JobPhase {

@@ -10,6 +10,7 @@ does with the caller's folder and open files.
 """
 
 import argparse
+import contextlib
 import fcntl
 import json
 import os
@@ -63,7 +64,7 @@ kubelet-standin: plays kubelet and containerd on the test node
   pod apply FILE                                     admit and run the pod of a manifest; images: the node's own files, or imported ones
   pod exec NAME -- CMD...                            run a command in the container; its exit code is ours
   pod kill NAME                                      SIGKILL the container's first process; the entry stays
-  pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL, clean up, give the CPUs back
+  pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL (with 0 at once), clean up, give the CPUs back
   pod restart NAME                                   a new container in the same pod with the same CPUs, as kubelet after a crash
   pod resize NAME [--cpuset LIST] [--memory SIZE]    a resize in place: kubelet's file, then the running container
   pod wait NAME [--timeout SECONDS]                  wait for the container's end and print its exit code (124: still running)
@@ -829,7 +830,8 @@ def wait_exit(name, seconds):
 def signal_init(pod, number):
     """What runc does to the first process; where that one's end is not the others', to all of the cgroup."""
     if pod["options"]["host_pid"] and number == signal.SIGKILL:
-        (CGROUP / pod["cgroup"] / "cgroup.kill").write_text("1")
+        with contextlib.suppress(FileNotFoundError):  # it has ended
+            (CGROUP / pod["cgroup"] / "cgroup.kill").write_text("1")
         return
     try:
         fd = os.pidfd_open(pod["pid"])
@@ -920,7 +922,6 @@ def do_pod_wait(args):
         return 124
     print(code)
     return 0
-
 
 
 def do_pod_list(args):
