@@ -9,6 +9,13 @@ FILTER  ?=
 # Where `make install` installs.
 DESTDIR ?=
 PREFIX  ?= /usr
+# The test node's system: trixie, bookworm or sid.
+IMAGE   ?= trixie
+# The node tests of check-quick, and of check-long's section "emulated".
+QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may
+EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
+# The sections of check-long.
+SECTIONS ?= sid soak emulated
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
 # Another folder of recorded cases for `make vectors`.
@@ -33,7 +40,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup build deb image rpm selinux install fmt lint deny test vectors bench package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated help setup build deb image rpm selinux install fmt lint deny test vectors bench package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -142,23 +149,42 @@ package-test: package-lint deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to th
 	STELIA_DEB="$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" STELIA_RPM="$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" \
 	STELIA_SELINUX=$(SELINUX) STELIA_BIN=target/$(TARGET)/$(PROFILE) $(CARGO) test --locked --test packaging
 
-node-test: deb ## the tests in the test node (FILTER=name for some of them)
+node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
-	tests/vm/node run --timeout 4200 --env FILTER="$(FILTER)" --env STELIA_CYCLES=$(CYCLES) $(NODE_JOB)
-	$(if $(FILTER),,tests/vm/node run --image bookworm $(NODE_JOB))
+	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
 	$(MAKE) node-test FILTER=fifty_cycles CYCLES=500
 
-check: setup lint test package-test node-test fuzz-short ## all of setup, lint, test, package-test, node-test and fuzz-short
+check: ## setup, lint, test, package-test, node-test and fuzz-short, and how long each took
+	@packaging/timed $(MAKE) setup lint test package-test node-test fuzz-short
 
-demo: deb image ## VMs in pods, seen from outside, in the test node
+check-quick: ## lint, unit tests, packages, and the node tests that a change is most likely to break
+	@packaging/timed $(MAKE) setup lint test package-test node-test-quick
+
+node-test-quick:
+	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
+
+# What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated")
+	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
+
+long-sid: # the next Debian: every node test that runs there, and the demo
+	@$(MAKE) --no-print-directory node-test IMAGE=sid
+	@$(MAKE) --no-print-directory demo IMAGE=sid
+
+long-soak: soak
+
+long-emulated: # every guest emulated, as where the node has no KVM
+	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test FILTER="$(EMULATED)"
+
+demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp target/image/stelia-runner.tar packaging/kubernetes/vm.yaml target/demo/
-	tests/vm/node run target/demo
+	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
 	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB)

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
 use super::container::identify_pidfd;
+use super::late;
 use super::lifecycle::{find, no_instance};
 use super::metrics::Trigger;
 use super::task::Engine;
@@ -144,6 +145,8 @@ impl Engine {
                 STELIA_FLOAT = float.map(|leaf| leaf.cpus.to_string()),
                 "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
             );
+            let attached = threads.iter().map(|thread| thread.task.id).collect();
+            late::look(self.system.clone(), now.vcpu_path(), attached, self.wake_sender.clone());
             let placed = |thread: &VcpuThread| Placed {
                 vcpu: thread.index,
                 thread: thread.task.id,

@@ -8,6 +8,7 @@ mod container;
 #[cfg(test)]
 mod described_tests;
 pub mod holder;
+mod late;
 mod lifecycle;
 mod metrics;
 #[cfg(test)]

@@ -11,6 +11,7 @@ use zbus::connection::Builder;
 use zbus::{Fd, Variant};
 
 use crate::client::{block_on, pidfd};
+use crate::guest::Accel;
 use crate::host::{CGROUP, Thread, leftovers, output, read, run, scopes, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
@@ -125,15 +126,17 @@ pub fn main_pid() -> String {
 /// A VM that asks for nothing by itself: one container serves all steps, and root does on the system bus what its runner
 /// would do on the socket.
 pub fn quiet_vm(name: &str) -> Pod {
-    const QEMU: &str = "qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -m 64 -display none -nodefaults \
-         -name vm,debug-threads=on";
-    let command = format!("stelia-runner anchor & sleep infinity & exec {QEMU}");
-    let pod = Pod::start(name, &["--cpus", "2"], &["sh", "-c", &command]);
+    let accel = Accel::of_node();
+    let qemu = accel.qemu().join(" ");
+    let command = format!("stelia-runner anchor & sleep infinity & exec {qemu} -smp 2");
+    let options = [accel.device(), &["--cpus", "2"]].concat();
+    let pod = Pod::start(name, &options, &["sh", "-c", &command]);
     wait_until("vCPUs, helpers and the anchor", || {
         let threads = pod.threads();
         let all = threads.vcpus.len() == 2 && threads.others.len() >= 3 && threads.anchor.len() == 1;
         all.then_some(())
     });
+    pod.wait_settled();
     pod
 }
 

@@ -101,7 +101,7 @@ fn what_a_pod_may_not_see_answers_as_what_does_not_exist() {
 #[test]
 fn a_pod_with_a_user_namespace_is_isolated_like_any_other() {
     on_node(|| {
-        let pod = Pod::start_vm("mapped", 2, &["--userns"]);
+        let pod = Pod::start_vm("mapped", 2, &["--runtime", "runc", "--userns"]);
         pod.wait_running();
         let status = read(format!("/proc/{}/status", pod.pid));
         let uid = status.lines().find_map(|line| line.strip_prefix("Uid:")).expect("Uid");
@@ -127,7 +127,7 @@ fn a_pod_with_a_user_namespace_is_isolated_like_any_other() {
 #[test]
 fn a_runner_needs_no_privilege_at_all() {
     on_node(|| {
-        let restricted = ["--user", "1000:1000", "--restricted", "--readonly"];
+        let restricted = ["--runtime", "runc", "--user", "1000:1000", "--restricted", "--readonly"];
         let pod = Pod::start_vm_with("unprivileged", 2, &restricted, &["--qmp", "/tmp/qmp"]);
         pod.wait_running();
         let status = read(format!("/proc/{}/status", pod.pid));

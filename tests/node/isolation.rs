@@ -3,6 +3,7 @@
 use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
+use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, cpus, read, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
@@ -10,8 +11,11 @@ use crate::promise::{assert_isolated, state};
 #[test]
 fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {
     on_node(|| {
-        let small = Pod::vm("small", 2);
-        let large = Pod::vm("large", 4);
+        // As containerd and runc make them.
+        let start = |name, vcpus| Pod::start_vm(name, vcpus, &["--runtime", "runc"]);
+        let (small, large) = (start("small", 2), start("large", 4));
+        small.wait_running();
+        large.wait_running();
         let (a, b) = (assert_isolated(&small, 2), assert_isolated(&large, 4));
         assert!(small.exclusive().is_disjoint(&large.exclusive()));
         println!("  others on shared CPUs: {} and {}", a.others.len(), b.others.len());
@@ -66,7 +70,15 @@ fn a_deregistered_container_is_as_kubelet_made_it() {
 #[test]
 fn registering_again_answers_the_same_instance_and_moves_nothing() {
     on_node(|| {
-        let pod = Pod::vm("twice", 2);
+        // Emulated: nothing of the promise is KVM's.
+        let pod = Pod::start_qemu(
+            Accel::Tcg,
+            "twice",
+            &["--cpus", "2"],
+            &["--qmp", "/run/qmp"],
+            &["-smp", "2"],
+        );
+        pod.wait_running();
         let before = assert_isolated(&pod, 2);
         let again = block_on(async {
             let bus = zbus::connection::Builder::system().build().await.expect("bus");

@@ -66,7 +66,8 @@ fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
 #[test]
 fn a_container_restarted_in_the_same_pod_is_an_instance_anew() {
     on_node(|| {
-        let pod = Pod::vm("restarted", 2);
+        let pod = Pod::start_vm("restarted", 2, &["--runtime", "runc"]);
+        pod.wait_running();
         assert_isolated(&pod, 2);
         run(&["kubelet-standin", "pod", "restart", &pod.name]);
         let again = Pod::show(&pod.name);

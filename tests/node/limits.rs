@@ -3,22 +3,25 @@
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, output, read, run, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
 fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
+    let accel = Accel::of_node();
+    let start = accel.qemu().join(" ");
     let script = format!(
         "[ ! -d /mnt/before ] || fallocate -l 4M /mnt/before/pages
-         stelia-runner run --qmp /run/qmp -- qemu-system-x86_64 -accel tcg,thread=multi -smp 2 -display none -nodefaults \
-         -name vm,debug-threads=on {qemu} &
+         stelia-runner run --qmp /run/qmp -- {start} -smp 2 {qemu} &
          while :; do
            [ -e /tmp/y.sh ] && mv /tmp/y.sh /tmp/now && {{ sh /tmp/now > /tmp/out 2>&1; echo $? > /tmp/rc; }}
            sleep 0.2
          done"
     );
-    let options = [&["--cpus", "2"], options].concat();
+    // The devices and limits that containerd and runc tell systemd.
+    let options = [&["--runtime", "runc", "--cpus", "2"], accel.device(), options].concat();
     let pod = Pod::start(name, &options, &["sh", "-c", &script]);
     pod.wait_running();
     pod

@@ -1,4 +1,4 @@
-//! Nobody but the vCPU threads runs on the exclusive CPUs: counted by the kernel's own trace.
+//! Nobody but the vCPU threads runs on the exclusive CPUs: counted by the kernel's own trace, of one VM and of eight.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -6,7 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::host::{output, read, run, thread};
+use steliad::cpuset::CpuSet;
+
+use crate::guest::Accel;
+use crate::host::{Thread, cpus, output, read, run, thread};
+use crate::linux_guest::{alive, topology, words};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
 
@@ -15,6 +19,9 @@ const LOOP: &str = "while :; do :; done";
 
 /// Busy loops that end with this value.
 struct Noise(Vec<Child>);
+
+/// How long eight VMs are watched.
+const LONG: Duration = Duration::from_secs(60);
 
 impl Noise {
     /// Two busy loops a CPU in system.slice, and two exec'd into the VM's own container.
@@ -27,7 +34,7 @@ impl Noise {
                 .expect("kubelet-standin")
         };
         let inside = vec![exec(), exec()];
-        let loops = format!("for n in $(seq 16); do {{ {LOOP}; }} & done; wait");
+        let loops = format!("for n in $(seq {}); do {{ {LOOP}; }} & done; wait", 2 * online());
         run(&["systemd-run", "--quiet", "--unit=noise", "sh", "-c", &loops]);
         Self(inside)
     }
@@ -48,19 +55,26 @@ fn tracing(file: &str, value: &str) {
     fs::write(format!("{TRACING}/{file}"), value).unwrap_or_else(|e| panic!("{file}: {e}"));
 }
 
-/// (CPU, name, thread) -> times switched in, over five seconds.
-fn switches(cpus: impl Iterator<Item = u32>) -> BTreeMap<(u32, String, u32), u32> {
-    let mask: u64 = cpus.fold(0, |mask, cpu| mask | 1 << cpu);
+fn online() -> usize {
+    cpus(&read("/sys/devices/system/cpu/online")).len()
+}
+
+/// (CPU, name, thread) -> times switched in.
+type Switches = BTreeMap<(u32, String, u32), u32>;
+
+/// What was switched in meanwhile.
+fn switches(cpus: &CpuSet, meanwhile: Duration) -> Switches {
+    let mask: u64 = cpus.iter().fold(0, |mask, cpu| mask | 1 << cpu);
     tracing("tracing_on", "0");
     tracing("buffer_size_kb", "16384");
     tracing("tracing_cpumask", &format!("{mask:x}"));
     tracing("events/sched/sched_switch/enable", "1");
     tracing("trace", "");
     tracing("tracing_on", "1");
-    sleep(Duration::from_secs(5));
+    sleep(meanwhile);
     tracing("tracing_on", "0");
     tracing("events/sched/sched_switch/enable", "0");
-    for cpu in 0..8 {
+    for cpu in cpus.iter() {
         let stats = read(format!("{TRACING}/per_cpu/cpu{cpu}/stats"));
         assert!(
             stats.lines().any(|line| line == "overrun: 0"),
@@ -92,6 +106,14 @@ fn bound_kernel_thread(cpu: u32, name: &str, tid: u32) -> bool {
     !user && thread.allowed.len() == 1 && thread.allowed.contains(cpu)
 }
 
+/// Those that are neither one of these vCPU threads on its own CPU nor the kernel's own for that CPU.
+fn foreign(seen: &Switches, vcpus: &[Thread]) -> Switches {
+    let ours = |cpu: u32, tid: u32| vcpus.iter().any(|vcpu| vcpu.tid == tid && vcpu.allowed.contains(cpu));
+    let known = |cpu, name: &str, tid| ours(cpu, tid) || tid == 0 || bound_kernel_thread(cpu, name, tid);
+    let strange = seen.iter().filter(|((cpu, name, tid), _)| !known(*cpu, name, *tid));
+    strange.map(|(who, times)| (who.clone(), *times)).collect()
+}
+
 fn run_time(tid: u32) -> u64 {
     let text = read(format!("/proc/{tid}/schedstat"));
     text.split_whitespace()
@@ -110,20 +132,9 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
         let noise = Noise::start(&pod);
         sleep(Duration::from_secs(2));
         let before: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
-        let seen = switches(exclusive.iter());
+        let seen = switches(&exclusive, Duration::from_secs(5));
         let after: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
-        let ours = |cpu: u32, tid: u32| {
-            threads
-                .vcpus
-                .iter()
-                .any(|vcpu| vcpu.tid == tid && vcpu.allowed.contains(cpu))
-        };
-        let mut foreign = BTreeMap::new();
-        for ((cpu, name, tid), times) in &seen {
-            if !(ours(*cpu, *tid) || *tid == 0 || bound_kernel_thread(*cpu, name, *tid)) {
-                foreign.insert((cpu, name, tid), times);
-            }
-        }
+        let foreign = foreign(&seen, &threads.vcpus);
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
         println!("  switch-ins on {exclusive}: {seen:?}");
@@ -149,4 +160,66 @@ fn assert_after_noise(pod: &Pod) -> usize {
         assert_eq!((vcpu.cgroup.clone(), vcpu.allowed.len()), (pod.vcpu(), 1));
     }
     vcpus.len()
+}
+
+/// In a boot of its own, with 16 CPUs (`run.sh`): seven VMs of one vCPU, and one of four whose guest is a system that works.
+#[test]
+fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
+    on_node(|| {
+        assert_eq!(online(), 16, "this is for a larger node (node run --cpus 16)");
+        let system = Pod::start_qemu(
+            Accel::of_node(),
+            "system",
+            &["--cpus", "4"],
+            &["--qmp", "/run/qmp"],
+            &words(),
+        );
+        let small: Vec<Pod> = (1..8).map(|n| Pod::start_vm(&format!("small-{n}"), 1, &[])).collect();
+        small.iter().for_each(Pod::wait_running);
+        system.wait_running();
+        topology(&system);
+        let said = alive(&system);
+        let noise = Noise::start(&system);
+        let pods: Vec<&Pod> = small.iter().chain([&system]).collect();
+        let vcpus: Vec<Vec<Thread>> = pods.iter().map(|pod| pod.threads().vcpus).collect();
+        let exclusive = pods.iter().fold(CpuSet::new(), |all, pod| all.union(&pod.exclusive()));
+        assert_eq!((exclusive.len(), vcpus.concat().len()), (11, 11));
+        let before: Vec<u64> = vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect();
+        let seen = switches(&exclusive, LONG);
+        let after: Vec<u64> = vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect();
+        let foreign = foreign(&seen, &vcpus.concat());
+        let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
+        drop(noise);
+        for (pod, vcpus) in pods.iter().zip(&vcpus) {
+            let own = pod.exclusive();
+            let times: u32 = seen
+                .iter()
+                .filter(|((cpu, ..), _)| own.contains(*cpu))
+                .map(|(_, times)| times)
+                .sum();
+            let strange: u32 = foreign
+                .iter()
+                .filter(|((cpu, ..), _)| own.contains(*cpu))
+                .map(|(_, times)| times)
+                .sum();
+            println!(
+                "  {} on {own}: {times} switch-ins, {strange} foreign; {} vCPUs",
+                pod.name,
+                vcpus.len()
+            );
+            assert_eq!(pod.threads().vcpus, *vcpus);
+        }
+        assert!(foreign.is_empty(), "{foreign:?}");
+        let ran = before
+            .iter()
+            .zip(&after)
+            .filter(|(before, after)| after > before)
+            .count();
+        println!("  {ran} of {} vCPUs ran meanwhile", vcpus.concat().len());
+        assert!(alive(&system) > said, "the guest that is a system stood still");
+        assert!(
+            loud.parse::<u64>().expect("CPUUsageNSec") > 1_000_000_000,
+            "no noise: {loud}"
+        );
+    });
 }

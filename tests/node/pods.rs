@@ -11,6 +11,7 @@ use std::time::Instant;
 use serde::Deserialize;
 use steliad::cpuset::CpuSet;
 
+use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until};
 use crate::promise::describe;
 
@@ -36,7 +37,9 @@ pub fn on_node(body: impl FnOnce()) {
 pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
-        run(&["kubelet-standin", "init"]);
+        // Most tests need a container and not what made it; those that do say so.
+        run(&["kubelet-standin", "init", "--runtime", "direct"]);
+        println!("  guests run on {:?}", Accel::of_node());
     });
     let started = Instant::now();
     let result = catch_unwind(AssertUnwindSafe(body));
@@ -96,24 +99,13 @@ impl Pod {
     pub fn start_vm_with(name: &str, vcpus: u32, options: &[&str], runner: &[&str]) -> Pod {
         let count = vcpus.to_string();
         let options = [&["--cpus", &count], options].concat();
-        let qemu = [
-            "--",
-            "qemu-system-x86_64",
-            "-accel",
-            "tcg,thread=multi",
-            "-smp",
-            &count,
-            "-m",
-            "64",
-            "-display",
-            "none",
-            "-nodefaults",
-            // Names the threads, so the tests need not believe the daemon which of them are vCPUs.
-            "-name",
-            "vm,debug-threads=on",
-        ];
-        let command = [&["stelia-runner", "run"], runner, &qemu].concat();
-        Pod::start(name, &options, &command)
+        Pod::start_qemu(Accel::of_node(), name, &options, runner, &["-smp", &count])
+    }
+
+    /// A pod whose container runs the runner with these options and QEMU with these, not waited for.
+    pub fn start_qemu(accel: Accel, name: &str, options: &[&str], runner: &[&str], qemu: &[&str]) -> Pod {
+        let command = [&["stelia-runner", "run"], runner, &["--"], &accel.qemu(), qemu].concat();
+        Pod::start(name, &[accel.device(), options].concat(), &command)
     }
 
     /// A pod with a VM that is isolated and whose guest runs.
@@ -129,6 +121,19 @@ impl Pod {
             let ended = !logs.contains("guest running") && crate::host::thread(self.pid).is_none();
             assert!(!ended, "the runner ended:\n{logs}");
             logs.contains("guest running").then_some(())
+        });
+        self.wait_settled();
+    }
+
+    /// Wait for the thread that KVM makes when a vCPU first enters the guest, and until it is off the vCPUs' CPUs.
+    pub fn wait_settled(&self) {
+        if !self.threads().vcpus.iter().any(|vcpu| vcpu.name.ends_with("/KVM")) {
+            return;
+        }
+        wait_until(&format!("KVM's thread of {} where it belongs", self.name), || {
+            let threads = self.threads().others;
+            let late = threads.iter().find(|thread| thread.name.starts_with("kvm-nx-lpage"))?;
+            (late.cgroup != self.vcpu()).then_some(())
         });
     }
 

@@ -100,10 +100,11 @@ pub fn counters() -> (u64, u64) {
     (count("drift_found"), count("drift_repaired"))
 }
 
-/// What of the pool is in the NUMA nodes of an instance (the node has CPUs 0-3 and 4-7); all of it when that is too little.
+/// What of the pool is in the NUMA nodes of an instance; all of it when that is too little.
 fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
-    let nodes: Vec<u32> = exclusive.iter().map(|cpu| cpu / 4).collect();
-    let near: CpuSet = pool.iter().filter(|cpu| nodes.contains(&(cpu / 4))).collect();
+    let nodes = [0, 1].map(|node| cpus(&read(format!("/sys/devices/system/node/node{node}/cpulist"))));
+    let of_vm = nodes.iter().filter(|node| !node.is_disjoint(exclusive));
+    let near = of_vm.fold(CpuSet::new(), |all, node| all.union(&node.intersection(pool)));
     if near.len() < 2 { pool.clone() } else { near }
 }
 

@@ -2,34 +2,20 @@
 
 use serde_json::Value;
 
+use crate::guest::Accel;
 use crate::host::{output, read, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, is_isolated, near_pool, state};
 
-const QEMU: [&str; 10] = [
-    "qemu-system-x86_64",
-    "-accel",
-    "tcg,thread=multi",
-    "-m",
-    "64",
-    "-display",
-    "none",
-    "-nodefaults",
-    "-name",
-    "vm,debug-threads=on",
-];
-
 /// A pod that runs the runner with these options and QEMU with these.
 pub fn start(name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
-    let command = [
-        &["stelia-runner", "run", "--qmp", "/run/qmp"],
-        runner,
-        &["--"],
-        &QEMU,
-        qemu,
-    ]
-    .concat();
-    Pod::start(name, &["--cpus", cpus], &command)
+    start_on(Accel::of_node(), name, cpus, runner, qemu)
+}
+
+/// The same with a guest that runs so.
+pub fn start_on(accel: Accel, name: &str, cpus: &str, runner: &[&str], qemu: &[&str]) -> Pod {
+    let runner = [&["--qmp", "/run/qmp"], runner].concat();
+    Pod::start_qemu(accel, name, &["--cpus", cpus], &runner, qemu)
 }
 
 /// What a probe exec'd into the container says: whether it is so, and why.
@@ -192,7 +178,8 @@ fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing()
         let disk = format!("file={},format=raw,if=ide,snapshot=on", ejecting_guest());
         let machine = ["-machine", "pc", "-smp", "1,sockets=2,maxcpus=2", "-drive", &disk];
         let qemu = [&machine, &OTHER[..]].concat();
-        let pod = start("grown", "2", &[], &qemu);
+        // Emulated: a vCPU of this very model is plugged.
+        let pod = start_on(Accel::Tcg, "grown", "2", &[], &qemu);
         pod.wait_running();
         assert_isolated(&pod, 1);
         let plug = r#"{"execute":"device_add","arguments":{"driver":"qemu64-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
@@ -220,10 +207,13 @@ fn a_plugged_vcpu_is_pinned_until_it_is_unplugged_and_a_reboot_changes_nothing()
 #[test]
 fn a_qemu_without_a_monitor_for_us_is_attached_by_its_threads_names() {
     on_node(|| {
-        let qemu = [&QEMU[..], &["-smp", "2"]].concat().join(" ");
-        let script = format!("{qemu} & exec stelia-runner attach --state-dir /run");
-        let pod = Pod::start("attached", &["--cpus", "2"], &["sh", "-c", &script]);
+        let accel = Accel::of_node();
+        let qemu = accel.qemu().join(" ");
+        let script = format!("{qemu} -smp 2 & exec stelia-runner attach --state-dir /run");
+        let options = [accel.device(), &["--cpus", "2"]].concat();
+        let pod = Pod::start("attached", &options, &["sh", "-c", &script]);
         wait_until("isolated", || is_isolated(&pod, 2).then_some(()));
+        pod.wait_settled();
         let threads = assert_isolated(&pod, 2);
         assert_eq!(threads.vcpus.len(), 2);
         let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--"];
@@ -311,6 +301,7 @@ fn the_manifest_with_huge_pages_runs_on_them() {
 #[test]
 fn below_another_init_it_works_the_same() {
     on_node(|| {
+        let accel = Accel::of_node();
         let command = [
             &[
                 "tini",
@@ -323,10 +314,11 @@ fn below_another_init_it_works_the_same() {
                 "1",
                 "--",
             ],
-            &QEMU[..],
+            &accel.qemu()[..],
             &["-smp", "2"],
         ];
-        let pod = Pod::start("below", &["--cpus", "2"], &command.concat());
+        let options = [accel.device(), &["--cpus", "2"]].concat();
+        let pod = Pod::start("below", &options, &command.concat());
         pod.wait_running();
         let threads = assert_isolated(&pod, 2);
         let init = threads

@@ -77,6 +77,19 @@ async fn a_late_thread_of_a_vcpu_goes_to_float_and_a_vcpu_that_strayed_comes_bac
 }
 
 #[tokio::test]
+async fn a_thread_that_the_kernel_makes_as_the_guest_begins_goes_to_float_without_any_call() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    let late = node.model.spawn_thread(qemu.vcpus[0], "kvm-nx-lpage-re").unwrap();
+    assert_eq!(node.model.cgroup(late).unwrap(), vcpu(&pod), "inherited");
+    while node.model.cgroup(late).unwrap() != float(&pod) {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    assert_eq!(node.model.affinity(late).unwrap(), cpus("0-1,4-7"));
+    node.check().await;
+}
+
+#[tokio::test]
 async fn a_later_thread_with_a_dead_vcpus_number_is_no_vcpu() {
     let mut node = Node::new();
     let (pod, qemu) = node.isolated(1, "2-3").await;

@@ -11,6 +11,7 @@ does with the caller's folder and open files.
 
 import argparse
 import contextlib
+import ctypes
 import fcntl
 import json
 import os
@@ -29,19 +30,27 @@ RUN = Path("/run/kubelet-standin")
 SOCKET = RUN / "socket"
 CGROUP = Path("/sys/fs/cgroup")
 NAMESPACE = "k8s.io"  # containerd's namespace for CRI containers
-RUNC_ROOT = f"/run/containerd/runc/{NAMESPACE}"
+TASKS = Path(f"/run/containerd/io.containerd.runtime.v2.task/{NAMESPACE}")  # where containerd's shims keep their containers
+# How containers are made. "direct" is crun without containerd and its shim, in the same cgroups with the same config.json in the
+# same place: what a test costs is mostly the starting of Go programs.
+RUNTIMES = {
+    "runc": ["runc", "--root", f"/run/containerd/runc/{NAMESPACE}", "--systemd-cgroup"],
+    "direct": ["crun", "--root", "/run/kubelet-standin/crun", "--systemd-cgroup"],
+}
 RUNNER_DIR = Path("/run/stelia/runner")
 PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
 
 HELP = """\
 kubelet-standin: plays kubelet and containerd on the test node
 
-  init [--cpus LIST] [--root DIR]                    write the first cpu_manager_state and memory_manager_state, start containerd
+  init [--cpus LIST] [--root DIR]                    write the first cpu_manager_state and memory_manager_state
       --reserved LIST                                CPUs that are in the pool and given to nobody (reservedSystemCPUs), default none
       --option NAME=VALUE                            an option of the static policy such as full-pcpus-only=true, repeatable
       --policy static|none                           the CPU manager's policy, default static. "init" with pods running is a kubelet
                                                      started anew with that policy and no state file: no container is touched, so
                                                      after "init --policy none" each keeps the cpuset.cpus it has
+      --runtime runc|direct                          what pods are made by unless they say otherwise: containerd with runc (default),
+                                                     or crun alone, in the same cgroups and much quicker
   pod start NAME [options] [-- CMD...]               admit and run a pod of one container (CMD: sleep infinity)
       --qos-class guaranteed|burstable|besteffort    default guaranteed; only guaranteed pods get CPUs of their own (or --qos)
       --cpus N | --cpuset LIST                       a guaranteed pod's CPUs: N that kubelet's static policy takes (default 2), or
@@ -59,6 +68,7 @@ kubelet-standin: plays kubelet and containerd on the test node
       --userns                                       hostUsers: false: user and network namespaces of the container's own
       --restricted                                   no capabilities, no new privileges, a seccomp filter like RuntimeDefault
       --in POD  --share-pid                          one container more in that pod; in the PID namespace of its first
+      --runtime runc|direct                          see init
       --gap SECONDS                                  between the two writes of the admission, default 0.04
       --json                                         print what "pod show" tells
   pod apply FILE                                     admit and run the pod of a manifest; images: the node's own files, or imported ones
@@ -208,8 +218,8 @@ class State:
 
     def choose(self, count):
         """The CPUs that kubelet's static policy would take, by the planner; its refusal is ours."""
-        settings = json.loads((RUN / "settings.json").read_text())
-        argv = [PLANNER, str(self.path), str(count), settings["reserved"], *settings["options"]]
+        given = settings()
+        argv = [PLANNER, str(self.path), str(count), given["reserved"], *given["options"]]
         done = run(*argv, check=False)
         if done.returncode:
             raise Problem(done.stderr.strip())
@@ -230,13 +240,18 @@ class State:
         self.write()
 
 
+def settings():
+    return json.loads((RUN / "settings.json").read_text())
+
+
 def do_init(args):
     root = Path(args.root)
     root.mkdir(parents=True, exist_ok=True)
     (RUN / "pods").mkdir(parents=True, exist_ok=True)
     (RUN / "root").write_text(str(root))
     reserved = format_cpus(parse_cpus(args.reserved))
-    (RUN / "settings.json").write_text(json.dumps({"reserved": reserved, "options": args.option}))
+    settings = {"reserved": reserved, "options": args.option, "runtime": args.runtime}
+    (RUN / "settings.json").write_text(json.dumps(settings))
     cpus = args.cpus or Path("/sys/devices/system/cpu/online").read_text()
     if args.policy == "none":
         cpus = ""  # that policy has no pools
@@ -245,7 +260,12 @@ def do_init(args):
     state.write()
     # Policy None lists no machine state; its checksum is a constant.
     write_file(root / "memory_manager_state", '{"policyName":"None","machineState":{},"checksum":4236770233}')
-    if not args.no_containerd:
+    if args.runtime == "runc":
+        start_containerd()
+
+
+def start_containerd():
+    if not (TASKS.parents[1] / "containerd.sock").exists():
         write_wrapper()
         run("systemctl", "start", "containerd")
 
@@ -586,31 +606,77 @@ def update_shared(pool):
         return
     for pod in pods():
         if pod["cpus"] is None and pod["status"] == "running":
-            done = run("runc", "--root", RUNC_ROOT, "--systemd-cgroup", "update", "--cpuset-cpus", format_cpus(pool), pod["id"], check=False)
+            done = run(*runtime(pod), "update", "--cpuset-cpus", format_cpus(pool), pod["id"], check=False)
             # kubelet logs it too, and goes on: the container may have ended without anyone having noticed yet.
             if done.returncode and load(pod["name"])["status"] == "running":
-                print(f"runc update of {pod['name']}: {done.stderr.strip()}", file=sys.stderr)
+                print(f"update of {pod['name']}: {done.stderr.strip()}", file=sys.stderr)
+
+
+def runtime(pod):
+    return RUNTIMES[pod["options"]["runtime"]]
+
+
+def alone(kept, output="/dev/null"):
+    """What a background process is: a session of its own and no open descriptors but these, so that it holds up nobody's pipe."""
+    os.setsid()
+    for std, (path, flags) in enumerate([("/dev/null", os.O_RDONLY)] + 2 * [(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)]):
+        fd = os.open(path, flags, 0o600)
+        os.dup2(fd, std)
+    for other in [int(n) for n in os.listdir("/proc/self/fd")]:
+        if other not in {0, 1, 2, *kept}:
+            with contextlib.suppress(OSError):
+                os.close(other)
+
+
+def write_exit(pod, code):
+    target = pod_dir(pod["name"]) / f"exit-{pod['id']}"
+    if target.parent.is_dir():
+        target.with_suffix(".new").write_text(str(code))
+        target.with_suffix(".new").rename(target)
+
+
+def start_direct(pod, spec):
+    """A background process plays the shim: the container is its child, its end is told to it."""
+    bundle = TASKS / pod["id"]
+    bundle.mkdir(parents=True)
+    # As runc: the processes are in the scope itself.
+    spec["annotations"]["run.oci.systemd.subgroup"] = ""
+    (bundle / "config.json").write_text(json.dumps(spec))
+    told, tells = os.pipe()
+    if os.fork() == 0:
+        try:
+            alone({tells}, pod["log"])
+            subreaper = 36  # PR_SET_CHILD_SUBREAPER
+            ctypes.CDLL(None).prctl(subreaper, 1, 0, 0, 0)
+            argv = [*RUNTIMES["direct"], "--log", str(bundle / "log"), "run", "--detach", "--pid-file", str(bundle / "init.pid")]
+            failed = subprocess.call([*argv, "--bundle", str(bundle), pod["id"]])
+            pid = 0 if failed else int((bundle / "init.pid").read_text())
+            os.write(tells, str(pid).encode())
+            os.close(tells)
+            if pid:
+                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                subprocess.call([*RUNTIMES["direct"], "delete", "--force", pod["id"]])
+                write_exit(pod, code if code >= 0 else 128 - code)
+            remove_folder(bundle)
+        finally:
+            os._exit(0)
+    os.close(tells)
+    pid = int(os.read(told, 16) or 0)
+    os.close(told)
+    if not pid:
+        raise Problem(f"crun run: {Path(pod['log']).read_text(errors='replace').strip()}")
+    return pid
 
 
 def watch(pod):
     """A background process plays containerd's reaction to a container's end: it removes the task at once and keeps the exit
-    code. Its own session and no open descriptors, so that it holds up nobody's pipe."""
+    code."""
     fd = os.pidfd_open(pod["pid"])
     if os.fork():
         os.close(fd)
         return
-    os.setsid()
-    null = os.open("/dev/null", os.O_RDWR)
-    for std in range(3):
-        os.dup2(null, std)
     try:
-        keep = {0, 1, 2, fd}
-        for other in [int(n) for n in os.listdir("/proc/self/fd")]:
-            if other not in keep:
-                try:
-                    os.close(other)
-                except OSError:
-                    pass
+        alone({fd})
         poll = select.poll()
         poll.register(fd, select.POLLIN)
         poll.poll()
@@ -623,10 +689,7 @@ def watch(pod):
                 code = int(match[1]) if match else 0
                 break
             time.sleep(0.1)
-        target = pod_dir(pod["name"]) / f"exit-{pod['id']}"
-        if target.parent.is_dir():
-            target.with_suffix(".new").write_text(str(code))
-            target.with_suffix(".new").rename(target)
+        write_exit(pod, code)
         ctr("container", "delete", pod["id"], check=False)  # nobody waits for it
     finally:
         os._exit(0)
@@ -638,6 +701,11 @@ def start_container(pod, options, cpus):
     pod["cgroup"] = f"{slice_path(pod['qos'], pod['uid'])}/cri-containerd-{pod['id']}.scope"
     # One log a container, as kubelet keeps them.
     pod["log"] = str(folder / f"log-{pod['id'][:12]}")
+    if options["runtime"] == "direct":
+        pod["pid"] = start_direct(pod, oci_spec(pod, options, cpus))
+        save(pod)
+        return
+    start_containerd()
     spec = folder / "spec.json"
     spec.write_text(json.dumps(oci_spec(pod, options, cpus)))
     own_slice = pod_slice(pod["qos"], pod["uid"])[1]
@@ -645,7 +713,7 @@ def start_container(pod, options, cpus):
         "run", "-d", "--config", str(spec), "--runc-systemd-cgroup", "--cgroup", f"{own_slice}:cri-containerd:{pod['id']}",
         "--log-uri", f"file://{pod['log']}", pod["id"],
     )  # fmt: skip
-    pod["pid"] = int(Path(f"/run/containerd/io.containerd.runtime.v2.task/{NAMESPACE}/{pod['id']}/init.pid").read_text())
+    pod["pid"] = int((TASKS / pod["id"] / "init.pid").read_text())
     save(pod)
     try:
         watch(pod)
@@ -689,6 +757,7 @@ def do_pod_start(args):
         key: getattr(args, key)
         for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "host_pid", "privileged", "readonly", "userns", "restricted")
     }
+    options["runtime"] = args.runtime or settings()["runtime"]
     options["share_pid"] = beside["pid"] if args.share_pid else None
     options.update(shares=shares, limit=limit, socket=not args.no_socket, command=args.command or ["sleep", "infinity"])
     # Admission, before anything of the pod exists.
@@ -782,6 +851,7 @@ def do_pod_apply(args):
     if resources["requests"] != resources["limits"]:
         raise Problem("only Guaranteed pods: requests and limits differ")
     for init in spec.get("initContainers", []):
+        start_containerd()
         argv = ["ctr", "-n", NAMESPACE, "run", "--rm"]
         for source, target, flag in mounts_of(spec, init, folder):
             argv += ["--mount", f"type=bind,src={source},dst={target},options=rbind:{flag}"]
@@ -797,11 +867,14 @@ def do_pod_apply(args):
         "allowPrivilegeEscalation", True
     ):
         raise Problem("all of restricted (no capabilities, RuntimeDefault, no escalation) or nothing of it")
-    argv = ["pod", "start", name, "--container", main["name"], "--cpus", str(cpus), "--no-socket"]
+    argv = ["pod", "start", name, "--container", main["name"], "--cpus", str(cpus), "--no-socket", "--runtime", "runc"]
     argv += ["--memory", str(quantity(resources["limits"]["memory"]))]
     for key, value in resources["limits"].items():
         if key.startswith("hugepages-"):
             argv += ["--hugepages", f"{key.removeprefix('hugepages-').removesuffix('i')}B={quantity(value)}"]
+    # What a device plugin would do. On a node without KVM the manifests' guests are emulated.
+    if resources["limits"].get("devices.kubevirt.io/kvm") == "1" and os.path.exists("/dev/kvm"):
+        argv += ["--device", "/dev/kvm"]
     for source, target, flag in mounts_of(spec, main, folder):
         argv += ["--mount", f"{source}:{target}:{flag}"]
     for variable in main.get("env", []):
@@ -892,7 +965,7 @@ def do_pod_resize(args):
         own = pod_slice(pod["qos"], pod["uid"])[1]
         run("systemctl", "set-property", "--runtime", own, f"MemoryMax={size(args.memory)}")
         argv += ["--memory", str(size(args.memory))]
-    run("runc", "--root", RUNC_ROOT, "--systemd-cgroup", "update", *argv, pod["id"])
+    run(*runtime(pod), "update", *argv, pod["id"])
     if args.cpuset:
         update_shared(State().default)
 
@@ -912,7 +985,7 @@ def do_pod_exec(args):
     if not args.command:
         raise Problem("pod exec NAME -- CMD")
     # What containerd's shim does, without the way there.
-    return subprocess.call(["runc", "--root", RUNC_ROOT, "--systemd-cgroup", "exec", pod["id"], *args.command])
+    return subprocess.call([*runtime(pod), "exec", pod["id"], *args.command])
 
 
 def do_pod_wait(args):
@@ -987,7 +1060,7 @@ def parser():
     one.add_argument("--option", action="append", default=[])
     one.add_argument("--root", default="/var/lib/kubelet")
     one.add_argument("--policy", choices=("static", "none"), default="static")
-    one.add_argument("--no-containerd", action="store_true")
+    one.add_argument("--runtime", choices=RUNTIMES, default="runc")
     verb(verbs, "self-test", do_self_test).add_argument("dir", nargs="?")
     verb(verbs, "pool", do_pool)
     verb(verbs, "state", do_state)
@@ -1012,6 +1085,7 @@ def parser():
         one.add_argument(f"--{repeatable}", action="append", default=[])
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
+    one.add_argument("--runtime", choices=RUNTIMES)
     for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "restricted", "share-pid"):
         one.add_argument(f"--{flag}", action="store_true")
     one.add_argument("--gap", type=float, default=0.04)

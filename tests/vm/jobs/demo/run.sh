@@ -6,6 +6,9 @@ TRACE=/sys/kernel/tracing
 here=$(dirname "$0")
 broken=0
 
+# Guests run on the node's own KVM, with its device in the pod as a device plugin would give it.
+if [ "$NODE_GUEST" = kvm ]; then accel='-accel kvm -cpu host' device='--device /dev/kvm'; else accel='-accel tcg,thread=multi' device=''; fi
+
 stage() { printf '\n=== %s\n' "$1"; }
 promise() { # text, command…
   local text=$1
@@ -23,9 +26,10 @@ empty() { same "" "$(cat "$1")"; }
 vm() { # name, vCPUs, the stand-in's other options: a pod with a VM and a DHCP server beside it
   local name=$1 vcpus=$2
   shift 2
-  kubelet-standin pod start "$name" --cpus "$vcpus" "$@" --memory 512M --pids 256 --mems 0-1 -- stelia-runner run --qmp /run/qmp \
+  # shellcheck disable=SC2086 # words
+  kubelet-standin pod start "$name" --cpus "$vcpus" "$@" $device --memory 512M --pids 256 --mems 0-1 -- stelia-runner run --qmp /run/qmp \
     --helper name=dnsmasq,command="dnsmasq --keep-in-foreground --port=0 --pid-file= --user=root --log-facility=-" \
-    -- qemu-system-x86_64 -accel tcg,thread=multi -smp "$vcpus" -m 64 -display none -nodefaults -name guest,debug-threads=on
+    -- qemu-system-x86_64 $accel -smp "$vcpus" -m 64 -display none -nodefaults -name guest,debug-threads=on
 }
 vcpus() { # uid: its CPU=TID pairs
   getfattr --absolute-names --only-values -n user.stelia.vcpus "$SLICE/stelia-instance-$1.scope" | tr , '\n' |
@@ -42,7 +46,7 @@ ran() { # TID: nanoseconds on a CPU so far
   cut -d' ' -f1 "/proc/$1/schedstat"
 }
 
-stage "Two pods, to which kubelet gives 2 and 4 CPUs of 8"
+stage "Two pods, to which kubelet gives 2 and 4 CPUs of 8; guests run on $NODE_GUEST"
 kubelet-standin init
 vm small 2
 # On both NUMA nodes: when it is gone, the other one has shared CPUs nearby again.
