@@ -9,7 +9,7 @@ use std::time::Duration;
 use steliad::cpuset::CpuSet;
 
 use crate::guest::Accel;
-use crate::host::{Thread, cpus, output, read, run, thread};
+use crate::host::{Thread, all_pids, cpus, output, read, run, thread};
 use crate::linux_guest::{alive, topology, words};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
@@ -62,8 +62,8 @@ fn online() -> usize {
 /// (CPU, name, thread) -> times switched in.
 type Switches = BTreeMap<(u32, String, u32), u32>;
 
-/// What was switched in meanwhile.
-fn switches(cpus: &CpuSet, meanwhile: Duration) -> Switches {
+/// Record what is switched in on these CPUs meanwhile.
+fn record(cpus: &CpuSet, meanwhile: Duration) {
     let mask: u64 = cpus.iter().fold(0, |mask, cpu| mask | 1 << cpu);
     tracing("tracing_on", "0");
     tracing("buffer_size_kb", "16384");
@@ -74,6 +74,10 @@ fn switches(cpus: &CpuSet, meanwhile: Duration) -> Switches {
     sleep(meanwhile);
     tracing("tracing_on", "0");
     tracing("events/sched/sched_switch/enable", "0");
+}
+
+/// What was recorded. To be read when the noise is over: it is a lot to do on the shared CPUs.
+fn recorded(cpus: &CpuSet) -> Switches {
     for cpu in cpus.iter() {
         let stats = read(format!("{TRACING}/per_cpu/cpu{cpu}/stats"));
         assert!(
@@ -132,11 +136,12 @@ fn under_noise_nobody_else_is_switched_in_on_exclusive_cpus() {
         let noise = Noise::start(&pod);
         sleep(Duration::from_secs(2));
         let before: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
-        let seen = switches(&exclusive, Duration::from_secs(5));
+        record(&exclusive, Duration::from_secs(5));
         let after: u64 = threads.vcpus.iter().map(|vcpu| run_time(vcpu.tid)).sum();
-        let foreign = foreign(&seen, &threads.vcpus);
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
+        let seen = recorded(&exclusive);
+        let foreign = foreign(&seen, &threads.vcpus);
         println!("  switch-ins on {exclusive}: {seen:?}");
         println!(
             "  foreign: {}; vCPUs ran {} ms",
@@ -179,17 +184,27 @@ fn of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus() {
         system.wait_running();
         topology(&system);
         let said = alive(&system);
-        let noise = Noise::start(&system);
         let pods: Vec<&Pod> = small.iter().chain([&system]).collect();
         let vcpus: Vec<Vec<Thread>> = pods.iter().map(|pod| pod.threads().vcpus).collect();
         let exclusive = pods.iter().fold(CpuSet::new(), |all, pod| all.union(&pod.exclusive()));
         assert_eq!((exclusive.len(), vcpus.concat().len()), (11, 11));
-        let before: Vec<u64> = vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect();
-        let seen = switches(&exclusive, LONG);
-        let after: Vec<u64> = vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect();
-        let foreign = foreign(&seen, &vcpus.concat());
+        // The emulated timers': kernel threads bound to nobody, kept off by the partitions made after them.
+        for pit in all_pids()
+            .into_iter()
+            .filter_map(thread)
+            .filter(|one| one.name.starts_with("kvm-pit/"))
+        {
+            assert!(pit.allowed.is_disjoint(&exclusive), "{pit:?}");
+        }
+        let noise = Noise::start(&system);
+        let ran = || -> Vec<u64> { vcpus.concat().iter().map(|vcpu| run_time(vcpu.tid)).collect() };
+        let before = ran();
+        record(&exclusive, LONG);
+        let after = ran();
         let loud = run(&["systemctl", "show", "-P", "CPUUsageNSec", "noise"]);
         drop(noise);
+        let seen = recorded(&exclusive);
+        let foreign = foreign(&seen, &vcpus.concat());
         for (pod, vcpus) in pods.iter().zip(&vcpus) {
             let own = pod.exclusive();
             let times: u32 = seen
