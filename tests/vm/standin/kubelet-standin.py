@@ -250,8 +250,10 @@ def do_init(args):
     (RUN / "pods").mkdir(parents=True, exist_ok=True)
     (RUN / "root").write_text(str(root))
     reserved = format_cpus(parse_cpus(args.reserved))
-    settings = {"reserved": reserved, "options": args.option, "runtime": args.runtime}
-    (RUN / "settings.json").write_text(json.dumps(settings))
+    # A kubelet started anew keeps the containers' runtime.
+    kept = settings()["runtime"] if (RUN / "settings.json").exists() else "runc"
+    given = {"reserved": reserved, "options": args.option, "runtime": args.runtime or kept}
+    (RUN / "settings.json").write_text(json.dumps(given))
     cpus = args.cpus or Path("/sys/devices/system/cpu/online").read_text()
     if args.policy == "none":
         cpus = ""  # that policy has no pools
@@ -260,7 +262,7 @@ def do_init(args):
     state.write()
     # Policy None lists no machine state; its checksum is a constant.
     write_file(root / "memory_manager_state", '{"policyName":"None","machineState":{},"checksum":4236770233}')
-    if args.runtime == "runc":
+    if given["runtime"] == "runc":
         start_containerd()
 
 
@@ -1060,7 +1062,7 @@ def parser():
     one.add_argument("--option", action="append", default=[])
     one.add_argument("--root", default="/var/lib/kubelet")
     one.add_argument("--policy", choices=("static", "none"), default="static")
-    one.add_argument("--runtime", choices=RUNTIMES, default="runc")
+    one.add_argument("--runtime", choices=RUNTIMES)
     verb(verbs, "self-test", do_self_test).add_argument("dir", nargs="?")
     verb(verbs, "pool", do_pool)
     verb(verbs, "state", do_state)
