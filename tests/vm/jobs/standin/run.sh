@@ -122,6 +122,29 @@ check "pool" 0-7 "$(k pool)"
 k pod delete burst --grace 1
 k pod delete best --grace 1
 
+stage "crun alone: the same cgroup, limits and ends"
+k pod start quick --runtime direct --cpus 2 --memory 128M -- sh -c 'echo quick; exec sleep 1000' || exit 1
+q=$(of quick cgroup) id=$(of quick id) pid=$(of quick pid)
+check "init is in the scope itself" "0::/$q" "$(cat /proc/"$pid"/cgroup)"
+check "inner pid" 1 "$(sed -n 's/^NSpid:.*\t//p' /proc/"$pid"/status)"
+check "cpuset.cpus" 0-1 "$(cat "$C/$q/cpuset.cpus")"
+check "container's memory" $((128 << 20)) "$(cat "$C/$q/memory.max")"
+check "config.json where containerd has it" 1 "$(ls /run/containerd/io.containerd.runtime.v2.task/k8s.io/"$id"/config.json | wc -l)"
+check "exec" quick "$(k pod exec quick -- cat /proc/sys/kernel/hostname)"
+check "log" quick "$(k pod logs quick)"
+k pod resize quick --cpuset 2-3
+check "resized" 2-3 "$(cat "$C/$q/cpuset.cpus")"
+k pod kill quick
+check "killed" 137 "$(k pod wait quick)"
+check "scope gone" no "$([ -e "$C/$q" ] && echo yes || echo no)"
+k pod delete quick
+k pod start brief --runtime direct -- sh -c 'exit 3' || exit 1
+check "own exit" 3 "$(k pod wait brief --timeout 60)"
+k pod delete brief
+k pod start wrong --runtime direct -- /nonexistent 2> /dev/null
+check "a program that is not there" 1 $?
+check "pool" 0-7 "$(k pool)"
+
 stage "policy none: a kubelet started anew over a pod with CPUs of its own"
 cg() { cat "$C/$1/$2"; } # cgroup, file
 k pod start old --cpuset 4-5 || exit 1
