@@ -2,6 +2,7 @@
 
 mod allocator;
 mod crash;
+mod crun;
 mod laws;
 mod life;
 mod rebind;
