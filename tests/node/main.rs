@@ -12,6 +12,7 @@ mod conformance;
 mod contained;
 mod cookbook;
 mod crash;
+mod crun;
 mod doors;
 mod drift;
 mod guest;

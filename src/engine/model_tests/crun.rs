@@ -3,21 +3,10 @@
 use super::*;
 use crate::cgroup::HugePage;
 use crate::kubelet::ContainerCgroup;
-use crate::model::Runtime;
 
 impl Node {
-    fn crun_pod(&mut self, number: u32, list: &str, limits: &Limits) -> Pod {
-        self.checkpoint.admit(&uid(number), "vm", &cpus(list)).unwrap();
-        self.crun_container(number, list, limits)
-    }
-
-    fn crun_container(&self, number: u32, list: &str, limits: &Limits) -> Pod {
-        let added = self.model.add_pod_by(Runtime::Crun, &uid(number), &cpus(list), limits);
-        added.unwrap()
-    }
-
-    async fn crun_vm(&mut self, number: u32, list: &str, limits: &Limits) -> (Pod, Qemu) {
-        let pod = self.crun_pod(number, list, limits);
+    async fn crun_vm(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
+        let pod = self.pod_by(Runtime::Crun, number, list);
         self.register(&pod).await.unwrap();
         let qemu = self.model.add_qemu(pod.init, cpus(list).len() as u32).unwrap();
         self.attach(&pod, &qemu).await.unwrap();
@@ -32,7 +21,7 @@ fn scope_of(pod: &Pod) -> CgroupPath {
 #[tokio::test]
 async fn a_vm_is_isolated_and_given_back_to_where_crun_had_put_it() {
     let mut node = Node::new();
-    let (pod, qemu) = node.crun_vm(1, "2-3", &Limits::default()).await;
+    let (pod, qemu) = node.crun_vm(1, "2-3").await;
     assert_eq!(pod.origin.name(), ContainerCgroup::SUBGROUP);
     assert_eq!(node.phase(&pod), Some("isolated"));
     assert_eq!(node.handle.view().instances[&pod.uid].origin, pod.origin);
@@ -72,7 +61,9 @@ async fn limits_that_only_the_scope_has_hold_for_what_was_moved() {
         cpu_weight: Some(79),
         ..Limits::default()
     };
-    let pod = node.crun_pod(1, "2-3", &limits);
+    node.checkpoint.admit(&uid(1), "vm", &cpus("2-3")).unwrap();
+    let added = node.model.add_pod_by(Runtime::Crun, &uid(1), &cpus("2-3"), &limits);
+    let pod = added.unwrap();
     let on_scope = |file, value| node.model.meddle(&scope_of(&pod), file, value).unwrap();
     on_scope(File::HugetlbMax(HugePage::Mb2), "4194304");
     on_scope(File::MemoryOomGroup, "1");
@@ -96,10 +87,10 @@ async fn limits_that_only_the_scope_has_hold_for_what_was_moved() {
 #[tokio::test]
 async fn devices_come_from_the_runtimes_configuration_and_are_never_all_by_default() {
     let mut node = Node::new();
-    let pod = node.crun_pod(1, "2-3", &Limits::default());
+    let pod = node.pod_by(Runtime::Crun, 1, "2-3");
     let id = ContainerCgroup::parse(pod.origin.as_str()).unwrap().container_id;
     let bundle = format!("run/containerd/io.containerd.runtime.v2.task/k8s.io/{id}");
-    let file = node._directory.path().join(bundle).join("config.json");
+    let file = node.directory.path().join(bundle).join("config.json");
     let config = std::fs::read_to_string(&file).unwrap();
     std::fs::remove_file(&file).unwrap();
     let changes = node.model.changes();
@@ -123,13 +114,16 @@ async fn devices_come_from_the_runtimes_configuration_and_are_never_all_by_defau
 #[tokio::test]
 async fn a_container_that_ends_leaves_nothing_and_the_next_one_is_an_instance_anew() {
     let mut node = Node::new();
-    let (first, _) = node.crun_vm(1, "2-3", &Limits::default()).await;
+    let (first, _) = node.crun_vm(1, "2-3").await;
     node.model.kill_pod(&first).unwrap();
     node.reconcile().await;
     assert!(!node.model.exists(&scope(&first)) && !node.model.exists(&scope_of(&first)));
     assert_eq!(node.phase(&first), None);
     node.check().await;
-    let second = node.crun_container(1, "2-3", &Limits::default());
+    let added = node
+        .model
+        .add_pod_by(Runtime::Crun, &uid(1), &cpus("2-3"), &Limits::default());
+    let second = added.unwrap();
     assert_ne!(second.origin, first.origin);
     node.register(&second).await.unwrap();
     assert_eq!(node.handle.view().instances[&second.uid].origin, second.origin);
@@ -139,7 +133,7 @@ async fn a_container_that_ends_leaves_nothing_and_the_next_one_is_an_instance_an
 #[tokio::test]
 async fn an_administrator_names_the_pod_or_the_scope_and_means_the_container() {
     let mut node = Node::new();
-    let pod = node.crun_pod(1, "2-3", &Limits::default());
+    let pod = node.pod_by(Runtime::Crun, 1, "2-3");
     // CRI-O's monitor of the container is beside it and is none.
     let monitor = pod
         .origin
@@ -177,7 +171,7 @@ async fn an_administrator_names_the_pod_or_the_scope_and_means_the_container() {
 #[tokio::test]
 async fn a_container_with_processes_beside_its_subgroup_is_refused() {
     let mut node = Node::new();
-    let pod = node.crun_pod(1, "2-3", &Limits::default());
+    let pod = node.pod_by(Runtime::Crun, 1, "2-3");
     let beside = scope_of(&pod).child("crun-exec");
     node.model.create(&beside).unwrap();
     let stray = node.model.spawn(pod.init, "sh").unwrap();
