@@ -81,8 +81,9 @@ pub struct ContainerCgroup {
 }
 
 impl ContainerCgroup {
-    /// The cgroup in a container's scope into which crun puts the processes, so that the scope can be delegated to the
-    /// container (its annotation `run.oci.systemd.subgroup` says another name, which nobody gives it on Kubernetes' nodes).
+    /// The cgroup in a container's scope into which crun puts the processes. Where crun's annotation
+    /// `run.oci.systemd.subgroup` is empty they are in the scope, as with runc; where it is another name they are in no
+    /// container that this knows.
     pub const SUBGROUP: &str = "container";
 
     /// Take apart a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd

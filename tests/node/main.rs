@@ -31,4 +31,5 @@ mod plan;
 mod pods;
 mod promise;
 mod runner;
+mod sid;
 mod topology;
