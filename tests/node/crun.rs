@@ -28,7 +28,7 @@ fn a_container_of_crun_is_isolated_bound_and_given_back() {
         let (scope, name) = unit(&pod);
         assert_isolated(&pod, 2);
 
-        // The pids limit is on the container's scope alone; memory and weight are on both.
+        // The container's limits hold where it was moved to; its weight is the scope's.
         let both = |file: &str| (read(scope.join(file)), read(pod.origin().join(file)));
         println!("  pids.max of scope and subgroup: {:?}", both("pids.max"));
         assert_eq!(scope_file(&pod, "pids.max"), "90");
