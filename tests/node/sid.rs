@@ -95,7 +95,11 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
         || end(&id),
         || {
             assert!(run(&["ctr", "--version"]).contains(" 2."), "this is for another image");
-            Pod::start("bystander", &["--runtime", "runc", "--qos", "burstable"], &["sleep", "1000"]);
+            Pod::start(
+                "bystander",
+                &["--runtime", "runc", "--qos", "burstable"],
+                &["sleep", "1000"],
+            );
             run(&["kubelet-standin", "entry", "add", UID, "instance", CPUS]);
             let pod = start(&id);
             pod.wait_running();
