@@ -35,20 +35,32 @@ fuzz_target!(|text: &str| {
     if let Some(cgroup) = ContainerCgroup::parse(text) {
         let path = path.expect("a container's cgroup is a cgroup");
         assert_eq!(path.as_str(), text);
-        // Only kubelet's own tree has containers, and a container is exactly its cgroup.
+        // Only kubelet's own tree has containers, and a container is exactly its cgroup, or crun's one in its scope.
         assert!(
             ["/kubepods", "/kubepods.slice"]
                 .iter()
                 .any(|top| path.is_within(&CgroupPath::parse(top).unwrap()))
         );
         assert!(ContainerCgroup::parse(path.child("x").as_str()).is_none());
+        let whole = CgroupPath::parse(ContainerCgroup::whole(text)).expect("a container's cgroup");
+        if cgroup.in_subgroup {
+            assert_eq!(whole.child(ContainerCgroup::SUBGROUP), path);
+            let scope = ContainerCgroup::parse(whole.as_str()).expect("the scope is the container's");
+            assert!(!scope.in_subgroup && scope.pod == cgroup.pod && scope.container_id == cgroup.container_id);
+        } else {
+            assert_eq!(whole, path);
+        }
+        let subgroup = ContainerCgroup::parse(path.child(ContainerCgroup::SUBGROUP).as_str());
+        let has_subgroup = !cgroup.in_subgroup && path.name().ends_with(".scope") && text.starts_with("/kubepods.slice/");
+        assert_eq!(subgroup.is_some(), has_subgroup);
         assert!(
-            path.parent()
+            whole
+                .parent()
                 .is_some_and(|pod| ContainerCgroup::parse(pod.as_str()).is_none())
         );
         assert!(text.contains(cgroup.pod.as_str()) || text.replace('_', "-").contains(cgroup.pod.as_str()));
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-        assert!(cgroup.container_id.bytes().all(plain) && path.name().contains(&cgroup.container_id));
+        assert!(cgroup.container_id.bytes().all(plain) && whole.name().contains(&cgroup.container_id));
         assert!((1..=128).contains(&cgroup.container_id.len()));
     }
 });

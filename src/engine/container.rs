@@ -100,7 +100,7 @@ pub(super) fn find_origin(
         if !system.cgroups.exists(path) {
             return Err(Kind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
-        return Ok((path.clone(), container));
+        return inner(&*system.cgroups, path.clone(), container).map_err(failed);
     }
     let Some(pod) = &claim.pod else {
         return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
@@ -128,6 +128,38 @@ pub(super) fn find_origin(
     }
 }
 
+/// The cgroup that is the container's as a whole, by the one where its processes are: that, or the scope it is in.
+pub(super) fn whole(origin: &CgroupPath) -> CgroupPath {
+    CgroupPath::parse(ContainerCgroup::whole(origin.as_str())).unwrap_or_else(|| origin.clone())
+}
+
+/// The container's own cgroup and, where its processes are in a subgroup of it, that first: what both say counts.
+pub(super) fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
+    let whole = whole(origin);
+    let mut levels = vec![origin.clone()];
+    levels.extend((whole != *origin).then_some(whole));
+    levels
+}
+
+/// Where a container's processes are: crun puts them into a subgroup of the scope. Whoever else makes one of that name, with
+/// processes left in the scope, is taken at the scope.
+fn inner(
+    cgroups: &dyn Cgroups,
+    path: CgroupPath,
+    container: ContainerCgroup,
+) -> Result<(CgroupPath, ContainerCgroup), CgroupError> {
+    let subgroup = path.child(ContainerCgroup::SUBGROUP);
+    let Some(inside) = ContainerCgroup::parse(subgroup.as_str()) else {
+        return Ok((path, container));
+    };
+    // A scope whose own processes cannot be listed (somebody made it a threaded one) has none that could be moved.
+    let has_own = || cgroups.read(&path, File::Procs).is_ok_and(|text| !text.is_empty());
+    if populated(cgroups, &subgroup)? && !has_own() {
+        return Ok((subgroup, inside));
+    }
+    Ok((path, container))
+}
+
 /// The containers of a pod, or of every pod.
 fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
@@ -143,7 +175,9 @@ fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(Cgroup
             for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) if pod.is_none_or(|pod| container.pod == *pod) => found.push((child, container)),
+                    Some(container) if pod.is_none_or(|pod| container.pod == *pod) => {
+                        found.push(inner(cgroups, child, container)?);
+                    }
                     _ => next.push(child),
                 }
             }
@@ -153,16 +187,15 @@ fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(Cgroup
     Ok(found)
 }
 
-/// The containers of a pod that have processes, but for the one in `origin`. `run` is `/run`.
+/// The containers of its pod that have processes, but for this one. `run` is `/run`.
 fn live_containers(
     cgroups: &dyn Cgroups,
     run: &Path,
-    pod: &PodUid,
-    origin: &CgroupPath,
+    own: &ContainerCgroup,
 ) -> Result<Vec<LiveContainer>, CgroupError> {
     let mut live = Vec::new();
-    for (path, container) in containers(cgroups, Some(pod))? {
-        if path == *origin || !populated(cgroups, &path)? {
+    for (path, container) in containers(cgroups, Some(&own.pod))? {
+        if container.container_id == own.container_id || !populated(cgroups, &path)? {
             continue;
         }
         // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
@@ -206,17 +239,12 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
-    let mut populated_children = Vec::new();
-    for name in cgroups.children(&origin).map_err(failed)? {
-        if populated(cgroups, &origin.child(&name)).map_err(failed)? {
-            populated_children.push(name);
-        }
-    }
+    let elsewhere = elsewhere(cgroups, &origin).map_err(failed)?;
     let mems = optional(cgroups.read(&origin, File::Mems))
         .map_err(failed)?
         .unwrap_or_default();
     let annotated_name = runtime::annotated_name(&system.run, &container.container_id);
-    let live_containers = live_containers(cgroups, &system.run, &container.pod, &origin).map_err(failed)?;
+    let live_containers = live_containers(cgroups, &system.run, &container).map_err(failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     let limit_milli = limit_milli(cgroups, &origin).map_err(failed)?;
     Ok(Candidate {
@@ -226,7 +254,7 @@ pub(super) fn candidate(
         cpus,
         mems,
         processes,
-        populated_children,
+        elsewhere,
         annotated_name,
         live_containers,
         anchor,
@@ -234,10 +262,36 @@ pub(super) fn candidate(
     })
 }
 
+/// The container's other cgroups that have processes.
+fn elsewhere(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<CgroupPath>, CgroupError> {
+    let mut found = Vec::new();
+    for level in levels(origin) {
+        if level != *origin && cgroups.read(&level, File::Procs).is_ok_and(|text| !text.is_empty()) {
+            found.push(level.clone());
+        }
+        for name in cgroups.children(&level)? {
+            let child = level.child(&name);
+            if child != *origin && populated(cgroups, &child)? {
+                found.push(child);
+            }
+        }
+    }
+    Ok(found)
+}
+
 /// The least `cpu.max` of a container and its pod, thousandths of a CPU.
 fn limit_milli(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<u64>, CgroupError> {
+    let pod = whole(origin).parent();
+    least_milli(cgroups, levels(origin).into_iter().chain(pod))
+}
+
+/// The least `cpu.max` of these cgroups, thousandths of a CPU.
+fn least_milli(
+    cgroups: &dyn Cgroups,
+    levels: impl IntoIterator<Item = CgroupPath>,
+) -> Result<Option<u64>, CgroupError> {
     let mut least = None;
-    for level in [Some(origin.clone()), origin.parent()].into_iter().flatten() {
+    for level in levels {
         let limit = own_limit_milli(cgroups, &level)?;
         least = match (least, limit) {
             (Some(one), Some(other)) => Some(std::cmp::min(one, other)),
@@ -266,7 +320,7 @@ pub(super) fn lists(cgroups: &dyn Cgroups, instances: &[Instance]) -> Result<Vec
         }
         found.push(Left {
             instance: instances.iter().any(|instance| instance.record.origin == path),
-            limit_milli: own_limit_milli(cgroups, &path)?,
+            limit_milli: least_milli(cgroups, levels(&path))?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,
             cpus: set(cgroups, &path, File::Cpus)?,
@@ -318,10 +372,9 @@ mod tests {
             r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"}}"#,
         );
         let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
-        let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         let origin = pod.strip_prefix("cgroup").unwrap().to_owned() + "/cri-containerd-a1.scope";
-        let origin = CgroupPath::parse(&origin).unwrap();
-        let live = live_containers(&cgroups, &root.path().join("run"), &uid, &origin).unwrap();
+        let own = ContainerCgroup::parse(&origin).unwrap();
+        let live = live_containers(&cgroups, &root.path().join("run"), &own).unwrap();
         let container = |id: &str, name: Option<&str>, cpus: &str| LiveContainer {
             id: id.into(),
             name: name.map(str::to_owned),

@@ -161,29 +161,31 @@ impl Engine {
             .blocking(move |system| effective_limits(&*system.cgroups, &origin))
             .await?
             .map_err(|error| Kind::Failed.because(error.to_string()))?;
-        let origin = record.origin.name();
-        let unit = if origin.ends_with(".scope") {
-            let unit = self.system.systemd.devices(origin).await;
-            unit.map_err(|error| Kind::Failed.because(error.to_string()))?
-        } else {
-            None
-        };
-        let devices = match unit {
-            Some(devices) => devices,
-            None => {
-                let id = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
-                let found = self.blocking(move |system| {
-                    let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-                    runtime::devices(&system.run, &id?, &numbers)
-                });
-                found.await?.ok_or_else(|| {
-                    Kind::Failed.because(format!(
-                        "neither systemd nor the runtime's configuration tells the devices of {origin}"
-                    ))
-                })?
+        Ok((limits.unwrap_or_default(), self.devices(&record.origin).await?))
+    }
+
+    /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
+    async fn devices(&self, origin: &CgroupPath) -> Result<Devices, Refusal> {
+        let whole = container::whole(origin);
+        if whole.name().ends_with(".scope") {
+            let unit = self.system.systemd.devices(whole.name()).await;
+            let unit = unit.map_err(|error| Kind::Failed.because(error.to_string()))?;
+            if let Some(devices) = unit.filter(Devices::restrict) {
+                return Ok(devices);
             }
-        };
-        Ok((limits.unwrap_or_default(), devices))
+        }
+        // No unit (cgroupfs driver), or one that restricts nothing: of a privileged container, or of crun, which has a
+        // program of its own for it.
+        let id = ContainerCgroup::parse(origin.as_str()).map(|container| container.container_id);
+        let found = self.blocking(move |system| {
+            let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+            runtime::devices(&system.run, &id?, &numbers)
+        });
+        found.await?.ok_or_else(|| {
+            Kind::Failed.because(format!(
+                "neither systemd nor the runtime's configuration tells the devices of {whole}"
+            ))
+        })
     }
 
     /// Give everything back.

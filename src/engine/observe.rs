@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::SystemTime;
 
 use super::System;
-use super::container::lists;
+use super::container::{self, lists};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
@@ -215,25 +215,47 @@ fn limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupEr
     })
 }
 
+/// The limits of a container whose processes are in a subgroup of its scope. Not every limit is on both; by its weight the
+/// scope competes with others.
+fn tighter(scope: Limits, subgroup: Limits) -> Limits {
+    let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
+    let sizes = scope.hugetlb.keys().chain(subgroup.hugetlb.keys());
+    let of = |limits: &Limits, size| limits.hugetlb.get(size).copied().flatten();
+    let hugetlb = sizes.map(|size| (*size, least(of(&scope, size), of(&subgroup, size))));
+    Limits {
+        memory_max: least(scope.memory_max, subgroup.memory_max),
+        memory_high: least(scope.memory_high, subgroup.memory_high),
+        memory_swap_max: least(scope.memory_swap_max, subgroup.memory_swap_max),
+        pids_max: least(scope.pids_max, subgroup.pids_max),
+        cpu_weight: scope.cpu_weight,
+        oom_group: scope.oom_group || subgroup.oom_group,
+        hugetlb: hugetlb.collect(),
+    }
+}
+
 /// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
 /// podPidsLimit on the pod), the rest its own. `None` when it is gone.
 pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
     if !cgroups.exists(origin) {
         return Ok(None);
     }
-    let mut limits = limits(cgroups, origin)?;
-    for level in std::iter::successors(origin.parent(), CgroupPath::parent) {
+    let whole = container::whole(origin);
+    let mut all = limits(cgroups, &whole)?;
+    if whole != *origin {
+        all = tighter(all, limits(cgroups, origin)?);
+    }
+    for level in std::iter::successors(whole.parent(), CgroupPath::parent) {
         for (limit, file) in [
-            (&mut limits.memory_max, File::MemoryMax),
-            (&mut limits.memory_swap_max, File::MemorySwapMax),
-            (&mut limits.pids_max, File::PidsMax),
+            (&mut all.memory_max, File::MemoryMax),
+            (&mut all.memory_swap_max, File::MemorySwapMax),
+            (&mut all.pids_max, File::PidsMax),
         ] {
             if let Some(above) = number(cgroups, &level, file)? {
                 *limit = Some(limit.map_or(above, |own| own.min(above)));
             }
         }
     }
-    Ok(Some(limits))
+    Ok(Some(all))
 }
 
 fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instance, CgroupError> {

@@ -80,16 +80,34 @@ pub(super) fn annotated_name(run: &Path, id: &str) -> Option<String> {
     config(run, id)?.annotated_name()
 }
 
-/// The devices a container may open, for a container that is no unit of systemd (cgroupfs driver). `proc_devices` is the
-/// text of `/proc/devices`. `None` where the runtime's configuration is not found.
+/// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its
+/// runtime keeps devices closed by a program of its own (crun). `proc_devices` is the text of `/proc/devices`. `None` where
+/// the runtime's configuration is not found.
 pub(super) fn devices(run: &Path, id: &str, proc_devices: &str) -> Option<Devices> {
     Some(config(run, id)?.devices(proc_devices))
 }
 
-/// systemd knows device nodes and classes of devices, and a policy that denies the rest.
+/// What runc and crun both allow every container, whatever its rules say (runc `libcontainer/specconv`, crun
+/// `src/libcrun/cgroup-resources.c`): making device nodes, the devices of the OCI runtime specification, terminals. CRI-O
+/// leaves them to the runtime: its rules do not name them.
+const ALWAYS: [(&str, &str); 10] = [
+    ("char-*", "m"),
+    ("block-*", "m"),
+    ("/dev/char/1:3", "rwm"),
+    ("/dev/char/1:5", "rwm"),
+    ("/dev/char/1:7", "rwm"),
+    ("/dev/char/1:8", "rwm"),
+    ("/dev/char/1:9", "rwm"),
+    ("/dev/char/5:0", "rwm"),
+    ("/dev/char/5:2", "rwm"),
+    ("char-pts", "rwm"),
+];
+
+/// systemd knows device nodes and classes of devices, and a policy that denies the rest. Without any rule nothing is open
+/// but what always is: a privileged container has a rule that says so.
 fn translate(rules: &[Rule], proc_devices: &str) -> Devices {
     let mut allowed: Vec<&Rule> = Vec::new();
-    let mut everything = rules.is_empty();
+    let mut everything = false;
     for rule in rules {
         let all = rule.kind.as_deref().is_none_or(|kind| kind == "a");
         if all {
@@ -118,9 +136,16 @@ fn translate(rules: &[Rule], proc_devices: &str) -> Devices {
         };
         Some((node, rule.access.clone().unwrap_or_else(|| "rwm".into())))
     });
+    let mut allow: Vec<(String, String)> = allow.collect();
+    for (node, access) in ALWAYS {
+        let always = (node.to_owned(), access.to_owned());
+        if !allow.contains(&always) {
+            allow.push(always);
+        }
+    }
     Devices {
         policy: "strict".into(),
-        allow: allow.collect(),
+        allow,
     }
 }
 
@@ -149,6 +174,13 @@ mod tests {
         translate(&serde_json::from_str::<Vec<Rule>>(json).unwrap(), PROC_DEVICES)
     }
 
+    /// What is allowed beyond what always is.
+    fn beyond(devices: &Devices) -> Vec<(&str, &str)> {
+        let allow = devices.allow.iter();
+        let pairs = allow.map(|(node, access)| (node.as_str(), access.as_str()));
+        pairs.filter(|pair| !ALWAYS.contains(pair)).collect()
+    }
+
     #[test]
     fn what_the_runtime_allows_is_what_systemd_allows() {
         let devices = rules(
@@ -156,30 +188,34 @@ mod tests {
             {"allow":true,"type":"c","major":10,"minor":232,"access":"rw"},
             {"allow":true,"type":"c","major":136,"access":"rwm"},{"allow":true,"type":"b","major":7,"minor":-1}]"#,
         );
-        let pair = |node: &str, access: &str| (node.to_owned(), access.to_owned());
         assert_eq!(devices.policy, "strict");
-        assert_eq!(
-            devices.allow,
-            [
-                pair("char-*", "m"),
-                pair("/dev/char/10:232", "rw"),
-                pair("char-pts", "rwm"),
-                pair("block-loop", "rwm")
-            ]
-        );
+        assert_eq!(beyond(&devices), [("/dev/char/10:232", "rw"), ("block-loop", "rwm")]);
+        // What the rules name and what always is are there once each.
+        assert_eq!(devices.allow.len(), ALWAYS.len() + 2);
     }
 
     #[test]
     fn a_privileged_container_may_open_everything() {
         let devices = rules(r#"[{"allow":false,"access":"rwm"},{"allow":true,"access":"rwm"}]"#);
         assert_eq!((devices.policy.as_str(), devices.allow.len()), ("auto", 0));
+        assert!(!devices.restrict());
     }
 
     #[test]
     fn a_device_taken_back_is_not_allowed() {
         let devices = rules(
-            r#"[{"allow":false},{"allow":true,"type":"c","major":1,"minor":3},{"allow":false,"type":"c","major":1,"minor":3}]"#,
+            r#"[{"allow":false},{"allow":true,"type":"c","major":1,"minor":1},{"allow":false,"type":"c","major":1,"minor":1}]"#,
         );
-        assert_eq!((devices.policy.as_str(), devices.allow.len()), ("strict", 0));
+        assert_eq!((devices.policy.as_str(), beyond(&devices)), ("strict", vec![]));
+    }
+
+    #[test]
+    fn rules_that_name_nothing_leave_what_every_container_has() {
+        for json in [r#"[{"allow":false,"access":"rwm"}]"#, "[]"] {
+            let devices = rules(json);
+            assert!(devices.restrict() && beyond(&devices).is_empty(), "{json}: {devices:?}");
+            let null = ("/dev/char/1:3".to_owned(), "rwm".to_owned());
+            assert!(devices.allow.contains(&null), "{json}");
+        }
     }
 }

@@ -75,15 +75,31 @@ pub struct ContainerCgroup {
     pub pod: PodUid,
     /// The runtime's id of the container.
     pub container_id: String,
+    /// Whether this is [`SUBGROUP`](Self::SUBGROUP) in the container's scope: there the processes are, and the unit that
+    /// systemd knows, with what only it is told, is one level up.
+    pub in_subgroup: bool,
 }
 
 impl ContainerCgroup {
+    /// The cgroup in a container's scope into which crun puts the processes. Where crun's annotation
+    /// `run.oci.systemd.subgroup` is empty they are in the scope, as with runc; where it is another name they are in no
+    /// container that this knows.
+    pub const SUBGROUP: &str = "container";
+
     /// Take apart a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
     /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver).
     ///
-    /// The path must be exactly the container's own cgroup, nothing below it.
+    /// The path must be exactly the container's own cgroup, or [`SUBGROUP`](Self::SUBGROUP) in its scope; nothing else below
+    /// it is a container. CRI-O's `crio-conmon-<id>.scope` holds the container's monitor, which is the host's.
     pub fn parse(path: &str) -> Option<Self> {
-        let parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let mut parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let in_subgroup = matches!(
+            parts.as_slice(),
+            ["kubepods.slice", .., scope, Self::SUBGROUP] if scope.ends_with(".scope")
+        );
+        if in_subgroup {
+            parts.pop();
+        }
         let (top, pod, container) = match parts.as_slice() {
             [top, pod, container] => (*top, *pod, *container),
             [top, qos, pod, container] if is_qos(top, qos) => (*top, *pod, *container),
@@ -99,6 +115,9 @@ impl ContainerCgroup {
                 let id = ["cri-containerd-", "crio-"]
                     .iter()
                     .find_map(|prefix| container.strip_prefix(prefix))?;
+                if id.starts_with("conmon-") {
+                    return None;
+                }
                 // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
                 (uid.replace('_', "-"), id)
             }
@@ -113,7 +132,20 @@ impl ContainerCgroup {
         id_is_plain.then(|| Self {
             pod,
             container_id: container_id.to_owned(),
+            in_subgroup,
         })
+    }
+
+    /// The path of the cgroup that is the container's as a whole, by the path of where its processes are: the same, but for
+    /// [`SUBGROUP`](Self::SUBGROUP) its scope. A path of no container is given back as it is.
+    pub fn whole(path: &str) -> &str {
+        let outer = path
+            .strip_suffix(Self::SUBGROUP)
+            .and_then(|rest| rest.strip_suffix('/'));
+        match outer {
+            Some(outer) if Self::parse(path).is_some_and(|container| container.in_subgroup) => outer,
+            _ => path,
+        }
     }
 }
 
@@ -171,6 +203,34 @@ mod tests {
     fn every_drivers_name_gives_pod_and_container(#[case] path: &str) {
         let cgroup = ContainerCgroup::parse(path).unwrap();
         assert_eq!((cgroup.pod.as_str(), cgroup.container_id.as_str()), (UID, "50ab"));
+        assert!(!cgroup.in_subgroup);
+        assert_eq!(ContainerCgroup::whole(path), path);
+    }
+
+    #[rstest]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-50ab.scope")]
+    #[case(
+        "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope"
+    )]
+    fn cruns_subgroup_is_the_container_too(#[case] scope: &str) {
+        let path = format!("{scope}/container");
+        let cgroup = ContainerCgroup::parse(&path).unwrap();
+        assert_eq!((cgroup.pod.as_str(), cgroup.container_id.as_str()), (UID, "50ab"));
+        assert!(cgroup.in_subgroup);
+        assert_eq!(ContainerCgroup::whole(&path), scope);
+        assert_eq!(ContainerCgroup::parse(&format!("{path}/container")), None);
+    }
+
+    #[test]
+    fn the_cgroupfs_driver_has_no_subgroup() {
+        // With it `container` is an id like any other.
+        let path = format!("/kubepods/pod{UID}/container");
+        assert!(!ContainerCgroup::parse(&path).unwrap().in_subgroup);
+        assert_eq!(ContainerCgroup::whole(&path), path);
+        assert_eq!(
+            ContainerCgroup::parse(&format!("/kubepods/pod{UID}/50ab/container")),
+            None
+        );
     }
 
     #[rstest]
@@ -180,6 +240,11 @@ mod tests {
     )]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice")]
     #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/below")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/crun-exec")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/container")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/other-a.scope/container")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope/container")]
     #[case("/kubepods.slice/kubepods-pod..slice/cri-containerd-a.scope")]
     #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/..")]
     fn anything_else_is_no_container(#[case] path: &str) {

@@ -37,7 +37,7 @@ use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
 
-pub use node::{Pod, Qemu, topology};
+pub use node::{Pod, Qemu, Runtime, topology};
 
 use procs::Task;
 use systemd::Unit;

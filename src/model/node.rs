@@ -15,7 +15,8 @@ use crate::cgroup::Limits;
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::engine::{Failpoint, System};
-use crate::kubelet::PodUid;
+use crate::kubelet::{ContainerCgroup, PodUid};
+use crate::systemd::Devices;
 use crate::topology::{Cpu, Topology};
 
 /// The memory of each NUMA node, KiB.
@@ -23,12 +24,25 @@ const MEMORY_KIB: u64 = 16 << 20;
 /// Each NUMA node's huge pages by size in KiB, none of them used.
 const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 512), (1 << 20, 1)];
 
+/// The OCI runtime below containerd, or CRI-O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Runtime {
+    /// The processes are in the container's scope, and systemd knows the devices.
+    Runc,
+    /// They are in the cgroup `container` of the scope, which has not every limit, and the devices are in `config.json` only.
+    Crun,
+}
+
+/// The devices in the `config.json` that a container of [`Runtime::Crun`] has.
+const CONFIG: &str = r#"{"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},
+    {"allow":true,"type":"c","major":10,"minor":232,"access":"rwm"}]}}}"#;
+
 /// A container of a pod, with the processes a runner starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     /// The pod.
     pub uid: PodUid,
-    /// The container's own cgroup.
+    /// The container's own cgroup: where its processes are at first.
     pub origin: CgroupPath,
     /// The container's first process: the runner.
     pub init: i32,
@@ -162,6 +176,29 @@ impl Model {
     /// # Errors
     /// The pod has a container already (EEXIST).
     pub fn add_pod(&self, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
+        self.add_pod_by(Runtime::Runc, uid, cpus, limits)
+    }
+
+    /// The same by another runtime.
+    ///
+    /// # Errors
+    /// The pod has a container already (EEXIST); the directory cannot be written to.
+    pub fn add_pod_by(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
+        let pod = self.start_container(runtime, uid, cpus, limits)?;
+        let id = ContainerCgroup::parse(pod.origin.as_str()).map(|container| container.container_id);
+        if let (Runtime::Crun, Some(id)) = (runtime, id) {
+            let tasks = self
+                .lock()
+                .directory
+                .join("run/containerd/io.containerd.runtime.v2.task");
+            let bundle = tasks.join("k8s.io").join(id);
+            fs::create_dir_all(&bundle)?;
+            fs::write(bundle.join("config.json"), CONFIG)?;
+        }
+        Ok(pod)
+    }
+
+    fn start_container(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         self.outside(|state| {
             let slice = pod_slice(uid);
             if state.groups.contains_key(&slice) && state.populated(&slice) {
@@ -171,8 +208,19 @@ impl Model {
             let slice = state.start_unit(&kubepods, slice.name(), &Limits::default())?;
             state.clock += 1;
             let unit = format!("cri-containerd-{:064x}.scope", state.clock);
-            let origin = state.start_unit(&slice, &unit, limits)?;
+            let mut origin = state.start_unit(&slice, &unit, limits)?;
             state.write_cpus(&origin, &cpus.to_string())?;
+            if runtime == Runtime::Crun {
+                let nothing = Devices {
+                    policy: "auto".into(),
+                    allow: Vec::new(),
+                };
+                state.restrict(&unit, &nothing);
+                state.write_control(&origin, "+cpuset +cpu +io +memory +hugetlb +pids")?;
+                origin = origin.child(ContainerCgroup::SUBGROUP);
+                state.create(&origin)?;
+                state.write_cpus(&origin, &cpus.to_string())?;
+            }
             let shim = state.find("containerd-shim")?;
             let init = state.fork(shim, "stelia-runner", Birth::Namespace)?;
             state.move_process(init, &origin)?;

@@ -18,6 +18,7 @@ use crate::systemd::{Devices, Systemd, SystemdError};
 pub(super) struct Unit {
     pub cgroup: CgroupPath,
     pub limits: Limits,
+    pub devices: Devices,
 }
 
 impl State {
@@ -32,9 +33,20 @@ impl State {
         let unit = Unit {
             cgroup: cgroup.clone(),
             limits: limits.clone(),
+            devices: Devices {
+                policy: "strict".into(),
+                allow: Vec::new(),
+            },
         };
         self.units.insert(name.to_owned(), unit);
         Ok(cgroup)
+    }
+
+    /// Say which devices a unit's processes may open.
+    pub fn restrict(&mut self, unit: &str, devices: &Devices) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.devices = devices.clone();
+        }
     }
 
     /// Write the limits that systemd manages, where the cgroup has the files.
@@ -115,6 +127,11 @@ impl Model {
     pub fn unit_limits(&self, unit: &str) -> Option<Limits> {
         self.lock().units.get(unit).map(|unit| unit.limits.clone())
     }
+
+    /// The devices a unit was started with.
+    pub fn unit_devices(&self, unit: &str) -> Option<Devices> {
+        self.lock().units.get(unit).map(|unit| unit.devices.clone())
+    }
 }
 
 fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
@@ -127,11 +144,7 @@ fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
 #[async_trait]
 impl Systemd for Model {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        let known = self.lock().units.contains_key(unit);
-        Ok(known.then(|| Devices {
-            policy: "strict".into(),
-            allow: Vec::new(),
-        }))
+        Ok(self.unit_devices(unit))
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
@@ -192,7 +205,7 @@ impl Systemd for Model {
         _: &str,
         pid: u32,
         limits: &Limits,
-        _: &Devices,
+        devices: &Devices,
     ) -> Result<(), SystemdError> {
         let operation = format!("start {unit}");
         let started = self.change(|state| {
@@ -204,6 +217,7 @@ impl Systemd for Model {
                 return Ok(Err("Process to be placed in the scope is gone.".to_owned()));
             }
             let cgroup = state.start_unit(&CgroupPath::slice(), unit, limits)?;
+            state.restrict(unit, devices);
             state.move_process(pid, &cgroup)?;
             Ok(Ok(()))
         });

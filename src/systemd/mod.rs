@@ -18,6 +18,14 @@ pub struct Devices {
     pub allow: Vec<(String, String)>,
 }
 
+impl Devices {
+    /// Whether any device is kept closed: with the policy `auto` that is so where a list says what may be opened
+    /// (systemd.resource-control(5)).
+    pub fn restrict(&self) -> bool {
+        self.policy != "auto" || !self.allow.is_empty()
+    }
+}
+
 /// A call to systemd that failed.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {cause}")]

@@ -4,9 +4,9 @@ use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
 use crate::guest::Accel;
-use crate::host::{CGROUP, SLICE, cpus, read, run, thread, wait_until};
+use crate::host::{CGROUP, SLICE, cpus, read, run, wait_until};
 use crate::pods::{Pod, on_node};
-use crate::promise::{assert_isolated, state};
+use crate::promise::{assert_given_back, assert_isolated, state};
 
 #[test]
 fn every_vcpu_has_a_cpu_to_itself_and_everything_else_is_on_shared_cpus() {
@@ -53,17 +53,7 @@ fn a_deregistered_container_is_as_kubelet_made_it() {
         let pod = Pod::vm("given-back", 2);
         let before = assert_isolated(&pod, 2);
         run(&["steliactl", "deregister", &pod.uid]);
-        assert!(!pod.scope().exists());
-        assert_eq!(state(&pod), None);
-        assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
-        assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
-        let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
-        assert_eq!(origin, pod.exclusive());
-        for was in [before.vcpus, before.others, before.anchor].concat() {
-            let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
-            assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
-            assert_eq!(now.allowed, origin, "{now:?}");
-        }
+        assert_given_back(&pod, before);
     });
 }
 

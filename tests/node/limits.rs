@@ -9,7 +9,7 @@ use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
-fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
+pub fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
     let accel = Accel::of_node();
     let start = accel.qemu().join(" ");
     let script = format!(
@@ -28,7 +28,7 @@ fn vm_with_shell(name: &str, options: &[&str], qemu: &str) -> Pod {
 }
 
 /// Run a script in float; its output.
-fn in_float(pod: &Pod, script: &str) -> String {
+pub fn in_float(pod: &Pod, script: &str) -> String {
     let exec = |command: &str| {
         let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", command];
         String::from_utf8_lossy(&output(&exec).stdout).into_owned()
@@ -43,7 +43,7 @@ fn in_float(pod: &Pod, script: &str) -> String {
     })
 }
 
-fn scope_file(pod: &Pod, file: &str) -> String {
+pub fn scope_file(pod: &Pod, file: &str) -> String {
     read(pod.scope().join(file))
 }
 

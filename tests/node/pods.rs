@@ -176,7 +176,11 @@ impl Pod {
     pub fn threads(&self) -> Threads {
         let mut threads = Threads::default();
         for (pid, found) in container_of(self.pid) {
-            let anchor = read(format!("/proc/{pid}/cmdline")).contains("\0anchor");
+            // One that has ended meanwhile is none.
+            let Ok(command) = fs::read_to_string(format!("/proc/{pid}/cmdline")) else {
+                continue;
+            };
+            let anchor = command.contains("\0anchor");
             for thread in found {
                 if anchor {
                     threads.anchor.push(thread);

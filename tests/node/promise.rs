@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steliad::cpuset::CpuSet;
 
-use crate::host::{CGROUP, SLICE, cpus, output, read, run};
+use crate::host::{CGROUP, SLICE, cpus, output, read, run, thread};
 use crate::pods::{Pod, Threads, pool};
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
@@ -53,6 +53,21 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
     }
     assert_eq!(state(pod).as_deref(), Some("isolated"));
     threads
+}
+
+/// A container that was deregistered is where and as kubelet made it. `before` are its threads when it was an instance.
+pub fn assert_given_back(pod: &Pod, before: Threads) {
+    assert!(!pod.scope().exists());
+    assert_eq!(state(pod), None);
+    assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
+    assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
+    let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
+    assert_eq!(origin, pod.exclusive());
+    for was in [before.vcpus, before.others, before.anchor].concat() {
+        let now = thread(was.tid).unwrap_or_else(|| panic!("{was:?} is gone"));
+        assert_eq!((now.start, now.cgroup.clone()), (was.start, pod.origin()), "{now:?}");
+        assert_eq!(now.allowed, origin, "{now:?}");
+    }
 }
 
 /// Where an instance floats.

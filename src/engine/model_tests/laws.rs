@@ -93,7 +93,9 @@ async fn happen(node: &mut Node, slots: &mut Slots, event: &Event) {
         Event::Start(slot) => {
             let free = cpus(CPUS[*slot]).is_subset(node.checkpoint.default_cpus());
             if slots[*slot].is_none() && free {
-                let pod = node.pod(*slot as u32, CPUS[*slot]);
+                // Both runtimes are on the node.
+                let runtime = [Runtime::Runc, Runtime::Crun][*slot % 2];
+                let pod = node.pod_by(runtime, *slot as u32, CPUS[*slot]);
                 let qemu = model.add_qemu(pod.init, cpus(CPUS[*slot]).len() as u32).unwrap();
                 slots[*slot] = Some((pod, qemu));
             }

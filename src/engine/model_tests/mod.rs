@@ -2,6 +2,7 @@
 
 mod allocator;
 mod crash;
+mod crun;
 mod laws;
 mod life;
 mod rebind;
@@ -21,7 +22,7 @@ use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::model::kubelet::Checkpoint;
-use crate::model::{Kernel, Model, Pod, Qemu, topology};
+use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use crate::plan::admission::{Claim, Kind, Refusal};
 use crate::plan::placement::Vcpu;
 use crate::plan::pools::FloatPolicy;
@@ -36,7 +37,7 @@ struct Node {
     handle: Handle,
     cancel: CancellationToken,
     running: JoinHandle<()>,
-    _directory: tempfile::TempDir,
+    directory: tempfile::TempDir,
 }
 
 fn start(model: &Model, settings: &Settings) -> (Handle, CancellationToken, JoinHandle<()>) {
@@ -89,7 +90,7 @@ impl Node {
             handle,
             cancel,
             running,
-            _directory: directory,
+            directory,
         }
     }
 
@@ -104,10 +105,15 @@ impl Node {
     }
 
     fn pod(&mut self, number: u32, list: &str) -> Pod {
+        self.pod_by(Runtime::Runc, number, list)
+    }
+
+    fn pod_by(&mut self, runtime: Runtime, number: u32, list: &str) -> Pod {
         self.checkpoint.admit(&uid(number), "vm", &cpus(list)).unwrap();
-        self.model
-            .add_pod(&uid(number), &cpus(list), &Limits::default())
-            .unwrap()
+        let added = self
+            .model
+            .add_pod_by(runtime, &uid(number), &cpus(list), &Limits::default());
+        added.unwrap()
     }
 
     /// What the runner of `pod` asks, as the door passes it on.

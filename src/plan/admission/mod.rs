@@ -78,8 +78,9 @@ pub struct Candidate {
     pub mems: String,
     /// Its processes, each with its number in every PID namespace.
     pub processes: Vec<(i32, Vec<i32>)>,
-    /// Names of cgroups below the origin that hold processes.
-    pub populated_children: Vec<String>,
+    /// Other cgroups of the container that hold processes: below the origin, and where that is a subgroup of the container's
+    /// scope, the scope itself and what is beside it.
+    pub elsewhere: Vec<CgroupPath>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
     /// The other containers of the pod that have processes.
@@ -236,7 +237,7 @@ fn admit_allocated(
 
 /// Whether kubelet's state names CPUs of the container or its pod: then they are what it gets, whoever chooses for others.
 fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
-    let ContainerCgroup { pod, container_id } = &candidate.container;
+    let ContainerCgroup { pod, container_id, .. } = &candidate.container;
     kubelet.entries.contains_key(pod)
         || kubelet.pod_entries.contains_key(pod)
         || kubelet.container_entries.contains_key(container_id)
@@ -302,9 +303,9 @@ fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
 }
 
 fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
-    if let Some(child) = candidate.populated_children.first() {
+    if let Some(other) = candidate.elsewhere.first() {
         let text = format!(
-            "{} has processes in a cgroup below it ({child}): not supported",
+            "the container has processes in {other} too, not only in {}: not supported",
             candidate.origin
         );
         return Err(Kind::InvalidArgument.because(text));

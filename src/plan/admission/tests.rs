@@ -12,7 +12,7 @@ pub(super) fn candidate() -> Candidate {
         cpus: "2-3".parse().unwrap(),
         mems: "0".into(),
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
-        populated_children: vec![],
+        elsewhere: vec![],
         annotated_name: None,
         live_containers: vec![],
         anchor: Some((TaskId { id: 101, start: 5 }, origin.clone())),

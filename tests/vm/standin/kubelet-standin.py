@@ -31,10 +31,12 @@ SOCKET = RUN / "socket"
 CGROUP = Path("/sys/fs/cgroup")
 NAMESPACE = "k8s.io"  # containerd's namespace for CRI containers
 TASKS = Path(f"/run/containerd/io.containerd.runtime.v2.task/{NAMESPACE}")  # where containerd's shims keep their containers
-# How containers are made. "direct" is crun without containerd and its shim, in the same cgroups with the same config.json in the
-# same place: what a test costs is mostly the starting of Go programs.
+# How containers are made. crun has the processes in the cgroup "container" of the scope, as on nodes of CRI-O. "direct" is crun
+# without containerd and its shim, in runc's cgroups with the same config.json in the same place: what a test costs is mostly the
+# starting of Go programs.
 RUNTIMES = {
     "runc": ["runc", "--root", f"/run/containerd/runc/{NAMESPACE}", "--systemd-cgroup"],
+    "crun": ["/usr/bin/crun", "--root", f"/run/containerd/runc/{NAMESPACE}", "--systemd-cgroup"],  # the shim's choice of a root
     "direct": ["crun", "--root", "/run/kubelet-standin/crun", "--systemd-cgroup"],
 }
 RUNNER_DIR = Path("/run/stelia/runner")
@@ -49,8 +51,9 @@ kubelet-standin: plays kubelet and containerd on the test node
       --policy static|none                           the CPU manager's policy, default static. "init" with pods running is a kubelet
                                                      started anew with that policy and no state file: no container is touched, so
                                                      after "init --policy none" each keeps the cpuset.cpus it has
-      --runtime runc|direct                          what pods are made by unless they say otherwise: containerd with runc (default),
-                                                     or crun alone, in the same cgroups and much quicker
+      --runtime runc|crun|direct                     what pods are made by unless they say otherwise: containerd with runc (default), or
+                                                     with crun, which puts the processes into the cgroup "container" of the scope, as
+                                                     on nodes of CRI-O; or crun alone, in runc's cgroups and much quicker
   pod start NAME [options] [-- CMD...]               admit and run a pod of one container (CMD: sleep infinity)
       --qos-class guaranteed|burstable|besteffort    default guaranteed; only guaranteed pods get CPUs of their own (or --qos)
       --cpus N | --cpuset LIST                       a guaranteed pod's CPUs: N that kubelet's static policy takes (default 2), or
@@ -68,7 +71,7 @@ kubelet-standin: plays kubelet and containerd on the test node
       --userns                                       hostUsers: false: user and network namespaces of the container's own
       --restricted                                   no capabilities, no new privileges, a seccomp filter like RuntimeDefault
       --in POD  --share-pid                          one container more in that pod; in the PID namespace of its first
-      --runtime runc|direct                          see init
+      --runtime runc|crun|direct                     see init
       --gap SECONDS                                  between the two writes of the admission, default 0.04
       --json                                         print what "pod show" tells
   pod apply FILE                                     admit and run the pod of a manifest; images: the node's own files, or imported ones
@@ -262,7 +265,7 @@ def do_init(args):
     state.write()
     # Policy None lists no machine state; its checksum is a constant.
     write_file(root / "memory_manager_state", '{"policyName":"None","machineState":{},"checksum":4236770233}')
-    if given["runtime"] == "runc":
+    if given["runtime"] != "direct":
         start_containerd()
 
 
@@ -700,7 +703,8 @@ def watch(pod):
 def start_container(pod, options, cpus):
     folder = pod_dir(pod["name"])
     pod["id"] = os.urandom(32).hex()
-    pod["cgroup"] = f"{slice_path(pod['qos'], pod['uid'])}/cri-containerd-{pod['id']}.scope"
+    crun = options["runtime"] == "crun"
+    pod["cgroup"] = f"{slice_path(pod['qos'], pod['uid'])}/cri-containerd-{pod['id']}.scope" + "/container" * crun
     # One log a container, as kubelet keeps them.
     pod["log"] = str(folder / f"log-{pod['id'][:12]}")
     if options["runtime"] == "direct":
@@ -713,7 +717,7 @@ def start_container(pod, options, cpus):
     own_slice = pod_slice(pod["qos"], pod["uid"])[1]
     ctr(
         "run", "-d", "--config", str(spec), "--runc-systemd-cgroup", "--cgroup", f"{own_slice}:cri-containerd:{pod['id']}",
-        "--log-uri", f"file://{pod['log']}", pod["id"],
+        *["--runc-binary", RUNTIMES["crun"][0]] * crun, "--log-uri", f"file://{pod['log']}", pod["id"],
     )  # fmt: skip
     pod["pid"] = int((TASKS / pod["id"] / "init.pid").read_text())
     save(pod)
@@ -738,6 +742,8 @@ def do_pod_start(args):
             raise Problem(f"the pod has a container {args.container!r}")
     elif args.share_pid:
         raise Problem("--share-pid needs --in POD")
+    if args.userns and args.runtime == "crun":
+        raise Problem("--userns and crun: ctr forgets the runtime of such a container, and only runc has a wrapper for it")
     uid = args.uid or Path("/proc/sys/kernel/random/uuid").read_text().strip()
     limit = quantity(args.cpu_limit, milli=True) if args.cpu_limit else None
     if limit and args.qos == "besteffort":

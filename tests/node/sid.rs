@@ -1,0 +1,118 @@
+//! What only a node of Debian unstable shows: containerd 2 makes a pod's user namespace itself, on the cgroupfs driver. (What
+//! asks CRI for pods is not packaged; `ctr` knows no other driver for such a container.)
+
+use std::fs;
+
+use crate::host::{CGROUP, output, read, run, wait_until};
+use crate::pods::{Pod, on_node_undoing};
+use crate::promise::{assert_given_back, assert_isolated};
+
+const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";
+const CPUS: &str = "4-5";
+const IMAGE: &str = "localhost/nothing:1";
+/// The first of the host's users that the container's are mapped to.
+const FIRST: u32 = 131_072;
+
+/// An image of a root file system that has its folders and nothing in them: the node's programs are mounted.
+const IMPORT: &str = r#"
+    cd "$(mktemp -d)"
+    mkdir -p root/usr root/proc root/dev root/sys root/run root/tmp root/etc
+    for name in bin sbin lib lib64; do ln -s usr/$name root/$name; done
+    tar -C root --owner=0 --group=0 -cf layer.tar .
+    digest=$(sha256sum < layer.tar | cut -d' ' -f1)
+    echo '{"architecture":"amd64","os":"linux","config":{},"rootfs":{"type":"layers","diff_ids":["sha256:'$digest'"]}}' > config.json
+    echo '[{"Config":"config.json","RepoTags":["'$1'"],"Layers":["layer.tar"]}]' > manifest.json
+    tar -cf image.tar manifest.json config.json layer.tar
+    ctr -n k8s.io images import image.tar
+"#;
+
+fn ctr(argv: &[&str]) -> String {
+    run(&[&["ctr", "-n", "k8s.io"], argv].concat())
+}
+
+/// The container of the pod, with a VM in it, made without the stand-in.
+fn start(id: &str) -> Pod {
+    run(&["sh", "-ec", IMPORT, "sh", IMAGE]);
+    let (mapping, cgroup) = (format!("0:{FIRST}:65536"), format!("/kubepods/pod{UID}/{id}"));
+    let (log, runner) = ("/tmp/mapped.log", "/run/stelia/runner");
+    let options = [
+        &[
+            "run", "-d", "--uidmap", &mapping, "--gidmap", &mapping, "--cgroup", &cgroup,
+        ][..],
+        &["--cpuset-cpus", CPUS, "--memory-limit", "419430400"],
+        &["--annotation", "io.kubernetes.cri.container-name=instance"],
+        &["--mount", "type=bind,src=/usr,dst=/usr,options=rbind:ro"],
+        &[
+            "--mount",
+            &format!("type=bind,src={runner},dst={runner},options=rbind:ro"),
+        ],
+        &["--log-uri", &format!("file://{log}"), IMAGE, id],
+        &["stelia-runner", "run", "--qmp", "/run/qmp", "--", "qemu-system-x86_64"],
+        &[
+            "-accel",
+            "tcg,thread=multi",
+            "-smp",
+            "2",
+            "-m",
+            "64",
+            "-display",
+            "none",
+            "-nodefaults",
+        ],
+        &["-name", "vm,debug-threads=on"],
+    ];
+    ctr(&options.concat());
+    let tasks = ctr(&["task", "ls"]);
+    let task = tasks.lines().find(|line| line.starts_with(id)).expect("the task");
+    let pid = task.split_whitespace().nth(1).and_then(|pid| pid.parse().ok());
+    Pod {
+        name: "mapped".to_owned(),
+        uid: UID.to_owned(),
+        cgroup,
+        pid: pid.expect("its process"),
+        cpus: Some(CPUS.to_owned()),
+        log: log.into(),
+    }
+}
+
+/// As kubelet and containerd end a container: the process, what containerd has of it, kubelet's entry.
+fn end(id: &str) {
+    output(&["ctr", "-n", "k8s.io", "task", "kill", "-s", "KILL", id]);
+    wait_until("the task is deleted", || {
+        output(&["ctr", "-n", "k8s.io", "task", "rm", id]);
+        (!ctr(&["task", "ls", "-q"]).contains(id)).then_some(())
+    });
+    ctr(&["container", "rm", id]);
+    let _ = fs::remove_dir(format!("{CGROUP}/kubepods/pod{UID}"));
+    let _ = fs::remove_dir(format!("{CGROUP}/kubepods"));
+    run(&["kubelet-standin", "entry", "remove", UID]);
+}
+
+#[test]
+fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
+    let id = "5a".repeat(32);
+    on_node_undoing(
+        || end(&id),
+        || {
+            assert!(run(&["ctr", "--version"]).contains(" 2."), "this is for another image");
+            Pod::start(
+                "bystander",
+                &["--runtime", "runc", "--qos", "burstable"],
+                &["sleep", "1000"],
+            );
+            run(&["kubelet-standin", "entry", "add", UID, "instance", CPUS]);
+            let pod = start(&id);
+            pod.wait_running();
+            let map = read(format!("/proc/{}/uid_map", pod.pid));
+            let map: Vec<&str> = map.split_whitespace().collect();
+            assert_eq!(map, ["0", &FIRST.to_string(), "65536"]);
+            let threads = assert_isolated(&pod, 2);
+            let scope = format!("stelia-instance-{UID}.scope");
+            assert_eq!(run(&["systemctl", "show", "-P", "DevicePolicy", &scope]), "strict");
+            assert_eq!(read(pod.scope().join("memory.max")), "419430400");
+            run(&["steliactl", "verify"]);
+            run(&["steliactl", "deregister", UID]);
+            assert_given_back(&pod, threads);
+        },
+    );
+}
