@@ -594,6 +594,8 @@ def shown(pod):
 
 
 def save(pod):
+    with contextlib.suppress(OSError):
+        pod["pid_namespace"] = os.stat(f"/proc/{pod['pid']}/ns/pid").st_ino
     folder = pod_dir(pod["name"])
     temp = folder / ".new"
     temp.write_text(json.dumps({k: v for k, v in pod.items() if k not in ("exit_code", "status")}))
@@ -660,8 +662,8 @@ def start_direct(pod, spec):
             os.close(tells)
             if pid:
                 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-                subprocess.call([*RUNTIMES["direct"], "delete", "--force", pod["id"]])
                 write_exit(pod, code if code >= 0 else 128 - code)
+                subprocess.call([*RUNTIMES["direct"], "delete", "--force", pod["id"]])
             remove_folder(bundle)
         finally:
             os._exit(0)
@@ -901,6 +903,26 @@ def do_pod_apply(args):
     do_pod_start(start)
 
 
+PATIENCE = 120  # seconds, for what SIGKILL ends: an emulated node on a busy machine can be slow
+
+
+def wait_killed(pod):
+    if wait_exit(pod["name"], PATIENCE) is None:
+        raise Problem(f"the container did not end within {PATIENCE} s of SIGKILL: {processes(pod)}")
+
+
+def processes(pod):
+    """What the processes in the PID namespace of a container do, for whoever has to find out why it does not end."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            status = dict(line.split(":\t", 1) for line in (path / "status").read_text().splitlines() if ":\t" in line)
+            if int(path.name) == pod["pid"] or os.stat(path / "ns/pid").st_ino == pod.get("pid_namespace"):
+                stack = " < ".join(line.split("] ")[-1] for line in (path / "stack").read_text().splitlines()[:6])
+                found.append(f"{path.name} {status['Name']} {status['State']} ({stack})")
+    return "; ".join(found) or "none of its processes is left"
+
+
 def wait_exit(name, seconds):
     end = time.monotonic() + seconds
     while (pod := load(name))["exit_code"] is None and time.monotonic() < end:
@@ -931,8 +953,7 @@ def signal_init(pod, number):
 def do_pod_kill(args):
     pod = load(args.name)
     signal_init(pod, signal.SIGKILL)
-    if wait_exit(args.name, 30) is None:
-        raise Problem("the container did not end within 30 s")
+    wait_killed(pod)
 
 
 def do_pod_delete(args):
@@ -942,8 +963,7 @@ def do_pod_delete(args):
             signal_init(pod, signal.SIGTERM)
         if wait_exit(args.name, args.grace) is None:
             signal_init(pod, signal.SIGKILL)
-            if wait_exit(args.name, 30) is None:
-                raise Problem("the container did not end within 30 s of SIGKILL")
+            wait_killed(pod)
     if not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]:
         run("systemctl", "stop", pod_slice(pod["qos"], pod["uid"])[1])
     # kubelet takes the entry away only after all containers have stopped.
