@@ -69,6 +69,7 @@ kubelet-standin: plays kubelet and containerd on the test node
                                                      its own have no quota, cpu.max stays; with a fraction there are no such CPUs
       --pod-cpus N  --pod-memory SIZE                pod-level resources (schema 3 and 4): the pod has N CPUs at once, and its containers, this one and
                                                      those that join it with --in, have --cpus of them for themselves or are --shared
+      --pod-shares NAME                              a container that will join as a --shared one: kubelet writes its entry with the others, repeatable
       --shared                                       a container on what the others leave of its pod's CPUs; these come last
       --device-plugin RESOURCE=NODE:ID               a device plugin's device at that NUMA node (-1: it does not say), repeatable; of
                                                      kubelet's checkpoint only
@@ -1019,11 +1020,17 @@ def own_cpus(uid):
     return set().union(*(parse_cpus(pod["cpus"]) for pod in pods() if pod["uid"] == uid and pod["cpus"]))
 
 
+def shared_names(uid, state):
+    """Those of a pod's entries that are its shared pool."""
+    own = [pod["container"] for pod in pods() if pod["uid"] == uid and pod["cpus"]]
+    return [name for name in state.entries.get(uid, {}) if name not in own]
+
+
 def pod_level(args, state, uid):
     """All CPUs of a pod with pod-level resources, new or joined; None of another."""
     level = state.pods.get(uid)
     if args.pod_cpus is None:
-        if level is None and (args.shared or args.pod_memory):
+        if level is None and (args.shared or args.pod_shares or args.pod_memory):
             raise Problem("--shared and --pod-memory are for a pod with --pod-cpus")
     elif level is not None or args.beside:
         raise Problem("the pod has what it has: --pod-cpus is for its first container")
@@ -1031,7 +1038,7 @@ def pod_level(args, state, uid):
         raise Problem("a pod has CPUs of its own with the policy static, schema 3 or 4, and as a guaranteed one")
     else:
         level = state.choose(args.pod_cpus)
-    if level and not args.shared and [pod for pod in pods() if pod["uid"] == uid and pod["pool"]]:
+    if level and not args.shared and shared_names(uid, state):
         raise Problem("kubelet divides a pod's CPUs at once: containers on what is left come last here")
     return level
 
@@ -1094,6 +1101,8 @@ def do_pod_start(args):
         state.admit_pod(uid, level, args.gap)
     if level:
         state.join(uid, args.container, cpus or parse_cpus(pool))
+        for name in args.pod_shares:
+            state.join(uid, name, level - own_cpus(uid) - (cpus or set()))
     elif pinned:
         state.admit(uid, args.container, cpus, args.gap)
     if args.device_plugin:
@@ -1124,7 +1133,7 @@ def do_pod_start(args):
         if not beside:
             run("systemctl", "stop", pod_slice(args.qos, uid)[1], check=False)
         if pinned or level:
-            state.remove(uid, args.gap, args.container)
+            state.remove(uid, args.gap, args.container if beside else None)
         raise
     if pinned or level:
         update_shared(state.default)
@@ -1271,13 +1280,14 @@ def do_pod_delete(args):
             signal_init(pod, signal.SIGKILL)
             if wait_exit(args.name, 30) is None:
                 raise Problem("the container did not end within 30 s of SIGKILL")
-    if not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]:
+    last = not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]
+    if last:
         run("systemctl", "stop", pod_slice(pod["qos"], pod["uid"])[1])
     # kubelet takes the entry away only after all containers have stopped.
     if pod["cpus"] or pod["pool"]:
         state = State()
         if pod["container"] in state.entries.get(pod["uid"], {}):  # a job may have removed it by hand
-            state.remove(pod["uid"], args.gap, pod["container"])
+            state.remove(pod["uid"], args.gap, None if last else pod["container"])
     remove_folder(pod_dir(args.name))
     if pod["cpus"] or pod["pool"]:
         update_shared(State().default)
@@ -1422,7 +1432,7 @@ def parser():
     one.add_argument("--mems")
     one.add_argument("--pod-cpus", type=int)
     one.add_argument("--pod-memory")
-    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages"):
+    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages", "pod-shares"):
         one.add_argument(f"--{repeatable}", action="append", default=[])
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
