@@ -54,8 +54,8 @@ pub(super) fn request(
     })
 }
 
-/// The other containers of those instances' pods whose shared pool is not known without them. Once it is, it is in the instance's
-/// record, and nobody is looked at any more.
+/// The other containers of those instances' pods whose shared pool is not known without them. Once it is, it is in the
+/// instance's record, and nobody is looked at any more.
 pub(super) fn of_open_pods(
     system: &System,
     kubelet: &Result<CpuManagerState, String>,

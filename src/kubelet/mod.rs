@@ -1,5 +1,5 @@
-//! What kubelet says: its checkpoint files, their checksum, its configuration, the names it gives pods' cgroups, and the CPU requests
-//! it tells runtimes.
+//! What kubelet says: its checkpoint files, their checksum, its configuration, the names it gives pods' cgroups, and the
+//! CPU requests it tells runtimes.
 
 pub mod checkpoint;
 pub mod checksum;

@@ -7,8 +7,8 @@ const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
 /// A container's CPU request, read back from where it ends up.
 ///
-/// kubelet gives exclusive CPUs only to a container that requests exactly so many whole ones. One without a request of its own, in
-/// a pod with pod-level resources, has the shares of the whole pod's limit (kubelet 1.32 on, `getCPULimit`).
+/// kubelet gives exclusive CPUs only to a container that requests exactly so many whole ones. One without a request of
+/// its own, in a pod with pod-level resources, has the shares of the whole pod's limit (kubelet 1.32 on, `getCPULimit`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuRequest {
     /// `linux.resources.cpu.shares` in the runtime's configuration: as kubelet said it when the container was made.
@@ -18,8 +18,8 @@ pub struct CpuRequest {
 }
 
 impl CpuRequest {
-    /// Whether it is a request of exactly so many CPUs; `None` when nothing was read. One reading that says yes is enough: after a resize
-    /// the runtime's configuration is out of date, and a weight may be anybody's.
+    /// Whether it is a request of exactly so many CPUs; `None` when nothing was read. One reading that says yes is
+    /// enough: after a resize the runtime's configuration is out of date, and a weight may be anybody's.
     pub fn is_of(&self, cpus: usize) -> Option<bool> {
         let shares = (cpus as u64).saturating_mul(SHARES_PER_CPU);
         let shares = shares.clamp(*SHARES.start(), *SHARES.end());

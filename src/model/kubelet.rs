@@ -62,8 +62,8 @@ impl Checkpoint {
         self.write()
     }
 
-    /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then the pod's
-    /// entry appears, then each container's. The file is of schema V4 while there is such a pod.
+    /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then
+    /// the pod's entry appears, then each container's. The file is of schema V4 while there is such a pod.
     ///
     /// # Errors
     /// The file cannot be written.

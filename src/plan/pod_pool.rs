@@ -8,8 +8,8 @@ use crate::kubelet::{CpuManagerState, PodUid};
 
 /// What the running containers of a pod tell of its entries.
 ///
-/// A container with exclusive CPUs requests exactly as many. That one requests as many as the pod has says nothing: a container
-/// without a request has the whole pod's shares.
+/// A container with exclusive CPUs requests exactly as many. That one requests as many as the pod has says nothing: a
+/// container without a request has the whole pod's shares.
 pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) -> Uses {
     let (Some(own), Some(entries)) = (state.pod_entries.get(pod), state.entries.get(pod)) else {
         return Uses::new();
@@ -49,8 +49,8 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
         .or_else(|| remembered().filter(stands))
 }
 
-/// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own, and which of them are its
-/// shared pool is not known yet.
+/// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own, and which of them
+/// are its shared pool is not known yet.
 pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     state.pod_entries.contains_key(&record.pod) && pool(state, record, &[]).is_none()
 }

@@ -20,16 +20,18 @@ pub enum Use {
 pub type Uses = BTreeMap<String, Use>;
 
 impl CpuManagerState {
-    /// The shared pool of a pod with CPUs of its own; `None` for another pod, where none is left to share, and where nothing tells.
+    /// The shared pool of a pod with CPUs of its own; `None` for another pod, where none is left to share, and where
+    /// nothing tells.
     ///
-    /// The entry of a container that is known to share is the pool. Without one, several containers with the same CPUs, which are
-    /// all that the others leave of the pod's, share them; a container alone with what is left might have it for
-    /// itself, and is taken to.
+    /// The entry of a container that is known to share is the pool. Without one, several containers with the same CPUs,
+    /// which are all that the others leave of the pod's, share them; a container alone with what is left might have it
+    /// for itself, and is taken to.
     pub fn pod_shared_pool(&self, pod: &PodUid, uses: &Uses) -> Option<CpuSet> {
         let own = self.pod_entries.get(pod)?;
         let taken = self.taken(pod, uses);
         let shared = self.known(pod, uses, Use::Shared);
-        // An init container without a request has what the pool and later containers have together: the least set is the pool.
+        // An init container without a request has what the pool and later containers have together: the least set is the
+        // pool.
         if let Some(least) = shared.iter().min_by_key(|cpus| cpus.len()) {
             let within = shared.iter().all(|cpus| least.is_subset(cpus));
             let fits = !least.is_empty() && least.is_subset(own) && least.is_disjoint(&taken);
@@ -48,8 +50,8 @@ impl CpuManagerState {
         }
     }
 
-    /// Whether these CPUs, once known as the pod's shared pool, can still be it: they are the pod's, no container is known to have
-    /// one of them for itself, and no entry cuts through them.
+    /// Whether these CPUs, once known as the pod's shared pool, can still be it: they are the pod's, no container is
+    /// known to have one of them for itself, and no entry cuts through them.
     pub fn may_be_shared(&self, pod: &PodUid, cpus: &CpuSet, uses: &Uses) -> bool {
         let whole = |entry: &CpuSet| cpus.is_subset(entry) || cpus.is_disjoint(entry);
         let containers = self.entries.get(pod);
@@ -59,8 +61,8 @@ impl CpuManagerState {
             && cpus.is_disjoint(&self.taken(pod, uses))
     }
 
-    /// Whether several containers of a pod with CPUs of its own carry these CPUs, none of them is known to have them for itself,
-    /// and they are all that the others leave of the pod's: then they have to be taken for its shared pool.
+    /// Whether several containers of a pod with CPUs of its own carry these CPUs, none of them is known to have them for
+    /// itself, and they are all that the others leave of the pod's: then they have to be taken for its shared pool.
     pub fn several_share(&self, pod: &PodUid, cpus: &CpuSet, uses: &Uses) -> bool {
         let (Some(own), Some(containers)) = (self.pod_entries.get(pod), self.entries.get(pod)) else {
             return false;
@@ -85,8 +87,8 @@ impl CpuManagerState {
         exclusive.into_iter().flat_map(CpuSet::iter).collect()
     }
 
-    /// The entries that stand for CPUs in use. One that meets a running container's exclusive CPUs is a finished init container's:
-    /// those of containers that run side by side are apart.
+    /// The entries that stand for CPUs in use. One that meets a running container's exclusive CPUs is a finished init
+    /// container's: those of containers that run side by side are apart.
     fn standing(&self, pod: &PodUid, uses: &Uses) -> BTreeSet<&CpuSet> {
         let (exclusive, taken) = (self.known(pod, uses, Use::Exclusive), self.taken(pod, uses));
         let containers = self.entries.get(pod).into_iter().flat_map(BTreeMap::values);
