@@ -1,5 +1,7 @@
 //! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
 
+use std::collections::BTreeSet;
+
 use super::admission::LiveContainer;
 use super::{Instance, Record, Snapshot};
 use crate::cpuset::CpuSet;
@@ -8,11 +10,16 @@ use crate::kubelet::{CpuManagerState, PodUid};
 
 /// What the running containers of a pod tell of its entries.
 ///
-/// A container with exclusive CPUs requests exactly as many. That one requests as many as the pod has says nothing: a
-/// container without a request has the whole pod's shares.
+/// A container with exclusive CPUs requests exactly as many, and has them for as long as it runs. That one requests as
+/// many as the pod has says nothing: a container without a request has the whole pod's shares.
 pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) -> Uses {
     let (Some(own), Some(entries)) = (state.pod_entries.get(pod), state.entries.get(pod)) else {
         return Uses::new();
+    };
+    let together = |entry: &CpuSet| {
+        let here = |name: &&String| entries.get(*name) == Some(entry);
+        let names = running.iter().filter_map(|container| container.name.as_ref());
+        names.filter(here).collect::<BTreeSet<_>>().len() > 1
     };
     let told = |name: &String, entry: &CpuSet| {
         let is_it = |other: &&LiveContainer| match &other.name {
@@ -23,6 +30,7 @@ pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) ->
         let told = told.filter_map(|container| container.request.is_of(entry.len()));
         // Of several that may be it one with such a request is enough: no float shall meet CPUs that are somebody's.
         match told.max()? {
+            _ if together(entry) => Some(Use::Shared),
             true if entry == own => None,
             true => Some(Use::Exclusive),
             false => Some(Use::Shared),
@@ -39,13 +47,14 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
         .entries
         .get(&record.pod)
         .and_then(|own| own.get(&record.container));
-    if entry == Some(&record.entry) {
+    let runs = entry.filter(|entry| **entry == record.entry);
+    if runs.is_some() {
         uses.insert(record.container.clone(), Use::Exclusive);
     }
     let remembered = || record.pod_pool.clone();
     let stands = |cpus: &CpuSet| state.may_be_shared(&record.pod, cpus, &uses);
     state
-        .pod_shared_pool(&record.pod, &uses)
+        .known_pod_pool(&record.pod, &uses, runs)
         .or_else(|| remembered().filter(stands))
 }
 
@@ -64,11 +73,17 @@ pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use proptest::prelude::*;
+
     use super::*;
     use crate::kubelet::CpuRequest;
     use crate::kubelet::checkpoint::Schema;
     use crate::plan::record::tests::record;
     use crate::plan::steps::tests::{instance, snapshot};
+    use crate::planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+    use crate::topology::{Cpu, Topology};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()
@@ -141,6 +156,15 @@ mod tests {
     }
 
     #[test]
+    fn two_that_run_on_the_same_cpus_share_them_whatever_they_request() {
+        let state = state(&[("a", "1"), ("b", "1")]);
+        let (a, b) = (running(Some("a"), "1", 1024), running(Some("b"), "1", 1024));
+        assert_eq!(found(&state, &[a.clone(), b]).as_deref(), Some("1"));
+        // One container, while it is restarted.
+        assert_eq!(found(&state, &[a.clone(), a]), None);
+    }
+
+    #[test]
     fn what_was_known_stands_while_a_sidecar_is_away_and_not_when_its_cpus_change() {
         let known = Record {
             pod_pool: Some(cpus("1")),
@@ -162,5 +186,118 @@ mod tests {
         let plain = snapshot(vec![instance()]);
         assert_eq!(of(&plain, &plain.instances[0]), None);
         assert!(!is_open(plain.kubelet.as_ref().unwrap(), &record()));
+    }
+
+    /// A pod's containers: what each is, its CPUs in thousandths, whether it asks for them as a Guaranteed one, whether
+    /// it runs.
+    fn pods() -> impl Strategy<Value = Vec<(Kind, u64, bool, bool)>> {
+        let kind = prop_oneof![Just(Kind::Init), Just(Kind::Sidecar), Just(Kind::App)];
+        let container = (kind, prop_oneof![Just(0), Just(500), Just(1000), Just(2000)]);
+        proptest::collection::vec((container, any::<bool>(), any::<bool>()), 1..5).prop_map(|some| {
+            let flat = some
+                .into_iter()
+                .map(|((kind, milli), own, runs)| (kind, milli, own, runs));
+            let mut all: Vec<_> = flat.collect();
+            // Init containers and sidecars are listed before the others.
+            all.sort_by_key(|(kind, ..)| *kind == Kind::App);
+            all
+        })
+    }
+
+    /// What kubelet gives that pod, with a VM of 2 CPUs among its containers.
+    fn divided(all: &[(Kind, u64, bool, bool)], vm_at: usize, cpus: u64) -> Option<(Vec<Container>, State)> {
+        let container = |(at, (kind, milli_cpus, guaranteed, _)): (usize, &(Kind, u64, bool, bool))| Container {
+            name: format!("c{at}"),
+            kind: *kind,
+            milli_cpus: *milli_cpus,
+            guaranteed: *guaranteed,
+        };
+        let mut containers: Vec<Container> = all.iter().enumerate().map(container).collect();
+        let vm = Container {
+            name: "instance".into(),
+            kind: Kind::App,
+            milli_cpus: 2000,
+            guaranteed: true,
+        };
+        // Before containers of other kinds it is a sidecar itself.
+        let at = vm_at % (containers.len() + 1);
+        let kind = if containers.get(at).is_some_and(|next| next.kind != Kind::App) {
+            Kind::Sidecar
+        } else {
+            Kind::App
+        };
+        containers.insert(at, Container { kind, ..vm });
+        let pod = Pod {
+            uid: record().pod.to_string(),
+            guaranteed: true,
+            milli_cpus: Some(1000 * cpus),
+            containers,
+        };
+        let cpu = |cpu: u32| {
+            let (package, core, node) = (cpu / 8, cpu / 2, cpu / 8);
+            (cpu, Cpu { package, core, node })
+        };
+        let host = Topology {
+            cpus: (0..16).map(cpu).collect(),
+        };
+        let topology = CpuTopology::new(&host, &BTreeMap::new());
+        let kubelet = Kubelet {
+            pod_level_resource_managers: true,
+            ..Kubelet::default()
+        };
+        let mut policy = StaticPolicy::new(&topology, Options::default(), kubelet, 0, &CpuSet::new()).ok()?;
+        let mut given = State::default();
+        policy.start(&mut given).ok()?;
+        policy.allocate_pod(&mut given, &pod, None).ok()??;
+        Some((pod.containers, given))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { max_global_rejects: 20_000, ..ProptestConfig::default() })]
+
+        #[test]
+        fn however_kubelet_divides_a_pod_its_pool_is_nobodys_alone(
+            all in pods(), vm_at in 0usize..6, count in 2u64..9, named in any::<bool>(),
+        ) {
+            let Some((containers, given)) = divided(&all, vm_at, count) else { return Err(TestCaseError::reject("rejected")) };
+            let pod = record().pod;
+            let own = given.pods[pod.as_str()].clone();
+            let entries: BTreeMap<String, CpuSet> = given.entries[pod.as_str()].clone().into_iter().collect();
+            let mut state = state(&[]);
+            state.pod_entries = [(pod.clone(), own.clone())].into();
+            state.entries = [(pod.clone(), entries.clone())].into();
+            let at = containers.iter().position(|container| container.name == "instance").unwrap();
+            let exclusive = |container: &Container| container.guaranteed && container.milli_cpus.is_multiple_of(1000) && container.milli_cpus > 0;
+            // While the VM runs the ordinary init containers before it have ended; and one after it runs before any other.
+            let init_runs = containers[at..].iter().any(|one| one.kind == Kind::Init && runs(&all, one));
+            let alive = |(place, one): &(usize, &Container)| {
+                let started = match one.kind {
+                    Kind::Init => *place > at,
+                    Kind::Sidecar => true,
+                    Kind::App => !init_runs,
+                };
+                started && one.name != "instance" && runs(&all, one)
+            };
+            let running: Vec<LiveContainer> = containers.iter().enumerate().filter(alive).map(|(_, one)| {
+                let asked = if one.milli_cpus == 0 { 1000 * count } else { one.milli_cpus };
+                let name = named.then_some(one.name.as_str());
+                running(name, &entries[&one.name].to_string(), asked * 1024 / 1000)
+            }).collect();
+            let record = Record { entry: entries["instance"].clone(), ..record() };
+            if let Some(found) = pool(&state, &record, &running) {
+                prop_assert!(!found.is_empty() && found.is_subset(&own));
+                for one in containers.iter().filter(|one| one.kind != Kind::Init && exclusive(one)) {
+                    prop_assert!(found.is_disjoint(&entries[&one.name]), "{found} meets {} in {:?} of {:?}", one.name, entries, containers);
+                }
+            }
+        }
+    }
+
+    fn runs(all: &[(Kind, u64, bool, bool)], container: &Container) -> bool {
+        let at = container
+            .name
+            .strip_prefix('c')
+            .and_then(|number| number.parse::<usize>().ok());
+        at.is_some_and(|at| all[at].3)
     }
 }

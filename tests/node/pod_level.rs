@@ -64,7 +64,10 @@ fn a_vm_floats_on_what_its_pod_shares_and_the_sidecar_there_is_no_instance() {
         assert_eq!(read(vm.scope().join("instance/cpuset.mems")), "0");
 
         let side = Pod::start("side", &[&["--in", "level"][..], &SIDE].concat(), &["sleep", "1000"]);
-        let entries = format!("\"entries\":{{\"{0}\":{{\"instance\":\"2-3\",\"side\":\"1\"}}}}", vm.uid);
+        let entries = format!(
+            "\"entries\":{{\"{0}\":{{\"instance\":\"2-3\",\"side\":\"1\"}}}}",
+            vm.uid
+        );
         let state = run(&["kubelet-standin", "state"]);
         assert!(state.contains(&entries), "{state}");
         run(&["steliactl", "reconcile"]);

@@ -1,4 +1,5 @@
-//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon.
+//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon. What the files do not say of a pod's own
+//! CPUs is asked of its containers, where they run on this host.
 
 mod json;
 mod text;

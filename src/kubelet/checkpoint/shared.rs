@@ -20,81 +20,65 @@ pub enum Use {
 pub type Uses = BTreeMap<String, Use>;
 
 impl CpuManagerState {
-    /// The shared pool of a pod with CPUs of its own; `None` for another pod, where none is left to share, and where
-    /// nothing tells.
+    /// The shared pool of a pod with CPUs of its own, as far as it is sure: no container has one of these CPUs for
+    /// itself, or ever will. `None` for another pod, where nothing is left to share, and where nothing tells.
     ///
-    /// The entry of a container that is known to share is the pool. Without one, several containers with the same CPUs,
-    /// which are all that the others leave of the pod's, share them; a container alone with what is left might have it
-    /// for itself, and is taken to.
-    pub fn pod_shared_pool(&self, pod: &PodUid, uses: &Uses) -> Option<CpuSet> {
+    /// `runs` is the entry of a container, no ordinary init container, that is known to run: whose entry meets it has ended.
+    pub fn known_pod_pool(&self, pod: &PodUid, uses: &Uses, runs: Option<&CpuSet>) -> Option<CpuSet> {
         let own = self.pod_entries.get(pod)?;
-        let taken = self.taken(pod, uses);
-        let shared = self.known(pod, uses, Use::Shared);
-        // An init container without a request has what the pool and later containers have together: the least set is the
-        // pool.
-        if let Some(least) = shared.iter().min_by_key(|cpus| cpus.len()) {
-            let within = shared.iter().all(|cpus| least.is_subset(cpus));
-            let fits = !least.is_empty() && least.is_subset(own) && least.is_disjoint(&taken);
-            return (within && fits).then(|| (*least).clone());
+        let containers = || self.entries.get(pod).into_iter().flatten();
+        let shares = |name: &str| uses.get(name) == Some(&Use::Shared);
+        let shared = containers().filter(|(name, _)| shares(name)).map(|(_, cpus)| cpus);
+        // An init container that shares has the pool and what later containers have besides: the least set is the pool, if
+        // any is.
+        if let Some(least) = shared.min_by_key(|cpus| cpus.len()) {
+            // The same CPUs could still become those of one that waits for an init container to end.
+            let told = containers().all(|(name, entry)| shares(name) || entry != least);
+            return (told && self.may_be_shared(pod, least, uses)).then(|| least.clone());
         }
-        let sets = self.standing(pod, uses);
-        let mut fitting = sets.iter().filter(|cpus| self.several_share(pod, cpus, uses));
-        match (fitting.next(), fitting.next()) {
-            (Some(cpus), None) => (!cpus.is_empty()).then(|| (*cpus).clone()),
-            // Two sets that fit: one of them is exclusive, and nothing tells which.
-            (Some(_), Some(_)) => None,
-            (None, _) => {
-                let left = own.difference(&sets.into_iter().flat_map(CpuSet::iter).collect());
-                (!left.is_empty()).then_some(left)
-            }
-        }
+        let ended = |cpus: &CpuSet| runs.is_some_and(|runs| cpus != runs && !cpus.is_disjoint(runs));
+        let standing = containers().map(|(_, cpus)| cpus).filter(|cpus| !ended(cpus));
+        let left = own.difference(&standing.flat_map(CpuSet::iter).collect());
+        (!left.is_empty()).then_some(left)
     }
 
-    /// Whether these CPUs, once known as the pod's shared pool, can still be it: they are the pod's, no container is
-    /// known to have one of them for itself, and no entry cuts through them.
+    /// The shared pool of a pod with CPUs of its own, by all that is known and else by the file alone: several containers
+    /// with the same CPUs, which are all that the others leave of the pod's, share them. One alone with what is left
+    /// might have it for itself, and is taken to.
+    pub fn pod_shared_pool(&self, pod: &PodUid, uses: &Uses) -> Option<CpuSet> {
+        let by_file = || {
+            let containers = self.entries.get(pod).into_iter().flat_map(BTreeMap::values);
+            let fitting =
+                containers.filter(|cpus| self.several_share(pod, cpus) && self.may_be_shared(pod, cpus, uses));
+            let mut fitting = fitting.collect::<BTreeSet<_>>().into_iter();
+            // Of two sets that fit one is exclusive, and nothing tells which.
+            fitting.next().filter(|_| fitting.next().is_none()).cloned()
+        };
+        self.known_pod_pool(pod, uses, None).or_else(by_file)
+    }
+
+    /// Whether these CPUs can be a pod's shared pool: they are the pod's, no container is known to have one of them for
+    /// itself, and no entry cuts through them.
     pub fn may_be_shared(&self, pod: &PodUid, cpus: &CpuSet, uses: &Uses) -> bool {
-        let whole = |entry: &CpuSet| cpus.is_subset(entry) || cpus.is_disjoint(entry);
-        let containers = self.entries.get(pod);
+        let fits = |(name, entry): (&String, &CpuSet)| match uses.get(name) {
+            Some(Use::Exclusive) => cpus.is_disjoint(entry),
+            Some(Use::Shared) => cpus.is_subset(entry),
+            None => cpus.is_subset(entry) || cpus.is_disjoint(entry),
+        };
         !cpus.is_empty()
             && self.pod_entries.get(pod).is_some_and(|own| cpus.is_subset(own))
-            && containers.into_iter().flat_map(BTreeMap::values).all(whole)
-            && cpus.is_disjoint(&self.taken(pod, uses))
+            && self.entries.get(pod).into_iter().flatten().all(fits)
     }
 
-    /// Whether several containers of a pod with CPUs of its own carry these CPUs, none of them is known to have them for
-    /// itself, and they are all that the others leave of the pod's: then they have to be taken for its shared pool.
-    pub fn several_share(&self, pod: &PodUid, cpus: &CpuSet, uses: &Uses) -> bool {
+    /// Whether several containers of a pod with CPUs of its own carry these CPUs, and they are all that the others leave of
+    /// the pod's: then none of them is taken to have them for itself.
+    pub fn several_share(&self, pod: &PodUid, cpus: &CpuSet) -> bool {
         let (Some(own), Some(containers)) = (self.pod_entries.get(pod), self.entries.get(pod)) else {
             return false;
         };
-        let standing = self.standing(pod, uses);
-        let others = standing.iter().filter(|entry| **entry != cpus);
-        let rest = own.difference(&others.flat_map(|entry| entry.iter()).collect());
-        let several = containers.values().filter(|entry| *entry == cpus).count() > 1;
-        several && rest == *cpus && cpus.is_disjoint(&self.taken(pod, uses))
-    }
-
-    /// The entries of the containers that are known to have this use.
-    fn known(&self, pod: &PodUid, uses: &Uses, wanted: Use) -> BTreeSet<&CpuSet> {
-        let containers = self.entries.get(pod).into_iter().flatten();
-        let known = containers.filter(|(name, _)| uses.get(*name) == Some(&wanted));
-        known.map(|(_, cpus)| cpus).collect()
-    }
-
-    /// The CPUs that containers are known to have for themselves.
-    fn taken(&self, pod: &PodUid, uses: &Uses) -> CpuSet {
-        let exclusive = self.known(pod, uses, Use::Exclusive);
-        exclusive.into_iter().flat_map(CpuSet::iter).collect()
-    }
-
-    /// The entries that stand for CPUs in use. One that meets a running container's exclusive CPUs is a finished init
-    /// container's: those of containers that run side by side are apart.
-    fn standing(&self, pod: &PodUid, uses: &Uses) -> BTreeSet<&CpuSet> {
-        let (exclusive, taken) = (self.known(pod, uses, Use::Exclusive), self.taken(pod, uses));
-        let containers = self.entries.get(pod).into_iter().flat_map(BTreeMap::values);
-        containers
-            .filter(|cpus| exclusive.contains(cpus) || cpus.is_disjoint(&taken))
-            .collect()
+        let others = containers.values().filter(|entry| *entry != cpus);
+        let rest = own.difference(&others.flat_map(CpuSet::iter).collect());
+        containers.values().filter(|entry| *entry == cpus).count() > 1 && rest == *cpus
     }
 }
 
@@ -172,31 +156,62 @@ mod tests {
         assert_eq!(pool("1-3", &entries, &alone), None);
     }
 
+    /// The pool that is sure, beside a container that runs on CPUs 2-3.
+    fn known(own: &str, containers: &[(&str, &str)], known: &[(&str, Use)]) -> Option<String> {
+        let pool = state(own, containers).known_pod_pool(&pod(), &uses(known), Some(&cpus("2-3")));
+        pool.map(|cpus| cpus.to_string())
+    }
+
     #[test]
     fn a_finished_init_container_hides_no_pool() {
         // It had no request, so all of the pod's CPUs: who runs on some of them now tells that it has ended.
         let entries = [("init", "1-3"), ("instance", "2-3")];
         assert_eq!(pool("1-3", &entries, &[]), None);
-        assert_eq!(pool("1-3", &entries, &[("instance", Use::Exclusive)]), some("1"));
+        assert_eq!(known("1-3", &entries, &[]), some("1"));
         let with_side = [("init", "1-3"), ("instance", "2-3"), ("side", "1")];
-        assert_eq!(pool("1-3", &with_side, &[("instance", Use::Exclusive)]), None);
-        let two = [("init", "1-3"), ("instance", "2-3"), ("a", "1"), ("b", "1")];
-        assert_eq!(pool("1-3", &two, &[("instance", Use::Exclusive)]), some("1"));
-        // A whole pod's CPUs used again by the one container that is left.
-        let again = [("init", "1-3"), ("instance", "1-3")];
-        assert_eq!(pool("1-3", &again, &[("instance", Use::Exclusive)]), None);
-        // Both share, and the init container the more CPUs.
-        let shared = [("init", Use::Shared), ("side", Use::Shared)];
-        assert_eq!(pool("1-3", &with_side, &shared), some("1"));
+        assert_eq!(known("1-3", &with_side, &[]), None);
+        assert_eq!(known("1-3", &with_side, &[("side", Use::Shared)]), some("1"));
+        // The init container still runs, and the instance's is a sidecar: what comes after it may be anybody's.
+        assert_eq!(
+            known(
+                "0-3",
+                &[("init", "0-1"), ("instance", "2-3"), ("a", "1"), ("b", "0")],
+                &[("init", Use::Shared)]
+            ),
+            None
+        );
+        assert_eq!(
+            known(
+                "1-3",
+                &[("init", "1"), ("instance", "2-3"), ("a", "1")],
+                &[("init", Use::Shared)]
+            ),
+            None
+        );
+    }
+
+    #[test]
+    fn of_several_with_the_same_cpus_all_must_tell_that_they_share() {
+        let entries = [("instance", "2-3"), ("a", "1"), ("b", "1")];
+        // By the file alone it looks so.
+        assert_eq!(pool("1-3", &entries, &[]), some("1"));
+        // One could have been an init container, and the other has its CPU for itself.
+        assert_eq!(known("1-3", &entries, &[]), None);
+        assert_eq!(pool("1-3", &entries, &[("b", Use::Exclusive)]), None);
+        assert_eq!(known("1-3", &entries, &[("a", Use::Shared)]), None);
+        assert_eq!(
+            known("1-3", &entries, &[("a", Use::Shared), ("b", Use::Shared)]),
+            some("1")
+        );
     }
 
     #[test]
     fn what_contradicts_itself_is_no_pool() {
         let entries = [("instance", "2-3"), ("side", "1-2")];
-        let known = [("instance", Use::Exclusive), ("side", Use::Shared)];
-        assert_eq!(pool("1-3", &entries, &known), None);
+        let both = [("instance", Use::Exclusive), ("side", Use::Shared)];
+        assert_eq!(known("1-3", &entries, &both), None);
         let apart = [("a", "1"), ("b", "2")];
-        assert_eq!(pool("1-3", &apart, &[("a", Use::Shared), ("b", Use::Shared)]), None);
+        assert_eq!(known("1-3", &apart, &[("a", Use::Shared), ("b", Use::Shared)]), None);
     }
 
     #[test]

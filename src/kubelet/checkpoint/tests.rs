@@ -268,6 +268,6 @@ fn the_pools_of_pods_are_what_several_containers_carry(#[case] name: &str) {
     assert_eq!(pool(3), None); // its init container's CPUs are used again, none are shared
     let uid = pod("33333333-aaaa-4bbb-8ccc-000000000001");
     assert_eq!(state.pod_entries[&uid].to_string(), "1-10,65-74");
-    assert!(state.several_share(&uid, &"9-10,73-74".parse().unwrap(), &Uses::new()));
-    assert!(!state.several_share(&uid, &"1-8,65-72".parse().unwrap(), &Uses::new()));
+    assert!(state.several_share(&uid, &"9-10,73-74".parse().unwrap()));
+    assert!(!state.several_share(&uid, &"1-8,65-72".parse().unwrap()));
 }

@@ -124,7 +124,7 @@ fn shares(candidate: &Candidate, kubelet: &CpuManagerState, fits: &[&String]) ->
     let named = candidate.annotated_name.as_ref().and_then(|name| uses.get(name));
     // Who has the same CPUs as one that shares is on the pool as well, unless it asked for just as many.
     let shared = || fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));
-    named != Some(&Use::Exclusive) && (shared() || kubelet.several_share(pod, &candidate.cpus, &uses))
+    named != Some(&Use::Exclusive) && (shared() || kubelet.several_share(pod, &candidate.cpus))
 }
 
 fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Refusal {
