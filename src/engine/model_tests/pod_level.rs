@@ -92,6 +92,8 @@ async fn a_sidecar_on_its_pods_pool_cannot_be_an_instance() {
     node.register(&pod).await.unwrap();
     assert_eq!(node.floats_on(&pod), "1");
     node.check().await;
+    // Nor beside it.
+    assert_eq!(kind(node.register(&side).await), Kind::NotGuaranteed);
 }
 
 #[tokio::test]

@@ -79,12 +79,8 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
         .filter(|(_, entry)| *entry == cpus)
         .map(|(name, _)| name)
         .collect();
-    if shares(candidate, kubelet, &fits) {
-        let text = format!(
-            "the CPUs {cpus} are the shared pool of pod {pod}, for its containers {}: none of them has CPUs of its own",
-            join(&fits)
-        );
-        return Err(Kind::NotGuaranteed.because(text));
+    if let Some(refusal) = sharer(candidate, kubelet) {
+        return Err(refusal);
     }
     let name = match fits.as_slice() {
         [] => {
@@ -108,23 +104,34 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
     Ok((name.clone(), cpus.clone()))
 }
 
-/// Whether a container, of which these entries may be the one, runs on its pod's shared pool.
-fn shares(candidate: &Candidate, kubelet: &CpuManagerState, fits: &[&String]) -> bool {
-    let pod = &candidate.container.pod;
+/// The refusal of a container that runs on its pod's shared pool; `None` of another.
+pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option<Refusal> {
+    let (pod, cpus) = (&candidate.container.pod, &candidate.cpus);
+    let entries = kubelet.entries.get(pod)?.iter();
+    let fits: Vec<&String> = entries
+        .filter(|(_, entry)| *entry == cpus)
+        .map(|(name, _)| name)
+        .collect();
     let itself = LiveContainer {
         id: candidate.container.container_id.clone(),
         name: candidate.annotated_name.clone(),
-        cpus: candidate.cpus.clone(),
+        cpus: cpus.clone(),
         request: candidate.request,
     };
-    let running: Vec<LiveContainer> = std::iter::once(itself)
-        .chain(candidate.live_containers.iter().cloned())
-        .collect();
+    let others = candidate.live_containers.iter().cloned();
+    let running: Vec<LiveContainer> = std::iter::once(itself).chain(others).collect();
     let uses = pod_pool::uses(kubelet, pod, &running);
     let named = candidate.annotated_name.as_ref().and_then(|name| uses.get(name));
     // Who has the same CPUs as one that shares is on the pool as well, unless it asked for just as many.
-    let shared = || fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));
-    named != Some(&Use::Exclusive) && (shared() || kubelet.several_share(pod, &candidate.cpus))
+    let told = fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));
+    let shares = named != Some(&Use::Exclusive) && (told || kubelet.several_share(pod, cpus));
+    let text = || {
+        format!(
+            "the CPUs {cpus} are the shared pool of pod {pod}, for its containers {}: none of them has CPUs of its own",
+            join(&fits)
+        )
+    };
+    shares.then(|| Kind::NotGuaranteed.because(text()))
 }
 
 fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Refusal {

@@ -144,7 +144,12 @@ fn admit_given(
     others: &[&Record],
 ) -> Result<Record, Refusal> {
     let pod = &candidate.container.pod;
-    let anchor = admit_container(claim, candidate, others)?;
+    let sharer = || entry::sharer(candidate, kubelet.as_ref().ok()?);
+    let anchor = admit_container(claim, candidate, others).map_err(|refusal| match refusal.kind {
+        // That the pod's VM ends would not help a container beside it that has no CPUs of its own.
+        Kind::InstanceExists => sharer().unwrap_or(refusal),
+        _ => refusal,
+    })?;
     if claim.wish != Wish::default() {
         let text =
             "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
