@@ -82,7 +82,7 @@ fn a_vm_floats_on_what_its_pod_shares_and_the_sidecar_there_is_no_instance() {
         run(&["kubelet-standin", "pod", "kill", "side"]);
         upgrade("4");
         run(&["steliactl", "reconcile"]);
-        assert_isolated_beside(&vm, 2, &shared);
+        assert_eq!(cpus(&read(vm.float().join("cpuset.cpus"))), shared);
         run(&["kubelet-standin", "pod", "restart", "side"]);
         assert_eq!(understood(), ("V4".to_owned(), Some("1".to_owned())));
         assert_eq!(assert_isolated_beside(&vm, 2, &shared).vcpus, before.vcpus);
