@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use steliad::cpuset::CpuSet;
-use steliad::kubelet::checkpoint::{MAX_LISTED, Schema};
+use steliad::kubelet::checkpoint::{MAX_LISTED, Schema, Uses};
 use steliad::kubelet::{CpuManagerState, PodUid};
 use steliad_fuzz::{checkpoint, same};
 
@@ -35,7 +35,7 @@ fn check(state: &CpuManagerState) {
     for pod in by_pod.keys().chain(pods.keys()) {
         same(&PodUid::parse(pod.as_str()).as_ref(), &Ok(pod), "a pod's UID");
         // What a pod shares is its own, some CPU at least, and no CPU of a container that has others too.
-        let Some(shared) = state.pod_shared_pool(pod) else {
+        let Some(shared) = state.pod_shared_pool(pod, &Uses::new()) else {
             continue;
         };
         assert!(!shared.is_empty() && shared.is_subset(&pods[pod]));

@@ -10,8 +10,8 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::plan::allocator::CpuSource;
 use crate::plan::record::{
-    EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, VCPUS_ATTRIBUTE, exclusive_text,
-    vcpus_text,
+    EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, POD_POOL_ATTRIBUTE, VCPUS_ATTRIBUTE,
+    exclusive_text, vcpus_text,
 };
 use crate::plan::{Phase, Planned, Step};
 use crate::systemd::SystemdError;
@@ -55,6 +55,7 @@ pub fn apply(system: &System, steps: &[Planned]) -> Outcome {
             | Step::Pin(..)
             | Step::Enter(..)
             | Step::Entitle { .. }
+            | Step::Share(..)
             | Step::Place(..) => {}
         }
         system.failpoint.here();
@@ -93,6 +94,9 @@ fn take(system: &System, step: &Step) -> Result<(), String> {
             exclusive,
         } => cgroups
             .set_attribute(scope, EXCLUSIVE_ATTRIBUTE, &exclusive_text(exclusive, entry))
+            .map_err(|error| error.to_string()),
+        Step::Share(scope, pool) => cgroups
+            .set_attribute(scope, POD_POOL_ATTRIBUTE, &pool.to_string())
             .map_err(|error| error.to_string()),
         Step::Place(scope, vcpus, partition) => cgroups
             .set_attribute(scope, PARTITION_ATTRIBUTE, partition.name())

@@ -1,16 +1,16 @@
 //! Who a process is, by its cgroup, and what a container looks like before it is an instance.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::path::Path;
 
 use super::System;
 use super::observe::{numbers, optional, populated, set};
 use super::runtime;
+use super::siblings::{live_containers, request as request_of};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid, QosClass};
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
-use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, LiveContainer, Refusal};
+use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
 use crate::plan::allocator::Left;
 use crate::plan::{Instance, Record};
 use crate::proc::{ProcError, TaskId};
@@ -161,7 +161,10 @@ fn inner(
 }
 
 /// The containers of a pod, or of every pod.
-fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+pub(super) fn containers(
+    cgroups: &dyn Cgroups,
+    pod: Option<&PodUid>,
+) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
     let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
@@ -185,28 +188,6 @@ fn containers(cgroups: &dyn Cgroups, pod: Option<&PodUid>) -> Result<Vec<(Cgroup
         levels = next;
     }
     Ok(found)
-}
-
-/// The containers of its pod that have processes, but for this one. `run` is `/run`.
-fn live_containers(
-    cgroups: &dyn Cgroups,
-    run: &Path,
-    own: &ContainerCgroup,
-) -> Result<Vec<LiveContainer>, CgroupError> {
-    let mut live = Vec::new();
-    for (path, container) in containers(cgroups, Some(&own.pod))? {
-        if container.container_id == own.container_id || !populated(cgroups, &path)? {
-            continue;
-        }
-        // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
-        let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
-        live.push(LiveContainer {
-            name: runtime::annotated_name(run, &container.container_id),
-            id: container.container_id,
-            cpus: cpus.unwrap_or_default(),
-        });
-    }
-    Ok(live)
 }
 
 /// Look at the container.
@@ -243,8 +224,10 @@ pub(super) fn candidate(
     let mems = optional(cgroups.read(&origin, File::Mems))
         .map_err(failed)?
         .unwrap_or_default();
-    let annotated_name = runtime::annotated_name(&system.run, &container.container_id);
-    let live_containers = live_containers(cgroups, &system.run, &container).map_err(failed)?;
+    let written = runtime::told(&system.run, &container.container_id);
+    let request_of_cpus = request_of(cgroups, &origin, written.shares).map_err(failed)?;
+    let own = Some(container.container_id.as_str());
+    let live_containers = live_containers(cgroups, &system.run, &container.pod, own).map_err(failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     let limit_milli = limit_milli(cgroups, &origin).map_err(failed)?;
     Ok(Candidate {
@@ -255,7 +238,8 @@ pub(super) fn candidate(
         mems,
         processes,
         elsewhere,
-        annotated_name,
+        annotated_name: written.name,
+        request: request_of_cpus,
         live_containers,
         anchor,
         caller,
@@ -349,38 +333,5 @@ mod tests {
             of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")),
             Peer::Other(_)
         ));
-    }
-    #[test]
-    fn the_other_containers_that_run_are_found_with_their_names() {
-        let root = tempfile::TempDir::new().unwrap();
-        let write = |path: &str, text: &str| {
-            let path = root.path().join(path);
-            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-            std::fs::write(path, text).unwrap();
-        };
-        let pod = "cgroup/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
-        for (id, populated, cpus) in [("a1", 1, "2-3"), ("b2", 1, "2"), ("c3", 0, "3"), ("d4", 1, "")] {
-            let scope = format!("{pod}/cri-containerd-{id}.scope");
-            write(
-                &format!("{scope}/cgroup.events"),
-                &format!("populated {populated}\nfrozen 0\n"),
-            );
-            write(&format!("{scope}/cpuset.cpus"), &format!("{cpus}\n"));
-        }
-        write(
-            "run/containerd/io.containerd.runtime.v2.task/k8s.io/b2/config.json",
-            r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"}}"#,
-        );
-        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
-        let origin = pod.strip_prefix("cgroup").unwrap().to_owned() + "/cri-containerd-a1.scope";
-        let own = ContainerCgroup::parse(&origin).unwrap();
-        let live = live_containers(&cgroups, &root.path().join("run"), &own).unwrap();
-        let container = |id: &str, name: Option<&str>, cpus: &str| LiveContainer {
-            id: id.into(),
-            name: name.map(str::to_owned),
-            cpus: cpus.parse().unwrap(),
-        };
-        // c3 has ended; d4 is the sandbox.
-        assert_eq!(live, [container("b2", Some("sidecar"), "2"), container("d4", None, "")]);
     }
 }

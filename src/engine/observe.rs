@@ -6,8 +6,8 @@ use std::io::ErrorKind;
 use std::path::Path;
 use std::time::SystemTime;
 
-use super::System;
 use super::container::{self, lists};
+use super::{System, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
@@ -69,6 +69,7 @@ pub fn snapshot(
         outside: BTreeMap::new(),
         outside_gone: BTreeSet::new(),
         instances: Vec::new(),
+        siblings: BTreeMap::new(),
         unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
         left_alone: CpuSet::new(),
@@ -121,6 +122,7 @@ pub fn snapshot(
             Err(error) => snapshot.unreadable.push((name, error.to_string())),
         }
     }
+    snapshot.siblings = siblings::of_open_pods(system, kubelet, &snapshot.instances)?;
     for (name, _) in &snapshot.unreadable {
         let list = optional(cgroups.read(&slice.child(name), File::CpusExclusive))?;
         snapshot.left_alone = snapshot.left_alone.union(&cpus(&list.unwrap_or_default()));

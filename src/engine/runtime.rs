@@ -26,6 +26,22 @@ struct Linux {
 struct Resources {
     #[serde(default)]
     devices: Vec<Rule>,
+    #[serde(default)]
+    cpu: Cpu,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Cpu {
+    shares: Option<u64>,
+}
+
+/// What the configuration tells of a container in its pod.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct Told {
+    /// Its name, as the runtime annotated it.
+    pub name: Option<String>,
+    /// `cpu.shares` as kubelet said it when the container was made.
+    pub shares: Option<u64>,
 }
 
 /// A rule of the device cgroup. What is left out stands for all.
@@ -69,15 +85,22 @@ impl Config {
             .find_map(|key| self.annotations.get(*key).cloned())
     }
 
+    fn told(&self) -> Told {
+        Told {
+            name: self.annotated_name(),
+            shares: self.linux.resources.cpu.shares,
+        }
+    }
+
     /// The devices it allows.
     pub(crate) fn devices(&self, proc_devices: &str) -> Devices {
         translate(&self.linux.resources.devices, proc_devices)
     }
 }
 
-/// The container's name as the runtime annotated it.
-pub(super) fn annotated_name(run: &Path, id: &str) -> Option<String> {
-    config(run, id)?.annotated_name()
+/// What the runtime wrote down; nothing where its configuration is not found.
+pub(super) fn told(run: &Path, id: &str) -> Told {
+    config(run, id).map(|config| config.told()).unwrap_or_default()
 }
 
 /// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its

@@ -1,4 +1,5 @@
-//! What kubelet says: its checkpoint files, their checksum, its configuration, and the names it gives pods' cgroups.
+//! What kubelet says: its checkpoint files, their checksum, its configuration, the names it gives pods' cgroups, and the
+//! CPU requests it tells runtimes.
 
 pub mod checkpoint;
 pub mod checksum;
@@ -6,9 +7,11 @@ pub mod config;
 pub mod devices;
 pub mod memory;
 pub mod pod;
+mod request;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
 pub use config::KubeletConfig;
 pub use devices::DeviceManagerState;
 pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid, QosClass};
+pub use request::CpuRequest;

@@ -5,11 +5,13 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use serde_json::json;
+
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::checkpoint::v2;
-use crate::kubelet::checksum::fnv1a;
+use crate::kubelet::checksum::{fnv1a, of_data};
 
 /// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
 /// in two writes.
@@ -18,6 +20,7 @@ pub struct Checkpoint {
     root: PathBuf,
     default: CpuSet,
     entries: BTreeMap<String, BTreeMap<String, String>>,
+    pods: BTreeMap<String, String>,
 }
 
 impl Checkpoint {
@@ -31,6 +34,7 @@ impl Checkpoint {
             root: root.to_owned(),
             default: cpus.clone(),
             entries: BTreeMap::new(),
+            pods: BTreeMap::new(),
         };
         checkpoint.write()?;
         Ok(checkpoint)
@@ -58,14 +62,33 @@ impl Checkpoint {
         self.write()
     }
 
+    /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then
+    /// the pod's entry appears, then each container's. The file is of schema V4 while there is such a pod.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn admit_pod(&mut self, pod: &PodUid, cpus: &CpuSet, containers: &[(&str, &CpuSet)]) -> io::Result<()> {
+        self.default = self.default.difference(cpus);
+        self.write()?;
+        self.pods.insert(pod.to_string(), cpus.to_string());
+        self.write()?;
+        for (container, cpus) in containers {
+            let entries = self.entries.entry(pod.to_string()).or_default();
+            entries.insert((*container).to_owned(), cpus.to_string());
+            self.write()?;
+        }
+        Ok(())
+    }
+
     /// Take a pod's CPUs back: its entries go, then the default set grows.
     ///
     /// # Errors
     /// The file cannot be written.
     pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
         let containers = self.entries.remove(pod.as_str()).unwrap_or_default();
+        let own = self.pods.remove(pod.as_str());
         self.write()?;
-        for cpus in containers.values() {
+        for cpus in containers.values().chain(&own) {
             let cpus: CpuSet = cpus
                 .parse()
                 .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
@@ -82,12 +105,27 @@ impl Checkpoint {
         let default = self.default.to_string();
         let text = v2::hashed("static", &default, &self.entries) + v2::HASHED_END;
         let checksum = fnv1a(&text);
-        let file = serde_json::json!({
+        let mut file = json!({
             "policyName": "static",
             "defaultCpuSet": default,
             "entries": self.entries,
             "checksum": checksum,
         });
+        if !self.pods.is_empty() {
+            let pods = self
+                .pods
+                .iter()
+                .map(|(pod, cpus)| (pod.clone(), json!({ "cpuSet": cpus })));
+            let data = json!({
+                "policyName": "static",
+                "defaultCpuSet": default,
+                "entries": self.entries,
+                "podEntries": pods.collect::<serde_json::Map<_, _>>(),
+            });
+            let data = data.to_string();
+            file["dataChecksum"] = of_data(&data).into();
+            file["data"] = data.into();
+        }
         self.write_bytes(file.to_string().as_bytes())
     }
 

@@ -206,35 +206,16 @@ impl Model {
             }
             let kubepods = CgroupPath::root().child("kubepods.slice");
             let slice = state.start_unit(&kubepods, slice.name(), &Limits::default())?;
-            state.clock += 1;
-            let unit = format!("cri-containerd-{:064x}.scope", state.clock);
-            let mut origin = state.start_unit(&slice, &unit, limits)?;
-            state.write_cpus(&origin, &cpus.to_string())?;
-            if runtime == Runtime::Crun {
-                let nothing = Devices {
-                    policy: "auto".into(),
-                    allow: Vec::new(),
-                };
-                state.restrict(&unit, &nothing);
-                state.write_control(&origin, "+cpuset +cpu +io +memory +hugetlb +pids")?;
-                origin = origin.child(ContainerCgroup::SUBGROUP);
-                state.create(&origin)?;
-                state.write_cpus(&origin, &cpus.to_string())?;
-            }
-            let shim = state.find("containerd-shim")?;
-            let init = state.fork(shim, "stelia-runner", Birth::Namespace)?;
-            state.move_process(init, &origin)?;
-            let anchor = state.fork(init, "stelia-runner", Birth::Process)?;
-            let other = state.fork(init, "virtiofsd", Birth::Process)?;
-            let uid = uid.clone();
-            Ok(Pod {
-                uid,
-                origin,
-                init,
-                anchor,
-                other,
-            })
+            state.add_container(&slice, uid, cpus, limits, runtime)
         })
+    }
+
+    /// One more container of a pod, with the same processes.
+    ///
+    /// # Errors
+    /// The pod is gone (ENOENT).
+    pub fn add_container(&self, pod: &Pod, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
+        self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))
     }
 
     /// QEMU, started by `creator` (a runner) where that runs, with `vcpus` vCPU threads and an I/O thread.
@@ -292,6 +273,43 @@ impl State {
             self.move_process(pid, &cgroup)?;
         }
         Ok(())
+    }
+
+    fn add_container(
+        &mut self,
+        slice: &CgroupPath,
+        uid: &PodUid,
+        cpus: &CpuSet,
+        limits: &Limits,
+        runtime: Runtime,
+    ) -> Result<Pod, Errno> {
+        self.clock += 1;
+        let unit = format!("cri-containerd-{:064x}.scope", self.clock);
+        let mut origin = self.start_unit(slice, &unit, limits)?;
+        self.write_cpus(&origin, &cpus.to_string())?;
+        if runtime == Runtime::Crun {
+            let nothing = Devices {
+                policy: "auto".into(),
+                allow: Vec::new(),
+            };
+            self.restrict(&unit, &nothing);
+            self.write_control(&origin, "+cpuset +cpu +io +memory +hugetlb +pids")?;
+            origin = origin.child(ContainerCgroup::SUBGROUP);
+            self.create(&origin)?;
+            self.write_cpus(&origin, &cpus.to_string())?;
+        }
+        let shim = self.find("containerd-shim")?;
+        let init = self.fork(shim, "stelia-runner", Birth::Namespace)?;
+        self.move_process(init, &origin)?;
+        let anchor = self.fork(init, "stelia-runner", Birth::Process)?;
+        let other = self.fork(init, "virtiofsd", Birth::Process)?;
+        Ok(Pod {
+            uid: uid.clone(),
+            origin,
+            init,
+            anchor,
+            other,
+        })
     }
 
     fn find(&self, name: &str) -> Result<i32, Errno> {

@@ -12,6 +12,7 @@ pub mod entitlement;
 pub mod evaluate;
 pub mod partition;
 pub mod placement;
+pub mod pod_pool;
 mod policies;
 pub mod pools;
 pub mod rebind;

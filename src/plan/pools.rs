@@ -12,9 +12,9 @@ pub enum FloatPolicy {
     /// The whole shared pool.
     Node,
     /// The shared pool within the NUMA nodes of the instance's own CPUs; the whole pool where too little is left there.
-    #[default]
     Numa,
-    /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none.
+    /// The pod's own shared pool (Kubernetes' pod-level resources); as `numa` where it has none, as most pods.
+    #[default]
     Pod,
 }
 

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Record;
+use super::admission::LiveContainer;
 use super::allocator::CpuSource;
 use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, Limits};
@@ -29,6 +30,9 @@ pub struct Snapshot {
     pub outside_gone: BTreeSet<String>,
     /// Instances by their scopes' names.
     pub instances: Vec<Instance>,
+    /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
+    /// which of them its containers share.
+    pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
     /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
     pub unsettled: BTreeSet<PodUid>,
     /// Scopes whose record cannot be used, with the reason; left alone.

@@ -28,6 +28,7 @@ mod migration;
 mod noise;
 mod package;
 mod plan;
+mod pod_level;
 mod pods;
 mod promise;
 mod runner;

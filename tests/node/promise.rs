@@ -10,6 +10,11 @@ use crate::pods::{Pod, Threads, pool};
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
 pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
+    assert_isolated_beside(pod, vcpus, &near_pool(pod))
+}
+
+/// The same of an instance that floats on these CPUs.
+pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threads {
     let threads = pod.threads();
     let exclusive = pod.exclusive();
     assert_eq!(threads.vcpus.len(), vcpus, "{threads:#?}");
@@ -21,11 +26,10 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
         assert!(thread.allowed.is_disjoint(&used), "{thread:?} shares its CPU");
         used = used.union(&thread.allowed);
     }
-    let shared = near(&pool(), &exclusive);
     assert!(threads.others.len() >= 3, "{threads:#?}");
     for thread in &threads.others {
         assert_eq!(thread.cgroup, pod.float(), "{thread:?}");
-        assert_eq!(thread.allowed, shared, "{thread:?}");
+        assert_eq!(&thread.allowed, shared, "{thread:?}");
     }
     assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
     for thread in &threads.anchor {
@@ -41,7 +45,7 @@ pub fn assert_isolated(pod: &Pod, vcpus: usize) -> Threads {
     assert_eq!(vcpu("cpuset.cpus.partition"), "isolated");
     assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
     assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive);
-    assert_eq!(cpus(&read(pod.float().join("cpuset.cpus"))), shared);
+    assert_eq!(&cpus(&read(pod.float().join("cpuset.cpus"))), shared);
     // Nobody else may use them, by the kernel's own word.
     let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
     assert!(exclusive.is_subset(&isolated), "{exclusive} not in {isolated}");

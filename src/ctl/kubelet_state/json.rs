@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Checked, Files, unusable};
+use super::{Checked, Files, shared_in_pod, unusable};
 use crate::kubelet::memory::MemoryBlock;
 use crate::kubelet::{CpuManagerState, MemoryManagerState};
 
@@ -34,7 +34,7 @@ fn cpu(state: &CpuManagerState) -> Value {
         .iter()
         .map(|(id, cpus)| json!({ "ContainerID": id, "CPUs": cpus }));
     let pods = state.pod_entries.iter().map(|(pod, cpus)| {
-        let shared = state.pod_shared_pool(pod).unwrap_or_default();
+        let shared = shared_in_pod(state, pod);
         json!({ "PodUID": pod, "CPUs": cpus, "SharedPool": shared })
     });
     let reason = unusable(state);

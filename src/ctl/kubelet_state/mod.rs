@@ -1,4 +1,5 @@
-//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon.
+//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon. What the files do not say of a pod's own
+//! CPUs is asked of its containers, where they run on this host.
 
 mod json;
 mod text;
@@ -12,12 +13,16 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
+use crate::cgroup::KernelCgroups;
+use crate::cpuset::CpuSet;
 use crate::ctl::cli::Json;
 use crate::ctl::client::Failure;
 use crate::ctl::view;
+use crate::engine::live_containers;
 use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
 use crate::kubelet::memory::MEMORY_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, MemoryManagerState};
+use crate::kubelet::{CpuManagerState, MemoryManagerState, PodUid};
+use crate::plan::pod_pool;
 
 /// kubelet's root directory, unless it was told another.
 const KUBELET_ROOT: &str = "/var/lib/kubelet";
@@ -137,6 +142,15 @@ fn unreadable(error: io::Error) -> String {
         ErrorKind::NotFound => "there is no such file: kubelet writes it in its root directory (--root-dir)".to_owned(),
         _ => error.to_string(),
     }
+}
+
+/// A pod's shared pool, with what its containers tell that run on this host: kubelet's file does not say who shares. Where
+/// they cannot be read, they tell nothing.
+fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
+    let cgroups = KernelCgroups::new("/sys/fs/cgroup");
+    let running = live_containers(&cgroups, Path::new("/run"), pod, None).unwrap_or_default();
+    let uses = pod_pool::uses(state, pod, &running);
+    state.pod_shared_pool(pod, &uses).unwrap_or_default()
 }
 
 /// Why steliad would leave everything as it is, with this file; `None` when it would not.

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Files, unusable};
+use super::{Files, shared_in_pod, unusable};
 use crate::cpuset::CpuSet;
 use crate::ctl::view::{or_dash, table};
 use crate::kubelet::memory::MemoryBlock;
@@ -50,7 +50,7 @@ fn cpu(path: &Path, state: &CpuManagerState, legend: bool) -> Vec<String> {
         legend,
     );
     let pods = state.pod_entries.iter().map(|(pod, cpus)| {
-        let shared = state.pod_shared_pool(pod).unwrap_or_default();
+        let shared = shared_in_pod(state, pod);
         vec![
             pod.to_string(),
             or_dash(&cpus.to_string()),

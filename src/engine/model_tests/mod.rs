@@ -5,6 +5,7 @@ mod crash;
 mod crun;
 mod laws;
 mod life;
+mod pod_level;
 mod rebind;
 mod refusals;
 mod repair;
@@ -206,8 +207,10 @@ impl Node {
             let closed = snapshot.closed_to(instance.record.qos());
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
             if let Ok(state) = &snapshot.kubelet {
+                // Of its own pod's CPUs it may have those that the pod's containers share.
+                let shared = instance.record.pod_pool.clone().unwrap_or_default();
                 assert!(
-                    float.is_disjoint(&state.assigned()),
+                    float.difference(&shared).is_disjoint(&state.assigned()),
                     "{} floats on {float}",
                     instance.record.pod
                 );

@@ -4,17 +4,19 @@
 //! known whole is refused, never read as "no instances".
 
 mod error;
+mod shared;
 mod v1;
 pub(crate) mod v2;
 mod v3;
 mod v4;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value;
 
 pub use error::{CheckpointError, MAX_BYTES, MAX_LISTED};
 pub(super) use error::{content, json, pod_uid};
+pub use shared::{Use, Uses};
 
 use super::pod::PodUid;
 use crate::cpuset::CpuSet;
@@ -107,38 +109,6 @@ impl CpuManagerState {
     /// is safe at each step in between.
     pub fn shared_pool(&self) -> CpuSet {
         self.default_cpus.difference(&self.assigned())
-    }
-
-    /// What of a pod's own CPUs (V3, V4) its containers without exclusive CPUs share; `None` for a pod without CPUs of
-    /// its own, or with none left to share.
-    ///
-    /// The file does not say which container shares. Several with the same CPUs, which are all that the others leave of
-    /// the pod's, do; one alone with what is left might have it for itself, and is taken to.
-    pub fn pod_shared_pool(&self, pod: &PodUid) -> Option<CpuSet> {
-        let own = self.pod_entries.get(pod)?;
-        let containers = self.entries.get(pod);
-        let sets: BTreeSet<&CpuSet> = containers.into_iter().flat_map(BTreeMap::values).collect();
-        let mut shared = sets.iter().filter(|cpus| self.shares_with_its_pod(pod, cpus));
-        match (shared.next(), shared.next()) {
-            (Some(cpus), None) => (!cpus.is_empty()).then(|| (*cpus).clone()),
-            // Two sets that fit: one of them is exclusive, and nothing tells which.
-            (Some(_), Some(_)) => None,
-            (None, _) => {
-                let left = own.difference(&sets.into_iter().flat_map(CpuSet::iter).collect());
-                (!left.is_empty()).then_some(left)
-            }
-        }
-    }
-
-    /// Whether a container of a pod with CPUs of its own, whose entry is `cpus`, has to be taken for one that runs on the
-    /// pod's shared pool: several carry the same CPUs, and these are all that the other containers leave of the pod's.
-    pub fn shares_with_its_pod(&self, pod: &PodUid, cpus: &CpuSet) -> bool {
-        let (Some(own), Some(containers)) = (self.pod_entries.get(pod), self.entries.get(pod)) else {
-            return false;
-        };
-        let others = containers.values().filter(|entry| *entry != cpus);
-        let rest = own.difference(&others.flat_map(CpuSet::iter).collect());
-        containers.values().filter(|entry| *entry == cpus).count() > 1 && rest == *cpus
     }
 }
 

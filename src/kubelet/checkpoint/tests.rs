@@ -261,50 +261,13 @@ fn the_pools_of_pods_are_what_several_containers_carry(#[case] name: &str) {
     let state = parse(&path(name));
     let pool = |last: u32| {
         let uid = pod(&format!("33333333-aaaa-4bbb-8ccc-{last:012}"));
-        state.pod_shared_pool(&uid).map(|cpus| cpus.to_string())
+        state.pod_shared_pool(&uid, &Uses::new()).map(|cpus| cpus.to_string())
     };
     assert_eq!(pool(1).as_deref(), Some("9-10,73-74"));
     assert_eq!(pool(2), None); // no CPUs of its own
     assert_eq!(pool(3), None); // its init container's CPUs are used again, none are shared
     let uid = pod("33333333-aaaa-4bbb-8ccc-000000000001");
     assert_eq!(state.pod_entries[&uid].to_string(), "1-10,65-74");
-    assert!(state.shares_with_its_pod(&uid, &"9-10,73-74".parse().unwrap()));
-    assert!(!state.shares_with_its_pod(&uid, &"1-8,65-72".parse().unwrap()));
-}
-
-#[test]
-fn a_pods_pool_is_told_from_an_init_containers_cpus_used_again() {
-    let uid = pod("33333333-aaaa-4bbb-8ccc-000000000001");
-    let state = |own: &str, containers: &[(&str, &str)]| CpuManagerState {
-        schema: Schema::V3,
-        policy: "static".into(),
-        default_cpus: CpuSet::new(),
-        entries: [(
-            uid.clone(),
-            containers
-                .iter()
-                .map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap()))
-                .collect(),
-        )]
-        .into(),
-        container_entries: BTreeMap::new(),
-        pod_entries: [(uid.clone(), own.parse().unwrap())].into(),
-    };
-    let pool = |own: &str, containers: &[(&str, &str)]| {
-        state(own, containers)
-            .pod_shared_pool(&uid)
-            .map(|cpus| cpus.to_string())
-    };
-    // Nobody runs on what is left: it is there to float on.
-    assert_eq!(pool("1-4", &[("init", "1-2"), ("vm", "1-2")]).as_deref(), Some("3-4"));
-    // Either pair could be the one that shares.
-    assert_eq!(
-        pool("1-4", &[("init", "1-2"), ("vm", "1-2"), ("a", "3-4"), ("b", "3-4")]),
-        None
-    );
-    assert_eq!(pool("1-4", &[("a", "1-4"), ("b", "1-4")]).as_deref(), Some("1-4"));
-    assert_eq!(pool("1-4", &[]).as_deref(), Some("1-4"));
-    // No CPU is nothing to float on.
-    assert_eq!(pool("", &[("a", ""), ("b", "")]), None);
-    assert_eq!(pool("1", &[("a", ""), ("b", ""), ("c", "1")]), None);
+    assert!(state.several_share(&uid, &"9-10,73-74".parse().unwrap()));
+    assert!(!state.several_share(&uid, &"1-8,65-72".parse().unwrap()));
 }

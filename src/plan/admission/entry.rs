@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use super::{Candidate, Kind, Refusal};
+use super::{Candidate, Kind, LiveContainer, Refusal};
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
-use crate::kubelet::checkpoint::Schema;
+use crate::kubelet::checkpoint::{Schema, Use};
+use crate::plan::pod_pool;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,12 +79,8 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
         .filter(|(_, entry)| *entry == cpus)
         .map(|(name, _)| name)
         .collect();
-    if kubelet.shares_with_its_pod(pod, cpus) {
-        let text = format!(
-            "the CPUs {cpus} are the shared pool of pod {pod}, for its containers {}: none of them has CPUs of its own",
-            join(&fits)
-        );
-        return Err(Kind::NotGuaranteed.because(text));
+    if let Some(refusal) = sharer(candidate, kubelet) {
+        return Err(refusal);
     }
     let name = match fits.as_slice() {
         [] => {
@@ -105,6 +102,36 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
             })?,
     };
     Ok((name.clone(), cpus.clone()))
+}
+
+/// The refusal of a container that runs on its pod's shared pool; `None` of another.
+pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option<Refusal> {
+    let (pod, cpus) = (&candidate.container.pod, &candidate.cpus);
+    let entries = kubelet.entries.get(pod)?.iter();
+    let fits: Vec<&String> = entries
+        .filter(|(_, entry)| *entry == cpus)
+        .map(|(name, _)| name)
+        .collect();
+    let itself = LiveContainer {
+        id: candidate.container.container_id.clone(),
+        name: candidate.annotated_name.clone(),
+        cpus: cpus.clone(),
+        request: candidate.request,
+    };
+    let others = candidate.live_containers.iter().cloned();
+    let running: Vec<LiveContainer> = std::iter::once(itself).chain(others).collect();
+    let uses = pod_pool::uses(kubelet, pod, &running);
+    let named = candidate.annotated_name.as_ref().and_then(|name| uses.get(name));
+    // Who has the same CPUs as one that shares is on the pool as well, unless it asked for just as many.
+    let told = fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));
+    let shares = named != Some(&Use::Exclusive) && (told || kubelet.several_share(pod, cpus));
+    let text = || {
+        format!(
+            "the CPUs {cpus} are the shared pool of pod {pod}, for its containers {}: none of them has CPUs of its own",
+            join(&fits)
+        )
+    };
+    shares.then(|| Kind::NotGuaranteed.because(text()))
 }
 
 fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Refusal {
@@ -151,8 +178,7 @@ fn join(names: &[&String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::PodUid;
-    use crate::plan::admission::LiveContainer;
+    use crate::kubelet::{CpuRequest, PodUid};
     use crate::plan::admission::tests::{POD, candidate, kubelet};
 
     fn live(id: &str, name: Option<&str>, cpus: &str) -> LiveContainer {
@@ -160,6 +186,14 @@ mod tests {
             id: id.into(),
             name: name.map(str::to_owned),
             cpus: cpus.parse().unwrap(),
+            request: CpuRequest::default(),
+        }
+    }
+
+    fn of_shares(shares: u64) -> CpuRequest {
+        CpuRequest {
+            shares: Some(shares),
+            weight: None,
         }
     }
 
@@ -248,6 +282,44 @@ mod tests {
         let refusal = find(&named, &state).unwrap_err();
         assert!(refusal.text.contains("dns, fs"), "{refusal}");
         assert_eq!(found(&candidate_on("2-3", vec![]), &state), ok("vm", "2-3", "2-3"));
+    }
+
+    #[test]
+    fn the_one_sidecar_on_its_pods_pool_is_refused_and_the_vm_beside_it_is_not() {
+        let state = pod_level("1-3", &[("side", "1"), ("vm", "2-3")]);
+        // Its pod is limited to 3 CPUs, and it asks for none.
+        let side = Candidate {
+            request: of_shares(3072),
+            ..candidate_on("1", vec![])
+        };
+        let refusal = find(&side, &state).unwrap_err();
+        assert_eq!(refusal.kind, Kind::NotGuaranteed);
+        assert!(
+            refusal.text.contains("shared pool") && refusal.text.contains("side"),
+            "{refusal}"
+        );
+        let vm = Candidate {
+            request: of_shares(2048),
+            ..candidate_on("2-3", vec![live("b2", Some("side"), "1")])
+        };
+        assert_eq!(found(&vm, &state), ok("vm", "2-3", "2-3"));
+        // One that asked for its one CPU has it.
+        let alone = Candidate {
+            request: of_shares(1024),
+            ..candidate_on("1", vec![])
+        };
+        assert_eq!(found(&alone, &state), ok("side", "1", "1"));
+    }
+
+    #[test]
+    fn a_vm_with_a_finished_init_containers_cpus_is_no_sharer() {
+        let state = pod_level("2-4", &[("init", "2-3"), ("vm", "2-3"), ("side", "4")]);
+        let vm = Candidate {
+            annotated_name: Some("vm".into()),
+            request: of_shares(2048),
+            ..candidate_on("2-3", vec![])
+        };
+        assert_eq!(found(&vm, &state), ok("vm", "2-3", "2-3"));
     }
 
     #[test]

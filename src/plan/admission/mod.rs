@@ -10,11 +10,11 @@ pub use refusal::{Kind, Refusal};
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid, QosClass};
+use crate::kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
 use crate::plan::allocator::{AllocatorPolicies, Asker, CpuSource, Wish, allot};
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
-use crate::plan::{Instance, Phase, Record, Snapshot, evicted};
+use crate::plan::{Instance, Phase, Record, Snapshot, evicted, pod_pool};
 use crate::proc::TaskId;
 
 /// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
@@ -83,6 +83,8 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
+    /// What it requests, for telling whether its entry is its pod's shared pool.
+    pub request: CpuRequest,
     /// The other containers of the pod that have processes.
     pub live_containers: Vec<LiveContainer>,
     /// The anchor handed over and the cgroup it is in.
@@ -102,6 +104,8 @@ pub struct LiveContainer {
     pub name: Option<String>,
     /// Its `cpuset.cpus`; empty where nobody restricted it.
     pub cpus: CpuSet,
+    /// What it requests.
+    pub request: CpuRequest,
 }
 
 /// Decide, with the CPUs of whoever chooses them for this container. The record has phase `registered` and no time yet.
@@ -140,7 +144,12 @@ fn admit_given(
     others: &[&Record],
 ) -> Result<Record, Refusal> {
     let pod = &candidate.container.pod;
-    let anchor = admit_container(claim, candidate, others)?;
+    let sharer = || entry::sharer(candidate, kubelet.as_ref().ok()?);
+    let anchor = admit_container(claim, candidate, others).map_err(|refusal| match refusal.kind {
+        // That the pod's VM ends would not help a container beside it that has no CPUs of its own.
+        Kind::InstanceExists => sharer().unwrap_or(refusal),
+        _ => refusal,
+    })?;
     if claim.wish != Wish::default() {
         let text =
             "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
@@ -170,11 +179,15 @@ fn admit_given(
     if kubelet.shared_pool().difference(&exclusive).is_empty() {
         return Err(Kind::KubeletStateUnusable.because("kubelet's shared pool is empty: there is nowhere to float"));
     }
-    Ok(Record {
+    let record = Record {
         container,
         entry,
         exclusive,
         ..blank(candidate, anchor)
+    };
+    Ok(Record {
+        pod_pool: pod_pool::pool(kubelet, &record, &candidate.live_containers),
+        ..record
     })
 }
 
@@ -272,6 +285,7 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
         anchor,
         entry: CpuSet::new(),
         allocation: None,
+        pod_pool: None,
         exclusive: CpuSet::new(),
         mems: candidate.mems.clone(),
         phase: Phase::Registered,

@@ -14,6 +14,7 @@ pub(super) fn candidate() -> Candidate {
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         annotated_name: None,
+        request: CpuRequest::default(),
         live_containers: vec![],
         anchor: Some((TaskId { id: 101, start: 5 }, origin.clone())),
         caller: Some(100),
@@ -92,6 +93,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
             id: "b2".into(),
             name: Some("sidecar".into()),
             cpus: "3".parse().unwrap(),
+            request: CpuRequest::default(),
         }],
         ..candidate()
     };

@@ -31,6 +31,8 @@ pub const PARTITION_ATTRIBUTE: &str = "partition";
 pub const EXCLUSIVE_ATTRIBUTE: &str = "exclusive-cpus";
 /// Attribute of [`Record::allocation`]; absent where kubelet chose the CPUs.
 pub const ALLOCATION_ATTRIBUTE: &str = "allocation";
+/// Attribute of [`Record::pod_pool`]; absent while that is not known, and where the pod has no CPUs of its own.
+pub const POD_POOL_ATTRIBUTE: &str = "pod-pool";
 /// Attribute of [`Record::isolated_us`].
 pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
 
@@ -142,6 +144,8 @@ impl Record {
         let text = |allocation| serde_json::to_string(allocation).ok();
         let allocation = self.allocation.as_ref().and_then(text);
         attributes.extend(allocation.map(|text| (ALLOCATION_ATTRIBUTE, text)));
+        let pool = self.pod_pool.as_ref().map(CpuSet::to_string);
+        attributes.extend(pool.map(|text| (POD_POOL_ATTRIBUTE, text)));
         attributes.push((SCHEMA_ATTRIBUTE, schema.to_owned()));
         attributes
     }
@@ -183,8 +187,13 @@ impl Record {
             })?),
             _ => None,
         };
+        let pod_pool = match attributes.get(POD_POOL_ATTRIBUTE) {
+            Some(_) => Some(field(attributes, POD_POOL_ATTRIBUTE, |text| text.parse().ok())?),
+            None => None,
+        };
         Ok(Self {
             allocation,
+            pod_pool,
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,

@@ -17,8 +17,8 @@ use crate::plan::placement::{IOTHREADS, Policy, Vcpu};
 use crate::proc::TaskId;
 pub use attributes::{
     ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE,
-    PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE, VCPUS_ATTRIBUTE,
-    exclusive_text, is_prop_name, props_text, vcpus_text,
+    PLACEMENT_ATTRIBUTE, POD_POOL_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE,
+    VCPUS_ATTRIBUTE, exclusive_text, is_prop_name, props_text, vcpus_text,
 };
 
 /// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
@@ -131,6 +131,8 @@ pub struct Record {
     pub entry: CpuSet,
     /// How steliad chose the CPUs; `None` where kubelet did.
     pub allocation: Option<Allocation>,
+    /// What of its pod's own CPUs the pod's containers share, once that is known; kubelet's file does not say it.
+    pub pod_pool: Option<CpuSet>,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
     /// Where the instance is in its life.

@@ -9,6 +9,7 @@ pub(crate) fn record() -> Record {
         exclusive: "2-3".parse().unwrap(),
         entry: "2-3".parse().unwrap(),
         allocation: None,
+        pod_pool: None,
         mems: "0".into(),
         phase: Phase::Isolated,
         vcpus: vec![
@@ -37,6 +38,7 @@ pub(crate) fn allocated() -> Record {
         "alignment":"None","limit_milli":0,"numa_node":null,"exclusivity":"not-asked","explanation":["a","b"]}"#;
     Record {
         allocation: Some(serde_json::from_str(allocation).unwrap()),
+        pod_pool: Some("1".parse().unwrap()),
         ..record()
     }
 }

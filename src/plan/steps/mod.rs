@@ -10,7 +10,7 @@ mod words;
 use super::entitlement::{Entitlement, entitlement};
 use super::partition::Partition;
 use super::placement::{is_iothread, place};
-use super::{Instance, Phase, Policies, Snapshot, VcpuThread};
+use super::{Instance, Phase, Policies, Snapshot, VcpuThread, pod_pool};
 use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
@@ -48,6 +48,8 @@ pub enum Step {
         /// What of it is the container's alone.
         exclusive: CpuSet,
     },
+    /// Record what of its pod's own CPUs the pod's containers share; the scope is the instance's.
+    Share(CgroupPath, CpuSet),
     /// Record where the vCPUs belong now, and what partition that takes.
     Place(CgroupPath, Vec<VcpuThread>, Partition),
     /// Set limits on a unit, through systemd.
@@ -229,6 +231,11 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
             entry,
             exclusive,
         }];
+    }
+    if let Some(pool) = pod_pool::of(snapshot, instance)
+        && record.pod_pool.as_ref() != Some(&pool)
+    {
+        return vec![Step::Share(instance.scope.clone(), pool)];
     }
     let vcpus = record.vcpus.iter().filter(|thread| !is_iothread(thread.index)).count();
     let fits = vcpus <= record.exclusive.len();

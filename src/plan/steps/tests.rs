@@ -63,6 +63,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         },
         outside: BTreeMap::from([("system.slice".to_owned(), Outside::default())]),
         instances,
+        siblings: BTreeMap::new(),
         unsettled: BTreeSet::new(),
         unreadable: vec![],
         left_alone: CpuSet::new(),

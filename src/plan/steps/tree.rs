@@ -10,7 +10,7 @@ use crate::kubelet::CpuManagerState;
 use crate::plan::allocator;
 use crate::plan::partition::Partition;
 use crate::plan::pools::{self, FloatPolicy, Shared};
-use crate::plan::{Inner, Instance, Phase, Policies, Snapshot};
+use crate::plan::{Inner, Instance, Phase, Policies, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
@@ -24,7 +24,7 @@ pub fn float_cpus(snapshot: &Snapshot, policies: &Policies, instance: &Instance)
     let all = pools
         .as_ref()
         .map_or_else(|| state.shared_pool(), |pools| pools.shared.clone());
-    let pod = state.pod_shared_pool(&record.pod);
+    let pod = pod_pool::of(snapshot, instance);
     let of = |pool: &CpuSet, float: FloatPolicy| {
         let shared = Shared {
             pool,

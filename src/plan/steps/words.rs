@@ -27,6 +27,11 @@ impl fmt::Display for Step {
                 "record that kubelet gives {} CPUs {entry}, of which {exclusive} are its alone",
                 scope.as_str()
             ),
+            Self::Share(scope, pool) => write!(
+                f,
+                "record that the containers of {}'s pod share the CPUs {pool}",
+                scope.as_str()
+            ),
             Self::Place(scope, vcpus, partition) => {
                 write!(
                     f,

@@ -10,6 +10,7 @@ does with the caller's folder and open files.
 """
 
 import argparse
+import base64
 import contextlib
 import ctypes
 import fcntl
@@ -46,6 +47,9 @@ HELP = """\
 kubelet-standin: plays kubelet and containerd on the test node
 
   init [--cpus LIST] [--root DIR]                    write the first cpu_manager_state and memory_manager_state
+      --schema 2|3|4                                 what the files are written in: as kubelet up to 1.35 (the default), 1.36 with the
+                                                     gate PodLevelResourceManagers, 1.37
+      --memory-policy None|Static                    the memory manager's policy, default None
       --reserved LIST                                CPUs that are in the pool and given to nobody (reservedSystemCPUs), default none
       --option NAME=VALUE                            an option of the static policy such as full-pcpus-only=true, repeatable
       --policy static|none                           the CPU manager's policy, default static. "init" with pods running is a kubelet
@@ -54,6 +58,8 @@ kubelet-standin: plays kubelet and containerd on the test node
       --runtime runc|crun|direct                     what pods are made by unless they say otherwise: containerd with runc (default), or
                                                      with crun, which puts the processes into the cgroup "container" of the scope, as
                                                      on nodes of CRI-O; or crun alone, in runc's cgroups and much quicker
+  upgrade --schema 2|3|4                             another kubelet: its files rewritten in that schema, running pods untouched. Not
+                                                     to 2 while a pod has CPUs of its own
   pod start NAME [options] [-- CMD...]               admit and run a pod of one container (CMD: sleep infinity)
       --qos-class guaranteed|burstable|besteffort    default guaranteed; only guaranteed pods get CPUs of their own (or --qos)
       --cpus N | --cpuset LIST                       a guaranteed pod's CPUs: N that kubelet's static policy takes (default 2), or
@@ -61,11 +67,17 @@ kubelet-standin: plays kubelet and containerd on the test node
       --cpu-limit N | Nm                             a CPU limit (a guaranteed pod's request too): cpu.max of container and pod.
                                                      Not for besteffort. Policy static: a whole number is --cpus, and as CPUs of
                                                      its own have no quota, cpu.max stays; with a fraction there are no such CPUs
+      --pod-cpus N  --pod-memory SIZE                pod-level resources (schema 3 and 4): the pod has N CPUs at once, and its containers, this one and
+                                                     those that join it with --in, have --cpus of them for themselves or are --shared
+      --pod-shares NAME                              a container that will join as a --shared one: kubelet writes its entry with the others, repeatable
+      --shared                                       a container on what the others leave of its pod's CPUs; these come last
+      --device-plugin RESOURCE=NODE:ID               a device plugin's device at that NUMA node (-1: it does not say), repeatable; of
+                                                     kubelet's checkpoint only
       --uid UID  --container NAME                    default: a random uid, "instance"
       --memory SIZE  --pids N                        limits: memory on pod and container, pids on the pod (podPidsLimit)
       --container-pids N                             a pids limit on the container as well (kubelet sets none)
       --hugepages SIZE=BYTES                         a limit such as 2MB=64M, repeatable
-      --mems LIST                                    cpuset.mems (kubelet sets it only with a static memory manager)
+      --mems LIST                                    cpuset.mems (with a static memory manager a guaranteed pod with --memory has it anyway)
       --env K=V  --mount SRC:DST[:ro]  --cap CAP_X  --device PATH      each repeatable
       --user UID[:GID]  --host-pid  --privileged  --readonly  --no-socket
       --userns                                       hostUsers: false: user and network namespaces of the container's own
@@ -132,12 +144,13 @@ def fnv1a(text):
     return value
 
 
-def go_map(mapping, show=str):
-    return "map[" + " ".join(f"{key}:{show(mapping[key])}" for key in sorted(mapping, key=str.encode)) + "]"
+def go_map(mapping, show=str, order=str.encode):
+    return "map[" + " ".join(f"{key}:{show(mapping[key])}" for key in sorted(mapping, key=order)) + "]"
 
 
 def cpu_checksum(doc, schema=2):
-    """kubelet hashes what Go's spew prints of the structure, not the JSON. We write schema 2; 1 and 3 serve the self-test."""
+    """kubelet hashes what Go's spew prints of the structure, not the JSON. Of schema 4 it is the schema 2 inside; 1 serves the
+    self-test."""
     kind, show = ("map[string]string", str) if schema == 1 else ("map[string]map[string]string", go_map)
     text = f"(*state.CPUManagerCheckpoint){{PolicyName:(string){doc['policyName']} DefaultCPUSet:(string){doc['defaultCpuSet']}"
     text += f" Entries:({kind}){go_map(doc.get('entries') or {}, show)}"
@@ -149,6 +162,87 @@ def cpu_checksum(doc, schema=2):
 
         text += f" PodEntries:(state.PodCPUAssignments){go_map(doc.get('podEntries') or {}, pod_entry)}"
     return fnv1a(text + " Checksum:(checksum.Checksum)0}")
+
+
+def data_checksum(data):
+    """Of the newest schemas: what counts is JSON in a string, and the checksum is of that string."""
+    return fnv1a("(string)" + data)
+
+
+def nil_or(value, show):
+    return "<nil>" if value is None else show(value)
+
+
+def go_list(values, show=str):
+    return nil_or(values, lambda values: "[" + " ".join(map(show, values)) + "]")
+
+
+def memory_checksum(doc, schema=1):
+    def block(block):
+        nodes = go_list(block["numaAffinity"])
+        return f"{{NUMAAffinity:([]int){nodes} Type:(v1.ResourceName){block['type']} Size:(uint64){block['size']}}}"
+
+    def table(table):
+        names = {"TotalMemSize": "total", "SystemReserved": "systemReserved", "Allocatable": "allocatable", "Reserved": "reserved", "Free": "free"}
+        return "<*>{" + " ".join(f"{name}:(uint64){table[key]}" for name, key in names.items()) + "}"
+
+    def node(node):
+        tables = nil_or(node["memoryMap"], lambda tables: go_map(tables, lambda one: nil_or(one, table)))
+        text = f"NumberOfAssignments:(int){node['numberOfAssignments']} MemoryMap:(map[v1.ResourceName]*state.MemoryTable){tables}"
+        return f"<*>{{{text} Cells:([]int){go_list(node['cells'])}}}"
+
+    def blocks(blocks):
+        return go_list(blocks, block)
+
+    text = f"(*state.MemoryManagerCheckpoint){{PolicyName:(string){doc['policyName']} MachineState:(state.NUMANodeMap)"
+    text += go_map(doc["machineState"], lambda one: nil_or(one, node), int)
+    text += " Entries:(state.ContainerMemoryAssignments)" + go_map(doc.get("entries") or {}, lambda pod: go_map(pod, blocks))
+    if schema == 2:
+        pods = go_map(doc.get("podEntries") or {}, lambda pod: f"{{MemoryBlocks:([]state.Block){blocks(pod['memoryBlocks'])}}}")
+        text += " PodEntries:(state.PodMemoryAssignments)" + pods
+    return fnv1a(text + " Checksum:(checksum.Checksum)0}")
+
+
+def device_checksum(data):
+    def entry(entry):
+        devices = go_map(entry["DeviceIDs"] or {}, go_list, int)
+        answer = nil_or(entry["AllocResp"], lambda text: go_list(base64.b64decode(text)))
+        text = f"PodUID:(string){entry['PodUID']} ContainerName:(string){entry['ContainerName']} ResourceName:(string){entry['ResourceName']}"
+        return f"{{{text} DeviceIDs:(checkpoint.DevicesPerNUMA){devices} AllocResp:([]uint8){answer}}}"
+
+    text = f"(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){go_list(data['PodDeviceEntries'], entry)}"
+    return fnv1a(text + f" RegisteredDevices:(map[string][]string){go_map(data['RegisteredDevices'] or {}, go_list)}}}")
+
+
+def compact(value):
+    return json.dumps(value, separators=(",", ":"))
+
+
+def versioned(doc, schema, checksum):
+    """A state file's text. Schema 2 knows no pods; 3 has them among the other keys; 4 has them in `data`, and a schema 2 around it.
+    The memory manager's own numbers are one less."""
+    pods = {"podEntries": doc["podEntries"]} if doc.get("podEntries") else {}
+    plain = {key: value for key, value in doc.items() if value and key != "podEntries" or key in ("defaultCpuSet", "machineState")}
+    if schema == 3:
+        whole = plain | pods
+        return compact(whole | {"checksum": checksum(whole, schema)})
+    whole = plain | {"checksum": checksum(plain, 2)}
+    if schema == 4:
+        data = compact(plain | pods)
+        whole |= {"data": data, "dataChecksum": data_checksum(data)}
+    return compact(whole)
+
+
+def read_versioned(path):
+    doc = json.loads(path.read_text())
+    return json.loads(doc["data"]) if "data" in doc else doc
+
+
+def settings():
+    try:
+        return json.loads((RUN / "settings.json").read_text())
+    except FileNotFoundError as error:
+        raise Problem(f"no state yet, run kubelet-standin init first ({error.filename})") from error
 
 
 def write_file(path, text):
@@ -169,31 +263,29 @@ def write_file(path, text):
 
 
 class State:
-    """cpu_manager_state, schema V2."""
+    """cpu_manager_state, in the schema that `init` or `upgrade` chose."""
 
     def __init__(self):
+        self.schema = settings()["schema"]
         try:
             self.path = Path((RUN / "root").read_text()) / "cpu_manager_state"
-            doc = json.loads(self.path.read_text())
+            doc = read_versioned(self.path)
         except FileNotFoundError as error:
             raise Problem(f"no state yet, run kubelet-standin init first ({error.filename})") from error
         self.policy = doc["policyName"]
         self.default = parse_cpus(doc["defaultCpuSet"])
         self.entries = doc.get("entries") or {}
+        self.pods = {uid: parse_cpus(entry.get("cpuSet", "")) for uid, entry in (doc.get("podEntries") or {}).items()}
 
     @property
     def static(self):
         return self.policy == "static"
 
-    def document(self):
-        doc = {"policyName": self.policy, "defaultCpuSet": format_cpus(self.default)}
-        if self.entries:
-            doc["entries"] = {u: dict(sorted(c.items())) for u, c in sorted(self.entries.items())}
-        doc["checksum"] = cpu_checksum(doc)
-        return doc
-
     def write(self):
-        write_file(self.path, json.dumps(self.document(), separators=(",", ":")))
+        doc = {"policyName": self.policy, "defaultCpuSet": format_cpus(self.default)}
+        doc["entries"] = {u: dict(sorted(c.items())) for u, c in sorted(self.entries.items())}
+        doc["podEntries"] = {uid: {"cpuSet": format_cpus(cpus)} for uid, cpus in sorted(self.pods.items())}
+        write_file(self.path, versioned(doc, self.schema, cpu_checksum))
 
     def admit(self, uid, container, cpus, gap):
         if uid in self.entries and container in self.entries[uid]:
@@ -203,6 +295,19 @@ class State:
         self.default -= cpus
         self.write()
         time.sleep(gap)
+        self.entries.setdefault(uid, {})[container] = format_cpus(cpus)
+        self.write()
+
+    def admit_pod(self, uid, cpus, gap):
+        """Pod-level resources: all of the pod's CPUs at once; its containers' entries follow."""
+        self.default -= cpus
+        self.write()
+        time.sleep(gap)
+        self.pods[uid] = cpus
+        self.write()
+
+    def join(self, uid, container, cpus):
+        """A container's part of its pod's CPUs: its own, or the pool that all without have."""
         self.entries.setdefault(uid, {})[container] = format_cpus(cpus)
         self.write()
 
@@ -219,32 +324,190 @@ class State:
         self.default |= old - cpus
         self.write()
 
-    def choose(self, count):
-        """The CPUs that kubelet's static policy would take, by the planner; its refusal is ours."""
+    def choose(self, count, among=None):
+        """The CPUs that kubelet's static policy would take, of the shared pool or of a pod's own CPUs, by the planner; its refusal is
+        ours."""
         given = settings()
-        argv = [PLANNER, str(self.path), str(count), given["reserved"], *given["options"]]
-        done = run(*argv, check=False)
+        path, reserved = self.path, given["reserved"]
+        if among is not None:
+            path, reserved = RUN / "among.json", ""
+            doc = {"policyName": "static", "defaultCpuSet": format_cpus(among)}
+            path.write_text(versioned(doc, 2, cpu_checksum))
+        done = run(PLANNER, str(path), str(count), reserved, *given["options"], check=False)
         if done.returncode:
             raise Problem(done.stderr.strip())
         return parse_cpus(done.stdout)
 
     def remove(self, uid, gap, container=None):
-        """The entries of a pod, or of one container of it."""
+        """The entries of a pod, or of one container of it. A pod's own CPUs go with its last container."""
         if uid not in self.entries or container not in (None, *self.entries[uid]):
             raise Problem(f"no entry of {uid} {container or ''}")
         containers = self.entries[uid]
         gone = [containers.pop(name) for name in [container] * (container is not None) or list(containers)]
         if not containers:
             del self.entries[uid]
-        freed = set().union(*map(parse_cpus, gone))
         self.write()
+        if uid in self.pods and containers:
+            return
         time.sleep(gap)
-        self.default |= freed
+        self.default |= self.pods.get(uid) or set().union(*map(parse_cpus, gone))
         self.write()
+        # For a moment the CPUs are in the pool and the pod's: so it is with kubelet.
+        if self.pods.pop(uid, None) is not None:
+            self.write()
 
 
-def settings():
-    return json.loads((RUN / "settings.json").read_text())
+MEMORY_RESERVED = 100 << 20  # kubelet's default for memory.available, on the first NUMA node
+
+
+def page_kind(kib):
+    return f"hugepages-{kib >> 20}Gi" if kib >= 1 << 20 else f"hugepages-{kib >> 10}Mi"
+
+
+class Memory:
+    """memory_manager_state. Policy None lists no nodes and no pods."""
+
+    def __init__(self):
+        self.schema = settings()["schema"]
+        self.path = Path((RUN / "root").read_text()) / "memory_manager_state"
+        doc = read_versioned(self.path)
+        self.policy, self.nodes = doc["policyName"], doc["machineState"]
+        self.entries, self.pods = doc.get("entries") or {}, doc.get("podEntries") or {}
+
+    @classmethod
+    def first(cls, path, schema, policy):
+        memory = cls.__new__(cls)
+        memory.path, memory.schema, memory.policy, memory.entries, memory.pods = path, schema, policy, {}, {}
+        nodes = sorted(Path("/sys/devices/system/node").glob("node[0-9]*")) if policy == "Static" else []
+        memory.nodes = {folder.name.removeprefix("node"): cls.node(folder) for folder in nodes}
+        return memory
+
+    @staticmethod
+    def node(folder):
+        def table(total, reserved, pages=0):
+            some = {"total": total, "systemReserved": reserved, "allocatable": total - reserved - pages, "reserved": 0}
+            return some | {"free": some["allocatable"]}
+
+        number = int(folder.name.removeprefix("node"))
+        total = int(re.search(r"MemTotal:\s*(\d+) kB", (folder / "meminfo").read_text())[1]) << 10
+        tables = {}
+        for pages in folder.glob("hugepages/hugepages-*kB"):
+            kib = int(pages.name.removeprefix("hugepages-").removesuffix("kB"))
+            tables[page_kind(kib)] = table(int((pages / "nr_hugepages").read_text()) * kib << 10, 0)
+        tables["memory"] = table(total, 0 if number else MEMORY_RESERVED, sum(one["total"] for one in tables.values()))
+        return {"numberOfAssignments": 0, "memoryMap": dict(sorted(tables.items())), "cells": [number]}
+
+    def write(self):
+        doc = {"policyName": self.policy, "machineState": self.nodes, "entries": self.entries, "podEntries": self.pods}
+        write_file(self.path, versioned(doc, self.schema, lambda doc, schema: memory_checksum(doc, schema - 1)))
+
+    def forget(self, uids):
+        """What removed pods had is given back at the next admission, not before."""
+        for uid in [uid for uid in self.entries if uid not in uids]:
+            containers = self.entries.pop(uid)
+            own = self.pods.pop(uid, None)
+            for block in own["memoryBlocks"] if own else [block for blocks in containers.values() for block in blocks]:
+                self.give_back(block)
+            self.write()
+
+    def take(self, requests):
+        """Blocks for these amounts: on the first NUMA node that has all of it, else on all nodes together."""
+
+        def fits(names):
+            tables = [self.nodes[name]["memoryMap"] for name in names]
+            for kind in requests:
+                if any(kind not in table for table in tables):
+                    raise Problem(f"kubelet crashes: a NUMA node has no {kind}")
+            return all(sum(table[kind]["free"] for table in tables) >= wanted for kind, wanted in requests.items())
+
+        alone = [[name] for name, node in self.nodes.items() if len(node["cells"]) == 1]
+        groups = [*alone, list(self.nodes)]
+        names = next((names for names in groups if fits(names)), None)
+        if names is None or len(names) > 1 and any(node["numberOfAssignments"] and len(node["cells"]) == 1 for node in self.nodes.values()):
+            raise Problem("UnexpectedAdmissionError: Allocate failed due to [memorymanager] failed to find NUMA nodes to extend the current topology hint")
+        blocks = [{"numaAffinity": [int(name) for name in names], "type": kind, "size": size} for kind, size in sorted(requests.items())]
+        for block in blocks:
+            left = block["size"]
+            for name in names:
+                node = self.nodes[name]
+                node["numberOfAssignments"] += 1
+                node["cells"] = block["numaAffinity"]
+                table = node["memoryMap"][block["type"]]
+                taken = min(left, table["free"])
+                table["free"], table["reserved"], left = table["free"] - taken, table["reserved"] + taken, left - taken
+        return blocks
+
+    def give_back(self, block):
+        left = block["size"]
+        for number in block["numaAffinity"]:
+            node = self.nodes[str(number)]
+            node["numberOfAssignments"] -= 1
+            if not node["numberOfAssignments"]:
+                node["cells"] = [number]
+            table = node["memoryMap"][block["type"]]
+            given = min(left, table["reserved"])
+            table["free"], table["reserved"], left = table["free"] + given, table["reserved"] - given, left - given
+
+    def admit(self, uid, container, requests, of_pod=None):
+        """The NUMA nodes of a container's memory; None where it has none here. `of_pod` is what its new pod has as a whole."""
+        if of_pod:
+            self.pods[uid] = {"memoryBlocks": self.take(of_pod)}
+            self.write()
+        if uid in self.pods:
+            whole, others = self.pods[uid]["memoryBlocks"], self.entries.get(uid, {})
+            used = {block["type"]: 0 for block in whole}
+            for name, blocks in others.items():
+                if name not in self.sharing(uid):
+                    for block in blocks:
+                        used[block["type"]] += block["size"]
+            if requests:
+                blocks = [block | {"size": requests[block["type"]]} for block in whole if block["type"] in requests]
+            else:
+                blocks = [block | {"size": block["size"] - used[block["type"]]} for block in whole]
+        elif requests:
+            blocks = self.take(requests)
+        else:
+            return None
+        self.entries.setdefault(uid, {})[container] = blocks
+        self.entries = dict(sorted(self.entries.items()))
+        self.write()
+        return set().union(*(block["numaAffinity"] for block in blocks))
+
+    @staticmethod
+    def sharing(uid):
+        return [pod["container"] for pod in pods() if pod["uid"] == uid and not pod["options"]["memory"]]
+
+
+def memory_requests(memory, hugepages=()):
+    if not memory:
+        return {}
+    requests = {"memory": size(memory)}
+    for text in hugepages:
+        name, _, limit = text.partition("=")
+        requests[page_kind(size(name.removesuffix("B")) >> 10)] = size(limit)
+    return requests
+
+
+def add_devices(uid, container, given):
+    """kubelet_internal_checkpoint, with a device plugin's devices: what removed pods had stays until the next admission."""
+    path = Path((RUN / "root").read_text()) / "device-plugins/kubelet_internal_checkpoint"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    data = json.loads(path.read_text())["Data"] if path.exists() else {"PodDeviceEntries": None, "RegisteredDevices": {}}
+    alive = {pod["uid"] for pod in pods()}
+    entries = {(e["PodUID"], e["ContainerName"], e["ResourceName"]): e for e in data["PodDeviceEntries"] or [] if e["PodUID"] in alive}
+    for text in given:
+        match = re.fullmatch(r"([^=]+)=(-1|\d+):(.+)", text)
+        if not match:
+            raise Problem(f"not RESOURCE=NODE:ID: {text!r}")
+        resource, node, device = match.groups()
+        blank = {"PodUID": uid, "ContainerName": container, "ResourceName": resource, "DeviceIDs": {}, "AllocResp": ""}
+        entry = entries.setdefault((uid, container, resource), blank)
+        entry["DeviceIDs"].setdefault(node, []).append(device)
+        registered = data["RegisteredDevices"].setdefault(resource, [])
+        registered.extend([device] * (device not in registered))
+    data["PodDeviceEntries"] = list(entries.values())
+    data["RegisteredDevices"] = dict(sorted(data["RegisteredDevices"].items()))
+    write_file(path, compact({"Data": data, "Checksum": device_checksum(data)}))
 
 
 def do_init(args):
@@ -255,16 +518,16 @@ def do_init(args):
     reserved = format_cpus(parse_cpus(args.reserved))
     # A kubelet started anew keeps the containers' runtime.
     kept = settings()["runtime"] if (RUN / "settings.json").exists() else "runc"
-    given = {"reserved": reserved, "options": args.option, "runtime": args.runtime or kept}
+    given = {"reserved": reserved, "options": args.option, "runtime": args.runtime or kept, "schema": args.schema}
     (RUN / "settings.json").write_text(json.dumps(given))
     cpus = args.cpus or Path("/sys/devices/system/cpu/online").read_text()
     if args.policy == "none":
         cpus = ""  # that policy has no pools
     state = State.__new__(State)
-    state.path, state.policy, state.default, state.entries = root / "cpu_manager_state", args.policy, parse_cpus(cpus), {}
+    state.path, state.schema, state.policy = root / "cpu_manager_state", args.schema, args.policy
+    state.default, state.entries, state.pods = parse_cpus(cpus), {}, {}
     state.write()
-    # Policy None lists no machine state; its checksum is a constant.
-    write_file(root / "memory_manager_state", '{"policyName":"None","machineState":{},"checksum":4236770233}')
+    Memory.first(root / "memory_manager_state", args.schema, args.memory_policy).write()
     if given["runtime"] != "direct":
         start_containerd()
 
@@ -273,6 +536,16 @@ def start_containerd():
     if not (TASKS.parents[1] / "containerd.sock").exists():
         write_wrapper()
         run("systemctl", "start", "containerd")
+
+
+def do_upgrade(args):
+    state, memory, known = State(), Memory(), settings()
+    if args.schema == 2 and (state.pods or memory.pods):
+        raise Problem(f"pods have CPUs or memory of their own ({', '.join({**state.pods, **memory.pods})}): a kubelet of schema 2 does not start")
+    (RUN / "settings.json").write_text(json.dumps(known | {"schema": args.schema}))
+    for manager in (state, memory):
+        manager.schema = args.schema
+        manager.write()
 
 
 def write_wrapper():
@@ -311,14 +584,21 @@ def do_self_test(args):
             doc = json.loads(path.read_text())
         except (ValueError, OSError):
             continue
-        if not isinstance(doc, dict) or not {"policyName", "defaultCpuSet", "checksum"} <= doc.keys() or "data" in doc:
-            continue  # another file, schema 0 (no checksum) or schema 4
-        flat = any(isinstance(e, str) for e in (doc.get("entries") or {}).values())
-        # Without entries the file does not tell its schema.
-        schemas = [1] if flat else [3] if "podEntries" in doc else [2, 3] if doc.get("entries") else [1, 2, 3]
-        sums = [cpu_checksum(doc, schema) for schema in schemas]
-        if doc["checksum"] not in sums:
-            raise Problem(f"{path}: computed {sums}, the file says {doc['checksum']}")
+        if not isinstance(doc, dict) or not {"checksum", "Checksum"} & doc.keys():
+            continue  # another file, or schema 0
+        if "Data" in doc:
+            said, sums = doc["Checksum"], [device_checksum(doc["Data"])]
+        elif "machineState" in doc:
+            said, sums = doc["checksum"], [memory_checksum(doc, schema) for schema in ([2] if "podEntries" in doc else [1, 2])]
+        else:
+            flat = any(isinstance(e, str) for e in (doc.get("entries") or {}).values())
+            # Without entries the file does not tell its schema.
+            schemas = [1] if flat else [3] if "podEntries" in doc else [2, 3] if doc.get("entries") else [1, 2, 3]
+            said, sums = doc["checksum"], [cpu_checksum(doc, schema) for schema in schemas]
+        if "data" in doc and doc["dataChecksum"] != data_checksum(doc["data"]):
+            raise Problem(f"{path}: data: computed {data_checksum(doc['data'])}, the file says {doc['dataChecksum']}")
+        if said not in sums:
+            raise Problem(f"{path}: computed {sums}, the file says {said}")
         checked += 1
     print(f"{checked} checksums right")
 
@@ -612,7 +892,7 @@ def update_shared(pool):
     if not State().static:
         return
     for pod in pods():
-        if pod["cpus"] is None and pod["status"] == "running":
+        if pod["cpus"] is None and not pod["pool"] and pod["status"] == "running":
             done = run(*runtime(pod), "update", "--cpuset-cpus", format_cpus(pool), pod["id"], check=False)
             # kubelet logs it too, and goes on: the container may have ended without anyone having noticed yet.
             if done.returncode and load(pod["name"])["status"] == "running":
@@ -731,6 +1011,40 @@ def start_container(pod, options, cpus):
         ctr("container", "delete", pod["id"], check=False)
 
 
+def runs_on(pod, state):
+    """Its own CPUs, what it shares with its pod, or the node's pool."""
+    text = pod["cpus"] or pod["pool"]
+    return parse_cpus(text) if text else state.default
+
+
+def own_cpus(uid):
+    """What containers of a pod have for themselves."""
+    return set().union(*(parse_cpus(pod["cpus"]) for pod in pods() if pod["uid"] == uid and pod["cpus"]))
+
+
+def shared_names(uid, state):
+    """Those of a pod's entries that are its shared pool."""
+    own = [pod["container"] for pod in pods() if pod["uid"] == uid and pod["cpus"]]
+    return [name for name in state.entries.get(uid, {}) if name not in own]
+
+
+def pod_level(args, state, uid):
+    """All CPUs of a pod with pod-level resources, new or joined; None of another."""
+    level = state.pods.get(uid)
+    if args.pod_cpus is None:
+        if level is None and (args.shared or args.pod_shares or args.pod_memory):
+            raise Problem("--shared and --pod-memory are for a pod with --pod-cpus")
+    elif level is not None or args.beside:
+        raise Problem("the pod has what it has: --pod-cpus is for its first container")
+    elif state.schema < 3 or not state.static or args.qos != "guaranteed":
+        raise Problem("a pod has CPUs of its own with the policy static, schema 3 or 4, and as a guaranteed one")
+    else:
+        level = state.choose(args.pod_cpus)
+    if level and not args.shared and shared_names(uid, state):
+        raise Problem("kubelet divides a pod's CPUs at once: containers on what is left come last here")
+    return level
+
+
 def do_pod_start(args):
     folder = pod_dir(args.name)
     if folder.exists():
@@ -752,14 +1066,22 @@ def do_pod_start(args):
         raise Problem("a pod with a CPU limit is not BestEffort")
     # A guaranteed pod requests what it is limited to; the others request 100m, or nothing.
     request = {"guaranteed": limit or 1000 * args.cpus, "burstable": 100, "besteffort": 0}[args.qos]
-    pinned = args.qos == "guaranteed" and state.static and request % 1000 == 0
+    level = pod_level(args, state, uid)
+    pinned = args.qos == "guaranteed" and state.static and request % 1000 == 0 and not args.shared
     cpus = None
     if pinned:
-        count = request // 1000
-        cpus = parse_cpus(args.cpuset) if args.cpuset else state.choose(count)
+        count, among = request // 1000, level and level - own_cpus(uid)
+        cpus = parse_cpus(args.cpuset) if args.cpuset else state.choose(count, among)
+        if level and not cpus <= among:
+            raise Problem(f"CPUs {format_cpus(cpus)!r} are not all free ones of the pod ({format_cpus(among)!r})")
         request = 1000 * len(cpus)
     elif args.cpuset:
         raise Problem("only a guaranteed pod of whole CPUs has CPUs of its own, with the policy static")
+    pool = format_cpus(level - own_cpus(uid)) if args.shared else None
+    if pool == "":
+        raise Problem("EmptyPodSharedPool: pod rejected, sum of exclusive container cpu requests equals pod budget, leaving no cpus for shared containers")
+    if args.shared:  # without a request of its own it has the limit's shares, and without a limit the pod's
+        request = 1000 * len(level)
     if args.qos == "guaranteed":
         limit = request
     shares = max(request * 1024 // 1000, 2)
@@ -771,8 +1093,22 @@ def do_pod_start(args):
     options["share_pid"] = beside["pid"] if args.share_pid else None
     options.update(shares=shares, limit=limit, socket=not args.no_socket, command=args.command or ["sleep", "infinity"])
     # Admission, before anything of the pod exists.
-    if pinned:
+    memory = Memory()
+    memory.forget({pod["uid"] for pod in pods()})
+    if memory.policy == "Static" and args.qos == "guaranteed":
+        requests = memory_requests(args.memory, args.hugepages)
+        nodes = memory.admit(uid, args.container, requests, memory_requests(args.pod_memory))
+        options["mems"] = options["mems"] or format_cpus(nodes or [])
+    if level and uid not in state.pods:
+        state.admit_pod(uid, level, args.gap)
+    if level:
+        state.join(uid, args.container, cpus or parse_cpus(pool))
+        for name in args.pod_shares:
+            state.join(uid, name, level - own_cpus(uid) - (cpus or set()))
+    elif pinned:
         state.admit(uid, args.container, cpus, args.gap)
+    if args.device_plugin:
+        add_devices(uid, args.container, args.device_plugin)
     try:
         folder.mkdir(parents=True)
         # The slices of a pod that is there are left as they are.
@@ -780,34 +1116,34 @@ def do_pod_start(args):
         parent, own = pod_slice(args.qos, uid)
         if parent != "kubepods.slice":
             start_slice(parent, "kubepods.slice", [("CPUWeight", "t", cpu_weight(2))])
-        limits = [("CPUWeight", "t", cpu_weight(shares))]
-        if args.memory:
-            limits.append(("MemoryMax", "t", size(args.memory)))
+        limits = [("CPUWeight", "t", cpu_weight(1024 * len(level) if level else shares))]
+        if args.pod_memory or args.memory and not level:
+            limits.append(("MemoryMax", "t", size(args.pod_memory or args.memory)))
         if args.pids:
             limits.append(("TasksMax", "t", args.pids))
         start_slice(own, parent, limits)
         inside = [other for other in pods() if other["uid"] == uid]
-        if limit and cpus is None and not [other for other in inside if other["cpus"] or not other["options"]["limit"]]:
+        if limit and cpus is None and not level and not [other for other in inside if other["cpus"] or not other["options"]["limit"]]:
             limit_slice(own, limit + sum(other["options"]["limit"] for other in inside))
         pod = {
             "name": args.name, "uid": uid, "container": args.container, "qos": args.qos, "sandbox": os.urandom(32).hex(),
-            "cpus": format_cpus(cpus) if pinned else None, "options": options,
+            "cpus": format_cpus(cpus) if pinned else None, "pool": pool, "options": options,
         }  # fmt: skip
-        start_container(pod, options, cpus if pinned else state.default)
+        start_container(pod, options, runs_on(pod, state))
     except BaseException:
         remove_folder(folder)
         if not beside:
             run("systemctl", "stop", pod_slice(args.qos, uid)[1], check=False)
-        if pinned:
-            state.remove(uid, args.gap, args.container)
+        if pinned or level:
+            state.remove(uid, args.gap, args.container if beside else None)
         raise
-    if pinned:
+    if pinned or level:
         update_shared(state.default)
     pod = load(args.name)
     if args.json:
         print(json.dumps(shown(pod)))
     else:
-        print(f"uid={uid} id={pod['id']} pid={pod['pid']} cpus={pod['cpus'] or format_cpus(state.default)}")
+        print(f"uid={uid} id={pod['id']} pid={pod['pid']} cpus={format_cpus(runs_on(pod, state))}")
 
 
 # --- manifests ---------------------------------------------------------------------------------------------------------
@@ -964,15 +1300,16 @@ def do_pod_delete(args):
         if wait_exit(args.name, args.grace) is None:
             signal_init(pod, signal.SIGKILL)
             wait_killed(pod)
-    if not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]:
+    last = not [other for other in pods() if other["uid"] == pod["uid"] and other["name"] != pod["name"]]
+    if last:
         run("systemctl", "stop", pod_slice(pod["qos"], pod["uid"])[1])
     # kubelet takes the entry away only after all containers have stopped.
-    if pod["cpus"] is not None:
+    if pod["cpus"] or pod["pool"]:
         state = State()
         if pod["container"] in state.entries.get(pod["uid"], {}):  # a job may have removed it by hand
-            state.remove(pod["uid"], args.gap, pod["container"])
+            state.remove(pod["uid"], args.gap, None if last else pod["container"])
     remove_folder(pod_dir(args.name))
-    if pod["cpus"] is not None:
+    if pod["cpus"] or pod["pool"]:
         update_shared(State().default)
 
 
@@ -1003,9 +1340,10 @@ def do_pod_restart(args):
     if pod["status"] == "running":
         do_pod_kill(args)
     if not State().static:
-        pod["cpus"] = None  # after a take-over a new container gets none
-    start_container(pod, pod["options"], parse_cpus(pod["cpus"]) if pod["cpus"] else State().default)
-    print(f"uid={pod['uid']} id={pod['id']} pid={pod['pid']} cpus={pod['cpus'] or format_cpus(State().default)}")
+        pod["cpus"] = pod["pool"] = None  # after a take-over a new container gets none
+    cpus = runs_on(pod, State())
+    start_container(pod, pod["options"], cpus)
+    print(f"uid={pod['uid']} id={pod['id']} pid={pod['pid']} cpus={format_cpus(cpus)}")
 
 
 def do_pod_exec(args):
@@ -1089,6 +1427,9 @@ def parser():
     one.add_argument("--root", default="/var/lib/kubelet")
     one.add_argument("--policy", choices=("static", "none"), default="static")
     one.add_argument("--runtime", choices=RUNTIMES)
+    one.add_argument("--schema", type=int, choices=(2, 3, 4), default=2)
+    one.add_argument("--memory-policy", choices=("None", "Static"), default="None")
+    verb(verbs, "upgrade", do_upgrade, lock=True).add_argument("--schema", type=int, choices=(2, 3, 4), required=True)
     verb(verbs, "self-test", do_self_test).add_argument("dir", nargs="?")
     verb(verbs, "pool", do_pool)
     verb(verbs, "state", do_state)
@@ -1109,12 +1450,14 @@ def parser():
     one.add_argument("--pids", type=int)
     one.add_argument("--container-pids", type=int)
     one.add_argument("--mems")
-    for repeatable in ("env", "mount", "cap", "device", "hugepages"):
+    one.add_argument("--pod-cpus", type=int)
+    one.add_argument("--pod-memory")
+    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages", "pod-shares"):
         one.add_argument(f"--{repeatable}", action="append", default=[])
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
     one.add_argument("--runtime", choices=RUNTIMES)
-    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "restricted", "share-pid"):
+    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "restricted", "share-pid", "shared"):
         one.add_argument(f"--{flag}", action="store_true")
     one.add_argument("--gap", type=float, default=0.04)
     one.add_argument("--json", action="store_true")

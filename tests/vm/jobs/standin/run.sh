@@ -211,6 +211,44 @@ check "half a core" "kubelet-standin: SMTAlignmentError: SMT Alignment Error: re
 k pod start core --cpus 2 || exit 1
 check "not the reserved CPU's core" 2-3 "$(of core cpus)"
 k pod delete core --grace 1
+
+stage "pods with CPUs and memory of their own, and a device"
+k init --schema 2 --reserved 0 --memory-policy Static
+k pod start no --pod-cpus 3 2> /dev/null
+check "not in schema 2" 1 $?
+k pod start plain --cpus 2 --memory 64M --device-plugin nvidia.com/gpu=1:GPU-1f3a || exit 1
+check "memory of one NUMA node" 0 "$(cg "$(of plain cgroup)" cpuset.mems)"
+check "as schema 2 has it" '"'"$(of plain uid)"'":{"instance":[{"numaAffinity":[0],"type":"memory","size":67108864}]}' \
+  "$(grep -o "\"$(of plain uid)\":{.*}\]}" /var/lib/kubelet/memory_manager_state)"
+check "the device and its NUMA node" '"ResourceName":"nvidia.com/gpu","DeviceIDs":{"1":["GPU-1f3a"]}' \
+  "$(grep -o '"ResourceName.*\]}' /var/lib/kubelet/device-plugins/kubelet_internal_checkpoint | sed 's/,"AllocResp.*//')"
+k pod delete plain --grace 0
+k upgrade --schema 3
+k pod start level --pod-cpus 3 --pod-memory 256M --pod-shares side --cpus 2 --memory 64M || exit 1
+uid=$(of level uid)
+pod='"entries":{"'$uid'":{"instance":"2-3","side":"1"}}'
+own='"podEntries":{"'$uid'":{"cpuSet":"1-3"}}'
+check "schema 3" '{"policyName":"static","defaultCpuSet":"0,4-7",'$pod,$own',"checksum":' "$(k state | sed 's/[0-9]*}$//')"
+k pod start side --in level --container side --shared || exit 1
+check "each on its part" "2-3 1" "$(cg "$(of level cgroup)" cpuset.cpus) $(cg "$(of side cgroup)" cpuset.cpus)"
+# The sidecar has no request: the shares and the quota of the pod's limit.
+check "requests" "79 max 100000, 118 300000 100000" "$(cg "$(of level cgroup)" cpu.weight) $(cg "$(of level cgroup)" cpu.max), $(cg "$(of side cgroup)" cpu.weight) $(cg "$(of side cgroup)" cpu.max)"
+check "the pod's weight and memory" "118 $((256 << 20))" "$(cg "$(dirname "$(of side cgroup)")" cpu.weight) $(cg "$(dirname "$(of side cgroup)")" memory.max)"
+k upgrade --schema 4
+check "schema 4" '{"policyName":"static","defaultCpuSet":"0,4-7",'$pod,$own'}' \
+  "$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["data"])' /var/lib/kubelet/cpu_manager_state)"
+k self-test /var/lib/kubelet
+check "every file" 0 $?
+[ -z "$NODE_DEB" ] || check "all of it understood" 0 "$(steliactl kubelet-state > /run/state.txt; echo $?)"
+[ -z "$NODE_DEB" ] || cat /run/state.txt
+check "no way back" "kubelet-standin: pods have CPUs or memory of their own ($uid): a kubelet of schema 2 does not start" "$(k upgrade --schema 2 2>&1)"
+k pod delete level --grace 0
+check "the pod's CPUs stay until its last container goes" 0,4-7 "$(k pool)"
+k pod delete side --grace 0
+check "pool" 0-7 "$(k pool)"
+k pod start after --cpus 2 --memory 64M && k pod delete after --grace 0
+k upgrade --schema 2
+check "and back" '{"policyName":"static","defaultCpuSet":"0-7","checksum":14413152}' "$(k state)"
 k init
 check "nothing left" "" "$(k pod list)$(ctr -n k8s.io container ls -q)"
 stage "end"
