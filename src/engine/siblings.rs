@@ -97,6 +97,15 @@ mod tests {
             write(&format!("{scope}/cpuset.cpus"), &format!("{cpus}\n"));
             write(&format!("{scope}/cpu.weight"), "118\n");
         }
+        // Made by crun: the processes are one level below the scope that has the weight.
+        let inside = format!("{pod}/cri-containerd-b2.scope/container");
+        for (file, text) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cpuset.cpus", "2\n"),
+            ("cpu.weight", "100\n"),
+        ] {
+            write(&format!("{inside}/{file}"), text);
+        }
         write(
             "run/containerd/io.containerd.runtime.v2.task/k8s.io/b2/config.json",
             r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"},"linux":{"resources":{"cpu":{"shares":3072}}}}"#,
