@@ -190,6 +190,19 @@ pub(super) fn containers(
     Ok(found)
 }
 
+/// The containers of the pod that the one in `origin` is of.
+pub(super) fn beside(
+    cgroups: &dyn Cgroups,
+    origin: &CgroupPath,
+) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let Some(pod) = whole(origin).parent() else {
+        return Ok(Vec::new());
+    };
+    let children = cgroups.children(&pod)?.into_iter().map(|name| pod.child(&name));
+    let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
+    found.map(|(path, container)| inner(cgroups, path, container)).collect()
+}
+
 /// Look at the container.
 ///
 /// # Errors

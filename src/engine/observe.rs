@@ -122,7 +122,7 @@ pub fn snapshot(
             Err(error) => snapshot.unreadable.push((name, error.to_string())),
         }
     }
-    snapshot.siblings = siblings::of_open_pods(system, kubelet, &snapshot.instances)?;
+    snapshot.siblings = siblings::of_open_pods(system, kubelet, &snapshot.instances);
     for (name, _) in &snapshot.unreadable {
         let list = optional(cgroups.read(&slice.child(name), File::CpusExclusive))?;
         snapshot.left_alone = snapshot.left_alone.union(&cpus(&list.unwrap_or_default()));

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::System;
-use super::container::{containers, whole};
+use super::container::{beside, containers, whole};
 use super::observe::{optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
@@ -22,8 +22,17 @@ pub fn live_containers(
     pod: &PodUid,
     own: Option<&str>,
 ) -> Result<Vec<LiveContainer>, CgroupError> {
+    live(cgroups, run, containers(cgroups, Some(pod))?, own)
+}
+
+fn live(
+    cgroups: &dyn Cgroups,
+    run: &Path,
+    found: Vec<(CgroupPath, ContainerCgroup)>,
+    own: Option<&str>,
+) -> Result<Vec<LiveContainer>, CgroupError> {
     let mut live = Vec::new();
-    for (path, container) in containers(cgroups, Some(pod))? {
+    for (path, container) in found {
         if own == Some(container.container_id.as_str()) || !populated(cgroups, &path)? {
             continue;
         }
@@ -55,24 +64,27 @@ pub(super) fn request(
 }
 
 /// The other containers of those instances' pods whose shared pool is not known without them. Once it is, it is in the
-/// instance's record, and nobody is looked at any more.
+/// instance's record, and nobody is looked at any more. A pod that cannot be read tells nothing, which moves nobody.
 pub(super) fn of_open_pods(
     system: &System,
     kubelet: &Result<CpuManagerState, String>,
     instances: &[Instance],
-) -> Result<BTreeMap<PodUid, Vec<LiveContainer>>, CgroupError> {
+) -> BTreeMap<PodUid, Vec<LiveContainer>> {
     let Ok(state) = kubelet else {
-        return Ok(BTreeMap::new());
+        return BTreeMap::new();
     };
-    let open = instances
-        .iter()
-        .map(|instance| &instance.record)
-        .filter(|record| pod_pool::is_open(state, record));
+    let cgroups = &*system.cgroups;
     let read = |record: &Record| {
         let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
-        live_containers(&*system.cgroups, &system.run, &record.pod, own.as_deref())
+        let found = beside(cgroups, &record.origin).and_then(|found| live(cgroups, &system.run, found, own.as_deref()));
+        let told = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
+        (record.pod.clone(), told.unwrap_or_default())
     };
-    open.map(|record| Ok((record.pod.clone(), read(record)?))).collect()
+    let records = instances.iter().map(|instance| &instance.record);
+    records
+        .filter(|record| pod_pool::is_open(state, record))
+        .map(read)
+        .collect()
 }
 
 #[cfg(test)]

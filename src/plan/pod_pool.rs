@@ -58,10 +58,11 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
         .or_else(|| remembered().filter(stands))
 }
 
-/// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own, and which of them
-/// are its shared pool is not known yet.
+/// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own besides the record's,
+/// and which of them are its shared pool is not known yet.
 pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
-    state.pod_entries.contains_key(&record.pod) && pool(state, record, &[]).is_none()
+    let own = state.pod_entries.get(&record.pod);
+    own.is_some_and(|own| !own.is_subset(&record.entry)) && pool(state, record, &[]).is_none()
 }
 
 /// The pool of an instance's pod as the snapshot shows it.
@@ -186,6 +187,10 @@ mod tests {
         let plain = snapshot(vec![instance()]);
         assert_eq!(of(&plain, &plain.instances[0]), None);
         assert!(!is_open(plain.kubelet.as_ref().unwrap(), &record()));
+        // Nor is there anything to share beside a container that has them all.
+        let mut whole = state(&[]);
+        whole.pod_entries.insert(record().pod, cpus("2-3"));
+        assert!(!is_open(&whole, &record()));
     }
 
     /// A pod's containers: what each is, its CPUs in thousandths, whether it asks for them as a Guaranteed one, whether
