@@ -51,7 +51,8 @@ fuzz_target!(|text: &str| {
             assert_eq!(whole, path);
         }
         let subgroup = ContainerCgroup::parse(path.child(ContainerCgroup::SUBGROUP).as_str());
-        let has_subgroup = !cgroup.in_subgroup && path.name().ends_with(".scope") && text.starts_with("/kubepods.slice/");
+        let has_subgroup =
+            !cgroup.in_subgroup && path.name().ends_with(".scope") && text.starts_with("/kubepods.slice/");
         assert_eq!(subgroup.is_some(), has_subgroup);
         assert!(
             whole
