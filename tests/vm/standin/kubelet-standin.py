@@ -941,10 +941,15 @@ def start_direct(pod, spec):
             os.write(tells, str(pid).encode())
             os.close(tells)
             if pid:
-                code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+                # crun may leave a process between, which ends soon: then the container's first one is this one's child.
+                while (ended := os.wait())[0] != pid:
+                    pass
+                code = os.waitstatus_to_exitcode(ended[1])
                 write_exit(pod, code if code >= 0 else 128 - code)
                 subprocess.call([*RUNTIMES["direct"], "delete", "--force", pod["id"]])
             remove_folder(bundle)
+        except Exception:  # noqa: BLE001 - nobody waits for it: it goes to the container's log
+            traceback.print_exc()
         finally:
             os._exit(0)
     os.close(tells)
@@ -1254,7 +1259,9 @@ def processes(pod):
         with contextlib.suppress(OSError):
             status = dict(line.split(":\t", 1) for line in (path / "status").read_text().splitlines() if ":\t" in line)
             if int(path.name) == pod["pid"] or os.stat(path / "ns/pid").st_ino == pod.get("pid_namespace"):
-                stack = " < ".join(line.split("] ")[-1] for line in (path / "stack").read_text().splitlines()[:6])
+                stack = ""
+                with contextlib.suppress(OSError):  # one that has ended has none
+                    stack = " < ".join(line.split("] ")[-1] for line in (path / "stack").read_text().splitlines()[:6])
                 found.append(f"{path.name} {status['Name']} {status['State']} ({stack})")
     return "; ".join(found) or "none of its processes is left"
 
