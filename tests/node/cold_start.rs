@@ -3,15 +3,20 @@
 use std::fs;
 
 use crate::host::{output, read, run, wait_until};
-use crate::pods::{Pod, on_node};
+use crate::pods::{Pod, on_node_undoing};
 use crate::promise::assert_isolated;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
-/// The daemon ends, as after a crash that systemd gave up on; its socket, bus name and path unit stay.
-fn stop() {
-    run(&["systemctl", "stop", "steliad.service"]);
+/// What starts the daemon besides its bus name.
+const WAYS: [&str; 2] = ["steliad-runner.socket", "steliad-kubelet.path"];
+
+/// The daemon has ended, and of the units that start it only this one is there: a runner that misses the daemon, or a late
+/// event of kubelet's file, is not to be what starts it.
+fn stopped_but_for(way: Option<&str>) {
+    run(&[&["systemctl", "stop"], &WAYS[..], &["steliad.service"]].concat());
     assert_eq!(active(), "inactive");
+    way.into_iter().for_each(|way| drop(run(&["systemctl", "start", way])));
 }
 
 fn active() -> String {
@@ -19,30 +24,32 @@ fn active() -> String {
     String::from_utf8_lossy(&out.stdout).trim().to_owned()
 }
 
+fn start_all() {
+    run(&[&["systemctl", "start"], &WAYS[..], &["steliad.service"]].concat());
+}
+
 #[test]
 fn the_bus_name_the_runner_socket_and_the_path_unit_each_start_the_daemon() {
-    on_node(|| {
+    on_node_undoing(start_all, || {
         let pod = Pod::vm("cold", 2);
         let before = assert_isolated(&pod, 2);
         let manager = ["/io/stelia/Isolation1", "io.stelia.Isolation1.Manager", "ListInstances"];
 
-        stop();
+        stopped_but_for(None);
         let listed = run(&[&["busctl", "call", "io.stelia.Isolation1"], &manager[..]].concat());
         assert!(listed.contains(&pod.uid), "{listed}");
         assert_eq!(active(), "active");
         assert_eq!(assert_isolated(&pod, 2), before);
 
-        // A pod that comes while nobody is there: its runner's first call is what starts the daemon, not kubelet's new entry.
-        run(&["systemctl", "stop", "steliad-kubelet.path"]);
-        stop();
+        // A pod that comes while nobody is there: it is registered all the same.
+        stopped_but_for(Some("steliad-runner.socket"));
         let late = Pod::vm("late", 2);
-        run(&["systemctl", "start", "steliad-kubelet.path"]);
         assert_isolated(&late, 2);
         assert_eq!(active(), "active");
         run(&["kubelet-standin", "pod", "delete", "late", "--grace", "0"]);
         wait_until("the other one is gone", || (!late.scope().exists()).then_some(()));
 
-        stop();
+        stopped_but_for(Some("steliad-kubelet.path"));
         run(&["kubelet-standin", "entry", "add", OTHER, "other", "3-4"]);
         wait_until("float follows kubelet's file", || {
             let text = fs::read_to_string(pod.float().join("cpuset.cpus")).unwrap_or_default();
