@@ -38,9 +38,9 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
     static INIT: Once = Once::new();
     INIT.call_once(|| {
         // Most tests need a container and not what made it; those that do say so. On Debian unstable what makes them is what is
-        // new.
-        let is_unstable = std::env::var("NODE_IMAGE").is_ok_and(|image| image == "sid");
-        let runtime = if is_unstable { "runc" } else { "direct" };
+        // new, and bookworm's node has no crun.
+        let is_usual = std::env::var("NODE_IMAGE").is_ok_and(|image| image == "trixie");
+        let runtime = if is_usual { "direct" } else { "runc" };
         run(&["kubelet-standin", "init", "--runtime", runtime]);
         println!("  guests run on {:?}", Accel::of_node());
     });
