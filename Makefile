@@ -12,7 +12,7 @@ PREFIX  ?= /usr
 # The test node's system: trixie, bookworm or sid.
 IMAGE   ?= trixie
 # The node tests of check-quick, and of check-long's section "emulated".
-QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may
+QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
 SECTIONS ?= sid soak emulated
