@@ -86,7 +86,7 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
 #[test]
 fn a_cpu_that_goes_offline_and_comes_back_is_the_vms_again() {
     on_node(|| {
-        let pod = Pod::vm("hotplug", 2);
+        let pod = Pod::emulated_vm("hotplug", 2);
         let before = assert_isolated(&pod, 2);
         let online = |cpu: u32, value: &str| put(format!("/sys/devices/system/cpu/cpu{cpu}/online").into(), value);
         let cpus: Vec<u32> = pod.exclusive().iter().filter(|cpu| *cpu != 0).collect();

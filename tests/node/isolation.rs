@@ -3,7 +3,6 @@
 use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
-use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, cpus, read, run, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_given_back, assert_isolated, state};
@@ -60,15 +59,7 @@ fn a_deregistered_container_is_as_kubelet_made_it() {
 #[test]
 fn registering_again_answers_the_same_instance_and_moves_nothing() {
     on_node(|| {
-        // Emulated: nothing of the promise is KVM's.
-        let pod = Pod::start_qemu(
-            Accel::Tcg,
-            "twice",
-            &["--cpus", "2"],
-            &["--qmp", "/run/qmp"],
-            &["-smp", "2"],
-        );
-        pod.wait_running();
+        let pod = Pod::emulated_vm("twice", 2);
         let before = assert_isolated(&pod, 2);
         let again = block_on(async {
             let bus = zbus::connection::Builder::system().build().await.expect("bus");

@@ -44,7 +44,7 @@ fn float_follows_when_another_pod_gets_cpus_and_when_it_goes() {
 #[test]
 fn float_keeps_its_cpus_while_kubelets_file_is_corrupt() {
     on_node(|| {
-        let pod = Pod::vm("steady", 2);
+        let pod = Pod::emulated_vm("steady", 2);
         let before = assert_isolated(&pod, 2);
         let path = "/var/lib/kubelet/cpu_manager_state";
         let good = fs::read(path).expect(path);

@@ -13,7 +13,7 @@ fn degraded(pod: &Pod, word: &str) -> bool {
 #[test]
 fn a_resize_in_place_re_pins_the_running_vm() {
     on_node(|| {
-        let mut pod = Pod::vm("resized", 2);
+        let mut pod = Pod::emulated_vm("resized", 2);
         let before = assert_isolated(&pod, 2);
         for set in ["2-3", "2-5", "4-5"] {
             run(&["kubelet-standin", "pod", "resize", &pod.name, "--cpuset", set]);
@@ -140,7 +140,7 @@ fn more_and_fewer_vcpus_than_cpus_both_run() {
 #[test]
 fn the_record_of_a_newer_version_is_left_alone_and_reported() {
     on_node(|| {
-        let pod = Pod::vm("newer", 2);
+        let pod = Pod::emulated_vm("newer", 2);
         let before = assert_isolated(&pod, 2);
         let scope = pod.scope().display().to_string();
         let schema = run(&[

@@ -118,6 +118,15 @@ impl Pod {
         pod
     }
 
+    /// The same with a guest that is emulated, whatever this node has: a handful of tests see to it that nothing rests on KVM.
+    pub fn emulated_vm(name: &str, vcpus: u32) -> Pod {
+        let count = vcpus.to_string();
+        let (options, runner) = (["--cpus", &count], ["--qmp", "/run/qmp"]);
+        let pod = Pod::start_qemu(Accel::Tcg, name, &options, &runner, &["-smp", &count]);
+        pod.wait_running();
+        pod
+    }
+
     pub fn wait_running(&self) {
         wait_until(&format!("guest of {} running", self.name), || {
             let logs = self.logs();
