@@ -1,6 +1,6 @@
 //! The host's CPUs as the kernel describes them: sockets, NUMA nodes, cores, SMT siblings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -98,6 +98,14 @@ impl Topology {
         let same = |other: &Cpu| (other.package, other.core) == (own.package, own.core);
         let siblings = self.cpus.iter().filter(|(_, other)| same(other));
         siblings.map(|(cpu, _)| *cpu).collect()
+    }
+
+    /// The online CPUs of the NUMA nodes that these CPUs are of.
+    pub fn near(&self, cpus: &CpuSet) -> CpuSet {
+        let here = self.cpus.iter().filter(|(number, _)| cpus.contains(**number));
+        let nodes: BTreeSet<u32> = here.map(|(_, cpu)| cpu.node).collect();
+        let near = self.cpus.iter().filter(|(_, cpu)| nodes.contains(&cpu.node));
+        near.map(|(number, _)| *number).collect()
     }
 
     /// The online CPUs.

@@ -1,13 +1,14 @@
 //! Pod UIDs and the cgroups kubelet and the container runtimes name after them.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::excerpt::excerpt;
 use crate::named::named;
 
 /// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct PodUid(String);
+pub struct PodUid(Arc<str>);
 
 /// The text is no pod UID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -31,7 +32,7 @@ impl PodUid {
             _ => false,
         };
         if good {
-            Ok(Self(text.to_owned()))
+            Ok(Self(text.into()))
         } else {
             Err(BadPodUid(excerpt(text)))
         }

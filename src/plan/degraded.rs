@@ -1,22 +1,27 @@
 //! Why an instance's promise is not whole, in words; nothing on the good day.
 
-use super::entitlement::{Entitlement, entitlement};
-use super::{Instance, Phase, Policies, Snapshot};
+use super::entitlement::Entitlement;
+use super::{Facts, Instance, Phase, Snapshot};
+use crate::cpuset::CpuSet;
 
 /// The reasons, in the order of what an operator should look at first.
-pub fn degraded(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Vec<String> {
+pub(super) fn degraded(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    instance: &Instance,
+    entitlement: &Entitlement,
+    float: Option<&CpuSet>,
+) -> Vec<String> {
     let mut reasons = Vec::new();
     let record = &instance.record;
-    match &snapshot.kubelet {
-        Err(reason) => reasons.push(format!(
+    match (&snapshot.kubelet, float) {
+        (Err(reason), _) => reasons.push(format!(
             "kubelet's state cannot be used, float keeps its CPUs: {reason}"
         )),
-        Ok(_) if super::float_cpus(snapshot, policies, instance).is_none() => {
-            reasons.push("the shared pool is empty, float keeps its CPUs".to_owned());
-        }
-        Ok(_) => reasons.extend(astray(snapshot, policies, instance)),
+        (Ok(_), None) => reasons.push("the shared pool is empty, float keeps its CPUs".to_owned()),
+        (Ok(_), Some(float)) => reasons.extend(astray(snapshot, instance, float)),
     }
-    match entitlement(snapshot, instance) {
+    match entitlement {
         // With the origin gone too nothing is on its way any more.
         Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
         Entitlement::Gone => reasons.push(format!(
@@ -44,28 +49,29 @@ pub fn degraded(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -
         }
     }
     if record.phase.has_vcpus() {
-        vcpus(snapshot, instance, &mut reasons);
+        vcpus(facts, instance, &mut reasons);
     }
+    let unwatched = instance.unwatched.as_ref().or(snapshot.unwatched.as_ref());
+    reasons.extend(unwatched.cloned());
     reasons
 }
 
 /// An instance that has a NUMA node's shared pool, of which nothing is left.
-fn astray(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<String> {
+fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet) -> Option<String> {
     let node = instance.record.allocation.as_ref()?.numa_node?;
-    let float = super::float_cpus(snapshot, policies, instance)?;
     let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
     let strays = float.iter().any(|cpu| !on_node(cpu));
     strays.then(|| format!("nothing is left of the shared pool of NUMA node {node}: it runs on the whole shared pool"))
 }
 
-fn vcpus(snapshot: &Snapshot, instance: &Instance, reasons: &mut Vec<String>) {
+fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Vec<String>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
             reasons.push(format!("the thread {} of {} ended", thread.task.id, thread.what()));
         }
     }
-    let offline = record.exclusive.difference(&snapshot.topology.online());
+    let offline = record.exclusive.difference(facts.online());
     if !offline.is_empty() {
         reasons.push(format!("CPUs {offline} are offline"));
     }

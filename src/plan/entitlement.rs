@@ -2,7 +2,7 @@
 //! tree was built for.
 
 use super::allocator::CpuSource;
-use super::{Instance, Record, Snapshot};
+use super::{Facts, Instance, Record, Snapshot};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 
@@ -42,28 +42,25 @@ fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> 
 }
 
 /// What of `wanted` is in the hands of another pod.
-fn lost(state: &CpuManagerState, record: &Record, wanted: &CpuSet) -> Option<(CpuSet, PodUid)> {
-    let containers = state
-        .entries
-        .iter()
-        .flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
-    let pods = state.pod_entries.iter();
-    containers
-        .chain(pods)
-        .filter(|(pod, _)| **pod != record.pod)
-        .map(|(pod, cpus)| (cpus.intersection(wanted), pod.clone()))
-        .find(|(cpus, _)| !cpus.is_empty())
+fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet) -> Option<(CpuSet, PodUid)> {
+    let owner = facts.other_owner(&record.pod, wanted)?;
+    let containers = state.entries.get(owner).into_iter().flat_map(|own| own.values());
+    let named: CpuSet = containers
+        .chain(state.pod_entries.get(owner))
+        .flat_map(CpuSet::iter)
+        .collect();
+    Some((named.intersection(wanted), owner.clone()))
 }
 
 /// Hold an instance's record against kubelet's state.
-pub fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
+pub fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };
     let record = &instance.record;
     if record.allocation.is_some() {
         // Ours to give; but where kubelet's static policy gave them to another pod, kubelet's word counts.
-        return match lost(state, record, &record.exclusive) {
+        return match lost(state, facts, record, &record.exclusive) {
             Some((cpus, to)) => Entitlement::Lost { cpus, to },
             None => Entitlement::Same,
         };
@@ -71,7 +68,7 @@ pub fn entitlement(snapshot: &Snapshot, instance: &Instance) -> Entitlement {
     let entry = entry(state, record);
     // An entry that still names the CPUs beside another's is kubelet's contradiction, not ours to decide.
     let without_entry = entry.map_or_else(|| record.exclusive.clone(), |entry| record.exclusive.difference(entry));
-    if let Some((cpus, to)) = lost(state, record, &without_entry) {
+    if let Some((cpus, to)) = lost(state, facts, record, &without_entry) {
         return Entitlement::Lost { cpus, to };
     }
     match entry {
@@ -112,7 +109,7 @@ mod tests {
             let containers = state.entries.entry(pod).or_default();
             containers.insert((*container).to_owned(), cpus.parse().unwrap());
         }
-        entitlement(&snapshot, &snapshot.instances[0])
+        entitlement(&snapshot, &snapshot.facts(), snapshot.first())
     }
 
     #[test]
@@ -143,13 +140,13 @@ mod tests {
     #[test]
     fn what_other_containers_of_the_pod_use_stays_theirs() {
         let mut snapshot = snapshot(vec![instance()]);
-        let record = &mut snapshot.instances[0].record;
+        let record = &mut snapshot.first_mut().record;
         record.entry = "2-4".parse().unwrap();
         let pod = record.pod.clone();
         let state = snapshot.kubelet.as_mut().unwrap();
         let containers = state.entries.entry(pod).or_default();
         containers.insert("instance".into(), "2-5".parse().unwrap());
-        let Entitlement::Changed { exclusive, .. } = entitlement(&snapshot, &snapshot.instances[0]) else {
+        let Entitlement::Changed { exclusive, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
             panic!("not changed")
         };
         assert_eq!(exclusive.to_string(), "2-3,5");

@@ -1,9 +1,6 @@
 //! Which shared CPUs an instance floats on.
 
-use std::collections::BTreeSet;
-
 use crate::cpuset::CpuSet;
-use crate::topology::Topology;
 
 /// The choice of shared CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -44,26 +41,23 @@ pub struct Shared<'a> {
     pub pool: &'a CpuSet,
     /// The pod's own shared pool, where kubelet gave it one.
     pub pod: Option<&'a CpuSet>,
-    /// The instance's exclusive CPUs.
-    pub own: &'a CpuSet,
+    /// The CPUs of the NUMA nodes that the instance's own CPUs are of.
+    pub near: &'a CpuSet,
     /// Every instance's exclusive CPUs.
     pub owned: &'a CpuSet,
 }
 
 /// The CPUs to float on: none of them is anybody's exclusive CPU, whatever the policy. `None` when nothing is left.
-pub fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, topology: &Topology) -> Option<CpuSet> {
+pub fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
     // A list of offline CPUs only would be no list at all to the kernel.
     let usable = |cpus: &CpuSet| {
         let cpus = cpus.difference(shared.owned);
-        let online = !cpus.is_disjoint(&topology.online());
-        online.then_some(cpus)
+        let usable = !cpus.is_disjoint(online);
+        usable.then_some(cpus)
     };
     let of_pod = || usable(shared.pod.filter(|_| policy == FloatPolicy::Pod)?);
     let of_nodes = || {
-        let node = |cpu: u32| topology.cpus.get(&cpu).map(|cpu| cpu.node);
-        let nodes: BTreeSet<u32> = shared.own.iter().filter_map(node).collect();
-        let near = |cpu: &u32| node(*cpu).is_some_and(|node| nodes.contains(&node));
-        let near: CpuSet = shared.pool.iter().filter(near).collect();
+        let near = shared.pool.intersection(shared.near);
         usable(&near).filter(|cpus| policy != FloatPolicy::Node && cpus.len() >= least)
     };
     of_pod().or_else(of_nodes).or_else(|| usable(shared.pool))
@@ -94,10 +88,10 @@ mod tests {
             let shared = Shared {
                 pool: &pool,
                 pod: pod.as_ref(),
-                own: &cpus("2-3"),
+                near: &topology.near(&cpus("2-3")),
                 owned: &cpus("2-3,7"),
             };
-            float(policy, least, &shared, &topology).map(|cpus| cpus.to_string())
+            float(policy, least, &shared, &topology.online()).map(|cpus| cpus.to_string())
         };
         let some = |text: &str| Some(text.to_owned());
         assert_eq!(choose(FloatPolicy::Numa, "0-1,4-7", None, 2), some("0-1"));
@@ -121,9 +115,10 @@ mod tests {
             let (own, others, pool) = (of(0), of(1), of(2).union(&of(1)));
             let owned = own.union(&others);
             let pod = of(3);
-            let shared = Shared { pool: &pool, pod: Some(&pod), own: &own, owned: &owned };
+            let near = topology.near(&own);
+            let shared = Shared { pool: &pool, pod: Some(&pod), near: &near, owned: &owned };
             for policy in FloatPolicy::ALL {
-                match float(policy, least, &shared, &topology) {
+                match float(policy, least, &shared, &topology.online()) {
                     Some(cpus) => {
                         prop_assert!(!cpus.is_empty() && cpus.is_disjoint(&owned));
                         prop_assert!(cpus.is_subset(&pool.union(&pod)));

@@ -5,7 +5,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Record;
 use super::admission::LiveContainer;
 use super::allocator::CpuSource;
-use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -28,8 +27,8 @@ pub struct Snapshot {
     pub outside: BTreeMap<String, Outside>,
     /// Units that were restricted and are gone: what they had is still recorded.
     pub outside_gone: BTreeSet<String>,
-    /// Instances by their scopes' names.
-    pub instances: Vec<Instance>,
+    /// Instances by pod.
+    pub instances: BTreeMap<PodUid, Instance>,
     /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
     /// which of them its containers share.
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
@@ -39,6 +38,8 @@ pub struct Snapshot {
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
+    /// Why the kernel does not tell of changes to kubelet's file or the slice; `None` when it does.
+    pub unwatched: Option<String>,
     /// Empty scopes that systemd does not remove: without a record, or for too long a time.
     pub abandoned: Vec<CgroupPath>,
 }
@@ -69,8 +70,8 @@ pub struct Outside {
 pub struct Instance {
     /// What its scope's attributes say.
     pub record: Record,
-    /// The scope.
-    pub scope: CgroupPath,
+    /// Where its cgroups are.
+    pub tree: Tree,
     /// Whether any process is in the scope or below.
     pub populated: bool,
     /// Processes directly in the scope (the holder, while the tree is made).
@@ -93,6 +94,54 @@ pub struct Instance {
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
     pub vcpus: Vec<Option<VcpuNow>>,
+    /// How often in a row the partition was asked for and not given.
+    pub refusals: u32,
+    /// Its processes were to be frozen and are not, for too long a time (a task in uninterruptible sleep).
+    pub does_not_freeze: bool,
+    /// Why the kernel does not tell of its changes; `None` when it does.
+    pub unwatched: Option<String>,
+}
+
+/// Where an instance's cgroups are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    scope: CgroupPath,
+    inner: CgroupPath,
+    float: CgroupPath,
+    vcpu: CgroupPath,
+}
+
+impl Tree {
+    /// In a scope of its own: `instance/` and in that `float/` and `vcpu/`.
+    pub fn in_scope(scope: CgroupPath) -> Self {
+        let inner = scope.child("instance");
+        Self {
+            float: inner.child("float"),
+            vcpu: inner.child("vcpu"),
+            inner,
+            scope,
+        }
+    }
+
+    /// The unit's cgroup, on which the record is.
+    pub fn scope(&self) -> &CgroupPath {
+        &self.scope
+    }
+
+    /// The threaded domain's root.
+    pub fn inner(&self) -> &CgroupPath {
+        &self.inner
+    }
+
+    /// The place of all that is no vCPU.
+    pub fn float(&self) -> &CgroupPath {
+        &self.float
+    }
+
+    /// The place of the vCPUs.
+    pub fn vcpu(&self) -> &CgroupPath {
+        &self.vcpu
+    }
 }
 
 /// `instance/`: the threaded domain's root.
@@ -106,6 +155,10 @@ pub struct Inner {
     pub mems: String,
     /// Every process of the domain (float's and vcpu's included).
     pub procs: Vec<i32>,
+    /// `cgroup.freeze`: whether its tasks are to stand still. Looked at where that may be our doing.
+    pub freeze: bool,
+    /// Whether they do (`cgroup.events`).
+    pub frozen: bool,
     /// `float/`.
     pub float: Option<Leaf>,
     /// `vcpu/`.
@@ -143,19 +196,7 @@ pub struct VcpuNow {
 impl Snapshot {
     /// The instances that live.
     pub fn live(&self) -> impl Iterator<Item = &Instance> {
-        self.instances.iter().filter(|instance| instance.populated)
-    }
-
-    /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
-    pub fn owned(&self) -> CpuSet {
-        self.instances.iter().flat_map(owned_by).collect()
-    }
-
-    /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
-    pub fn closed_to(&self, qos: Option<Qos>) -> CpuSet {
-        let open = |instance: &&Instance| qos == Some(Qos::Be) && instance.record.qos() == Some(Qos::Lsr);
-        let closed = self.instances.iter().filter(|instance| !open(instance));
-        closed.flat_map(owned_by).collect()
+        self.instances.values().filter(|instance| instance.populated)
     }
 
     /// Whether this kernel can take CPUs from everybody else.
@@ -164,18 +205,27 @@ impl Snapshot {
     }
 }
 
-/// The CPUs that are an instance's: those it is to have, and those its vCPUs have not left yet.
-fn owned_by(instance: &Instance) -> impl Iterator<Item = u32> + '_ {
-    let held = instance
-        .vcpu()
-        .filter(|_| instance.populated)
-        .into_iter()
-        .flat_map(|vcpu| {
-            let inhabited = !vcpu.threads.is_empty();
-            let cpus = inhabited.then(|| vcpu.cpus.iter()).into_iter().flatten();
-            vcpu.exclusive.iter().chain(cpus)
-        });
-    instance.record.exclusive.iter().chain(held)
+#[cfg(test)]
+impl Snapshot {
+    /// The one instance of a test.
+    pub(crate) fn first(&self) -> &Instance {
+        self.instances.values().next().unwrap()
+    }
+
+    /// The one instance of a test.
+    pub(crate) fn first_mut(&mut self) -> &mut Instance {
+        self.instances.values_mut().next().unwrap()
+    }
+
+    /// Every instance's exclusive CPUs.
+    pub(crate) fn owned(&self) -> CpuSet {
+        self.facts().totals().owned().clone()
+    }
+
+    /// What is derived from it, with the default policies.
+    pub(crate) fn facts(&self) -> super::Facts {
+        super::Facts::of(self, &super::Policies::default())
+    }
 }
 
 impl Instance {
@@ -189,18 +239,20 @@ impl Instance {
         self.inner.as_ref()?.float.as_ref()
     }
 
-    /// The path of `instance/`.
-    pub fn inner_path(&self) -> CgroupPath {
-        self.scope.child("instance")
+    /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
+    pub fn owned(&self) -> CpuSet {
+        let mut owned = self.record.exclusive.clone();
+        if let Some(vcpu) = self.vcpu().filter(|_| self.populated) {
+            owned = owned.union(&vcpu.exclusive);
+            if !vcpu.threads.is_empty() {
+                owned = owned.union(&vcpu.cpus);
+            }
+        }
+        owned
     }
 
-    /// The path of `float/`.
-    pub fn float_path(&self) -> CgroupPath {
-        self.inner_path().child("float")
-    }
-
-    /// The path of `vcpu/`.
-    pub fn vcpu_path(&self) -> CgroupPath {
-        self.inner_path().child("vcpu")
+    /// Its unit's cgroup.
+    pub fn scope(&self) -> &CgroupPath {
+        self.tree.scope()
     }
 }

@@ -71,10 +71,11 @@ pub fn allot(
     wish: &Wish,
     asker: &Asker,
     snapshot: &Snapshot,
+    facts: &Facts,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Refusal> {
-    let pools = match (&snapshot.kubelet, pools(snapshot, &node.reserved)) {
-        (Ok(_), Some(pools)) => pools,
+    let pools = match (&snapshot.kubelet, facts.pools()) {
+        (Ok(_), Some(pools)) => pools.clone(),
         (Err(reason), _) => return Err(unknown(reason)),
         (Ok(_), None) => return Err(kubelets()),
     };

@@ -4,7 +4,7 @@ use super::CpuSource;
 use crate::alloc::{Allocated, KubeletView, Pools, Qos};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
-use crate::plan::Snapshot;
+use crate::plan::{Facts, Snapshot};
 
 /// A running container's own CPU list.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,36 +44,33 @@ pub fn leftover(containers: &[Left]) -> CpuSet {
 
 /// What is kubelet's: its entries, what it left behind; and while its static policy rules, all that is not in its default set.
 /// It writes one change as two files, and between them CPUs are in neither.
-pub fn kubelets(snapshot: &Snapshot, state: &CpuManagerState) -> CpuSet {
+pub fn kubelets(snapshot: &Snapshot, facts: &Facts, state: &CpuManagerState) -> CpuSet {
     let between = match state.is_static() {
-        true => snapshot.topology.online().difference(&state.default_cpus),
+        true => facts.online().difference(&state.default_cpus),
         false => CpuSet::new(),
     };
-    state.assigned().union(&between).union(&snapshot.leftover)
+    facts.assigned().union(&between).union(&snapshot.leftover)
 }
 
 /// The pools, where steliad makes them; `None` where kubelet does, or its file cannot be used.
-pub fn pools(snapshot: &Snapshot, reserved: &CpuSet) -> Option<Pools> {
+pub(in crate::plan) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Option<Pools> {
     if snapshot.source == CpuSource::Kubelet {
         return None;
     }
     let state = snapshot.kubelet.as_ref().ok()?;
-    let class = |qos: Option<Qos>| qos.unwrap_or(Qos::Lse);
-    let mut allocated: Vec<Allocated> = snapshot
-        .instances
-        .iter()
-        .map(|instance| Allocated {
-            qos: class(instance.record.qos()),
-            cpus: instance.record.exclusive.clone(),
-        })
-        .collect();
+    let (others, lsr) = facts.totals().recorded();
     // What vCPUs have not left yet, and what scopes hold whose record cannot be read.
-    let recorded: CpuSet = allocated.iter().flat_map(|one| one.cpus.iter()).collect();
-    allocated.push(Allocated {
-        qos: Qos::Lse,
-        cpus: snapshot.owned().difference(&recorded).union(&snapshot.left_alone),
-    });
-    let pinned = kubelets(snapshot, state);
+    let held = facts.totals().owned().difference(others).difference(lsr);
+    let of = |qos, cpus: &CpuSet| Allocated {
+        qos,
+        cpus: cpus.clone(),
+    };
+    let allocated = [
+        of(Qos::Lse, others),
+        of(Qos::Lsr, lsr),
+        of(Qos::Lse, &held.union(&snapshot.left_alone)),
+    ];
+    let pinned = kubelets(snapshot, facts, state);
     Some(Pools::new(
         &snapshot.topology,
         reserved,

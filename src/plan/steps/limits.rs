@@ -3,10 +3,9 @@
 
 use super::Step;
 use crate::cgroup::{CgroupPath, File, Limits};
-use crate::plan::{Instance, Snapshot};
+use crate::plan::totals::DEFAULT_WEIGHT;
+use crate::plan::{Instance, Snapshot, Totals};
 
-/// The kernel's and systemd's default weight.
-const DEFAULT_WEIGHT: u64 = 100;
 /// The largest weight the kernel takes.
 const MAX_WEIGHT: u64 = 10_000;
 
@@ -23,37 +22,30 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
         ..limits.clone()
     };
     if by_systemd(origin) != by_systemd(now) {
-        steps.push(Step::Limit(instance.scope.name().to_owned(), by_systemd(origin)));
+        steps.push(Step::Limit(instance.scope().name().to_owned(), by_systemd(origin)));
     }
     if origin.oom_group != now.oom_group {
         let value = u8::from(origin.oom_group).to_string();
-        steps.push(Step::Write(instance.scope.clone(), File::MemoryOomGroup, value));
+        steps.push(Step::Write(instance.scope().clone(), File::MemoryOomGroup, value));
     }
     for (size, limit) in &origin.hugetlb {
         // A size the scope has no file for appears once the slice has the controller.
         if now.hugetlb.get(size).is_some_and(|now| now != limit) {
             let value = limit.map_or("max".to_owned(), |bytes| bytes.to_string());
-            steps.push(Step::Write(instance.scope.clone(), File::HugetlbMax(*size), value));
+            steps.push(Step::Write(instance.scope().clone(), File::HugetlbMax(*size), value));
         }
     }
     steps
 }
 
 /// The slice competes with kubepods.slice, whose weight grows with its pods: it weighs what its instances weigh.
-pub(super) fn slice(snapshot: &Snapshot) -> Vec<Step> {
+pub(super) fn slice(snapshot: &Snapshot, totals: &Totals) -> Vec<Step> {
     let mut steps = Vec::new();
-    let limits = || snapshot.live().filter_map(|instance| instance.origin_limits.as_ref());
-    let limited = limits().any(|limits| limits.hugetlb.values().any(Option::is_some));
-    if limited && !snapshot.slice.controllers.contains("hugetlb") {
+    if totals.limits_huge_pages() && !snapshot.slice.controllers.contains("hugetlb") {
         let slice = CgroupPath::slice();
         steps.push(Step::Write(slice, File::SubtreeControl, "+hugetlb".into()));
     }
-    let weights = snapshot.live().map(|instance| {
-        let origin = instance.origin_limits.as_ref();
-        let origin = origin.and_then(|limits| limits.cpu_weight);
-        origin.or(instance.scope_limits.cpu_weight).unwrap_or(DEFAULT_WEIGHT)
-    });
-    let sum: u64 = weights.sum();
+    let sum = totals.weight();
     let want = if sum == 0 { DEFAULT_WEIGHT } else { sum.min(MAX_WEIGHT) };
     if snapshot.slice.weight.is_some_and(|now| now != want) {
         steps.push(Step::Weigh(want));

@@ -7,16 +7,21 @@ mod partition;
 mod tree;
 mod words;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::entitlement::{Entitlement, entitlement};
 use super::partition::Partition;
 use super::placement::{is_iothread, place};
-use super::{Instance, Phase, Policies, Snapshot, VcpuThread, pod_pool};
+use super::{Assessment, Facts, Instance, Phase, Policies, Snapshot, VcpuThread, pod_pool};
 use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
 pub use outside::{OUTSIDE, is_restricted};
-pub use tree::float_cpus;
+pub(super) use tree::float_cpus;
+
+/// So often the kernel may refuse a partition before the weaker promise is made.
+const REFUSALS: u32 = 2;
 
 /// One change to the system. Each is idempotent.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,6 +57,8 @@ pub enum Step {
     Share(CgroupPath, CpuSet),
     /// Record where the vCPUs belong now, and what partition that takes.
     Place(CgroupPath, Vec<VcpuThread>, Partition),
+    /// Record that the kernel gives no partition: the instance is to be contained.
+    Contain(CgroupPath),
     /// Set limits on a unit, through systemd.
     Limit(String, Limits),
     /// Set the weight of stelia.slice, through systemd.
@@ -86,7 +93,7 @@ pub struct Planned {
 
 /// What becomes of an instance in this pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Course {
+pub(super) enum Course {
     /// Everything goes back.
     Leave,
     /// Its vCPU threads belong in `vcpu/`.
@@ -95,18 +102,23 @@ enum Course {
     Float,
 }
 
-fn course(snapshot: &Snapshot, instance: &Instance) -> Course {
+fn course(instance: &Instance, evicted: bool) -> Course {
     match instance.record.phase {
         Phase::Leaving => Course::Leave,
-        phase if phase.has_vcpus() && !evicted(snapshot, instance) => Course::Hold,
+        phase if phase.has_vcpus() && !evicted => Course::Hold,
         _ => Course::Float,
     }
 }
 
+/// The same for one that nobody assessed yet.
+pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
+    course(instance, evicted(instance, &entitlement(snapshot, facts, instance)))
+}
+
 /// Whether an instance floats although it has vCPUs: kubelet gave its CPUs to somebody else. While kubelet's state cannot be
 /// used nobody knows whose they are, so an instance that floats stays there.
-pub fn evicted(snapshot: &Snapshot, instance: &Instance) -> bool {
-    match entitlement(snapshot, instance) {
+pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
+    match entitlement {
         Entitlement::Lost { .. } => true,
         Entitlement::Unknown => {
             let holds = |leaf: &super::Leaf| !leaf.threads.is_empty();
@@ -116,91 +128,104 @@ pub fn evicted(snapshot: &Snapshot, instance: &Instance) -> bool {
     }
 }
 
-/// Whether an instance has, or is to have, CPUs that the kernel keeps everybody else off.
-fn takes(snapshot: &Snapshot, instance: &Instance) -> bool {
-    instance.record.partition != Partition::Member && course(snapshot, instance) == Course::Hold
+/// The exclusive list of an instance's levels in this round, where it has a partition.
+pub(super) fn growing(instance: &Instance) -> CpuSet {
+    partition::list(instance)
 }
 
-/// The steps that bring the system to what the records and kubelet say; empty when it is. A pass takes them, looks again
-/// and plans again until nothing is left: what depends on the outcome of a step is left to the next round.
+/// The steps that bring the system to what the records and kubelet say; empty when it is.
 pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
+    let facts = Facts::of(snapshot, policies);
+    let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
+    let live = snapshot.live();
+    let assessed = live
+        .map(|instance| (instance.record.pod.clone(), assess(instance)))
+        .collect();
+    plan_for(snapshot, &facts, policies, &assessed)
+}
+
+/// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
+/// were about and plans again until nothing is left: what depends on the outcome of a step is left to the next turn.
+pub fn plan_for(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    assessed: &BTreeMap<PodUid, Assessment>,
+) -> Vec<Planned> {
     let mut steps = Steps(Vec::new());
     steps.shared(leave::abandoned(snapshot));
-    let mut instances: Vec<&Instance> = snapshot.live().collect();
-    instances.sort_by(|a, b| a.record.pod.cmp(&b.record.pod));
-
-    // What must be written down before a thread is moved or pinned anew.
-    let mut records = Steps(Vec::new());
-    for instance in &instances {
-        let recorded = record_steps(snapshot, instance);
-        records.of(instance, recorded);
-    }
-    if !records.0.is_empty() {
-        return records.0;
+    // What must be written down before a thread is moved or pinned anew: the rest comes in the next round.
+    let mut instances: Vec<(&Instance, &Assessment, Course)> = Vec::new();
+    for (pod, assessment) in assessed {
+        let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) else {
+            continue;
+        };
+        let recorded = record_steps(snapshot, instance, assessment);
+        if recorded.is_empty() {
+            instances.push((instance, assessment, course(instance, assessment.evicted)));
+        } else {
+            steps.of(instance, recorded);
+        }
     }
 
     // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
     // must leave CPUs leaves before anybody enters them.
-    for instance in &instances {
-        if course(snapshot, instance) != Course::Leave {
-            steps.of(instance, tree::steps(snapshot, policies, instance));
+    for (instance, assessment, course) in &instances {
+        if *course != Course::Leave {
+            let float = assessment.float.as_ref();
+            steps.of(instance, tree::steps(snapshot, facts, policies, instance, *course, float));
         }
     }
-    for instance in &instances {
-        match course(snapshot, instance) {
+    for (instance, _, course) in &instances {
+        match course {
             Course::Leave => steps.of(instance, leave::steps(instance)),
             Course::Float => steps.of(instance, partition::undo(instance)),
             Course::Hold => {}
         }
     }
-    steps.shared(outside::restrict(snapshot));
+    let restrict = outside::restrict(snapshot, facts);
+    let unrestricted = !restrict.is_empty();
+    steps.shared(restrict);
 
-    let holding: Vec<&&Instance> = instances
-        .iter()
-        .filter(|instance| course(snapshot, instance) == Course::Hold)
-        .collect();
-    let taking = || holding.iter().filter(|instance| takes(snapshot, instance));
     // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
-    let held: CpuSet = snapshot
-        .instances
-        .iter()
-        .flat_map(|instance| instance.scope_exclusive.iter())
-        .chain(snapshot.left_alone.iter())
-        .collect();
-    let growing: CpuSet = taking()
-        .flat_map(|instance| partition::list(instance).iter().collect::<Vec<_>>())
-        .collect();
+    let totals = facts.totals();
     let mut slice = snapshot.slice.exclusive.clone().unwrap_or_default();
-    if !growing.is_subset(&slice) {
-        slice = growing.union(&held);
+    let uncovered = !totals.growing().is_subset(&slice);
+    if uncovered {
+        slice = totals.growing().union(totals.held()).union(&snapshot.left_alone);
         steps.shared(vec![exclusive(&CgroupPath::slice(), &slice)]);
     }
-    for instance in &holding {
-        steps.of(instance, partition::hold(snapshot, instance));
+    // What an instance needs of others and does not have yet: without a list in the slice no partition, and before
+    // everybody else is kept off its CPUs no promise.
+    let waits = |instance: &Instance| match instance.record.partition {
+        Partition::Member => unrestricted,
+        Partition::Isolated | Partition::Root => uncovered,
+    };
+    for (instance, _, course) in &instances {
+        let contained = instance.record.partition == Partition::Member;
+        if *course == Course::Hold && !(contained && unrestricted) {
+            steps.of(instance, partition::hold(facts, instance));
+        }
     }
     // A scope that died took its list along, but not its share of the slice's.
-    let dead: CpuSet = snapshot
-        .instances
-        .iter()
-        .filter(|instance| !instance.populated)
-        .flat_map(|instance| instance.scope_exclusive.iter())
-        .collect();
-    let keep = growing.union(&dead).union(&snapshot.left_alone);
+    let keep = totals.growing().union(totals.dead()).union(&snapshot.left_alone);
     if slice != keep {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &keep)]);
     }
-    steps.shared(outside::restore(snapshot));
+    steps.shared(outside::restore(snapshot, facts));
     steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
-    steps.shared(limits::slice(snapshot));
-    for instance in &instances {
-        if course(snapshot, instance) != Course::Leave {
+    steps.shared(limits::slice(snapshot, totals));
+    for (instance, _, course) in &instances {
+        if *course != Course::Leave {
             steps.of(instance, limits::scope(instance));
         }
     }
-    for instance in &instances {
-        let next = next_phase(instance).filter(|_| course(snapshot, instance) != Course::Leave);
-        if let Some(phase) = next.filter(|_| !steps.busy(instance)) {
-            steps.of(instance, vec![Step::Enter(instance.scope.clone(), phase)]);
+    let busy = steps.busy();
+    for (instance, _, course) in &instances {
+        let next = next_phase(instance).filter(|_| *course != Course::Leave);
+        let holds = *course == Course::Hold;
+        if let Some(phase) = next.filter(|_| !busy.contains(&instance.record.pod) && !(holds && waits(instance))) {
+            steps.of(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
         }
     }
     steps.0
@@ -220,22 +245,26 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
 }
 
 /// What kubelet changed is written down before anything is done about it, so that a daemon which dies meanwhile goes on.
-fn record_steps(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
+fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment) -> Vec<Step> {
     let record = &instance.record;
     if record.phase == Phase::Leaving {
         return Vec::new();
     }
-    if let Entitlement::Changed { entry, exclusive } = entitlement(snapshot, instance) {
+    let scope = || instance.scope().clone();
+    if let Entitlement::Changed { entry, exclusive } = &assessment.entitlement {
         return vec![Step::Entitle {
-            scope: instance.scope.clone(),
-            entry,
-            exclusive,
+            scope: scope(),
+            entry: entry.clone(),
+            exclusive: exclusive.clone(),
         }];
+    }
+    if record.phase == Phase::Attaching && record.partition != Partition::Member && instance.refusals >= REFUSALS {
+        return vec![Step::Contain(scope())];
     }
     if let Some(pool) = pod_pool::of(snapshot, instance)
         && record.pod_pool.as_ref() != Some(&pool)
     {
-        return vec![Step::Share(instance.scope.clone(), pool)];
+        return vec![Step::Share(scope(), pool)];
     }
     let vcpus = record.vcpus.iter().filter(|thread| !is_iothread(thread.index)).count();
     let fits = vcpus <= record.exclusive.len();
@@ -251,7 +280,7 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
     if vcpus == record.vcpus {
         return Vec::new();
     }
-    vec![Step::Place(instance.scope.clone(), vcpus, partition)]
+    vec![Step::Place(scope(), vcpus, partition)]
 }
 
 /// The threads with the CPUs chosen for them. An I/O thread without one is not among them: it floats. vCPUs that share CPUs need a scheduler that balances them: `root`.
@@ -287,11 +316,9 @@ impl Steps {
         self.0.extend(steps.into_iter().map(|step| Planned { pod: None, step }));
     }
 
-    /// Whether something is left to do that an instance depends on.
-    fn busy(&self, instance: &Instance) -> bool {
-        self.0
-            .iter()
-            .any(|planned| planned.pod.as_ref().is_none_or(|pod| *pod == instance.record.pod))
+    /// The instances for which something is left to do.
+    fn busy(&self) -> BTreeSet<PodUid> {
+        self.0.iter().filter_map(|planned| planned.pod.clone()).collect()
     }
 }
 

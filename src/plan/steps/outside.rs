@@ -1,10 +1,8 @@
 //! What a contained instance needs of others: the top-level units of systemd stay off its CPUs, by their own lists.
 
-use super::{Course, Step, course};
-use crate::cpuset::CpuSet;
-use crate::plan::Snapshot;
+use super::Step;
 use crate::plan::allocator::CpuSource;
-use crate::plan::partition::Partition;
+use crate::plan::{Facts, Snapshot};
 
 /// The units of the host's own processes.
 pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
@@ -16,19 +14,9 @@ pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
     OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
 }
 
-/// The CPUs of instances that no partition protects.
-fn contained(snapshot: &Snapshot) -> CpuSet {
-    snapshot
-        .live()
-        .filter(|instance| instance.record.partition == Partition::Member)
-        .filter(|instance| course(snapshot, instance) == Course::Hold)
-        .flat_map(|instance| instance.record.exclusive.iter())
-        .collect()
-}
-
 /// Lists to make smaller, before the threads of an instance arrive, or larger again while others stay.
-pub(super) fn restrict(snapshot: &Snapshot) -> Vec<Step> {
-    let taken = contained(snapshot);
+pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    let taken = facts.totals().contained();
     if taken.is_empty() {
         return Vec::new();
     }
@@ -36,11 +24,11 @@ pub(super) fn restrict(snapshot: &Snapshot) -> Vec<Step> {
     for (unit, now) in &snapshot.outside {
         let before = now.saved.as_ref().unwrap_or(&now.cpus);
         let all = if before.is_empty() {
-            &snapshot.topology.online()
+            facts.online()
         } else {
             before
         };
-        let cpus = all.difference(&taken);
+        let cpus = all.difference(taken);
         // A list without a CPU would mean every CPU.
         if cpus.is_empty() || cpus == now.cpus {
             continue;
@@ -53,8 +41,8 @@ pub(super) fn restrict(snapshot: &Snapshot) -> Vec<Step> {
 }
 
 /// With the last contained instance gone, every list is what it was.
-pub(super) fn restore(snapshot: &Snapshot) -> Vec<Step> {
-    if !contained(snapshot).is_empty() {
+pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    if !facts.totals().contained().is_empty() {
         return Vec::new();
     }
     let saved = snapshot.outside.iter();

@@ -4,7 +4,7 @@ use super::{Step, exclusive};
 use crate::cgroup::File;
 use crate::cpuset::CpuSet;
 use crate::plan::partition::Partition;
-use crate::plan::{Inner, Instance, Leaf, Snapshot, VcpuNow, VcpuThread};
+use crate::plan::{Facts, Inner, Instance, Leaf, VcpuNow, VcpuThread};
 
 /// The exclusive list of an instance's levels in this round. A partition that lives changes by way of the union, so that
 /// no thread is ever outside it.
@@ -16,9 +16,9 @@ pub(super) fn list(instance: &Instance) -> CpuSet {
     }
 }
 
-pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
+pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     let mut steps = Vec::new();
-    let (inner_path, float_path, vcpu_path) = (instance.inner_path(), instance.float_path(), instance.vcpu_path());
+    let (inner_path, float_path, vcpu_path) = (instance.tree.inner(), instance.tree.float(), instance.tree.vcpu());
     let nothing = (Inner::default(), Leaf::default());
     let inner = instance.inner.as_ref().unwrap_or(&nothing.0);
     let vcpu = inner.vcpu.as_ref().unwrap_or(&nothing.1);
@@ -42,17 +42,17 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, first.to_string()));
     }
     let levels = [
-        (&instance.scope, &instance.scope_exclusive),
-        (&inner_path, &inner.exclusive),
-        (&vcpu_path, &vcpu.exclusive),
+        (instance.scope(), &instance.scope_exclusive),
+        (inner_path, &inner.exclusive),
+        (vcpu_path, &vcpu.exclusive),
     ];
     if partitioned {
         let growing = levels.iter().filter(|(_, now)| !want.is_subset(now));
         steps.extend(growing.map(|(path, _)| exclusive(path, &want)));
     }
-    let online = snapshot.topology.online();
+    let online = facts.online();
     // While none of its CPUs is online the kernel takes no partition.
-    let possible = !record.exclusive.is_disjoint(&online);
+    let possible = !record.exclusive.is_disjoint(online);
     let known = partitioned || !vcpu.partition.is_empty();
     if vcpu.partition != record.partition.name() && possible && known {
         let write = |partition: Partition| {
@@ -68,7 +68,7 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
     }
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if let Some(now) = now {
-            steps.extend(seat(instance, thread, now, &online));
+            steps.extend(seat(instance, thread, now, online));
         }
     }
     // Shrinking: inner levels first, and only once nobody is pinned to what goes.
@@ -90,14 +90,14 @@ pub(super) fn hold(snapshot: &Snapshot, instance: &Instance) -> Vec<Step> {
 /// One vCPU thread where it belongs.
 fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet) -> Vec<Step> {
     let mut steps = Vec::new();
-    let vcpu_path = instance.vcpu_path();
-    if !now.cgroup.is_within(&instance.inner_path()) {
+    let vcpu_path = instance.tree.vcpu();
+    if !now.cgroup.is_within(instance.tree.inner()) {
         // Somebody moved the process away. One thread cannot cross into another threaded domain: its process must.
-        return vec![Step::MoveProcess(now.process, instance.float_path())];
+        return vec![Step::MoveProcess(now.process, instance.tree.float().clone())];
     }
-    let moved = now.cgroup != vcpu_path;
+    let moved = now.cgroup != *vcpu_path;
     if moved {
-        steps.push(Step::MoveThread(thread.task.id, vcpu_path));
+        steps.push(Step::MoveThread(thread.task.id, vcpu_path.clone()));
     }
     let within = instance.record.exclusive.intersection(online);
     match thread.cpu {
@@ -137,13 +137,13 @@ pub(super) fn undo(instance: &Instance) -> Vec<Step> {
     let mut steps = give_up(instance, inner, vcpu);
     for tid in &vcpu.threads {
         steps.push(Step::ResetThread(*tid));
-        steps.push(Step::MoveThread(*tid, instance.float_path()));
+        steps.push(Step::MoveThread(*tid, instance.tree.float().clone()));
     }
     steps
 }
 
 pub(super) fn give_up(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Step> {
-    let (inner_path, vcpu_path) = (instance.inner_path(), instance.vcpu_path());
+    let (inner_path, vcpu_path) = (instance.tree.inner(), instance.tree.vcpu());
     let mut steps = Vec::new();
     if !matches!(vcpu.partition.as_str(), "" | "member") {
         steps.push(Step::Write(
@@ -153,9 +153,9 @@ pub(super) fn give_up(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<St
         ));
     }
     for (path, now) in [
-        (&vcpu_path, &vcpu.exclusive),
-        (&inner_path, &inner.exclusive),
-        (&instance.scope, &instance.scope_exclusive),
+        (vcpu_path, &vcpu.exclusive),
+        (inner_path, &inner.exclusive),
+        (instance.scope(), &instance.scope_exclusive),
     ] {
         if !now.is_empty() {
             steps.push(exclusive(path, &CpuSet::new()));

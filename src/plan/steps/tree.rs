@@ -2,40 +2,35 @@
 
 use std::collections::BTreeSet;
 
-use super::{Course, Step, course};
+use super::{Course, Step};
 use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
-use crate::kubelet::CpuManagerState;
-use crate::plan::allocator;
 use crate::plan::partition::Partition;
 use crate::plan::pools::{self, FloatPolicy, Shared};
-use crate::plan::{Inner, Instance, Phase, Policies, Snapshot, pod_pool};
+use crate::plan::{Facts, Inner, Instance, Phase, Policies, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 
 /// The CPUs an instance floats on. `None` when kubelet's word cannot be used or nothing is left: then the float keeps what
 /// it has.
-pub fn float_cpus(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
-    let state = snapshot.kubelet.as_ref().ok()?;
+pub fn float_cpus(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
+    snapshot.kubelet.as_ref().ok()?;
     let record = &instance.record;
-    let pools = allocator::pools(snapshot, &policies.allocator.reserved);
-    let all = pools
-        .as_ref()
-        .map_or_else(|| state.shared_pool(), |pools| pools.shared.clone());
     let pod = pod_pool::of(snapshot, instance);
+    let near = facts.near(&record.exclusive);
     let of = |pool: &CpuSet, float: FloatPolicy| {
         let shared = Shared {
             pool,
             pod: pod.as_ref(),
-            own: &record.exclusive,
-            owned: &snapshot.closed_to(record.qos()),
+            near: &near,
+            owned: facts.totals().closed_to(record.qos()),
         };
-        pools::float(float, policies.float_min_cpus, &shared, &snapshot.topology)
+        pools::float(float, policies.float_min_cpus, &shared, facts.online())
     };
     // A class without CPUs of its own has a pool instead; with nothing left of it, the shared pool of all.
-    let own_pool = match (&record.allocation, &pools) {
+    let own_pool = match (&record.allocation, facts.pools()) {
         (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => of(&pools.be_shared, FloatPolicy::Node),
         (Some(allocation), Some(pools)) => allocation
             .numa_node
@@ -43,16 +38,27 @@ pub fn float_cpus(snapshot: &Snapshot, policies: &Policies, instance: &Instance)
             .and_then(|pool| of(&pool.cpus, FloatPolicy::Node)),
         _ => None,
     };
-    own_pool.or_else(|| of(&all, policies.float))
+    own_pool.or_else(|| of(facts.shared_pool(), policies.float))
 }
 
-pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Vec<Step> {
+pub(super) fn steps(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+    course: Course,
+    float: Option<&CpuSet>,
+) -> Vec<Step> {
     let mut steps = Vec::new();
-    let (inner_path, float_path, vcpu_path) = (instance.inner_path(), instance.float_path(), instance.vcpu_path());
+    let (inner_path, float_path, vcpu_path) = (instance.tree.inner(), instance.tree.float(), instance.tree.vcpu());
     let nothing = Inner::default();
     let inner = instance.inner.as_ref().unwrap_or(&nothing);
     if instance.inner.is_none() {
         steps.push(Step::Create(inner_path.clone()));
+    }
+    // Whoever stood still while it was to leave goes on.
+    if inner.freeze {
+        steps.push(Step::Write(inner_path.clone(), File::Freeze, "0".into()));
     }
     // No process may be in the scope itself once it enables controllers for its children.
     steps.extend(
@@ -61,7 +67,7 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
             .iter()
             .map(|pid| Step::MoveProcess(*pid, inner_path.clone())),
     );
-    steps.extend(controllers(&instance.scope, &instance.scope_controllers));
+    steps.extend(controllers(instance.scope(), &instance.scope_controllers));
     if !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
         // Before any process of the container is in the tree: a later write would migrate its pages.
         steps.push(Step::Write(
@@ -70,7 +76,7 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
             instance.record.mems.clone(),
         ));
     }
-    for (path, leaf) in [(&float_path, &inner.float), (&vcpu_path, &inner.vcpu)] {
+    for (path, leaf) in [(float_path, &inner.float), (vcpu_path, &inner.vcpu)] {
         if leaf.is_none() {
             steps.push(Step::Create(path.clone()));
         }
@@ -78,21 +84,19 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
             steps.push(Step::Write(path.clone(), File::Type, "threaded".into()));
         }
     }
-    steps.extend(controllers(&inner_path, &inner.controllers));
+    steps.extend(controllers(inner_path, &inner.controllers));
 
     let now = inner.float.as_ref().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
-    let given = snapshot
-        .kubelet
-        .as_ref()
-        .map(CpuManagerState::assigned)
-        .unwrap_or_default();
-    let taken = snapshot.closed_to(instance.record.qos()).union(&given);
-    let taken = taken.union(&snapshot.leftover);
-    let open = |cpus: &CpuSet| Some(cpus.difference(&taken)).filter(|cpus| !cpus.is_empty());
+    let taken = || {
+        let closed = facts.totals().closed_to(instance.record.qos());
+        closed.union(facts.assigned()).union(&snapshot.leftover)
+    };
+    let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
     // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
     // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
-    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(&snapshot.topology.online()));
-    let want = float_cpus(snapshot, policies, instance)
+    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
+    let want = float
+        .cloned()
         .or_else(|| open(&now))
         .or_else(|| anywhere().filter(|_| !now.is_empty()));
     if let Some(want) = want
@@ -110,7 +114,7 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
 
     // Without CPUs of its own float would run wherever the scope may, the exclusive CPUs included: move nobody in.
     let ready = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
-    if ready && takes_in(snapshot, instance) {
+    if ready && takes_in(instance, course) {
         for pid in instance.origin_procs.iter().flatten() {
             if *pid != instance.record.anchor.id {
                 // Reset, then move: a daemon that dies in between would never learn of a thread left pinned.
@@ -124,8 +128,8 @@ pub(super) fn steps(snapshot: &Snapshot, policies: &Policies, instance: &Instanc
 
 /// Whether what is in the origin belongs in float: at registration; and for as long as no partition keeps it off the
 /// vCPUs' CPUs.
-fn takes_in(snapshot: &Snapshot, instance: &Instance) -> bool {
-    let contained = instance.record.partition == Partition::Member && course(snapshot, instance) == Course::Hold;
+fn takes_in(instance: &Instance, course: Course) -> bool {
+    let contained = instance.record.partition == Partition::Member && course == Course::Hold;
     instance.record.phase == Phase::Registered || contained
 }
 

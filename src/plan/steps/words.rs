@@ -41,6 +41,7 @@ impl fmt::Display for Step {
                     partition.name()
                 )
             }
+            Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
             Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),

@@ -1,0 +1,191 @@
+//! What is derived from a snapshot once, for everybody: kubelet's word by CPU, the pools, and what all instances have
+//! together. What concerns one instance only is its [`Assessment`].
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::allocator;
+use super::degraded::degraded;
+use super::entitlement::{Entitlement, entitlement};
+use super::steps::{evicted, float_cpus};
+use super::totals::Totals;
+use super::{Instance, Policies, Snapshot};
+use crate::alloc::{Pools, Qos};
+use crate::cpuset::CpuSet;
+use crate::kubelet::{CpuManagerState, PodUid};
+
+/// What is derived from a snapshot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// Every CPU that an entry of kubelet names.
+    assigned: CpuSet,
+    /// kubelet's shared pool.
+    kubelets_pool: CpuSet,
+    /// The pods whose entries name a CPU.
+    claims: BTreeMap<u32, Vec<PodUid>>,
+    /// CPUs of whole pods.
+    of_pods: CpuSet,
+    /// The CPUs of each NUMA node.
+    nodes: BTreeMap<u32, CpuSet>,
+    online: CpuSet,
+    totals: Totals,
+    pools: Option<Pools>,
+    /// What floats may have, by whom it depends on: see [`Self::replace`].
+    open: Open,
+}
+
+/// The pools less what is somebody's alone.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Open {
+    shared: CpuSet,
+    be: CpuSet,
+    of_pods: CpuSet,
+}
+
+/// What is derived of one instance, once a look at it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Assessment {
+    /// kubelet's word on its CPUs.
+    pub entitlement: Entitlement,
+    /// Whether it floats although it has vCPUs: its CPUs are another's.
+    pub evicted: bool,
+    /// The CPUs it is to float on; `None` while its float keeps what it has.
+    pub float: Option<CpuSet>,
+    /// Why its promise is not whole; empty on the good day.
+    pub degraded: Vec<String>,
+}
+
+impl Assessment {
+    /// Of this instance.
+    pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
+        let entitlement = entitlement(snapshot, facts, instance);
+        let float = float_cpus(snapshot, facts, policies, instance);
+        Self {
+            evicted: evicted(instance, &entitlement),
+            degraded: degraded(snapshot, facts, instance, &entitlement, float.as_ref()),
+            entitlement,
+            float,
+        }
+    }
+}
+
+impl Facts {
+    /// Of this snapshot.
+    pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
+        let state = snapshot.kubelet.as_ref().ok();
+        let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
+        for (number, cpu) in &snapshot.topology.cpus {
+            nodes.entry(cpu.node).or_default().insert(*number);
+        }
+        let assigned = state.map(CpuManagerState::assigned).unwrap_or_default();
+        let pods = state.map(|state| &state.pod_entries);
+        let mut facts = Self {
+            kubelets_pool: state
+                .map(|state| state.default_cpus.difference(&assigned))
+                .unwrap_or_default(),
+            assigned,
+            claims: state.map(claims).unwrap_or_default(),
+            of_pods: pods
+                .into_iter()
+                .flat_map(BTreeMap::values)
+                .flat_map(CpuSet::iter)
+                .collect(),
+            nodes,
+            online: snapshot.topology.online(),
+            totals: Totals::default(),
+            pools: None,
+            open: Open::default(),
+        };
+        facts.totals = Totals::of(snapshot, &facts);
+        facts.divide(snapshot, policies);
+        facts
+    }
+
+    /// One instance changed, came or went, in a snapshot that is otherwise the same. Whether that concerns others.
+    pub fn replace(
+        &mut self,
+        snapshot: &Snapshot,
+        policies: &Policies,
+        before: Option<&Instance>,
+        now: Option<&Instance>,
+    ) -> bool {
+        let mut totals = std::mem::take(&mut self.totals);
+        let owned = |totals: &Totals| (totals.owned().clone(), totals.closed_to(Some(Qos::Be)).clone());
+        let had = owned(&totals);
+        totals.replace(snapshot, self, before, now);
+        let changed = owned(&totals) != had;
+        self.totals = totals;
+        if !changed {
+            return false;
+        }
+        let open = self.open.clone();
+        self.divide(snapshot, policies);
+        self.open != open
+    }
+
+    /// Divide the CPUs that are nobody's alone.
+    fn divide(&mut self, snapshot: &Snapshot, policies: &Policies) {
+        self.pools = allocator::pools(snapshot, self, &policies.allocator.reserved);
+        let owned = self.totals.owned();
+        let be = self.pools.as_ref().map(|pools| &pools.be_shared);
+        self.open = Open {
+            shared: self.shared_pool().difference(owned),
+            be: be
+                .map(|cpus| cpus.difference(self.totals.closed_to(Some(Qos::Be))))
+                .unwrap_or_default(),
+            of_pods: self.of_pods.difference(owned),
+        };
+    }
+
+    /// The shared pool, kubelet's or steliad's.
+    pub fn shared_pool(&self) -> &CpuSet {
+        self.pools.as_ref().map_or(&self.kubelets_pool, |pools| &pools.shared)
+    }
+
+    /// The pools, where steliad makes them.
+    pub fn pools(&self) -> Option<&Pools> {
+        self.pools.as_ref()
+    }
+
+    /// Every CPU that an entry of kubelet names.
+    pub fn assigned(&self) -> &CpuSet {
+        &self.assigned
+    }
+
+    /// What all instances have together.
+    pub fn totals(&self) -> &Totals {
+        &self.totals
+    }
+
+    /// The online CPUs.
+    pub fn online(&self) -> &CpuSet {
+        &self.online
+    }
+
+    /// The CPUs of the NUMA nodes that these CPUs are of.
+    pub fn near(&self, cpus: &CpuSet) -> CpuSet {
+        let near = self.nodes.values().filter(|node| !node.is_disjoint(cpus));
+        near.flat_map(CpuSet::iter).collect()
+    }
+
+    /// The first pod but `own` whose entry names one of these CPUs.
+    pub(super) fn other_owner(&self, own: &PodUid, cpus: &CpuSet) -> Option<&PodUid> {
+        let named = cpus.iter().filter_map(|cpu| self.claims.get(&cpu));
+        named.flatten().filter(|pod| *pod != own).min()
+    }
+}
+
+fn claims(state: &CpuManagerState) -> BTreeMap<u32, Vec<PodUid>> {
+    let containers = state
+        .entries
+        .iter()
+        .flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
+    let all: BTreeSet<(u32, &PodUid)> = containers
+        .chain(&state.pod_entries)
+        .flat_map(|(pod, cpus)| cpus.iter().map(move |cpu| (cpu, pod)))
+        .collect();
+    let mut claims: BTreeMap<u32, Vec<PodUid>> = BTreeMap::new();
+    for (cpu, pod) in all {
+        claims.entry(cpu).or_default().push(pod.clone());
+    }
+    claims
+}
