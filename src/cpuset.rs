@@ -1,6 +1,6 @@
 //! Sets of CPU numbers and the texts the kernel, kubelet and systemd write them in.
 
-use std::collections::BTreeSet;
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
@@ -10,8 +10,42 @@ use crate::excerpt::excerpt;
 pub const MAX_CPUS: u32 = 8192;
 
 /// A set of CPU numbers (or, where said so, of NUMA node numbers: the kernel writes both alike).
-#[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CpuSet(BTreeSet<u32>);
+///
+/// Sets are ordered as the ascending lists of their numbers are.
+#[derive(Clone, Default, PartialEq, Eq, Hash)]
+pub struct CpuSet {
+    /// Number `n` is bit `n % 64` of word `n / 64`. The last word is never 0, so that equal sets have equal words.
+    words: Vec<u64>,
+}
+
+/// The numbers of one word.
+struct Bits {
+    word: u64,
+    base: u32,
+}
+
+impl Iterator for Bits {
+    type Item = u32;
+
+    fn next(&mut self) -> Option<u32> {
+        let bit = (self.word != 0).then(|| self.word.trailing_zeros())?;
+        self.word &= self.word - 1;
+        Some(self.base + bit)
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        let left = self.word.count_ones() as usize;
+        (left, Some(left))
+    }
+}
+
+impl DoubleEndedIterator for Bits {
+    fn next_back(&mut self) -> Option<u32> {
+        let bit = (self.word != 0).then(|| 63 - self.word.leading_zeros())?;
+        self.word &= !(1 << bit);
+        Some(self.base + bit)
+    }
+}
 
 /// Why a CPU list does not parse.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,72 +84,177 @@ impl CpuSet {
 
     /// Every CPU below `count`.
     pub fn below(count: u32) -> Self {
-        (0..count.min(MAX_CPUS)).collect()
+        let mut set = Self::new();
+        if let Some(last) = count.min(MAX_CPUS).checked_sub(1) {
+            set.insert_run(0, last);
+        }
+        set
+    }
+
+    /// A set with these words, of which the last ones may be 0.
+    fn of_words(mut words: Vec<u64>) -> Self {
+        let used = words.iter().rposition(|word| *word != 0).map_or(0, |last| last + 1);
+        words.truncate(used);
+        Self { words }
+    }
+
+    fn word(&self, index: usize) -> u64 {
+        self.words.get(index).copied().unwrap_or_default()
+    }
+
+    fn grow_to(&mut self, cpu: u32) {
+        let length = cpu as usize / 64 + 1;
+        if self.words.len() < length {
+            self.words.resize(length, 0);
+        }
     }
 
     /// True when no CPU is in the set.
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.words.is_empty()
     }
 
     /// How many CPUs are in the set.
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
     /// Whether `cpu` is in the set.
     pub fn contains(&self, cpu: u32) -> bool {
-        self.0.contains(&cpu)
+        self.word(cpu as usize / 64) >> (cpu % 64) & 1 == 1
     }
 
     /// The CPUs, ascending.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = u32> + '_ {
-        self.0.iter().copied()
+        let words = self.words.iter().enumerate();
+        words.flat_map(|(index, word)| Bits {
+            word: *word,
+            base: index as u32 * 64,
+        })
     }
 
     /// Add one CPU.
     pub fn insert(&mut self, cpu: u32) {
-        self.0.insert(cpu);
+        self.grow_to(cpu);
+        self.words[cpu as usize / 64] |= 1 << (cpu % 64);
+    }
+
+    /// Add the CPUs from `low` to `high`, which is not below it.
+    fn insert_run(&mut self, low: u32, high: u32) {
+        self.grow_to(high);
+        let (first, last) = (low as usize / 64, high as usize / 64);
+        for (index, word) in self.words.iter_mut().enumerate().take(last + 1).skip(first) {
+            let from = if index == first {
+                u64::MAX << (low % 64)
+            } else {
+                u64::MAX
+            };
+            let to = if index == last {
+                u64::MAX >> (63 - high % 64)
+            } else {
+                u64::MAX
+            };
+            *word |= from & to;
+        }
+    }
+
+    /// Add everything in `other`.
+    pub fn union_with(&mut self, other: &Self) {
+        if self.words.len() < other.words.len() {
+            self.words.resize(other.words.len(), 0);
+        }
+        for (word, more) in self.words.iter_mut().zip(&other.words) {
+            *word |= more;
+        }
     }
 
     /// Everything in either set.
     pub fn union(&self, other: &Self) -> Self {
-        self.0.union(&other.0).copied().collect()
+        let (long, short) = if self.words.len() < other.words.len() {
+            (other, self)
+        } else {
+            (self, other)
+        };
+        let mut all = long.clone();
+        all.union_with(short);
+        all
     }
 
     /// Everything in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
-        self.0.intersection(&other.0).copied().collect()
+        Self::of_words(
+            self.words
+                .iter()
+                .zip(&other.words)
+                .map(|(one, two)| one & two)
+                .collect(),
+        )
     }
 
     /// Everything in this set and not in `other`.
     pub fn difference(&self, other: &Self) -> Self {
-        self.0.difference(&other.0).copied().collect()
+        let words = self.words.iter().enumerate();
+        Self::of_words(words.map(|(index, word)| word & !other.word(index)).collect())
     }
 
     /// Whether every CPU of this set is in `other`.
     pub fn is_subset(&self, other: &Self) -> bool {
-        self.0.is_subset(&other.0)
+        let mut words = self.words.iter().enumerate();
+        words.all(|(index, word)| word & !other.word(index) == 0)
     }
 
     /// Whether the sets share no CPU.
     pub fn is_disjoint(&self, other: &Self) -> bool {
-        self.0.is_disjoint(&other.0)
+        self.words.iter().zip(&other.words).all(|(one, two)| one & two == 0)
     }
 
     /// The mask systemd's `AllowedCPUs` takes: bytes, little-endian, CPU 0 the lowest bit of the first.
     pub fn to_systemd_mask(&self) -> Vec<u8> {
-        let mut mask = vec![0u8; self.0.last().map_or(0, |last| *last as usize / 8 + 1)];
-        for cpu in self.iter() {
-            mask[cpu as usize / 8] |= 1 << (cpu % 8);
-        }
+        let mut mask: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
+        let used = mask.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+        mask.truncate(used);
         mask
+    }
+}
+
+impl Ord for CpuSet {
+    fn cmp(&self, other: &Self) -> Ordering {
+        let length = self.words.len().max(other.words.len());
+        let Some(index) = (0..length).find(|index| self.word(*index) != other.word(*index)) else {
+            return Ordering::Equal;
+        };
+        // Up to the lowest number that only one of them has the lists are the same. The one that has it comes first, unless
+        // the other one's list ends there.
+        let only_one = self.word(index) ^ other.word(index);
+        let lowest = only_one & only_one.wrapping_neg();
+        let goes_on = |set: &Self| set.word(index) >= lowest || set.words.len() > index + 1;
+        if self.word(index) & lowest != 0 {
+            if goes_on(other) {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        } else if goes_on(self) {
+            Ordering::Greater
+        } else {
+            Ordering::Less
+        }
+    }
+}
+
+impl PartialOrd for CpuSet {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl FromIterator<u32> for CpuSet {
     fn from_iter<I: IntoIterator<Item = u32>>(iter: I) -> Self {
-        Self(iter.into_iter().collect())
+        let mut set = Self::new();
+        for cpu in iter {
+            set.insert(cpu);
+        }
+        set
     }
 }
 
@@ -161,8 +300,10 @@ impl FromStr for CpuSet {
         runs.sort_unstable();
         let mut next = 0;
         for (low, high) in runs {
-            set.0.extend(low.max(next)..=high);
-            next = next.max(high + 1);
+            if high >= next {
+                set.insert_run(low.max(next), high);
+                next = high + 1;
+            }
         }
         Ok(set)
     }
@@ -217,6 +358,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use rstest::rstest;
+    use std::collections::BTreeSet;
 
     #[rstest]
     #[case("", "")]
@@ -265,11 +407,93 @@ mod tests {
         assert_eq!(mask, [0, 0, 0, 0, 0, 0, 0, 0, 2]);
     }
 
+    /// Numbers on both sides of the words' borders, few enough that sets often meet.
+    fn numbers() -> impl Strategy<Value = BTreeSet<u32>> {
+        let number = prop_oneof![0u32..8, 60u32..70, 120u32..134, 0u32..MAX_CPUS];
+        proptest::collection::btree_set(number, 0..12)
+    }
+
+    fn set(numbers: &BTreeSet<u32>) -> CpuSet {
+        numbers.iter().copied().collect()
+    }
+
+    fn hash(set: &CpuSet) -> u64 {
+        std::hash::BuildHasher::hash_one(
+            &std::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default(),
+            set,
+        )
+    }
+
     proptest! {
         #[test]
         fn printing_and_parsing_return_the_same_set(cpus in proptest::collection::btree_set(0u32..MAX_CPUS, 0..64)) {
             let set: CpuSet = cpus.into_iter().collect();
             prop_assert_eq!(set.to_string().parse::<CpuSet>().unwrap(), set);
+        }
+
+        #[test]
+        fn it_holds_what_a_tree_of_numbers_holds(one in numbers(), cpu in 0u32..MAX_CPUS) {
+            let cpus = set(&one);
+            prop_assert_eq!(cpus.len(), one.len());
+            prop_assert_eq!(cpus.is_empty(), one.is_empty());
+            prop_assert!(one.iter().all(|cpu| cpus.contains(*cpu)));
+            prop_assert_eq!(cpus.contains(cpu), one.contains(&cpu));
+            prop_assert!(cpus.iter().eq(one.iter().copied()));
+            prop_assert!(cpus.iter().rev().eq(one.iter().rev().copied()));
+            let mut mask = vec![0u8; one.last().map_or(0, |last| *last as usize / 8 + 1)];
+            for cpu in &one {
+                mask[*cpu as usize / 8] |= 1 << (cpu % 8);
+            }
+            prop_assert_eq!(cpus.to_systemd_mask(), mask);
+        }
+
+        #[test]
+        fn both_ends_of_its_numbers_meet(one in numbers(), from_the_end in proptest::collection::vec(any::<bool>(), 16)) {
+            let cpus = set(&one);
+            let (mut found, mut expected) = (cpus.iter(), one.iter().copied());
+            for back in from_the_end {
+                if back {
+                    prop_assert_eq!(found.next_back(), expected.next_back());
+                } else {
+                    prop_assert_eq!(found.next(), expected.next());
+                }
+            }
+        }
+
+        #[test]
+        fn two_sets_come_to_what_two_trees_come_to(one in numbers(), two in numbers()) {
+            let (a, b) = (set(&one), set(&two));
+            prop_assert_eq!(a.union(&b), set(&(&one | &two)));
+            prop_assert_eq!(a.intersection(&b), set(&(&one & &two)));
+            prop_assert_eq!(a.difference(&b), set(&(&one - &two)));
+            prop_assert_eq!(a.is_subset(&b), one.is_subset(&two));
+            prop_assert_eq!(a.is_disjoint(&b), one.is_disjoint(&two));
+            prop_assert_eq!(a.cmp(&b), one.cmp(&two));
+            prop_assert_eq!(a == b, one == two);
+            let mut all = a.clone();
+            all.union_with(&b);
+            prop_assert_eq!(&all, &a.union(&b));
+            // However a set came to be, it is the same one.
+            let back = all.difference(&b.difference(&a));
+            prop_assert_eq!(hash(&back), hash(&a));
+            prop_assert_eq!(back, a);
+        }
+
+        #[test]
+        fn a_list_of_runs_is_read_as_their_numbers(
+            runs in proptest::collection::vec((0u32..MAX_CPUS, 0u32..200), 0..6)
+        ) {
+            let runs: Vec<(u32, u32)> = runs.iter().map(|(low, more)| (*low, (low + more).min(MAX_CPUS - 1))).collect();
+            let text = runs.iter().map(|(low, high)| format!("{low}-{high}")).collect::<Vec<_>>().join(",");
+            let numbers: BTreeSet<u32> = runs.iter().flat_map(|(low, high)| *low..=*high).collect();
+            prop_assert_eq!(text.parse::<CpuSet>().unwrap(), set(&numbers));
+        }
+
+        #[test]
+        fn a_set_and_a_beginning_of_it_are_ordered_as_their_lists(one in numbers(), length in 0usize..12) {
+            let two: BTreeSet<u32> = one.iter().copied().take(length).collect();
+            prop_assert_eq!(set(&one).cmp(&set(&two)), one.cmp(&two));
+            prop_assert_eq!(set(&two).cmp(&set(&one)), two.cmp(&one));
         }
     }
 }
