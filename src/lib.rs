@@ -32,6 +32,7 @@ pub mod daemon;
 pub mod dbus;
 pub mod engine;
 mod excerpt;
+mod files;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;

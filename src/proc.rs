@@ -10,6 +10,7 @@ use nix::unistd::Pid;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
+use crate::files;
 
 /// A process or thread that cannot be mistaken for a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -109,7 +110,7 @@ impl KernelProcs {
     fn read(&self, path: &str) -> Result<String, ProcError> {
         let path = self.root.join(path);
         // A process names itself, in bytes of its choice: one that is not UTF-8 must not hide it.
-        let bytes = fs::read(&path).map_err(|cause| ProcError {
+        let bytes = files::read(&path).map_err(|cause| ProcError {
             operation: format!("read {}", path.display()),
             cause,
         })?;

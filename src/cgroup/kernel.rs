@@ -6,6 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
+use crate::files;
 
 const PREFIX: &str = "user.stelia.";
 
@@ -58,11 +59,12 @@ impl Cgroups for KernelCgroups {
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
         let path = self.file(cgroup, file);
-        let mut text = fs::read_to_string(&path).map_err(failed(format!("read {}", path.display())))?;
-        if text.ends_with('\n') {
-            text.pop();
+        let mut bytes = files::read(&path).map_err(failed(format!("read {}", path.display())))?;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
         }
-        Ok(text)
+        // The kernel prints ASCII.
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
@@ -114,6 +116,21 @@ impl Cgroups for KernelCgroups {
             Ok(attributes)
         };
         read().map_err(failed(format!("read extended attributes of {}", directory.display())))
+    }
+
+    fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
+        let directory = self.directory(cgroup);
+        let mut buffer = [0u8; 256];
+        match rustix::fs::getxattr(&directory, format!("{PREFIX}{name}"), &mut buffer) {
+            Ok(length) => Ok(Some(String::from_utf8_lossy(&buffer[..length]).into_owned())),
+            Err(rustix::io::Errno::NODATA) => Ok(None),
+            // Longer than what is asked for in this way.
+            Err(rustix::io::Errno::RANGE) => Ok(self.attributes(cgroup)?.remove(name)),
+            Err(cause) => Err(failed(format!(
+                "read extended attribute {PREFIX}{name} of {}",
+                directory.display()
+            ))(cause.into())),
+        }
     }
 
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {

@@ -139,6 +139,18 @@ pub enum HugePage {
 impl HugePage {
     /// Every size.
     pub const ALL: [Self; 6] = [Self::Kb64, Self::Mb2, Self::Mb32, Self::Mb512, Self::Gb1, Self::Gb16];
+
+    /// Its directory in `/sys/kernel/mm/hugepages`.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Kb64 => "hugepages-64kB",
+            Self::Mb2 => "hugepages-2048kB",
+            Self::Mb32 => "hugepages-32768kB",
+            Self::Mb512 => "hugepages-524288kB",
+            Self::Gb1 => "hugepages-1048576kB",
+            Self::Gb16 => "hugepages-16777216kB",
+        }
+    }
 }
 
 impl File {
@@ -231,6 +243,13 @@ pub trait Cgroups: Send + Sync {
     /// # Errors
     /// They cannot be read.
     fn attributes(&self, cgroup: &CgroupPath) -> Result<std::collections::BTreeMap<String, String>, CgroupError>;
+    /// One of them; `None` where it is not set.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
+        Ok(self.attributes(cgroup)?.remove(name))
+    }
     /// Set one extended attribute `user.stelia.<name>`.
     ///
     /// # Errors

@@ -1,5 +1,6 @@
 //! Who a process is, by its cgroup, and what a container looks like before it is an instance.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 
 use super::System;
@@ -309,14 +310,19 @@ fn own_limit_milli(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<
 }
 
 /// The CPU lists of the containers on this host that run.
-pub(super) fn lists(cgroups: &dyn Cgroups, instances: &[Instance]) -> Result<Vec<Left>, CgroupError> {
+pub(super) fn lists(
+    cgroups: &dyn Cgroups,
+    instances: &BTreeMap<PodUid, Instance>,
+) -> Result<Vec<Left>, CgroupError> {
     let mut found = Vec::new();
     for (path, container) in containers(cgroups, None)? {
         if !populated(cgroups, &path)? {
             continue;
         }
         found.push(Left {
-            instance: instances.iter().any(|instance| instance.record.origin == path),
+            instance: instances
+                .get(&container.pod)
+                .is_some_and(|instance| instance.record.origin == path),
             limit_milli: least_milli(cgroups, levels(&path))?,
             guaranteed: QosClass::of(path.as_str()) == QosClass::Guaranteed,
             pod: container.pod,

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
+use std::sync::OnceLock;
 use std::time::SystemTime;
 
 use super::container::{self, lists};
@@ -15,7 +17,10 @@ use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::record::RecordError;
-use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, VcpuNow, is_restricted};
+use crate::plan::{
+    Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted, pod_pool,
+};
+use crate::proc::TaskId;
 use crate::topology::Topology;
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
@@ -39,12 +44,28 @@ pub fn kubelet(root: &Path, source: CpuSource) -> Result<CpuManagerState, String
     Ok(state)
 }
 
-/// When kubelet wrote its state.
-pub fn kubelet_modified(root: &Path) -> Option<SystemTime> {
-    fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?.modified().ok()
+/// What tells one version of kubelet's file from the next, without reading it: each is a file of its own, renamed into place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+    /// When it was written.
+    pub modified: Option<SystemTime>,
 }
 
-/// The whole picture.
+/// The version of kubelet's state that is there now.
+pub(super) fn kubelet_version(root: &Path) -> Option<Version> {
+    let metadata = fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?;
+    Some(Version {
+        inode: metadata.ino(),
+        length: metadata.len(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+        modified: metadata.modified().ok(),
+    })
+}
+
+/// Everything at once, as a daemon that starts finds it.
 ///
 /// # Errors
 /// `stelia.slice` exists and cannot be listed, or the CPU topology cannot be read. A single instance that cannot be read
@@ -55,84 +76,138 @@ pub fn snapshot(
     source: CpuSource,
 ) -> Result<Snapshot, CgroupError> {
     let cgroups = &*system.cgroups;
-    let slice = CgroupPath::slice();
-    let topology = Topology::read(&system.sys).map_err(|cause| CgroupError {
-        operation: format!("read the CPU topology below {}", system.sys.display()),
-        cause,
-    })?;
-    let mut snapshot = Snapshot {
+    let mut snapshot = empty(kubelet.clone(), source, topology(system)?);
+    snapshot.slice = slice(cgroups)?;
+    (snapshot.outside, snapshot.outside_gone) = outside(cgroups, source)?;
+    for name in scopes(cgroups)? {
+        match adopt(system, &name)? {
+            Adopted::Instance(instance) => {
+                let record = &instance.record;
+                if let Ok(state) = kubelet
+                    && pod_pool::is_open(state, record)
+                {
+                    snapshot
+                        .siblings
+                        .insert(record.pod.clone(), siblings::of(system, record));
+                }
+                snapshot.put(*instance);
+            }
+            Adopted::Unreadable(reason) => snapshot.unreadable.push((name, reason)),
+            Adopted::Abandoned(scope) => snapshot.abandoned.push(scope),
+            Adopted::Nothing => {}
+        }
+    }
+    snapshot.left_alone = left_alone(cgroups, &snapshot.unreadable)?;
+    snapshot.leftover = leftovers(cgroups, &snapshot)?;
+    Ok(snapshot)
+}
+
+/// Nothing known but this.
+pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
+    Snapshot {
         source,
         leftover: CpuSet::new(),
-        kubelet: kubelet.clone(),
+        kubelet,
         topology,
         slice: Slice::default(),
         outside: BTreeMap::new(),
         outside_gone: BTreeSet::new(),
-        instances: Vec::new(),
+        instances: BTreeMap::new(),
         siblings: BTreeMap::new(),
         unsettled: BTreeSet::new(),
         unreadable: Vec::new(),
         left_alone: CpuSet::new(),
+        unwatched: None,
         abandoned: Vec::new(),
-    };
-    if !cgroups.exists(&slice) {
-        snapshot.leftover = left(cgroups, &snapshot)?;
-        return Ok(snapshot);
     }
-    snapshot.slice = Slice {
+}
+
+/// The online CPUs.
+pub(super) fn topology(system: &System) -> Result<Topology, CgroupError> {
+    Topology::read(&system.sys).map_err(|cause| CgroupError {
+        operation: format!("read the CPU topology below {}", system.sys.display()),
+        cause,
+    })
+}
+
+/// `stelia.slice`; without it nothing is set.
+pub(super) fn slice(cgroups: &dyn Cgroups) -> Result<Slice, CgroupError> {
+    let slice = CgroupPath::slice();
+    let Some(controllers) = optional(cgroups.read(&slice, File::SubtreeControl))? else {
+        return Ok(Slice::default());
+    };
+    Ok(Slice {
         exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
         weight: number(cgroups, &slice, File::CpuWeight)?,
-        controllers: words(&cgroups.read(&slice, File::SubtreeControl)?),
+        controllers: words(&controllers),
+    })
+}
+
+/// The names of the scopes that are instances', or were to be.
+pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> {
+    let slice = CgroupPath::slice();
+    if !cgroups.exists(&slice) {
+        return Ok(Vec::new());
+    }
+    let mut names = cgroups.children(&slice)?;
+    names.retain(|name| PodUid::from_scope(name).is_some());
+    Ok(names)
+}
+
+/// What a scope is that nobody knows yet.
+pub(super) enum Adopted {
+    /// An instance.
+    Instance(Box<Instance>),
+    /// One that must be left alone, with the reason.
+    Unreadable(String),
+    /// One whose maker died: its holder has ended with the maker, so systemd removes it, unless the holder ended before
+    /// systemd could put it there. Nothing of a container is in it.
+    Abandoned(CgroupPath),
+    /// It is gone; or it has no record yet, and somebody is in it: its maker is at work.
+    Nothing,
+}
+
+/// Read a scope with its record.
+///
+/// # Errors
+/// The kernel does not say whether anybody is in it.
+pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError> {
+    let cgroups = &*system.cgroups;
+    let scope = CgroupPath::slice().child(name);
+    let attributes = match cgroups.attributes(&scope) {
+        Ok(attributes) => attributes,
+        Err(error) if error.is_gone() => return Ok(Adopted::Nothing),
+        Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
     };
-    snapshot.outside = outside(cgroups, &slice, source)?;
-    snapshot.outside_gone = gone(cgroups, &slice, &snapshot.outside)?;
-    for name in cgroups.children(&slice)? {
-        let Some(pod) = PodUid::from_scope(&name) else { continue };
-        let scope = slice.child(&name);
-        let attributes = match cgroups.attributes(&scope) {
-            Ok(attributes) => attributes,
-            Err(error) if error.is_gone() => continue,
-            Err(error) => {
-                snapshot.unreadable.push((name, error.to_string()));
-                continue;
-            }
-        };
-        let record = match Record::parse(&attributes) {
-            Ok(record) if record.pod == pod => record,
-            Ok(record) => {
-                snapshot
-                    .unreadable
-                    .push((name, format!("the scope's record is of pod {}", record.pod)));
-                continue;
-            }
-            Err(error) => {
-                // A scope without a record is one whose maker died: its holder has ended with the maker, so systemd
-                // removes it, unless the holder ended before systemd could put it there. Nothing of a container is in it.
-                if error != RecordError::Absent {
-                    snapshot.unreadable.push((name, error.to_string()));
-                } else if !populated(cgroups, &scope)? {
-                    snapshot.abandoned.push(scope);
-                }
-                continue;
-            }
-        };
-        match instance(system, record, scope) {
-            Ok(instance) => snapshot.instances.push(instance),
-            Err(error) if error.is_gone() => {}
-            Err(error) => snapshot.unreadable.push((name, error.to_string())),
+    let record = match Record::parse(&attributes) {
+        Ok(record) if record.pod.scope() == name => record,
+        Ok(record) => {
+            let text = format!("the scope's record is of pod {}", record.pod);
+            return Ok(Adopted::Unreadable(text));
         }
+        Err(RecordError::Absent) if populated(cgroups, &scope)? => return Ok(Adopted::Nothing),
+        Err(RecordError::Absent) => return Ok(Adopted::Abandoned(scope)),
+        Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
+    };
+    match instance(system, record, Tree::in_scope(scope), true) {
+        Ok(instance) => Ok(Adopted::Instance(Box::new(instance))),
+        Err(error) if error.is_gone() => Ok(Adopted::Nothing),
+        Err(error) => Ok(Adopted::Unreadable(error.to_string())),
     }
-    snapshot.siblings = siblings::of_open_pods(system, kubelet, &snapshot.instances);
-    for (name, _) in &snapshot.unreadable {
-        let list = optional(cgroups.read(&slice.child(name), File::CpusExclusive))?;
-        snapshot.left_alone = snapshot.left_alone.union(&cpus(&list.unwrap_or_default()));
+}
+
+/// `cpuset.cpus.exclusive` of scopes that are left alone.
+pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)]) -> Result<CpuSet, CgroupError> {
+    let mut all = CpuSet::new();
+    for (name, _) in unreadable {
+        let list = optional(cgroups.read(&CgroupPath::slice().child(name), File::CpusExclusive))?;
+        all.union_with(&cpus(&list.unwrap_or_default()));
     }
-    snapshot.leftover = left(cgroups, &snapshot)?;
-    Ok(snapshot)
+    Ok(all)
 }
 
 /// What a static CPU manager left behind. While it rules, its file says everything.
-fn left(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
+pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
     let rules = snapshot.kubelet.as_ref().is_ok_and(CpuManagerState::is_static);
     if snapshot.source == CpuSource::Kubelet || rules {
         return Ok(CpuSet::new());
@@ -141,55 +216,82 @@ fn left(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupErro
 }
 
 const SAVED: &str = "allowed-cpus.";
+/// The attribute of a unit that keeps what it had itself.
+pub(super) const OWN: &str = "allowed-cpus";
 
 /// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
 pub(super) fn saved_attribute(unit: &str) -> String {
     format!("{SAVED}{unit}")
 }
 
-/// The units outside that are restricted, or were: as they are and as they were.
+/// The units outside that are restricted, or were: as they are and as they were. And those that have a record of what they
+/// had and no cgroup: pods that ended.
 pub(super) fn outside(
     cgroups: &dyn Cgroups,
-    slice: &CgroupPath,
     source: CpuSource,
-) -> Result<BTreeMap<String, Outside>, CgroupError> {
-    let attributes = cgroups.attributes(slice)?;
-    let saved = |unit: &str| attributes.get(&saved_attribute(unit)).map(|text| cpus(text));
+) -> Result<(BTreeMap<String, Outside>, BTreeSet<String>), CgroupError> {
+    let slice = CgroupPath::slice();
+    if !cgroups.exists(&slice) {
+        return Ok(Default::default());
+    }
+    let attributes = cgroups.attributes(&slice)?;
     let root = CgroupPath::root();
     let kubepods = root.child("kubepods.slice");
-    let of_pods = if cgroups.exists(&kubepods) {
-        cgroups.children(&kubepods)?
+    let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| cpus(text));
+    let mut units: Vec<(CgroupPath, String)> = OUTSIDE
+        .iter()
+        .map(|unit| (root.child(unit), (*unit).to_owned()))
+        .collect();
+    // Pods' slices are restricted only where steliad chooses; what was restricted is given back, whoever chooses now.
+    let of_pods = |name: &&str| !OUTSIDE.contains(name);
+    let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
+    if source == CpuSource::Steliad {
+        let names = if cgroups.exists(&kubepods) {
+            cgroups.children(&kubepods)?
+        } else {
+            Vec::new()
+        };
+        let mine = |name: &String| is_restricted(name, source) || recorded(name).is_some();
+        units.extend(
+            names
+                .into_iter()
+                .filter(mine)
+                .map(|name| (kubepods.child(&name), name)),
+        );
     } else {
-        Vec::new()
-    };
-    let host = OUTSIDE.iter().map(|unit| (root.child(unit), (*unit).to_owned()));
-    let pods = of_pods.into_iter().map(|name| (kubepods.child(&name), name));
-    // What was restricted is given back, whoever chooses now.
-    let units = host
-        .chain(pods)
-        .filter(|(_, unit)| is_restricted(unit, source) || saved(unit).is_some());
+        units.extend(
+            saved_pods
+                .clone()
+                .filter(of_pods)
+                .map(|name| (kubepods.child(name), name.to_owned())),
+        );
+    }
     let mut found = BTreeMap::new();
     for (cgroup, unit) in units {
-        if cgroups.exists(&cgroup) {
-            let cpus = set(cgroups, &cgroup, File::Cpus)?;
-            let saved = saved(&unit);
-            found.insert(unit, Outside { cpus, saved });
-        }
+        let Some(text) = optional(cgroups.read(&cgroup, File::Cpus))? else {
+            continue;
+        };
+        // More units than the kernel keeps attributes of one cgroup have theirs on themselves.
+        let own = || -> Result<Option<CpuSet>, CgroupError> {
+            match source == CpuSource::Steliad || OUTSIDE.contains(&unit.as_str()) {
+                true => Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))),
+                false => Ok(None),
+            }
+        };
+        let saved = match recorded(&unit) {
+            Some(saved) => Some(saved),
+            None if of_pods(&unit.as_str()) => own()?,
+            None => None,
+        };
+        found.insert(unit, Outside { cpus: cpus(&text), saved });
     }
-    Ok(found)
-}
-
-/// Units that have a record of what they had and no cgroup: pods that ended.
-fn gone(
-    cgroups: &dyn Cgroups,
-    slice: &CgroupPath,
-    outside: &BTreeMap<String, Outside>,
-) -> Result<BTreeSet<String>, CgroupError> {
-    let attributes = cgroups.attributes(slice)?;
-    let units = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
     // A unit of the host's own may come back, restricted as it was.
-    let gone = |unit: &&str| !outside.contains_key(*unit) && !OUTSIDE.contains(unit);
-    Ok(units.filter(gone).map(str::to_owned).collect())
+    let gone = saved_pods
+        .filter(of_pods)
+        .filter(|unit| !found.contains_key(*unit))
+        .map(str::to_owned)
+        .collect();
+    Ok((found, gone))
 }
 
 /// A number in a file; `None` for `max` and where there is no such file.
@@ -197,10 +299,21 @@ fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Opti
     Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
 }
 
+/// The sizes of huge pages this kernel has: they do not change while it runs.
+fn huge_pages() -> &'static [HugePage] {
+    static SIZES: OnceLock<Vec<HugePage>> = OnceLock::new();
+    SIZES.get_or_init(|| {
+        let here = |size: &HugePage| Path::new("/sys/kernel/mm/hugepages").join(size.directory()).exists();
+        let sizes: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
+        // A machine that says nothing is asked for every size.
+        if sizes.is_empty() { HugePage::ALL.to_vec() } else { sizes }
+    })
+}
+
 /// A cgroup's own limits.
 fn limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
     let mut hugetlb = BTreeMap::new();
-    for size in HugePage::ALL {
+    for size in huge_pages() {
         if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
             hugetlb.insert(size, text.parse().ok());
         }
@@ -238,9 +351,6 @@ fn tighter(scope: Limits, subgroup: Limits) -> Limits {
 /// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
 /// podPidsLimit on the pod), the rest its own. `None` when it is gone.
 pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
-    if !cgroups.exists(origin) {
-        return Ok(None);
-    }
     let whole = container::whole(origin);
     let mut all = limits(cgroups, &whole)?;
     if whole != *origin {
@@ -260,89 +370,103 @@ pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Re
     Ok(Some(all))
 }
 
-fn instance(system: &System, record: Record, scope: CgroupPath) -> Result<Instance, CgroupError> {
+/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too.
+///
+/// # Errors
+/// It is gone, or cannot be read.
+pub(super) fn instance(
+    system: &System,
+    record: Record,
+    tree: Tree,
+    freezes: bool,
+) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
-    let inner_path = scope.child("instance");
-    let inner = if cgroups.exists(&inner_path) {
-        Some(inner(cgroups, &inner_path)?)
-    } else {
-        None
-    };
+    let scope = tree.scope();
     let origin_procs = optional(cgroups.read(&record.origin, File::Procs))?.map(|text| numbers(&text));
-    let vcpus = record
-        .vcpus
-        .iter()
-        .map(|thread| {
-            let same = system
-                .procs
-                .identify(thread.task.id)
-                .is_ok_and(|task| task == thread.task);
-            let now = || {
-                let cgroup = system.procs.cgroup(thread.task.id).ok()?;
-                Some(VcpuNow {
-                    process: system.procs.process(thread.task.id).ok()?,
-                    cgroup,
-                    affinity: system.procs.affinity(thread.task.id).ok()?,
-                })
-            };
-            if same { now() } else { None }
+    let here = origin_procs.is_some();
+    let procs = &system.procs;
+    let same = |task: TaskId| procs.identify(task.id).is_ok_and(|now| now == task);
+    let now = |thread: &VcpuThread| {
+        let cgroup = procs.cgroup(thread.task.id).ok()?;
+        Some(VcpuNow {
+            process: procs.process(thread.task.id).ok()?,
+            cgroup,
+            affinity: procs.affinity(thread.task.id).ok()?,
         })
-        .collect();
+    };
     Ok(Instance {
-        populated: populated(cgroups, &scope)?,
-        scope_procs: numbers(&cgroups.read(&scope, File::Procs)?),
-        scope_controllers: words(&cgroups.read(&scope, File::SubtreeControl)?),
-        scope_exclusive: set(cgroups, &scope, File::CpusExclusive)?,
-        inner,
-        scope_limits: limits(cgroups, &scope)?,
-        origin_limits: effective_limits(cgroups, &record.origin)?,
+        populated: is_populated(&cgroups.read(scope, File::Events)?),
+        scope_procs: numbers(&cgroups.read(scope, File::Procs)?),
+        scope_controllers: words(&cgroups.read(scope, File::SubtreeControl)?),
+        scope_exclusive: set(cgroups, scope, File::CpusExclusive)?,
+        inner: inner(cgroups, &tree, freezes)?,
+        scope_limits: limits(cgroups, scope)?,
+        origin_limits: if here { effective_limits(cgroups, &record.origin)? } else { None },
+        origin_cpus: if here { set(cgroups, &record.origin, File::Cpus)? } else { CpuSet::new() },
         origin_procs,
-        origin_cpus: set(cgroups, &record.origin, File::Cpus)?,
-        anchor_lives: system
-            .procs
-            .identify(record.anchor.id)
-            .is_ok_and(|task| task == record.anchor),
-        vcpus,
+        anchor_lives: same(record.anchor),
+        vcpus: record
+            .vcpus
+            .iter()
+            .map(|thread| if same(thread.task) { now(thread) } else { None })
+            .collect(),
+        refusals: 0,
+        does_not_freeze: false,
+        unwatched: None,
         record,
-        scope,
+        tree,
     })
 }
 
 /// Whether any process is in a cgroup or below; not in one that is gone.
 pub(super) fn populated(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
     let events = optional(cgroups.read(cgroup, File::Events))?;
-    Ok(events.is_some_and(|text| text.lines().any(|line| line == "populated 1")))
+    Ok(events.is_some_and(|text| is_populated(&text)))
 }
 
-fn inner(cgroups: &dyn Cgroups, path: &CgroupPath) -> Result<Inner, CgroupError> {
-    let leaf = |name: &str| -> Result<Option<Leaf>, CgroupError> {
-        let path = path.child(name);
-        if !cgroups.exists(&path) {
+fn is_populated(events: &str) -> bool {
+    events.lines().any(|line| line == "populated 1")
+}
+
+fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inner>, CgroupError> {
+    let path = tree.inner();
+    let Some(controllers) = optional(cgroups.read(path, File::SubtreeControl))? else {
+        return Ok(None);
+    };
+    let leaf = |path: &CgroupPath| -> Result<Option<Leaf>, CgroupError> {
+        let Some(kind) = optional(cgroups.read(path, File::Type))? else {
             return Ok(None);
-        }
-        let threaded = cgroups.read(&path, File::Type)? == "threaded";
+        };
+        let threaded = kind == "threaded";
         Ok(Some(Leaf {
             threaded,
-            cpus: set(cgroups, &path, File::Cpus)?,
-            exclusive: set(cgroups, &path, File::CpusExclusive)?,
-            partition: optional(cgroups.read(&path, File::Partition))?.unwrap_or_default(),
-            cpu_max: optional(cgroups.read(&path, File::CpuMax))?.unwrap_or_default(),
+            cpus: set(cgroups, path, File::Cpus)?,
+            exclusive: set(cgroups, path, File::CpusExclusive)?,
+            partition: optional(cgroups.read(path, File::Partition))?.unwrap_or_default(),
+            cpu_max: optional(cgroups.read(path, File::CpuMax))?.unwrap_or_default(),
             // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
             threads: if threaded {
-                numbers(&cgroups.read(&path, File::Threads)?)
+                numbers(&cgroups.read(path, File::Threads)?)
             } else {
                 Vec::new()
             },
         }))
     };
-    Ok(Inner {
-        controllers: words(&cgroups.read(path, File::SubtreeControl)?),
+    let freeze = freezes && optional(cgroups.read(path, File::Freeze))?.is_some_and(|text| text == "1");
+    let frozen = || -> Result<bool, CgroupError> {
+        let events = cgroups.read(path, File::Events)?;
+        Ok(events.lines().any(|line| line == "frozen 1"))
+    };
+    Ok(Some(Inner {
+        controllers: words(&controllers),
         exclusive: set(cgroups, path, File::CpusExclusive)?,
         mems: optional(cgroups.read(path, File::Mems))?.unwrap_or_default(),
         procs: numbers(&cgroups.read(path, File::Procs)?),
-        float: leaf("float")?,
-        vcpu: leaf("vcpu")?,
-    })
+        freeze,
+        frozen: freeze && frozen()?,
+        float: leaf(tree.float())?,
+        vcpu: leaf(tree.vcpu())?,
+    }))
 }
 
 /// A file that may be absent: the controller is not enabled, or the kernel has no such file.

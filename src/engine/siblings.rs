@@ -1,6 +1,5 @@
 //! The containers of one pod that run, and what each says of itself: in its cgroup, and in what the runtime wrote down.
 
-use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::System;
@@ -8,9 +7,9 @@ use super::container::{beside, containers, whole};
 use super::observe::{optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use crate::kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
+use crate::kubelet::{ContainerCgroup, CpuRequest, PodUid};
 use crate::plan::admission::LiveContainer;
-use crate::plan::{Instance, Record, pod_pool};
+use crate::plan::Record;
 
 /// The containers of a pod that have processes, but for the one with the id `own`. `run` is `/run`.
 ///
@@ -63,28 +62,13 @@ pub(super) fn request(
     })
 }
 
-/// The other containers of those instances' pods whose shared pool is not known without them. Once it is, it is in the
-/// instance's record, and nobody is looked at any more. A pod that cannot be read tells nothing, which moves nobody.
-pub(super) fn of_open_pods(
-    system: &System,
-    kubelet: &Result<CpuManagerState, String>,
-    instances: &[Instance],
-) -> BTreeMap<PodUid, Vec<LiveContainer>> {
-    let Ok(state) = kubelet else {
-        return BTreeMap::new();
-    };
+/// The other containers of an instance's pod. A pod that cannot be read tells nothing, which moves nobody.
+pub(super) fn of(system: &System, record: &Record) -> Vec<LiveContainer> {
     let cgroups = &*system.cgroups;
-    let read = |record: &Record| {
-        let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
-        let found = beside(cgroups, &record.origin).and_then(|found| live(cgroups, &system.run, found, own.as_deref()));
-        let told = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
-        (record.pod.clone(), told.unwrap_or_default())
-    };
-    let records = instances.iter().map(|instance| &instance.record);
-    records
-        .filter(|record| pod_pool::is_open(state, record))
-        .map(read)
-        .collect()
+    let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
+    let found = beside(cgroups, &record.origin).and_then(|found| live(cgroups, &system.run, found, own.as_deref()));
+    let told = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
+    told.unwrap_or_default()
 }
 
 #[cfg(test)]

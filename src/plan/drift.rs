@@ -1,6 +1,8 @@
 //! What changed between two looks at the system although nobody but this program writes there.
 
-use super::{Instance, Leaf, Snapshot};
+use std::collections::BTreeMap;
+
+use super::{Instance, Leaf, Outside, Slice};
 use crate::kubelet::PodUid;
 
 /// One thing that is not as it was left.
@@ -16,41 +18,40 @@ pub struct Finding {
     pub is: String,
 }
 
-/// Compare what the last pass left with what is found now. An instance that is new, or that enters another phase, has
-/// nothing to compare.
-pub fn drift(left: &Snapshot, found: &Snapshot) -> Vec<Finding> {
+/// What differs in one instance that was left as `before`. One that enters another phase has nothing to compare.
+pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for now in found.live() {
-        let same = |before: &&Instance| before.scope == now.scope && before.record == now.record;
-        if let Some(before) = left.live().find(same) {
-            compare(before, now, &mut findings);
-        }
-    }
-    // The file appears, empty, with the first scope.
-    let list = |snapshot: &Snapshot| snapshot.slice.exclusive.clone().unwrap_or_default().to_string();
-    let (was, is) = (list(left), list(found));
-    if found.live().count() == left.live().count() && was != is {
-        findings.push(Finding {
-            pod: None,
-            what: "cpuset.cpus.exclusive of stelia.slice".into(),
-            was,
-            is,
-        });
-    }
-    for (unit, now) in &found.outside {
-        if let Some(before) = left.outside.get(unit)
-            && before.saved.is_some()
-            && before.cpus != now.cpus
-        {
-            findings.push(Finding {
-                pod: None,
-                what: format!("cpuset.cpus of {unit}"),
-                was: before.cpus.to_string(),
-                is: now.cpus.to_string(),
-            });
-        }
+    if before.populated && now.populated && before.tree == now.tree && before.record == now.record {
+        compare(before, now, &mut findings);
     }
     findings
+}
+
+/// What differs in the slice, with as many instances as it was left with.
+pub fn of_slice(before: &Slice, now: &Slice) -> Option<Finding> {
+    // The file appears, empty, with the first scope.
+    let list = |slice: &Slice| slice.exclusive.clone().unwrap_or_default();
+    let (was, is) = (list(before), list(now));
+    (was != is).then(|| Finding {
+        pod: None,
+        what: "cpuset.cpus.exclusive of stelia.slice".into(),
+        was: was.to_string(),
+        is: is.to_string(),
+    })
+}
+
+/// What differs in the units outside that are restricted.
+pub fn of_outside(left: &BTreeMap<String, Outside>, found: &BTreeMap<String, Outside>) -> Vec<Finding> {
+    let differs = |(unit, now): (&String, &Outside)| {
+        let before = left.get(unit).filter(|before| before.saved.is_some())?;
+        (before.cpus != now.cpus).then(|| Finding {
+            pod: None,
+            what: format!("cpuset.cpus of {unit}"),
+            was: before.cpus.to_string(),
+            is: now.cpus.to_string(),
+        })
+    };
+    found.iter().filter_map(differs).collect()
 }
 
 fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
@@ -120,12 +121,12 @@ fn threads(leaf: Option<&Leaf>) -> impl Iterator<Item = i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::steps::tests::{isolated, snapshot};
+    use crate::plan::steps::tests::isolated;
 
     #[test]
     fn what_somebody_else_changed_is_named_once_with_both_values() {
         let mut left = isolated();
-        left.instances[0]
+        left.first_mut()
             .inner
             .as_mut()
             .unwrap()
@@ -134,13 +135,13 @@ mod tests {
             .unwrap()
             .threads
             .push(99);
-        assert_eq!(drift(&left, &left), []);
+        assert_eq!(of_instance(left.first(), left.first()), []);
         let mut found = left.clone();
-        let vcpu = found.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+        let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.partition = "member".into();
         vcpu.threads.push(99);
-        found.instances[0].vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
-        let told: Vec<(String, String, String)> = drift(&left, &found)
+        found.first_mut().vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
+        let told: Vec<(String, String, String)> = of_instance(left.first(), found.first())
             .into_iter()
             .map(|finding| (finding.what, finding.was, finding.is))
             .collect();
@@ -159,13 +160,8 @@ mod tests {
     fn a_thread_born_among_the_vcpus_is_no_drift() {
         let left = isolated();
         let mut found = left.clone();
-        let vcpu = found.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+        let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.threads.push(99);
-        assert_eq!(drift(&left, &found), []);
-    }
-
-    #[test]
-    fn an_instance_that_is_new_has_not_drifted() {
-        assert_eq!(drift(&snapshot(vec![]), &isolated()), []);
+        assert_eq!(of_instance(left.first(), found.first()), []);
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod admission;
 pub mod allocator;
+mod attach;
 mod degraded;
 pub mod drift;
 pub mod entitlement;
@@ -24,6 +25,7 @@ mod snapshot;
 mod steps;
 mod totals;
 
+pub use attach::attached;
 pub use facts::{Assessment, Facts};
 pub use policies::Policies;
 pub use record::{Phase, Record, VcpuThread};

@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::allocator::{Allocation, AllocatorPolicies, pools};
-use super::{Instance, Phase, Snapshot, evicted};
+use super::allocator::{Allocation, AllocatorPolicies};
+use super::steps::is_evicted;
+use super::{Facts, Instance, Phase, Policies, Snapshot};
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse, NumaTopologyAlignmentPolicy, Request, Room, Usage,
     align, allocate,
@@ -73,16 +74,16 @@ struct Own {
 }
 
 /// The next move, or none where nothing gets better. Of several the one that leaves least disorder, then by pod.
-pub fn next(snapshot: &Snapshot, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
-    let pools = pools(snapshot, &node.reserved)?;
+pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
+    let pools = facts.pools()?;
     let board = Board {
         host: Host::new(&snapshot.topology),
         topology: &snapshot.topology,
         everything: snapshot.topology.online().difference(&node.reserved),
-        free: pools.allocatable,
+        free: pools.allocatable.clone(),
         held: snapshot
             .instances
-            .iter()
+            .values()
             .map(|instance| (instance.record.pod.clone(), Held::of(instance)))
             .collect(),
     };
@@ -91,11 +92,11 @@ pub fn next(snapshot: &Snapshot, node: &AllocatorPolicies, scope: &Scope) -> Opt
             instance.record.phase,
             Phase::Floating | Phase::Isolated | Phase::Contained
         );
-        settled && instance.populated && scope.has(&instance.record.pod) && !evicted(snapshot, instance)
+        settled && instance.populated && scope.has(&instance.record.pod) && !is_evicted(snapshot, facts, instance)
     };
     let before = board.disorder();
     let mut best: Option<(Disorder, Move)> = None;
-    for instance in snapshot.instances.iter().filter(movable) {
+    for instance in snapshot.instances.values().filter(movable) {
         let Some(allocation) = instance.record.allocation.as_ref().filter(|one| one.qos.is_exclusive()) else {
             continue;
         };
@@ -112,10 +113,10 @@ pub fn next(snapshot: &Snapshot, node: &AllocatorPolicies, scope: &Scope) -> Opt
 }
 
 /// Every move in turn, as if each had been made: what a dry run tells.
-pub fn all(snapshot: &Snapshot, node: &AllocatorPolicies, scope: &Scope) -> Vec<Move> {
+pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();
     let mut moves = Vec::new();
-    while let Some(step) = next(&snapshot, node, scope) {
+    while let Some(step) = next(&snapshot, &Facts::of(&snapshot, policies), &policies.allocator, scope) {
         made(&mut snapshot, &step);
         moves.push(step);
     }
@@ -124,8 +125,8 @@ pub fn all(snapshot: &Snapshot, node: &AllocatorPolicies, scope: &Scope) -> Vec<
 
 /// The snapshot after a move, as far as the next one depends on it.
 pub fn made(snapshot: &mut Snapshot, step: &Move) {
-    for instance in &mut snapshot.instances {
-        if instance.record.pod == step.pod {
+    {
+        if let Some(instance) = snapshot.instances.get_mut(&step.pod) {
             instance.record.exclusive = step.to.clone();
             instance.record.entry = step.to.clone();
             if let Some(allocation) = &mut instance.record.allocation {

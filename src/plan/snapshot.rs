@@ -199,6 +199,11 @@ impl Snapshot {
         self.instances.values().filter(|instance| instance.populated)
     }
 
+    /// Put an instance in; what was known of it before.
+    pub fn put(&mut self, instance: Instance) -> Option<Instance> {
+        self.instances.insert(instance.record.pod.clone(), instance)
+    }
+
     /// Whether this kernel can take CPUs from everybody else.
     pub fn has_partitions(&self) -> bool {
         self.slice.exclusive.is_some()

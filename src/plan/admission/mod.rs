@@ -14,7 +14,8 @@ use crate::kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosCl
 use crate::plan::allocator::{AllocatorPolicies, Asker, CpuSource, Wish, allot};
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
-use crate::plan::{Instance, Phase, Record, Snapshot, evicted, pod_pool};
+use crate::plan::steps::is_evicted;
+use crate::plan::{Facts, Instance, Phase, Record, Snapshot, pod_pool};
 use crate::proc::TaskId;
 
 /// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
@@ -116,23 +117,26 @@ pub fn admit(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
+    facts: &Facts,
     node: &AllocatorPolicies,
 ) -> Result<Record, Refusal> {
     let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
     if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
-        return admit_allocated(claim, candidate, snapshot, node);
+        return admit_allocated(claim, candidate, snapshot, facts, node);
     }
     // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
-    let standing = |instance: &Instance| Record {
-        exclusive: if evicted(snapshot, instance) {
-            CpuSet::new()
-        } else {
-            instance.record.exclusive.clone()
-        },
-        ..instance.record.clone()
+    let stands = |instance: &&Instance| {
+        let record = &instance.record;
+        record.pod == candidate.container.pod
+            || record.exclusive.is_disjoint(&candidate.cpus)
+            || !is_evicted(snapshot, facts, instance)
     };
-    let others: Vec<Record> = snapshot.instances.iter().map(standing).collect();
-    let others: Vec<&Record> = others.iter().collect();
+    let others: Vec<&Record> = snapshot
+        .instances
+        .values()
+        .filter(stands)
+        .map(|instance| &instance.record)
+        .collect();
     admit_given(claim, candidate, &snapshot.kubelet, &others)
 }
 
@@ -170,8 +174,8 @@ fn admit_given(
         return Err(Kind::CpusetMismatch.because(text));
     }
     for other in others {
-        let shared = other.exclusive.intersection(&exclusive);
-        if !shared.is_empty() {
+        if !other.exclusive.is_disjoint(&exclusive) {
+            let shared = other.exclusive.intersection(&exclusive);
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
             return Err(Kind::CpusetConflict.because(text));
         }
@@ -196,9 +200,10 @@ fn admit_allocated(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
+    facts: &Facts,
     node: &AllocatorPolicies,
 ) -> Result<Record, Refusal> {
-    let others: Vec<&Record> = snapshot.instances.iter().map(|instance| &instance.record).collect();
+    let others: Vec<&Record> = snapshot.instances.values().map(|instance| &instance.record).collect();
     let anchor = admit_container(claim, candidate, &others)?;
     if let Some(claimed) = &claim.cpuset {
         let text = format!("the CPUs are steliad's to choose on this node (cpu-source = \"steliad\"), not {claimed}");
@@ -237,7 +242,7 @@ fn admit_allocated(
         limit_milli: candidate.limit_milli,
         bound: candidate.caller.is_some(),
     };
-    let (exclusive, allocation) = allot(&claim.wish, &asker, snapshot, node)?;
+    let (exclusive, allocation) = allot(&claim.wish, &asker, snapshot, facts, node)?;
     let name = candidate.annotated_name.as_ref();
     Ok(Record {
         container: name.unwrap_or(&candidate.container.container_id).clone(),

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Allocation, AllocatorPolicies, Ground, Held, Wish, pools};
+use super::{Allocation, AllocatorPolicies, Ground, Held, Wish};
 use crate::alloc::{
     self, CpuBindPolicy, Exclusivity, Host, NumaTopologyAlignmentPolicy, Pools, Qos, Room, align, allocate,
     constrained_burst,
 };
 use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
-use crate::plan::Snapshot;
+use crate::plan::{Facts, Snapshot};
 use crate::plan::admission::{Kind, Refusal};
 
 /// Who asks, by what the kernel says of it.

@@ -19,7 +19,7 @@ impl Held {
     /// Of the instances found.
     pub fn of(snapshot: &Snapshot) -> Self {
         let with = |policy: CpuExclusivePolicy| -> CpuSet {
-            let records = snapshot.instances.iter().map(|instance| &instance.record);
+            let records = snapshot.instances.values().map(|instance| &instance.record);
             let held = records.filter(|record| record.allocation.as_ref().is_some_and(|one| one.exclusive == policy));
             held.flat_map(|record| record.exclusive.iter()).collect()
         };

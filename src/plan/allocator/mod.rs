@@ -12,7 +12,8 @@ pub use allot::{Asker, allot};
 pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
 pub use ground::Ground;
 pub use held::Held;
-pub use holders::{Left, kubelets, leftover, pools};
+pub(in crate::plan) use holders::pools;
+pub use holders::{Left, kubelets, leftover};
 
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,

@@ -119,7 +119,9 @@ fn props(text: &str) -> Option<BTreeMap<u32, BTreeMap<String, i64>>> {
 }
 
 impl Record {
-    /// The attributes in the order they must be written: the schema, which makes the rest valid, comes last.
+    /// The attributes in the order in which they must be written, those that changed as well as all of them. Whoever dies in
+    /// between leaves something to go on from: where the vCPUs go comes before the CPUs, which come before the phase that
+    /// promises them; the schema, which makes the rest valid, is last.
     pub fn attributes(&self) -> Vec<(&'static str, String)> {
         let schema = match self.allocation {
             None => SCHEMA,
@@ -130,15 +132,8 @@ impl Record {
             ("container", self.container.clone()),
             ("origin", self.origin.to_string()),
             ("anchor", format!("{}:{}", self.anchor.id, self.anchor.start)),
-            (EXCLUSIVE_ATTRIBUTE, exclusive_text(&self.exclusive, &self.entry)),
             ("mems", self.mems.clone()),
-            (VCPUS_ATTRIBUTE, vcpus_text(&self.vcpus)),
-            (PROPS_ATTRIBUTE, props_text(&self.props)),
-            (PLACEMENT_ATTRIBUTE, self.placement.name().to_owned()),
-            (PARTITION_ATTRIBUTE, self.partition.name().to_owned()),
             ("registered-us", self.registered_us.to_string()),
-            (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
-            (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
         ];
         // Plain strings, numbers and lists: it cannot fail.
         let text = |allocation| serde_json::to_string(allocation).ok();
@@ -146,7 +141,16 @@ impl Record {
         attributes.extend(allocation.map(|text| (ALLOCATION_ATTRIBUTE, text)));
         let pool = self.pod_pool.as_ref().map(CpuSet::to_string);
         attributes.extend(pool.map(|text| (POD_POOL_ATTRIBUTE, text)));
-        attributes.push((SCHEMA_ATTRIBUTE, schema.to_owned()));
+        attributes.extend([
+            (PROPS_ATTRIBUTE, props_text(&self.props)),
+            (PLACEMENT_ATTRIBUTE, self.placement.name().to_owned()),
+            (PARTITION_ATTRIBUTE, self.partition.name().to_owned()),
+            (VCPUS_ATTRIBUTE, vcpus_text(&self.vcpus)),
+            (EXCLUSIVE_ATTRIBUTE, exclusive_text(&self.exclusive, &self.entry)),
+            (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
+            (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
+            (SCHEMA_ATTRIBUTE, schema.to_owned()),
+        ]);
         attributes
     }
 

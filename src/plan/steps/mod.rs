@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::entitlement::{Entitlement, entitlement};
 use super::partition::Partition;
 use super::placement::{is_iothread, place};
-use super::{Assessment, Facts, Instance, Phase, Policies, Snapshot, VcpuThread, pod_pool};
+use super::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, VcpuThread, pod_pool};
 use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
@@ -81,6 +81,43 @@ pub enum Step {
     Restore(String, CpuSet),
 }
 
+impl Step {
+    /// The record after a step that is about the record alone, taken at this time (microseconds since the epoch); `None`
+    /// for every other step.
+    pub fn recorded(&self, record: &Record, now_us: u64) -> Option<Record> {
+        let mut next = record.clone();
+        match self {
+            Self::Enter(_, phase) => {
+                if matches!(phase, Phase::Isolated | Phase::Contained) {
+                    next.isolated_us = now_us;
+                }
+                next.phase = *phase;
+            }
+            Self::Entitle { entry, exclusive, .. } => {
+                (next.entry, next.exclusive) = (entry.clone(), exclusive.clone());
+            }
+            Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
+            Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
+            Self::Contain(_) => next.partition = Partition::Member,
+            _ => return None,
+        }
+        Some(next)
+    }
+
+    /// Whether it is systemd that takes it: nobody waits for that.
+    pub fn is_systemds(&self) -> Option<&str> {
+        match self {
+            Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
+            Self::Weigh(_) => Some(SLICE),
+            Self::Forget(scope) => Some(scope.name()),
+            _ => None,
+        }
+    }
+}
+
+/// The slice that all instances are in.
+const SLICE: &str = "stelia.slice";
+
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
 /// are not taken in that pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -112,7 +149,7 @@ fn course(instance: &Instance, evicted: bool) -> Course {
 
 /// The same for one that nobody assessed yet.
 pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
-    course(instance, evicted(instance, &entitlement(snapshot, facts, instance)))
+    course(instance, is_evicted(snapshot, facts, instance))
 }
 
 /// Whether an instance floats although it has vCPUs: kubelet gave its CPUs to somebody else. While kubelet's state cannot be
@@ -126,6 +163,11 @@ pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
         }
         _ => false,
     }
+}
+
+/// Whether kubelet gave the instance's CPUs to somebody else.
+pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
+    evicted(instance, &entitlement(snapshot, facts, instance))
 }
 
 /// The exclusive list of an instance's levels in this round, where it has a partition.
