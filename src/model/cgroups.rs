@@ -38,7 +38,7 @@ impl State {
         let old = self.kernel == Kernel::V6_1;
         let present = match file {
             File::Procs | File::Threads | File::SubtreeControl => true,
-            File::Type | File::Events => !root,
+            File::Type | File::Events | File::Freeze => !root,
             File::CpusEffective => self.has_controller(cgroup, CPUSET),
             File::CpusIsolated => root && !old,
             File::Cpus | File::Mems | File::Partition => !root && self.has_controller(cgroup, CPUSET),
@@ -66,7 +66,8 @@ impl State {
                 let names: Vec<&str> = group.control.iter().map(|index| CONTROLLERS[*index].0).collect();
                 names.join(" ")
             }
-            File::Events => format!("populated {}\nfrozen 0", u8::from(self.populated(cgroup))),
+            File::Events => self.events(cgroup),
+            File::Freeze => u8::from(group.freeze).to_string(),
             File::Cpus => cpuset.cpus.to_string(),
             File::CpusEffective => cpuset.effective.to_string(),
             File::CpusExclusive => cpuset.exclusive.to_string(),
@@ -98,6 +99,7 @@ impl State {
             File::Type if value == "threaded" => self.make_threaded(cgroup),
             File::Type => Err(Errno::EINVAL),
             File::SubtreeControl => self.write_control(cgroup, value),
+            File::Freeze => self.write_freeze(cgroup, value),
             File::Cpus => self.write_cpus(cgroup, value),
             File::CpusExclusive => self.write_exclusive(cgroup, value),
             File::Partition => self.write_partition(cgroup, value),

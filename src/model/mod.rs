@@ -9,6 +9,7 @@
 //! |---|---|
 //! | `tree` | cgroups: types, moves, controllers, who may be where |
 //! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
+//! | `freezer` | frozen cgroups, and tasks that fork for ever until they are frozen |
 //! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
 //! | `procs` | threads, PID namespaces, affinity, pidfds |
 //! | `systemd` | units and their limits, emptied scopes, holders |
@@ -18,6 +19,7 @@
 mod cgroups;
 pub mod conformance;
 mod cpusets;
+mod freezer;
 pub mod kubelet;
 mod node;
 mod partitions;
@@ -37,8 +39,10 @@ use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
 
+pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
 
+use freezer::Link;
 use procs::Task;
 use systemd::Unit;
 use tree::Group;
@@ -96,6 +100,8 @@ struct State {
     budget: Option<u32>,
     cut: bool,
     changes: u32,
+    /// Chains of forks, in the order in which they were started.
+    chains: Vec<Link>,
 }
 
 impl Model {
@@ -114,6 +120,7 @@ impl Model {
             }
             state.budget = state.budget.map(|left| left - 1);
             state.changes += 1;
+            state.advance_chains();
         }
         let done = change(&mut state);
         state.after();

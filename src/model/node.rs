@@ -92,6 +92,7 @@ impl Model {
             namespaces: Vec::new(),
             cgroup: CgroupPath::root(),
             mask: cpus.clone(),
+            unfreezable: false,
         };
         let mut state = State {
             kernel,
@@ -112,6 +113,7 @@ impl Model {
             budget: None,
             cut: false,
             changes: 0,
+            chains: Vec::new(),
         };
         state.recompute(None);
         state.boot()?;

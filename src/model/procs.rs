@@ -25,6 +25,8 @@ pub(super) struct Task {
     pub cgroup: CgroupPath,
     /// What `sched_setaffinity` asked for.
     pub mask: CpuSet,
+    /// In uninterruptible sleep: no freezer stops it.
+    pub unfreezable: bool,
 }
 
 fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
@@ -95,6 +97,7 @@ impl State {
             name: name.to_owned(),
             numbers,
             namespaces,
+            unfreezable: false,
             ..creator
         };
         self.tasks.insert(id, task);

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use nix::errno::Errno;
 use zbus::export::async_trait::async_trait;
@@ -93,17 +94,19 @@ impl State {
         }
     }
 
-    /// `cgroup.events` of the scopes in stelia.slice as files: what the engine watches with inotify.
+    /// `cgroup.events` of the scopes in stelia.slice, and of the cgroup `instance` in each, as files: what the engine
+    /// watches with inotify.
     pub fn mirror_events(&self) {
         let slice = self.directory.join("cgroup/stelia.slice");
         let scopes = self.children(&CgroupPath::slice());
         for scope in &scopes {
             let directory = slice.join(scope.name());
-            let text = format!("populated {}\nfrozen 0\n", u8::from(self.populated(scope)));
-            let file = directory.join(File::Events.name());
-            if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
-                // A missing file costs a wake-up only.
-                let _ = fs::create_dir_all(&directory).and_then(|()| fs::write(&file, text));
+            let instance = scope.child("instance");
+            self.mirror(scope, &directory);
+            if self.groups.contains_key(&instance) {
+                self.mirror(&instance, &directory.join("instance"));
+            } else {
+                let _ = fs::remove_dir_all(directory.join("instance"));
             }
         }
         for entry in fs::read_dir(&slice).into_iter().flatten().flatten() {
@@ -111,6 +114,17 @@ impl State {
             if !scopes.iter().any(|scope| Some(scope.name()) == name.to_str()) {
                 let _ = fs::remove_dir_all(entry.path());
             }
+        }
+    }
+}
+
+impl State {
+    fn mirror(&self, cgroup: &CgroupPath, directory: &Path) {
+        let text = self.events(cgroup) + "\n";
+        let file = directory.join(File::Events.name());
+        if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+            // A missing file costs a wake-up only.
+            let _ = fs::create_dir_all(directory).and_then(|()| fs::write(&file, text));
         }
     }
 }
