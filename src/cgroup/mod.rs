@@ -59,7 +59,8 @@ impl CgroupPath {
 
     /// Whether this cgroup is `other` or lies below it.
     pub fn is_within(&self, other: &Self) -> bool {
-        self.0 == other.0 || self.0.starts_with(&format!("{}/", other.0.trim_end_matches('/')))
+        let below = self.0.strip_prefix(other.0.trim_end_matches('/'));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 }
 
@@ -88,6 +89,8 @@ pub enum File {
     SubtreeControl,
     /// `cgroup.events`
     Events,
+    /// `cgroup.freeze`
+    Freeze,
     /// `cpuset.cpus`
     Cpus,
     /// `cpuset.cpus.effective`
@@ -162,6 +165,7 @@ impl File {
             Self::Type => "cgroup.type",
             Self::SubtreeControl => "cgroup.subtree_control",
             Self::Events => "cgroup.events",
+            Self::Freeze => "cgroup.freeze",
             Self::Cpus => "cpuset.cpus",
             Self::CpusEffective => "cpuset.cpus.effective",
             Self::CpusExclusive => "cpuset.cpus.exclusive",
@@ -284,7 +288,9 @@ mod tests {
     #[test]
     fn within_is_by_whole_names() {
         let slice = CgroupPath::slice();
-        assert!(slice.child("x").is_within(&slice));
+        assert!(slice.child("x").is_within(&slice) && slice.is_within(&slice));
+        assert!(slice.is_within(&CgroupPath::root()) && CgroupPath::root().is_within(&CgroupPath::root()));
+        assert!(!CgroupPath::root().is_within(&slice));
         assert!(!CgroupPath::parse("/stelia.slice2").unwrap().is_within(&slice));
     }
 }

@@ -1,9 +1,11 @@
 //! The files of the model's cgroups.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use nix::errno::Errno;
 
+use super::counts::Call;
 use super::tree::CONTROLLERS;
 use super::{Kernel, Model, State};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage};
@@ -38,7 +40,7 @@ impl State {
         let old = self.kernel == Kernel::V6_1;
         let present = match file {
             File::Procs | File::Threads | File::SubtreeControl => true,
-            File::Type | File::Events => !root,
+            File::Type | File::Events | File::Freeze => !root,
             File::CpusEffective => self.has_controller(cgroup, CPUSET),
             File::CpusIsolated => root && !old,
             File::Cpus | File::Mems | File::Partition => !root && self.has_controller(cgroup, CPUSET),
@@ -66,7 +68,8 @@ impl State {
                 let names: Vec<&str> = group.control.iter().map(|index| CONTROLLERS[*index].0).collect();
                 names.join(" ")
             }
-            File::Events => format!("populated {}\nfrozen 0", u8::from(self.populated(cgroup))),
+            File::Events => self.events(cgroup),
+            File::Freeze => u8::from(group.freeze).to_string(),
             File::Cpus => cpuset.cpus.to_string(),
             File::CpusEffective => cpuset.effective.to_string(),
             File::CpusExclusive => cpuset.exclusive.to_string(),
@@ -98,6 +101,7 @@ impl State {
             File::Type if value == "threaded" => self.make_threaded(cgroup),
             File::Type => Err(Errno::EINVAL),
             File::SubtreeControl => self.write_control(cgroup, value),
+            File::Freeze => self.write_freeze(cgroup, value),
             File::Cpus => self.write_cpus(cgroup, value),
             File::CpusExclusive => self.write_exclusive(cgroup, value),
             File::Partition => self.write_partition(cgroup, value),
@@ -144,12 +148,13 @@ impl State {
 
 impl Cgroups for Model {
     fn exists(&self, cgroup: &CgroupPath) -> bool {
-        self.lock().groups.contains_key(cgroup)
+        let state = self.ask(Call::Read, || format!("exists {cgroup}"));
+        state.groups.contains_key(cgroup)
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
         let list = || {
-            let state = self.lock();
+            let state = self.ask(Call::Read, || format!("list {cgroup}"));
             state.group(cgroup)?;
             let names = state
                 .children(cgroup)
@@ -158,48 +163,70 @@ impl Cgroups for Model {
                 .collect();
             Ok(names)
         };
-        list().map_err(failed(format!("list {cgroup}")))
+        list().map_err(|cause| failed(format!("list {cgroup}"))(cause))
     }
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
-        let read = || self.lock().read_file(cgroup, file);
-        read().map_err(failed(format!("read {cgroup}/{}", file.name())))
+        let what = || format!("read {}", Place(cgroup, file.name()));
+        let read = self.ask(Call::Read, what).read_file(cgroup, file);
+        read.map_err(|cause| failed(what())(cause))
     }
 
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
-        self.change(|state| state.write_file(cgroup, file, value))
-            .map_err(failed(format!("write {value:?} to {cgroup}/{}", file.name())))
+        let call = match file {
+            File::Procs | File::Threads => Call::Move,
+            _ => Call::Write,
+        };
+        let what = || format!("write {} {value}", Place(cgroup, file.name()));
+        self.change(call, what, |state| state.write_file(cgroup, file, value))
+            .map_err(|cause| failed(format!("write {value:?} to {}", Place(cgroup, file.name())))(cause))
     }
 
     fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.change(|state| state.create(cgroup))
-            .map_err(failed(format!("create {cgroup}")))
+        let what = || format!("create {cgroup}");
+        self.change(Call::Write, what, |state| state.create(cgroup))
+            .map_err(|cause| failed(what())(cause))
     }
 
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.change(|state| state.remove(cgroup))
-            .map_err(failed(format!("remove {cgroup}")))
+        let what = || format!("remove {cgroup}");
+        self.change(Call::Write, what, |state| state.remove(cgroup))
+            .map_err(|cause| failed(what())(cause))
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
-        let read = || Ok(self.lock().group(cgroup)?.attributes.clone());
-        read().map_err(failed(format!("read extended attributes of {cgroup}")))
+        let read = || {
+            let state = self.ask(Call::Read, || format!("attributes {cgroup}"));
+            Ok(state.group(cgroup)?.attributes.clone())
+        };
+        read().map_err(|cause| failed(format!("read extended attributes of {cgroup}"))(cause))
     }
 
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
-        self.change(|state| {
+        let what = || format!("set {}{name} {value}", Place(cgroup, "user.stelia."));
+        self.change(Call::Write, what, |state| {
             let attributes = &mut state.group_mut(cgroup)?.attributes;
             attributes.insert(name.to_owned(), value.to_owned());
             Ok(())
         })
-        .map_err(failed(format!("set user.stelia.{name} of {cgroup} to {value:?}")))
+        .map_err(|cause| failed(format!("set user.stelia.{name} of {cgroup} to {value:?}"))(cause))
     }
 
     fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
-        self.change(|state| {
+        let what = || format!("unset {}{name}", Place(cgroup, "user.stelia."));
+        self.change(Call::Write, what, |state| {
             state.group_mut(cgroup)?.attributes.remove(name);
             Ok(())
         })
-        .map_err(failed(format!("remove user.stelia.{name} of {cgroup}")))
+        .map_err(|cause| failed(format!("remove user.stelia.{name} of {cgroup}"))(cause))
+    }
+}
+
+/// A file of a cgroup: the root's is not `//file`.
+struct Place<'a>(&'a CgroupPath, &'a str);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0.as_str().trim_end_matches('/'), self.1)
     }
 }

@@ -9,15 +9,19 @@
 //! |---|---|
 //! | `tree` | cgroups: types, moves, controllers, who may be where |
 //! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
+//! | `freezer` | frozen cgroups, and tasks that fork for ever until they are frozen |
 //! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
 //! | `procs` | threads, PID namespaces, affinity, pidfds |
 //! | `systemd` | units and their limits, emptied scopes, holders |
+//! | `counts` | what daemons asked, counted and in words |
 //! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
 //! | `scenario` | a node described in a file, for `steliad --simulate` |
 
 mod cgroups;
 pub mod conformance;
+mod counts;
 mod cpusets;
+mod freezer;
 pub mod kubelet;
 mod node;
 mod partitions;
@@ -32,13 +36,18 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
+use tokio::sync::watch;
 
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::topology::Topology;
 
+pub use counts::Counts;
+pub use freezer::Chain;
 pub use node::{Pod, Qemu, Runtime, topology};
 
+use counts::Ledger;
+use freezer::Link;
 use procs::Task;
 use systemd::Unit;
 use tree::Group;
@@ -67,6 +76,8 @@ pub struct Model {
     state: Arc<Mutex<State>>,
     /// Which daemon looks through the seams; `None` for the node's owner.
     daemon: Option<u32>,
+    /// Whether systemd answers nothing for now.
+    hanging: Arc<watch::Sender<bool>>,
 }
 
 struct State {
@@ -96,28 +107,15 @@ struct State {
     budget: Option<u32>,
     cut: bool,
     changes: u32,
+    /// Chains of forks, in the order in which they were started.
+    chains: Vec<Link>,
+    ledger: Ledger,
 }
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, State> {
         // A test that panicked elsewhere says so itself; the values are whole after every call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// A change through a seam.
-    fn change<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> Result<T, Errno> {
-        let mut state = self.lock();
-        if let Some(daemon) = self.daemon {
-            if daemon != state.daemon || state.budget == Some(0) {
-                state.cut |= daemon == state.daemon;
-                return Err(Errno::EIO);
-            }
-            state.budget = state.budget.map(|left| left - 1);
-            state.changes += 1;
-        }
-        let done = change(&mut state);
-        state.after();
-        done
     }
 
     /// Something that happens on the node without the daemon; never counted, never cut off.

@@ -7,7 +7,9 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use nix::errno::Errno;
+use tokio::sync::watch;
 
+use super::counts::Ledger;
 use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
@@ -92,6 +94,7 @@ impl Model {
             namespaces: Vec::new(),
             cgroup: CgroupPath::root(),
             mask: cpus.clone(),
+            unfreezable: false,
         };
         let mut state = State {
             kernel,
@@ -112,6 +115,8 @@ impl Model {
             budget: None,
             cut: false,
             changes: 0,
+            chains: Vec::new(),
+            ledger: Ledger::default(),
         };
         state.recompute(None);
         state.boot()?;
@@ -122,6 +127,7 @@ impl Model {
         Ok(Self {
             state: Arc::new(Mutex::new(state)),
             daemon: None,
+            hanging: Arc::new(watch::Sender::new(false)),
         })
     }
 

@@ -5,6 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 
+use super::counts::Call;
 use super::tree::up;
 use super::{Kernel, Model, State};
 use crate::cgroup::CgroupPath;
@@ -25,6 +26,8 @@ pub(super) struct Task {
     pub cgroup: CgroupPath,
     /// What `sched_setaffinity` asked for.
     pub mask: CpuSet,
+    /// In uninterruptible sleep: no freezer stops it.
+    pub unfreezable: bool,
 }
 
 fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
@@ -95,6 +98,7 @@ impl State {
             name: name.to_owned(),
             numbers,
             namespaces,
+            unfreezable: false,
             ..creator
         };
         self.tasks.insert(id, task);
@@ -228,63 +232,73 @@ impl State {
     }
 }
 
+impl Model {
+    fn look<T>(
+        &self,
+        what: impl Fn() -> String,
+        look: impl FnOnce(&State) -> Result<T, Errno>,
+    ) -> Result<T, ProcError> {
+        let found = look(&self.ask(Call::Read, &what));
+        found.map_err(|cause| failed(what())(cause))
+    }
+}
+
 impl Procs for Model {
     fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
-        let read = || self.lock().identity(id);
-        read().map_err(failed(format!("read {id}/stat")))
+        self.look(|| format!("identify {id}"), |state| state.identity(id))
     }
 
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
-        let read = || Ok(self.lock().task(id)?.cgroup.clone());
-        read().map_err(failed(format!("read cgroup of {id}")))
+        let what = || format!("read cgroup of {id}");
+        self.look(what, |state| Ok(state.task(id)?.cgroup.clone()))
     }
 
     fn process(&self, tid: i32) -> Result<i32, ProcError> {
-        let read = || Ok(self.lock().task(tid)?.process);
-        read().map_err(failed(format!("read Tgid of {tid}")))
+        self.look(|| format!("read Tgid of {tid}"), |state| Ok(state.task(tid)?.process))
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
-        let read = || Ok(self.lock().task(id)?.numbers.clone());
-        read().map_err(failed(format!("read NSpid of {id}")))
+        let what = || format!("read NSpid of {id}");
+        self.look(what, |state| Ok(state.task(id)?.numbers.clone()))
     }
 
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
-        let read = || {
-            let state = self.lock();
-            let process = state.task(pid)?.process;
-            let thread = |id: i32| {
-                Ok(Thread {
-                    task: state.identity(id)?,
-                    numbers: state.task(id)?.numbers.clone(),
-                })
-            };
-            let threads = state.threads_of(process).into_iter().map(thread);
-            threads.collect::<Result<_, Errno>>()
-        };
-        read().map_err(failed(format!("list {pid}/task")))
+        self.look(
+            || format!("list {pid}/task"),
+            |state| {
+                let process = state.task(pid)?.process;
+                let thread = |id: i32| {
+                    Ok(Thread {
+                        task: state.identity(id)?,
+                        numbers: state.task(id)?.numbers.clone(),
+                    })
+                };
+                state.threads_of(process).into_iter().map(thread).collect()
+            },
+        )
     }
 
     fn name(&self, id: i32) -> String {
-        let state = self.lock();
+        let state = self.ask(Call::Read, || format!("read name of {id}"));
         state.tasks.get(&id).map(|task| task.name.clone()).unwrap_or_default()
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
-        let read = || {
-            let state = self.lock();
+        let what = || format!("get affinity of thread {tid}");
+        self.look(what, |state| {
             let task = state.tasks.get(&tid).ok_or(Errno::ESRCH)?;
             Ok(state.runs_on(task))
-        };
-        read().map_err(failed(format!("get affinity of thread {tid}")))
+        })
     }
 
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
-        self.change(|state| {
+        let to = || cpu.map_or_else(|| "all".to_owned(), |cpu| cpu.to_string());
+        let what = || format!("set affinity of {tid} to {}", to());
+        self.change(Call::Write, what, |state| {
             let mask = cpu.map_or_else(|| state.cpus.clone(), |cpu| std::iter::once(cpu).collect());
             state.set_mask(tid, &mask)
         })
-        .map_err(failed(format!("set affinity of thread {tid} to {cpu:?}")))
+        .map_err(|cause| failed(what())(cause))
     }
 
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
@@ -293,7 +307,7 @@ impl Procs for Model {
             operation: operation.into(),
             cause,
         })?;
-        let state = self.lock();
+        let state = self.ask(Call::Read, || operation.to_owned());
         let Some(task) = state.pidfds.get(&key) else {
             return Err(ProcError {
                 operation: operation.into(),

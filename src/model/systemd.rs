@@ -2,10 +2,12 @@
 
 use std::fs;
 use std::io;
+use std::path::Path;
 
 use nix::errno::Errno;
 use zbus::export::async_trait::async_trait;
 
+use super::counts::Call;
 use super::procs::Birth;
 use super::{Model, State};
 use crate::cgroup::{CgroupPath, File, Limits};
@@ -93,17 +95,19 @@ impl State {
         }
     }
 
-    /// `cgroup.events` of the scopes in stelia.slice as files: what the engine watches with inotify.
+    /// `cgroup.events` of the scopes in stelia.slice, and of the cgroup `instance` in each, as files: what the engine
+    /// watches with inotify.
     pub fn mirror_events(&self) {
         let slice = self.directory.join("cgroup/stelia.slice");
         let scopes = self.children(&CgroupPath::slice());
         for scope in &scopes {
             let directory = slice.join(scope.name());
-            let text = format!("populated {}\nfrozen 0\n", u8::from(self.populated(scope)));
-            let file = directory.join(File::Events.name());
-            if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
-                // A missing file costs a wake-up only.
-                let _ = fs::create_dir_all(&directory).and_then(|()| fs::write(&file, text));
+            let instance = scope.child("instance");
+            self.mirror(scope, &directory);
+            if self.groups.contains_key(&instance) {
+                self.mirror(&instance, &directory.join("instance"));
+            } else {
+                let _ = fs::remove_dir_all(directory.join("instance"));
             }
         }
         for entry in fs::read_dir(&slice).into_iter().flatten().flatten() {
@@ -111,6 +115,17 @@ impl State {
             if !scopes.iter().any(|scope| Some(scope.name()) == name.to_str()) {
                 let _ = fs::remove_dir_all(entry.path());
             }
+        }
+    }
+}
+
+impl State {
+    fn mirror(&self, cgroup: &CgroupPath, directory: &Path) {
+        let text = self.events(cgroup) + "\n";
+        let file = directory.join(File::Events.name());
+        if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
+            // A missing file costs a wake-up only.
+            let _ = fs::create_dir_all(directory).and_then(|()| fs::write(&file, text));
         }
     }
 }
@@ -141,24 +156,45 @@ fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
     }
 }
 
+impl Model {
+    /// systemd answers no call, those under way included, until this is set to false.
+    pub fn hang_systemd(&self, hangs: bool) {
+        self.hanging.send_replace(hangs);
+    }
+
+    /// Wait as long as systemd hangs.
+    async fn systemd(&self) {
+        // It fails only without a sender, and that is this node's own.
+        let _ = self.hanging.subscribe().wait_for(|hangs| !hangs).await;
+    }
+}
+
 #[async_trait]
 impl Systemd for Model {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        Ok(self.unit_devices(unit))
+        self.systemd().await;
+        let state = self.ask(Call::Systemd, || format!("systemd: devices of {unit}"));
+        Ok(state.units.get(unit).map(|unit| unit.devices.clone()))
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        self.systemd().await;
         let operation = format!("stop {unit}");
-        self.change(|state| {
-            state.units.remove(unit);
-            Ok(())
-        })
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                state.units.remove(unit);
+                Ok(())
+            },
+        )
         .map_err(failed(&operation))
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        self.systemd().await;
         let (prefix, suffix) = pattern.split_once('*').unwrap_or((pattern, ""));
-        let state = self.lock();
+        let state = self.ask(Call::Systemd, || format!("systemd: list {pattern}"));
         let found = state.units.iter();
         let found = found.filter(|(name, _)| name.starts_with(prefix) && name.ends_with(suffix));
         Ok(found
@@ -167,35 +203,50 @@ impl Systemd for Model {
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        self.systemd().await;
         let operation = format!("set limits of {unit}");
-        self.change(|state| {
-            let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
-            known.limits = limits.clone();
-            let cgroup = known.cgroup.clone();
-            state.set_limits(&cgroup, limits)
-        })
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
+                known.limits = limits.clone();
+                let cgroup = known.cgroup.clone();
+                state.set_limits(&cgroup, limits)
+            },
+        )
         .map_err(failed(&operation))
     }
 
     async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        self.systemd().await;
         let operation = format!("set CPUWeight of {unit}");
-        self.change(|state| {
-            let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
-            state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
-        })
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {weight}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
+            },
+        )
         .map_err(failed(&operation))
     }
 
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        self.systemd().await;
         let operation = format!("set AllowedCPUs of {unit}");
-        self.change(|state| {
-            let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
-            if cpus.is_empty() {
-                // Not every systemd widens a live cpuset again.
-                return Ok(());
-            }
-            state.write_file(&cgroup, File::Cpus, &cpus.to_string())
-        })
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {cpus}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                if cpus.is_empty() {
+                    // Not every systemd widens a live cpuset again.
+                    return Ok(());
+                }
+                state.write_file(&cgroup, File::Cpus, &cpus.to_string())
+            },
+        )
         .map_err(failed(&operation))
     }
 
@@ -207,20 +258,25 @@ impl Systemd for Model {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError> {
+        self.systemd().await;
         let operation = format!("start {unit}");
-        let started = self.change(|state| {
-            if state.units.contains_key(unit) {
-                return Ok(Err(format!("Unit {unit} was already loaded or has a fragment file.")));
-            }
-            let pid = i32::try_from(pid).map_err(|_| Errno::EINVAL)?;
-            if !state.tasks.contains_key(&pid) {
-                return Ok(Err("Process to be placed in the scope is gone.".to_owned()));
-            }
-            let cgroup = state.start_unit(&CgroupPath::slice(), unit, limits)?;
-            state.restrict(unit, devices);
-            state.move_process(pid, &cgroup)?;
-            Ok(Ok(()))
-        });
+        let started = self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                if state.units.contains_key(unit) {
+                    return Ok(Err(format!("Unit {unit} was already loaded or has a fragment file.")));
+                }
+                let pid = i32::try_from(pid).map_err(|_| Errno::EINVAL)?;
+                if !state.tasks.contains_key(&pid) {
+                    return Ok(Err("Process to be placed in the scope is gone.".to_owned()));
+                }
+                let cgroup = state.start_unit(&CgroupPath::slice(), unit, limits)?;
+                state.restrict(unit, devices);
+                state.move_process(pid, &cgroup)?;
+                Ok(Ok(()))
+            },
+        );
         started.map_err(failed(&operation))?.map_err(failed(&operation))
     }
 }
@@ -233,7 +289,10 @@ struct Holder {
 impl Holders for Model {
     fn start(&self) -> io::Result<Box<dyn Hold>> {
         let daemon = self.lock().daemon_process()?;
-        let pid = self.change(|state| state.fork(daemon, "steliad", Birth::Process))?;
+        let holder = || "start a holder".to_owned();
+        let pid = self.change(Call::Holder, holder, |state| {
+            state.fork(daemon, "steliad", Birth::Process)
+        })?;
         Ok(Box::new(Holder {
             model: self.clone(),
             pid,

@@ -282,3 +282,19 @@ fn kubelets_file_is_one_that_kubelets_reader_accepts_at_each_write() {
     assert_eq!(state(&checkpoint).shared_pool(), cpus("0-7"));
     assert!(state(&checkpoint).entries.is_empty());
 }
+
+#[tokio::test]
+async fn systemd_that_hangs_answers_when_it_goes_on() {
+    let (model, _directory) = node(Kernel::V6_12);
+    let system = model.system();
+    model.hang_systemd(true);
+    let before = model.counts();
+    let asked = tokio::spawn(async move { system.systemd.weigh("stelia.slice", 7).await });
+    tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    assert!(!asked.is_finished());
+    assert_eq!(read(&model, "/stelia.slice", File::CpuWeight), "100");
+    model.hang_systemd(false);
+    asked.await.unwrap().unwrap();
+    assert_eq!(read(&model, "/stelia.slice", File::CpuWeight), "7");
+    assert_eq!(model.counts().since(before).systemd, 1);
+}

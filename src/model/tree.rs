@@ -25,6 +25,8 @@ pub(super) struct Group {
     pub threaded: bool,
     /// `cgroup.subtree_control`: indexes into [`CONTROLLERS`].
     pub control: BTreeSet<usize>,
+    /// `cgroup.freeze`
+    pub freeze: bool,
     pub attributes: BTreeMap<String, String>,
     pub cpuset: Cpuset,
     /// `memory.*`, `pids.max`, `cpu.weight`, `hugetlb.*`: what the model keeps and does not enforce, but for `pids.max`.
