@@ -71,6 +71,23 @@ impl Topology {
         })
     }
 
+    /// The CPUs that are there, offline ones included, below `sys` (`/sys`); the online ones where the kernel says no more.
+    ///
+    /// # Errors
+    /// The lists cannot be read.
+    pub fn present(sys: &Path) -> io::Result<CpuSet> {
+        let cpus = sys.join("devices/system/cpu");
+        list(&cpus.join("present")).or_else(|_| list(&cpus.join("online")))
+    }
+
+    /// The CPUs that are online, as text, below `sys` (`/sys`): it changes when one goes or comes.
+    ///
+    /// # Errors
+    /// The list cannot be read.
+    pub fn online_text(sys: &Path) -> io::Result<Vec<u8>> {
+        crate::files::read(&sys.join("devices/system/cpu/online"))
+    }
+
     /// The CPUs that are there and not online, below `sys` (`/sys`); none where the kernel does not say which are there.
     pub fn offline(sys: &Path) -> CpuSet {
         let cpus = sys.join("devices/system/cpu");

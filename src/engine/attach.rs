@@ -1,26 +1,25 @@
-//! AttachVcpus: whose threads they are, where they go, and the passes that bring them there.
+//! AttachVcpus: whose threads they are, what is written down of them, and what is answered once they are where they belong.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
+use super::calls::{Goal, failed, no_instance};
 use super::container::identify_pidfd;
+use super::handle::Reply;
+use super::inbox::Asker;
 use super::late;
-use super::lifecycle::{find, no_instance};
-use super::metrics::Trigger;
+use super::store;
 use super::task::Engine;
-use crate::alloc::Qos;
+use super::turn::Numbers;
 use crate::cgroup::CgroupPath;
 use crate::excerpt::excerpt;
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::partition::Partition;
-use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread, place};
-use crate::plan::record::{
-    PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE, PLACEMENT_ATTRIBUTE, PROPS_ATTRIBUTE, VCPUS_ATTRIBUTE, is_prop_name,
-    props_text, vcpus_text,
-};
-use crate::plan::{Instance, Phase, Record, Snapshot, VcpuThread, placed};
+use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread};
+use crate::plan::record::is_prop_name;
+use crate::plan::{Phase, Record, VcpuThread, attached};
 use crate::proc::TaskId;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -74,9 +73,58 @@ pub struct Placed {
     pub cpu: Option<u32>,
 }
 
+/// An attach whose answer comes when the instance is isolated.
+pub(super) struct Attaching {
+    pub(super) reply: Reply<Vec<Placed>>,
+    former: Record,
+    threads: Vec<VcpuThread>,
+    partition: Partition,
+    before: Numbers,
+}
+
+/// What a call comes to.
+enum Begun {
+    /// Nothing is to be done.
+    Done(Vec<Placed>),
+    /// It is written down.
+    Recorded {
+        former: Box<Record>,
+        threads: Vec<VcpuThread>,
+        partition: Partition,
+    },
+}
+
 impl Engine {
     /// Attach vCPU threads.
-    pub(super) async fn attach(&mut self, mut request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+    pub(super) fn attach(&mut self, asker: Asker, request: AttachRequest, reply: Reply<Vec<Placed>>) {
+        let pod = request.pod.clone();
+        match self.begin_attach(request) {
+            Ok(Begun::Done(placed)) => {
+                let _ = reply.send(Ok(placed));
+                self.inbox.release(&asker);
+            }
+            Ok(Begun::Recorded {
+                former,
+                threads,
+                partition,
+            }) => {
+                let attaching = Attaching {
+                    reply,
+                    former: *former,
+                    threads,
+                    partition,
+                    before: self.numbers.get(&pod).copied().unwrap_or_default(),
+                };
+                self.wait(&pod, asker, Goal::Attached(Box::new(attaching)));
+            }
+            Err(refusal) => {
+                let _ = reply.send(Err(refusal));
+                self.inbox.release(&asker);
+            }
+        }
+    }
+
+    fn begin_attach(&mut self, mut request: AttachRequest) -> Result<Begun, Refusal> {
         if let Some(wrong) = request.vcpus.iter().find(|vcpu| is_iothread(vcpu.vcpu.index)) {
             return Err(Kind::InvalidArgument.because(format!("vCPU index {} is too large", wrong.vcpu.index)));
         }
@@ -84,184 +132,123 @@ impl Engine {
             return Err(Kind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
         }
         request.join();
-        let (snapshot, _) = self.observe().await?;
         let pod = request.pod.clone();
-        let known = find(&snapshot, &pod).ok_or_else(|| no_instance(&pod))?;
+        let mut gone = BTreeSet::new();
+        self.dirty.everyone |= self.look_at(&pod, false, &mut gone);
+        let known = self.picture.find(&pod).ok_or_else(|| no_instance(&pod))?;
         match known.record.phase {
             Phase::Registered => return Err(Kind::Busy.because(format!("pod {pod} is still being registered"))),
             Phase::Leaving => return Err(no_instance(&pod)),
             _ => {}
         }
         let former = known.record.clone();
-        let scope = known.scope.clone();
+        let tasks = resolve(&self.system, known.scope(), &request)?;
         if former.qos().is_some_and(|qos| !qos.is_exclusive()) {
-            return self.attach_shared(scope, request).await;
-        }
-        let tasks = {
-            let (scope, request) = (scope.clone(), request);
-            self.blocking(move |system| resolve(system, &scope, &request).map(|tasks| (tasks, request.vcpus)))
-                .await??
-        };
-        let next = self.attached(&snapshot, known, tasks);
-        let (partition, placement) = (next.partition, next.placement);
-        let threads = next.vcpus.clone();
-        self.record_vcpus(&scope, next).await?;
-        let (mut after, mut report) = self.pass(Trigger::Call).await;
-        let refused = |after: &Option<Snapshot>| {
-            let now = after.as_ref().and_then(|after| find(after, &pod))?;
-            let text = now.vcpu()?.partition.clone();
-            (now.record.phase == Phase::Attaching
-                && now.record.partition != Partition::Member
-                && text != now.record.partition.name())
-            .then(|| (now.record.clone(), text))
-        };
-        if let Some((record, text)) = refused(&after) {
-            tracing::warn!(
-                MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive,
-                STELIA_PARTITION = text,
-                "the kernel gives pod {pod} no {} partition ({text:?}): contained instead", record.partition.name()
-            );
-            let record = Record {
-                partition: Partition::Member,
-                ..record
+            // vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
+            let vcpus = tasks.into_iter().filter(|(vcpu, _)| !is_iothread(*vcpu));
+            let placed = |(vcpu, task): (u32, TaskId)| Placed {
+                vcpu,
+                thread: task.id,
+                cpu: None,
             };
-            self.record_vcpus(&scope, record).await?;
-            (after, report) = self.pass(Trigger::Call).await;
+            return Ok(Begun::Done(vcpus.map(placed).collect()));
         }
-        let now = after.as_ref().and_then(|after| find(after, &pod));
-        let alive = now.is_some_and(|now| now.vcpus.iter().all(Option::is_some));
-        if let Some(now) = now
-            && alive
-            && matches!(now.record.phase, Phase::Isolated | Phase::Contained)
-        {
-            let state = now.record.phase.name();
-            let id = match now.record.phase {
-                Phase::Isolated => journal::ISOLATED,
-                _ => journal::CONTAINED,
-            };
-            let float = now.inner.as_ref().and_then(|inner| inner.float.as_ref());
-            tracing::info!(
-                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %now.record.exclusive,
-                STELIA_FLOAT = float.map(|leaf| leaf.cpus.to_string()),
-                "{state} pod {pod} ({}): {} moves, {} writes", placement.name(), report.moves, report.writes
-            );
-            let attached = threads.iter().map(|thread| thread.task.id).collect();
-            late::look(self.system.clone(), now.vcpu_path(), attached, self.wake_sender.clone());
+        let guest = request.vcpus.into_iter().map(|request| request.vcpu).collect();
+        let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
+        let (next, note) = attached(snapshot, policies, known, tasks, guest);
+        if let Some(note) = note {
+            tracing::warn!(MESSAGE_ID = journal::PLACEMENT, STELIA_POD_UID = %pod, STELIA_REASON = %note, "placement of pod {pod}: {note}");
+        }
+        let (threads, partition) = (next.vcpus.clone(), next.partition);
+        self.write_record(&pod, next)?;
+        Ok(Begun::Recorded {
+            former: Box::new(former),
+            threads,
+            partition,
+        })
+    }
+
+    /// Write the record anew; the turns follow it.
+    pub(super) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Refusal> {
+        let Some(before) = self.picture.find(pod).cloned() else {
+            return Err(no_instance(pod));
+        };
+        self.patience.wake(&Some(pod.clone()));
+        self.dirty.instances.insert(pod.clone(), true);
+        store::write(&self.system, before.scope(), Some(&before.record), &next)
+            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
+            instance.record = next;
+            instance.refusals = 0;
+        }
+        self.dirty.everyone |= self.picture.record(&self.settings.policies, &before);
+        Ok(())
+    }
+
+    /// The vCPUs are where they belong, or cannot be brought there.
+    pub(super) fn settle_attached(&mut self, pod: &PodUid, asker: Asker, attaching: Box<Attaching>) {
+        let Some(now) = self.picture.find(pod) else { return };
+        let alive = now.vcpus.iter().all(Option::is_some);
+        if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
+            self.tell_attached(pod, attaching.before);
+            let attached = attaching.threads.iter().map(|thread| thread.task.id).collect();
+            late::look(self.system.clone(), now.tree.vcpu().clone(), attached, self.watcher.teller(pod));
             let placed = |thread: &VcpuThread| Placed {
                 vcpu: thread.index,
                 thread: thread.task.id,
                 cpu: thread.cpu,
             };
-            return Ok(threads.iter().map(placed).collect());
+            let _ = attaching.reply.send(Ok(attaching.threads.iter().map(placed).collect()));
+            return self.inbox.release(&asker);
         }
-        let mut causes = report.degraded;
-        let now = now.and_then(|now| Some(now.vcpu()?.partition.clone()));
-        if let Some(text) = now.filter(|text| partition != Partition::Member && text != partition.name()) {
+        let mut causes = self.amiss(pod);
+        let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
+        let partition = attaching.partition;
+        if partition != Partition::Member && text != partition.name() {
             causes.push(format!("the kernel gives no {} partition: {text:?}", partition.name()));
         }
+        let causes = causes.join("; ");
+        if now.record.phase == Phase::Leaving {
+            let _ = attaching.reply.send(Err(failed(pod, "isolation", &causes)));
+            return self.inbox.release(&asker);
+        }
+        let former = &attaching.former;
         let phase = if former.vcpus.is_empty() {
             Phase::Floating
         } else {
             former.phase
         };
-        self.record_vcpus(&scope, Record { phase, ..former }).await?;
-        self.pass(Trigger::Call).await;
-        Err(Kind::Failed.because(format!("isolation of pod {pod}: {}", causes.join("; "))))
-    }
-
-    /// vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
-    async fn attach_shared(&self, scope: CgroupPath, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
-        let tasks = self.blocking(move |system| resolve(system, &scope, &request)).await??;
-        let placed = |(vcpu, task): (u32, TaskId)| Placed {
-            vcpu,
-            thread: task.id,
-            cpu: None,
+        let back = Record {
+            phase,
+            vcpus: former.vcpus.clone(),
+            props: former.props.clone(),
+            placement: former.placement,
+            partition: former.partition,
+            ..now.record.clone()
         };
-        Ok(tasks
-            .into_iter()
-            .filter(|(vcpu, _)| !is_iothread(*vcpu))
-            .map(placed)
-            .collect())
-    }
-
-    /// The record of an instance with these threads attached.
-    fn attached(
-        &self,
-        snapshot: &Snapshot,
-        known: &Instance,
-        (tasks, requests): (BTreeMap<u32, TaskId>, Vec<VcpuRequest>),
-    ) -> Record {
-        let former = &known.record;
-        let policies = self.policies();
-        let guest: Vec<Vcpu> = requests.into_iter().map(|request| request.vcpu).collect();
-        let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
-        if let Some(note) = &placement.note {
-            tracing::warn!(MESSAGE_ID = journal::PLACEMENT, STELIA_POD_UID = %former.pod, STELIA_REASON = %note, "placement of pod {}: {note}", former.pod);
-        }
-        let threads: Vec<VcpuThread> = tasks
-            .into_iter()
-            .map(|(index, task)| VcpuThread { index, task, cpu: None })
-            .collect();
-        // BE may run on LSR's CPUs: no partition may keep it out.
-        let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
-            policies.partition
-        } else {
-            Partition::Member
-        };
-        let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
-        let next = Record {
-            vcpus,
-            partition,
-            props: guest
-                .into_iter()
-                .filter(|vcpu| !is_iothread(vcpu.index))
-                .map(|vcpu| (vcpu.index, vcpu.props))
-                .collect(),
-            placement: policies.placement,
-            ..former.clone()
-        };
-        // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the promise
-        // was not interrupted, so the state does not say so. What was refused a partition stays contained.
-        let living: Vec<VcpuThread> = former
-            .vcpus
-            .iter()
-            .zip(&known.vcpus)
-            .filter_map(|(thread, now)| now.is_some().then_some(*thread))
-            .collect();
-        let same = (next.vcpus == former.vcpus || next.vcpus == living)
-            && (next.partition == former.partition || former.phase == Phase::Contained);
-        if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
-            return Record {
-                vcpus: next.vcpus,
-                props: next.props,
-                ..former.clone()
-            };
-        }
-        Record {
-            phase: Phase::Attaching,
-            ..next
+        match self.write_record(pod, back) {
+            Ok(()) => self.wait(pod, asker, Goal::Detached { attaching, causes }),
+            Err(refusal) => {
+                let text = format!("{causes}; undoing it: {refusal}");
+                let _ = attaching.reply.send(Err(failed(pod, "isolation", &text)));
+                self.inbox.release(&asker);
+            }
         }
     }
 
-    /// Write what attaching changes, the phase last: a daemon that dies in between has lost nothing it had promised.
-    async fn record_vcpus(&mut self, scope: &CgroupPath, record: Record) -> Result<(), Refusal> {
-        let scope = scope.clone();
-        self.blocking(move |system| {
-            [
-                (PROPS_ATTRIBUTE, props_text(&record.props)),
-                (PLACEMENT_ATTRIBUTE, record.placement.name().to_owned()),
-                (PARTITION_ATTRIBUTE, record.partition.name().to_owned()),
-                (VCPUS_ATTRIBUTE, vcpus_text(&record.vcpus)),
-                (PHASE_ATTRIBUTE, record.phase.name().to_owned()),
-            ]
-            .into_iter()
-            .try_for_each(|(name, value)| {
-                system.failpoint.here();
-                system.cgroups.set_attribute(&scope, name, &value)
-            })
-        })
-        .await?
-        .map_err(|error| Kind::Failed.because(error.to_string()))
+    fn tell_attached(&self, pod: &PodUid, before: Numbers) {
+        let Some(now) = self.picture.find(pod) else { return };
+        let record = &now.record;
+        let id = match record.phase {
+            Phase::Isolated => journal::ISOLATED,
+            _ => journal::CONTAINED,
+        };
+        let did = self.numbers.get(pod).copied().unwrap_or_default().since(before);
+        tracing::info!(
+            MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive,
+            STELIA_FLOAT = now.float().map(|leaf| leaf.cpus.to_string()),
+            "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), record.placement.name(), did.moves, did.writes
+        );
     }
 }
 

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::time::Duration;
 
 use super::System;
 use super::observe::{numbers, optional, populated, set};
 use super::runtime;
-use super::siblings::{live_containers, request as request_of};
+use super::siblings::{live, request as request_of};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid, QosClass};
@@ -15,6 +16,9 @@ use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
 use crate::plan::allocator::Left;
 use crate::plan::{Instance, Record};
 use crate::proc::{ProcError, TaskId};
+
+/// A container with more processes than this is not looked at one by one: others wait meanwhile.
+const MAX_PROCESSES: usize = 4096;
 
 /// Who a process is, by where the kernel says it runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -64,6 +68,8 @@ pub struct RegisterRequest {
     pub origin: Option<CgroupPath>,
     /// The anchor's pidfd.
     pub anchor: Option<OwnedFd>,
+    /// How long what may pass is waited for: kubelet's second write, an old scope's end.
+    pub patience: Duration,
 }
 
 fn failed(error: CgroupError) -> Refusal {
@@ -106,7 +112,7 @@ pub(super) fn find_origin(
     let Some(pod) = &claim.pod else {
         return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = containers(&*system.cgroups, Some(pod)).map_err(failed)?;
+    let mut found = of_pod(&*system.cgroups, pod).map_err(failed)?;
     if found.is_empty() {
         return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -161,11 +167,31 @@ fn inner(
     Ok((path, container))
 }
 
-/// The containers of a pod, or of every pod.
-pub(super) fn containers(
+/// The containers of a pod, in whichever of its places kubelet put it.
+pub(super) fn of_pod(
     cgroups: &dyn Cgroups,
-    pod: Option<&PodUid>,
+    pod: &PodUid,
 ) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let unit = pod.as_str().replace('-', "_");
+    let places = [
+        format!("/kubepods.slice/kubepods-pod{unit}.slice"),
+        format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{unit}.slice"),
+        format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{unit}.slice"),
+        format!("/kubepods/pod{pod}"),
+        format!("/kubepods/burstable/pod{pod}"),
+        format!("/kubepods/besteffort/pod{pod}"),
+    ];
+    let mut found = Vec::new();
+    for place in places.iter().filter_map(|place| CgroupPath::parse(place)) {
+        if cgroups.exists(&place) {
+            found.extend(inside(cgroups, &place)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The containers of every pod.
+fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let mut found = Vec::new();
     let roots = ["/kubepods.slice", "/kubepods"];
     let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
@@ -179,10 +205,8 @@ pub(super) fn containers(
             for name in cgroups.children(&parent)? {
                 let child = parent.child(&name);
                 match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) if pod.is_none_or(|pod| container.pod == *pod) => {
-                        found.push(inner(cgroups, child, container)?);
-                    }
-                    _ => next.push(child),
+                    Some(container) => found.push(inner(cgroups, child, container)?),
+                    None => next.push(child),
                 }
             }
         }
@@ -199,7 +223,12 @@ pub(super) fn beside(
     let Some(pod) = whole(origin).parent() else {
         return Ok(Vec::new());
     };
-    let children = cgroups.children(&pod)?.into_iter().map(|name| pod.child(&name));
+    inside(cgroups, &pod)
+}
+
+/// The containers in a pod's cgroup.
+fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
     let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
     found.map(|(path, container)| inner(cgroups, path, container)).collect()
 }
@@ -228,7 +257,15 @@ pub(super) fn candidate(
         .parse()
         .map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
     let mut processes = Vec::new();
-    for pid in numbers(&cgroups.read(&origin, File::Procs).map_err(failed)?) {
+    let pids = numbers(&cgroups.read(&origin, File::Procs).map_err(failed)?);
+    if pids.len() > MAX_PROCESSES {
+        let text = format!(
+            "the container has {} processes, more than {MAX_PROCESSES}: register before they are started",
+            pids.len()
+        );
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    for pid in pids {
         // A process that ends while it is looked at is none to move.
         if let Ok(ns) = system.procs.numbers(pid) {
             processes.push((pid, ns));
@@ -241,7 +278,8 @@ pub(super) fn candidate(
     let written = runtime::told(&system.run, &container.container_id);
     let request_of_cpus = request_of(cgroups, &origin, written.shares).map_err(failed)?;
     let own = Some(container.container_id.as_str());
-    let live_containers = live_containers(cgroups, &system.run, &container.pod, own).map_err(failed)?;
+    let live_containers = beside(cgroups, &origin).and_then(|found| live(cgroups, &system.run, found, own));
+    let live_containers = live_containers.map_err(failed)?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
     let limit_milli = limit_milli(cgroups, &origin).map_err(failed)?;
     Ok(Candidate {
@@ -315,7 +353,7 @@ pub(super) fn lists(
     instances: &BTreeMap<PodUid, Instance>,
 ) -> Result<Vec<Left>, CgroupError> {
     let mut found = Vec::new();
-    for (path, container) in containers(cgroups, None)? {
+    for (path, container) in all(cgroups)? {
         if !populated(cgroups, &path)? {
             continue;
         }

@@ -8,7 +8,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::sync::mpsc;
 use tokio::time::sleep;
 
 use super::System;
@@ -27,16 +26,14 @@ const PAUSES: [Duration; 6] = [
 ];
 
 /// Look at `vcpu`, where only the threads `attached` belong, and wake the engine for any other.
-pub(super) fn look(system: System, vcpu: CgroupPath, attached: BTreeSet<i32>, wake: mpsc::Sender<()>) {
+pub(super) fn look(system: System, vcpu: CgroupPath, attached: BTreeSet<i32>, tell: impl Fn() + Send + 'static) {
     tokio::spawn(async move {
         for pause in PAUSES {
             sleep(pause).await;
-            let (cgroups, path) = (system.cgroups.clone(), vcpu.clone());
-            let read = tokio::task::spawn_blocking(move || cgroups.read(&path, File::Threads));
             // Gone, or no cgroup of threads any more: nothing is promised there now.
-            let Ok(Ok(text)) = read.await else { return };
+            let Ok(text) = system.cgroups.read(&vcpu, File::Threads) else { return };
             if numbers(&text).iter().any(|thread| !attached.contains(thread)) {
-                let _ = wake.try_send(());
+                tell();
             }
         }
     });

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::apply::now_us;
-use super::pass::Report;
+use super::turn::Numbers;
 use crate::authz::Operation;
 use crate::plan::admission::Kind;
 
@@ -82,12 +82,12 @@ impl Default for Metrics {
 
 impl Metrics {
     /// A pass ended.
-    pub(super) fn passed(&self, trigger: Trigger, report: &Report, failed: u32, took: Duration) {
+    pub(super) fn passed(&self, trigger: Trigger, did: Numbers, took: Duration) {
         for (counter, number) in [
-            (&self.steps, report.steps),
-            (&self.writes, report.writes),
-            (&self.moves, report.moves),
-            (&self.failed, failed),
+            (&self.steps, did.steps),
+            (&self.writes, did.writes),
+            (&self.moves, did.moves),
+            (&self.failed, did.failed),
         ] {
             counter.fetch_add(number.into(), Relaxed);
         }

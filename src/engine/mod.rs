@@ -1,38 +1,59 @@
-//! observe → plan → apply: the one task that owns the state and changes the system.
+//! The loop that owns the state and changes the system: an event says what may have changed, a turn looks at just that, plans
+//! for whom it concerns and takes the steps; the audit alone looks at everything, a few instances a turn.
 //!
-//! Every trigger (a D-Bus call, a kubelet file, a scope that emptied, the audit timer, start-up) ends in the same pass.
+//! | file | its job |
+//! |---|---|
+//! | `handle`, `inbox` | calls come in, and wait for their turn, pod by pod |
+//! | `task` | the loop: calls, events, timers, the watchdog |
+//! | `picture`, `observe`, `watch` | what is known, the reading of what may be out of date, and what tells of a change |
+//! | `turn`, `apply`, `errands` | one bounded pass; its steps; calls to systemd, which nobody waits for |
+//! | `patience` | how often an instance is tried, and how long it rests |
+//! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
+//! | `store` | the one writer of records |
+//! | `publish`, `view`, `tell` | what doors and the journal are told |
+//! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod apply;
 mod attach;
+mod calls;
 mod container;
 #[cfg(test)]
 mod described_tests;
+mod errands;
+mod handle;
 pub mod holder;
+mod inbox;
 mod late;
-mod lifecycle;
+mod leave;
 mod metrics;
 #[cfg(test)]
 mod model_tests;
 mod observe;
-mod pass;
+mod patience;
+mod picture;
+mod publish;
 mod rebind;
+mod register;
 mod report;
 pub(crate) mod runtime;
 mod siblings;
+mod store;
 mod system;
 mod task;
 mod tell;
+mod turn;
 mod view;
 mod watch;
 
 pub use apply::release_host;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
+pub use handle::Handle;
 pub use metrics::{BOUNDS_US, Counted, Metrics, Timed, Trigger};
-pub use pass::{Preview, Report};
 pub use rebind::{Job, JobPhase, Made, RebindRequest};
 pub use report::node_facts;
 pub use siblings::live_containers;
 pub use system::{Failpoint, System};
-pub use task::{Engine, Handle};
+pub use task::Engine;
+pub use turn::{Preview, Report};
 pub use view::{Counters, InstanceView, LastPass, Usage, View, usage};

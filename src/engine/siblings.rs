@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::System;
-use super::container::{beside, containers, whole};
+use super::container::{beside, of_pod, whole};
 use super::observe::{optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
@@ -21,10 +21,10 @@ pub fn live_containers(
     pod: &PodUid,
     own: Option<&str>,
 ) -> Result<Vec<LiveContainer>, CgroupError> {
-    live(cgroups, run, containers(cgroups, Some(pod))?, own)
+    live(cgroups, run, of_pod(cgroups, pod)?, own)
 }
 
-fn live(
+pub(super) fn live(
     cgroups: &dyn Cgroups,
     run: &Path,
     found: Vec<(CgroupPath, ContainerCgroup)>,

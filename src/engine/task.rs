@@ -1,286 +1,361 @@
-//! The engine's task: commands, triggers, the watchdog.
+//! The loop: calls, events, timers, the watchdog.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use super::attach::{AttachRequest, Placed};
-use super::pass::Preview;
-use super::rebind::{self, Jobs, RebindRequest};
+use super::calls::Calls;
+use super::errands::{Done, Errands};
+use super::handle::{Command, Followers, Handle};
+use super::inbox::{Asker, Inbox};
+use super::patience::Patience;
+use super::picture::{Dirty, Picture};
+use super::rebind::Jobs;
 use super::tell::Told;
-use super::watch::Watcher;
-use super::{Counters, LastPass, Metrics, RegisterRequest, Report, System, Trigger, View};
+use super::turn::{Numbers, Pass};
+use super::watch::{Event, Watcher};
+use super::{Counters, LastPass, Metrics, System, Trigger, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::kubelet::PodUid;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{Policies, Snapshot};
+use crate::plan::Instance;
+use crate::plan::allocator::CpuSource;
+use crate::plan::drift::Finding;
 use crate::systemd::SystemdError;
 
-pub(super) enum Command {
-    Register(RegisterRequest, oneshot::Sender<Result<(PodUid, CgroupPath), Refusal>>),
-    Attach(AttachRequest, oneshot::Sender<Result<Vec<Placed>, Refusal>>),
-    Deregister(PodUid, oneshot::Sender<Result<(), Refusal>>),
-    Reconcile(oneshot::Sender<Report>),
-    Preview(oneshot::Sender<Result<Preview, Refusal>>),
-    Reload(Box<Settings>, oneshot::Sender<()>),
-    Rebind(RebindRequest, oneshot::Sender<Result<rebind::Planned, Refusal>>),
-}
-
-/// How doors speak to the engine.
-#[derive(Clone)]
-pub struct Handle {
-    commands: mpsc::Sender<Command>,
-    view: watch::Receiver<Arc<View>>,
-    system: System,
-    metrics: Arc<Metrics>,
-}
-
-impl Handle {
-    /// The engine's latest view.
-    pub fn view(&self) -> Arc<View> {
-        self.view.borrow().clone()
-    }
-
-    /// A receiver that is told of each new view.
-    pub fn watch(&self) -> watch::Receiver<Arc<View>> {
-        self.view.clone()
-    }
-
-    /// The seams, for doors that must look up who a process is.
-    pub fn system(&self) -> &System {
-        &self.system
-    }
-
-    /// What is counted; doors count their calls in it.
-    pub fn metrics(&self) -> &Metrics {
-        &self.metrics
-    }
-
-    async fn call<T>(&self, command: impl FnOnce(oneshot::Sender<T>) -> Command) -> Result<T, Refusal> {
-        let (reply, answer) = oneshot::channel();
-        let gone = || Kind::Busy.because("the daemon is stopping");
-        self.commands.send(command(reply)).await.map_err(|_| gone())?;
-        answer.await.map_err(|_| gone())
-    }
-
-    /// Register a container; one attempt, no waiting.
-    ///
-    /// # Errors
-    /// The [`Refusal`]; nothing has changed then.
-    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Refusal> {
-        self.call(|reply| Command::Register(request, reply)).await?
-    }
-
-    /// Attach vCPU threads; answers after the isolation was read back.
-    ///
-    /// # Errors
-    /// The [`Refusal`]; what was attached before is as it was.
-    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
-        self.call(|reply| Command::Attach(request, reply)).await?
-    }
-
-    /// Give everything back; answers when the scope is gone.
-    ///
-    /// # Errors
-    /// The [`Refusal`].
-    pub async fn deregister(&self, pod: PodUid) -> Result<(), Refusal> {
-        self.call(|reply| Command::Deregister(pod, reply)).await?
-    }
-
-    /// One pass now.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn reconcile(&self) -> Result<Report, Refusal> {
-        self.call(Command::Reconcile).await
-    }
-
-    /// What a pass would begin with now; nothing is changed.
-    ///
-    /// # Errors
-    /// The system cannot be read, or the daemon is stopping.
-    pub async fn preview(&self) -> Result<Preview, Refusal> {
-        self.call(Command::Preview).await?
-    }
-
-    /// Begin a rebind job, or tell what it would do.
-    ///
-    /// # Errors
-    /// The [`Refusal`]; nothing has begun then.
-    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Refusal> {
-        self.call(|reply| Command::Rebind(request, reply)).await?
-    }
-
-    /// Use new settings.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn reload(&self, settings: Settings) -> Result<(), Refusal> {
-        self.call(|reply| Command::Reload(Box::new(settings), reply)).await
-    }
-}
+/// The longest sleep.
+const FOREVER: Duration = Duration::from_secs(3600);
+/// How long systemd is waited for before anything is begun.
+const BEGIN: Duration = Duration::from_secs(10);
 
 /// The state's one owner.
 pub struct Engine {
     pub(super) system: System,
     pub(super) settings: Settings,
-    pub(super) commands: mpsc::Receiver<Command>,
-    pub(super) view: watch::Sender<Arc<View>>,
+    commands: mpsc::UnboundedReceiver<(Asker, Command)>,
+    pub(super) inbox: Inbox,
+    pub(super) calls: Calls,
     pub(super) watcher: Watcher,
-    pub(super) wake: mpsc::Receiver<()>,
-    pub(super) wake_sender: mpsc::Sender<()>,
+    pub(super) picture: Picture,
+    pub(super) dirty: Dirty,
+    pub(super) patience: Patience,
+    pub(super) errands: Errands,
+    /// What was drifted and is not right again yet, with the instance as it was left.
+    pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
+    /// What could not be read of the node.
+    pub(super) problems: Vec<String>,
+    /// What differs in the slice and outside was changed by this program.
+    pub(super) wrote_shared: bool,
+    pub(super) pass: Option<Pass>,
     pub(super) passes: u32,
-    /// Passes in a row that could not finish.
-    pub(super) unfinished: u32,
-    /// Until then events wait.
-    pub(super) rest_until: Option<Instant>,
-    /// What the last pass left behind.
-    pub(super) left: Option<Snapshot>,
+    /// What makes the next pass happen.
+    pub(super) trigger: Option<Trigger>,
+    pub(super) total: Numbers,
+    pub(super) numbers: BTreeMap<PodUid, Numbers>,
     pub(super) counters: Counters,
     pub(super) last_pass: Option<LastPass>,
     pub(super) metrics: Arc<Metrics>,
-    /// Since when kubelet has no entry for an instance.
-    pub(super) gone_since: BTreeMap<PodUid, Instant>,
-    /// Since when a scope is there and empty.
-    pub(super) empty_since: BTreeMap<CgroupPath, Instant>,
-    /// The kubelet problem last logged, so that each is said once.
-    pub(super) last_problem: Option<String>,
+    pub(super) view: watch::Sender<Arc<View>>,
+    pub(super) followers: Followers,
     /// What was last told of each instance.
     pub(super) told: BTreeMap<PodUid, Told>,
     /// Rebind jobs.
     pub(super) jobs: Jobs,
+    next_audit: Instant,
 }
 
 impl Engine {
-    /// Make the engine and the handle to it.
+    /// Make the engine and the handle to it, in the runtime it is to run in.
     ///
     /// # Errors
     /// inotify is not to be had.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
-        let (sender, commands) = mpsc::channel(64);
-        // One pending wake-up says as much as many.
-        let (wake_sender, wake) = mpsc::channel(1);
+        let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
-        let watcher = Watcher::start(settings.kubelet_root.clone(), wake_sender.clone())?;
         let handle = Handle {
             commands: sender,
             view: receiver,
+            followers: Followers::default(),
             system: system.clone(),
             metrics: Arc::default(),
+            asker: None,
         };
-        let metrics = handle.metrics.clone();
-        Ok((
-            Self {
-                system,
-                settings,
-                commands,
-                view,
-                watcher,
-                wake,
-                wake_sender,
-                passes: 0,
-                unfinished: 0,
-                rest_until: None,
-                left: None,
-                counters: Counters::default(),
-                last_pass: None,
-                metrics,
-                gone_since: BTreeMap::new(),
-                empty_since: BTreeMap::new(),
-                last_problem: None,
-                told: BTreeMap::new(),
-                jobs: Jobs::default(),
-            },
-            handle,
-        ))
+        let engine = Self {
+            picture: Picture::new(&settings),
+            commands,
+            inbox: Inbox::default(),
+            calls: Calls::default(),
+            watcher: Watcher::start()?,
+            dirty: Dirty::default(),
+            patience: Patience::default(),
+            errands: Errands::default(),
+            drift: BTreeMap::new(),
+            problems: Vec::new(),
+            wrote_shared: true,
+            pass: None,
+            passes: 0,
+            trigger: None,
+            total: Numbers::default(),
+            numbers: BTreeMap::new(),
+            counters: Counters::default(),
+            last_pass: None,
+            metrics: handle.metrics.clone(),
+            view,
+            followers: handle.followers.clone(),
+            told: BTreeMap::new(),
+            jobs: Jobs::default(),
+            next_audit: Instant::now(),
+            system,
+            settings,
+        };
+        Ok((engine, handle))
     }
 
     /// Run until cancelled. `alive` is called at each turn and at least every `heartbeat`: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        self.stop_bare_scopes().await;
-        self.recall_job().await;
-        let mut audit = tokio::time::interval(self.settings.audit_interval);
-        audit.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let mut heart = tokio::time::interval(heartbeat);
+        // systemd is waited for, once, and not for ever.
+        let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
+        let mut stopped = std::pin::pin!(stopped);
         loop {
             alive();
-            let rest = self.rest_until;
+            tokio::select! {
+                result = &mut stopped => {
+                    if result.is_err() {
+                        tracing::warn!("systemd (PID 1) does not answer: scopes that a former daemon left are not looked for");
+                    }
+                    break;
+                }
+                () = tokio::time::sleep(heartbeat / 2) => {}
+                () = cancel.cancelled() => return,
+            }
+        }
+        self.recall_job();
+        loop {
+            alive();
+            self.take_in();
+            if cancel.is_cancelled() {
+                return;
+            }
+            if self.advance() {
+                // Whoever tells of events and carries calls has a turn too.
+                tokio::task::yield_now().await;
+                continue;
+            }
+            let wake = self.next_wake(heartbeat);
             tokio::select! {
                 () = cancel.cancelled() => return,
                 command = self.commands.recv() => match command {
-                    Some(command) => self.command(command).await,
+                    Some((asker, command)) => self.come_in(asker, command),
                     None => return,
                 },
-                Some(()) = self.wake.recv(), if rest.is_none() => { self.pass(Trigger::Event).await; }
-                () = tokio::time::sleep_until(rest.unwrap_or_else(Instant::now).into()), if rest.is_some() => {
-                    self.rest_until = None;
-                }
-                // The first tick comes at once: it is the pass at start-up, which adopts what is there.
-                _ = audit.tick() => { self.pass(Trigger::Audit).await; }
-                _ = heart.tick() => {}
-                // Between its moves everything else has its turn.
-                () = std::future::ready(()), if self.jobs.is_running() => self.rebind_step().await,
+                Some(done) = self.errands.done.recv() => self.done(done),
+                () = self.watcher.news() => {}
+                () = tokio::time::sleep_until(wake.into()) => {}
             }
+        }
+    }
+
+    /// Take in what has come meanwhile.
+    fn take_in(&mut self) {
+        while let Ok((asker, command)) = self.commands.try_recv() {
+            self.come_in(asker, command);
+        }
+        while let Ok(done) = self.errands.done.try_recv() {
+            self.done(done);
+        }
+        for event in self.watcher.take() {
+            self.happened(event);
+        }
+        let now = Instant::now();
+        self.picture.ripen(now, &mut self.dirty);
+        for who in self.patience.rested(now) {
+            match who {
+                Some(pod) => drop(self.dirty.instances.entry(pod).or_insert(true)),
+                None => self.dirty.shared = true,
+            }
+        }
+        if let Some(text) = self.errands.slow(now) {
+            self.systemd_is_slow(Some(text));
+        } else if self.errands.is_idle() {
+            self.systemd_is_slow(None);
+        }
+        self.calls_in_time(now);
+        if now >= self.next_audit {
+            self.next_audit = now + self.settings.audit_interval;
+            self.audit(Trigger::Audit);
+        }
+    }
+
+    /// One call is begun, and one turn taken; whether there was anything to do.
+    fn advance(&mut self) -> bool {
+        let mut busy = false;
+        if let Some(waiting) = self.inbox.next_again() {
+            self.try_to_register(waiting);
+            busy = true;
+        }
+        // kubelet's word comes before anybody's.
+        if !self.dirty.kubelet
+            && let Some((asker, command)) = self.inbox.next()
+        {
+            self.begin(asker, command);
+            busy = true;
+        }
+        if self.is_due() {
+            self.turn();
+            return true;
+        }
+        if self.jobs.is_running() {
+            return self.rebind_step() || busy;
+        }
+        busy
+    }
+
+    fn next_wake(&self, heartbeat: Duration) -> Instant {
+        let timers = [
+            self.picture.next(),
+            self.patience.next(),
+            self.errands.next(),
+            self.calls.next(),
+            self.jobs.next(),
+        ];
+        let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
+        let alive = Instant::now() + heartbeat.min(FOREVER);
+        // An audit that is about to come feeds the watchdog as well.
+        let wake = wake.min(self.next_audit);
+        if wake <= alive + heartbeat / 8 { wake } else { alive }
+    }
+
+    pub(super) fn next_audit_in(&mut self, interval: Duration) {
+        self.next_audit = Instant::now() + interval;
+    }
+
+    /// Something happened on the node.
+    fn happened(&mut self, event: Event) {
+        self.trigger.get_or_insert(Trigger::Event);
+        let dirty = &mut self.dirty;
+        match event {
+            Event::Kubelet => dirty.kubelet = true,
+            Event::Slice => dirty.slice = true,
+            Event::Scope(pod) if self.picture.snapshot.instances.contains_key(&pod) => {
+                dirty.instances.entry(pod).or_insert(false);
+            }
+            Event::Scope(pod) => {
+                dirty.unknown.insert(pod);
+            }
+            Event::Pods => {
+                dirty.outside = true;
+                dirty.leftover = true;
+            }
+            Event::Instance(pod) => {
+                if self.picture.snapshot.instances.contains_key(&pod) {
+                    dirty.instances.entry(pod).or_insert(false);
+                    // A partition may have ended because its CPUs went offline.
+                    dirty.topology = true;
+                }
+            }
+            Event::Lost => self.audit(Trigger::Event),
+        }
+    }
+
+    /// Look at everything.
+    pub(super) fn audit(&mut self, trigger: Trigger) {
+        self.trigger.get_or_insert(trigger);
+        self.picture.forget_version();
+        self.dirty.kubelet = true;
+        self.dirty.topology = true;
+        self.dirty.slice = true;
+        self.dirty.leftover = true;
+        self.dirty.scopes = true;
+        self.dirty.shared = true;
+        self.dirty.outside |= self.picture.outside_matters();
+        let pods = self.picture.snapshot.instances.keys().cloned();
+        self.dirty.audit = pods.collect::<VecDeque<PodUid>>();
+        self.patience.wake_all();
+        self.watch_node();
+    }
+
+    /// Watch what is the node's; what cannot be watched is said.
+    pub(super) fn watch_node(&mut self) {
+        let directory = |cgroup: &CgroupPath| -> PathBuf {
+            self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'))
+        };
+        let slice = directory(&CgroupPath::slice());
+        let pods = directory(&CgroupPath::root().child("kubepods.slice"));
+        // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
+        let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
+        let kubelet = self.watcher.kubelet(&self.settings.kubelet_root);
+        let watched = kubelet.and(self.watcher.slice(&slice)).and(self.watcher.pods(pods));
+        let unwatched = watched.err();
+        if unwatched != self.picture.snapshot.unwatched {
+            self.picture.snapshot.unwatched = unwatched;
+            self.dirty.everyone = true;
+        }
+    }
+
+    /// A call to systemd ended.
+    fn done(&mut self, done: Done) {
+        match done {
+            Done::Unit { unit, pod, result } => {
+                self.errands.ended(&unit);
+                match (&pod, result) {
+                    (_, Ok(())) => {}
+                    (_, Err(error)) => {
+                        self.total.failed = self.total.failed.wrapping_add(1);
+                        self.patience.tried(&pod, 1, vec![error], Instant::now());
+                        self.log_failures(&pod);
+                    }
+                }
+                match pod {
+                    Some(pod) => drop(self.dirty.instances.insert(pod, true)),
+                    None => {
+                        self.picture.removed(&unit);
+                        self.dirty.slice = true;
+                        self.dirty.outside |= self.picture.outside_matters();
+                        self.wrote_shared = true;
+                        if let Some(pod) = PodUid::from_scope(&unit) {
+                            self.look_for(&pod);
+                        }
+                    }
+                }
+            }
+            Done::Started { pod, result } => {
+                self.errands.ended(&pod.scope());
+                self.started(&pod, result);
+            }
+        }
+    }
+
+    /// A scope came or went.
+    fn look_for(&mut self, pod: &PodUid) {
+        if self.picture.snapshot.instances.contains_key(pod) {
+            self.dirty.instances.insert(pod.clone(), true);
+        } else {
+            self.dirty.unknown.insert(pod.clone());
         }
     }
 
     /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
     /// believes in them for ever, and would make their cgroups anew at its next reload.
-    async fn stop_bare_scopes(&self) {
-        let stopped = async {
-            for (unit, cgroup) in self.system.systemd.scopes(PodUid::SCOPES).await? {
-                let ours = CgroupPath::slice().child(&unit);
-                // Of the same name but elsewhere: somebody else's.
-                if cgroup == ours.as_str() && !self.system.cgroups.exists(&ours) {
-                    self.system.systemd.stop_emptied(&unit).await?;
-                }
-            }
-            Ok::<(), SystemdError>(())
-        };
-        if let Err(error) = stopped.await {
-            tracing::warn!("{error}");
-        }
-    }
-
-    async fn command(&mut self, command: Command) {
-        // A caller that went away needs no answer.
-        match command {
-            Command::Register(request, reply) => drop(reply.send(self.register(request).await)),
-            Command::Attach(request, reply) => drop(reply.send(self.attach(request).await)),
-            Command::Deregister(pod, reply) => drop(reply.send(self.deregister(&pod).await)),
-            Command::Reconcile(reply) => drop(reply.send(self.pass(Trigger::Call).await.1)),
-            Command::Rebind(request, reply) => drop(reply.send(self.rebind(request).await)),
-            Command::Preview(reply) => drop(reply.send(self.preview().await)),
-            Command::Reload(settings, reply) => {
-                if settings.kubelet_root != self.settings.kubelet_root {
-                    match Watcher::start(settings.kubelet_root.clone(), self.wake_sender.clone()) {
-                        Ok(watcher) => self.watcher = watcher,
-                        Err(cause) => tracing::warn!("watch {}: {cause}", settings.kubelet_root.display()),
+    fn stop_bare_scopes(&self) -> impl Future<Output = ()> + use<> {
+        let system = self.system.clone();
+        async move {
+            let stopped = async {
+                for (unit, cgroup) in system.systemd.scopes(PodUid::SCOPES).await? {
+                    let ours = CgroupPath::slice().child(&unit);
+                    // Of the same name but elsewhere: somebody else's.
+                    if cgroup == ours.as_str() && !system.cgroups.exists(&ours) {
+                        system.systemd.stop_emptied(&unit).await?;
                     }
                 }
-                self.settings = *settings;
-                self.pass(Trigger::Reload).await;
-                let _ = reply.send(());
+                Ok::<(), SystemdError>(())
+            };
+            if let Err(error) = stopped.await {
+                tracing::warn!("{error}");
             }
         }
-    }
-
-    pub(super) fn policies(&self) -> Policies {
-        self.settings.policies.clone()
-    }
-
-    /// Run blocking work off the reactor.
-    pub(super) async fn blocking<T: Send + 'static>(
-        &self,
-        work: impl FnOnce(&System) -> T + Send + 'static,
-    ) -> Result<T, Refusal> {
-        let system = self.system.clone();
-        tokio::task::spawn_blocking(move || work(&system))
-            .await
-            .map_err(|cause| Kind::Failed.because(format!("a worker of the daemon failed: {cause}")))
     }
 }

@@ -1,12 +1,12 @@
 //! What the journal is told of the instances: only what differs from what it was told before.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::Engine;
 use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::PodUid;
-use crate::plan::{self, Instance, Phase, Policies, Snapshot};
+use crate::plan::{Assessment, Instance, Phase, Snapshot};
 
 /// An instance as it was last told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -33,34 +33,38 @@ enum News {
 }
 
 impl Engine {
-    /// Tell of each instance what the last pass did not end with.
-    pub(super) fn tell(&mut self, snapshot: &Snapshot) {
-        let now: BTreeMap<PodUid, Told> = snapshot
-            .live()
-            .map(|instance| {
-                let pod = &instance.record.pod;
-                let told = Told::of(snapshot, &self.settings.policies, instance, self.told.get(pod));
-                (pod.clone(), told)
-            })
-            .collect();
-        for (pod, told) in self.told.iter().filter(|(pod, _)| !now.contains_key(*pod)) {
-            tell(pod, told, news(Some(told), None));
+    /// Tell of each of those instances what differs from what was told of it; of those that are gone, that they are.
+    pub(super) fn tell(&mut self, assessed: &BTreeMap<PodUid, Assessment>, gone: &BTreeSet<PodUid>) {
+        let snapshot = &self.picture.snapshot;
+        for (pod, assessment) in assessed {
+            let before = self.told.get(pod);
+            let Some(instance) = self.picture.find(pod) else {
+                if let Some(before) = self.told.remove(pod) {
+                    tell(pod, &before, news(Some(&before), None));
+                }
+                continue;
+            };
+            let now = Told::of(snapshot, instance, assessment, before);
+            let news = news(before, Some(&now));
+            tell(pod, &now, news);
+            self.told.insert(pod.clone(), now);
         }
-        for (pod, told) in &now {
-            tell(pod, told, news(self.told.get(pod), Some(told)));
+        for pod in gone {
+            if let Some(before) = self.told.remove(pod) {
+                tell(pod, &before, news(Some(&before), None));
+            }
         }
-        self.told = now;
     }
 }
 
 impl Told {
     /// While kubelet's file cannot be used every instance is degraded for that reason, which is told once for the node:
     /// what was told before stands.
-    fn of(snapshot: &Snapshot, policies: &Policies, instance: &Instance, before: Option<&Self>) -> Self {
+    fn of(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, before: Option<&Self>) -> Self {
         let record = &instance.record;
         let told = Self {
             leaving: record.phase == Phase::Leaving,
-            evicted: plan::evicted(snapshot, instance),
+            evicted: assessment.evicted,
             cpus: record.exclusive.clone(),
             ..Self::default()
         };
@@ -74,7 +78,7 @@ impl Told {
         Self {
             anchor_is_lost: instance.origin_procs.is_some() && !instance.anchor_lives,
             partition_is_invalid: record.phase == Phase::Isolated && partition != record.partition.name(),
-            reasons: plan::degraded(snapshot, policies, instance),
+            reasons: assessment.degraded.clone(),
             ..told
         }
     }

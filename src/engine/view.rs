@@ -1,6 +1,7 @@
 //! What the engine shows to the doors: plain values, published after each pass.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use super::rebind::Job;
 use crate::alloc::Pools;
@@ -10,7 +11,7 @@ use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::Refusal;
 use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Ground, Held};
-use crate::plan::{Instance, Phase, Policies, Snapshot, VcpuThread, degraded, evicted};
+use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Snapshot, VcpuThread};
 use crate::topology::Topology;
 
 /// The whole node as the engine last saw it.
@@ -21,13 +22,15 @@ pub struct View {
     /// The shared pool, kubelet's or steliad's; `None` when kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
     /// The pools, where steliad makes them.
-    pub pools: Option<PoolsView>,
+    pub pools: Option<Arc<PoolsView>>,
     /// Why kubelet's file cannot be used.
     pub kubelet_problem: Option<String>,
+    /// What systemd has not answered about for too long a time; `None` while it answers.
+    pub systemd_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
-    pub entries: Entries,
+    pub entries: Arc<Entries>,
     /// CPUs of whole pods, as kubelet has them (pod-level resources).
-    pub pod_entries: BTreeMap<PodUid, CpuSet>,
+    pub pod_entries: Arc<BTreeMap<PodUid, CpuSet>>,
     /// Every CPU that an entry of kubelet names, of whatever schema.
     pub kubelet_cpus: CpuSet,
     /// kubelet's CPU manager policy, as its file has it; `None` when that cannot be used.
@@ -35,7 +38,7 @@ pub struct View {
     /// When kubelet last wrote its file, microseconds since the epoch; `None` without one.
     pub kubelet_modified_us: Option<u64>,
     /// The host's online CPUs.
-    pub topology: Topology,
+    pub topology: Arc<Topology>,
     /// CPUs that are there and not online.
     pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
@@ -49,7 +52,7 @@ pub struct View {
     /// The last pass that came to its end.
     pub last_pass: Option<LastPass>,
     /// Instances by pod.
-    pub instances: BTreeMap<PodUid, InstanceView>,
+    pub instances: BTreeMap<PodUid, Arc<InstanceView>>,
     /// Rebind jobs, the last ones.
     pub jobs: Vec<Job>,
     /// Scopes in stelia.slice that are left alone, with the reason.
@@ -138,55 +141,41 @@ pub struct InstanceView {
 }
 
 impl View {
-    /// Show a snapshot.
-    pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
+    /// Show of a snapshot what is everybody's: what depends on kubelet, the topology and the pools.
+    pub(super) fn show_node(&mut self, snapshot: &Snapshot, facts: &Facts, policies: &Policies) {
         let kubelet = snapshot.kubelet.as_ref();
-        let saved = snapshot.outside.iter();
-        let pools = allocator::pools(snapshot, &policies.allocator.reserved);
-        let pool = pools.as_ref().map(|pools| pools.shared.clone());
-        let held = || {
-            kubelet
-                .map(|state| allocator::kubelets(snapshot, state))
-                .unwrap_or_default()
-        };
-        Self {
-            cpu_source: snapshot.source,
-            pool: pool.or_else(|| kubelet.ok().map(CpuManagerState::shared_pool)),
-            pools: pools.map(|pools| PoolsView {
+        let held = || kubelet.map(|state| allocator::kubelets(snapshot, facts, state));
+        let pools = facts.pools();
+        let pool = pools.map(|pools| pools.shared.clone());
+        self.cpu_source = snapshot.source;
+        self.pool = pool.or_else(|| kubelet.ok().map(CpuManagerState::shared_pool));
+        self.pools = pools.map(|pools| {
+            Arc::new(PoolsView {
                 reserved: policies.allocator.reserved.clone(),
-                kubelet: held(),
+                kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
                 held: Held::of(snapshot),
-                pools,
-            }),
-            kubelet_problem: kubelet.err().cloned(),
-            entries: kubelet.map(|state| state.entries.clone()).unwrap_or_default(),
-            pod_entries: kubelet.map(|state| state.pod_entries.clone()).unwrap_or_default(),
-            kubelet_cpus: held(),
-            kubelet_policy: kubelet.ok().map(|state| state.policy.clone()),
-            kubelet_modified_us: None,
-            topology: snapshot.topology.clone(),
-            offline: CpuSet::new(),
-            slice_exclusive: snapshot.slice.exclusive.clone().unwrap_or_default(),
-            // The slice has no cpuset files at all before the first scope asked for them.
-            partitions: snapshot.live().next().map(|_| snapshot.has_partitions()),
-            restricted: saved
-                .filter_map(|(unit, now)| Some((unit.clone(), now.saved.as_ref()?.to_string())))
-                .collect(),
-            counters: Counters::default(),
-            last_pass: None,
-            instances: snapshot
-                .live()
-                .map(|instance| {
-                    (
-                        instance.record.pod.clone(),
-                        InstanceView::of(snapshot, policies, instance),
-                    )
-                })
-                .collect(),
-            jobs: Vec::new(),
-            unreadable: snapshot.unreadable.clone(),
-        }
+                pools: pools.clone(),
+            })
+        });
+        self.kubelet_problem = kubelet.err().cloned();
+        self.entries = Arc::new(kubelet.map(|state| state.entries.clone()).unwrap_or_default());
+        self.pod_entries = Arc::new(kubelet.map(|state| state.pod_entries.clone()).unwrap_or_default());
+        self.kubelet_cpus = held().unwrap_or_default();
+        self.kubelet_policy = kubelet.ok().map(|state| state.policy.clone());
+        self.topology = Arc::new(snapshot.topology.clone());
+    }
+
+    /// Show of a snapshot what changes with any of its instances.
+    pub(super) fn show_shared(&mut self, snapshot: &Snapshot) {
+        let saved = snapshot.outside.iter();
+        self.slice_exclusive = snapshot.slice.exclusive.clone().unwrap_or_default();
+        // The slice has no cpuset files at all before the first scope asked for them.
+        self.partitions = snapshot.live().next().map(|_| snapshot.has_partitions());
+        self.restricted = saved
+            .filter_map(|(unit, now)| Some((unit.clone(), now.saved.as_ref()?.to_string())))
+            .collect();
+        self.unreadable.clone_from(&snapshot.unreadable);
     }
 }
 
@@ -241,18 +230,19 @@ impl InstanceView {
         }
     }
 
-    fn of(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Self {
+    /// Show an instance.
+    pub(super) fn of(instance: &Instance, assessment: &Assessment) -> Self {
         let record = &instance.record;
         let inner = instance.inner.as_ref();
         Self {
             pod: record.pod.clone(),
             container: record.container.clone(),
-            state: if evicted(snapshot, instance) {
+            state: if assessment.evicted {
                 Phase::Floating.name()
             } else {
                 record.phase.state()
             },
-            degraded: degraded(snapshot, policies, instance),
+            degraded: assessment.degraded.clone(),
             exclusive: record.exclusive.clone(),
             allocation: record.allocation.clone(),
             float: inner
@@ -265,7 +255,7 @@ impl InstanceView {
                 .map(|leaf| leaf.partition.clone())
                 .unwrap_or_default(),
             placement: record.placement.name(),
-            scope: instance.scope.clone(),
+            scope: instance.scope().clone(),
             origin: record.origin.clone(),
             registered_us: record.registered_us,
             isolated_us: record.isolated_us,

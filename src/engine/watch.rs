@@ -1,79 +1,201 @@
-//! inotify: kubelet's directory, stelia.slice, and every scope's `cgroup.events`. All an event does is wake the engine.
+//! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance what tells of a change by others. An event
+//! says what is to be looked at again; it says so once, however often it happened.
 
-use std::collections::BTreeMap;
-use std::fs;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
-use inotify::{Inotify, WatchDescriptor, WatchMask, Watches};
-use tokio::sync::mpsc;
+use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
+use tokio::sync::Notify;
 
+use crate::kubelet::PodUid;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 
+/// What is to be looked at again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Event {
+    /// kubelet wrote its file.
+    Kubelet,
+    /// A file of stelia.slice changed.
+    Slice,
+    /// A scope came or went.
+    Scope(PodUid),
+    /// A pod's slice came or went.
+    Pods,
+    /// Something of an instance changed.
+    Instance(PodUid),
+    /// The kernel dropped events.
+    Lost,
+}
+
+/// What a watch is on.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+enum Place {
+    Kubelet,
+    Slice,
+    Pods,
+    Instance(PodUid),
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    events: Mutex<BTreeSet<Event>>,
+    places: Mutex<HashMap<WatchDescriptor, Place>>,
+    news: Notify,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Sets and maps that are whole after every call.
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The watches in force.
-pub struct Watcher {
+pub(super) struct Watcher {
     watches: Watches,
-    /// By path and inode: a scope's file that was removed and made again has the same path and another inode.
-    held: BTreeMap<(PathBuf, u64), WatchDescriptor>,
+    held: BTreeMap<(Place, PathBuf), WatchDescriptor>,
+    seen: Arc<Seen>,
 }
 
 impl Watcher {
-    /// Begin; `wake` gets a unit for every event that matters, and drops what a full channel already says.
+    /// Begin. Belongs to the runtime it is called in.
     ///
     /// # Errors
     /// The kernel gives no inotify instance.
-    pub fn start(kubelet_root: PathBuf, wake: mpsc::Sender<()>) -> io::Result<Self> {
+    pub(super) fn start() -> io::Result<Self> {
         let inotify = Inotify::init()?;
-        let mut watcher = Self {
-            watches: inotify.watches(),
-            held: BTreeMap::new(),
-        };
-        watcher.keep(std::slice::from_ref(&kubelet_root));
-        let kubelet = watcher.held.values().next().cloned();
+        let watches = inotify.watches();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
+        let seen = Arc::new(Seen::default());
+        let told = seen.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
-                // kubelet's directory sees much that is not ours: only the file's own name counts there.
-                let other = event.is_ok_and(|event| {
-                    Some(&event.wd) == kubelet.as_ref()
-                        && event.name.is_some_and(|name| name.as_os_str() != CPU_MANAGER_STATE)
-                });
-                if !other {
-                    let _ = wake.try_send(());
+                let event = match event {
+                    Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => Some(Event::Lost),
+                    Ok(event) => {
+                        let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
+                        let place = lock(&told.places).get(&event.wd).cloned();
+                        place.and_then(|place| meaning(place, name.as_deref()))
+                    }
+                    Err(_) => Some(Event::Lost),
+                };
+                if let Some(event) = event
+                    && lock(&told.events).insert(event)
+                {
+                    told.news.notify_one();
                 }
             }
         });
-        Ok(watcher)
+        Ok(Self {
+            watches,
+            held: BTreeMap::new(),
+            seen,
+        })
     }
 
-    /// Watch exactly these paths: directories for what is made, renamed and removed in them, files for changes. A path
-    /// that cannot be watched now is tried again at the next call.
-    pub fn keep(&mut self, paths: &[PathBuf]) {
-        let wanted: Vec<(PathBuf, u64)> = paths
-            .iter()
-            .filter_map(|path| Some((path.clone(), fs::metadata(path).ok()?.ino())))
-            .collect();
-        let gone: Vec<(PathBuf, u64)> = self
-            .held
-            .keys()
-            .filter(|held| !wanted.contains(held))
+    /// What happened since this was last asked.
+    pub(super) fn take(&self) -> BTreeSet<Event> {
+        std::mem::take(&mut *lock(&self.seen.events))
+    }
+
+    /// Something happened, or has happened.
+    pub(super) async fn news(&self) {
+        self.seen.news.notified().await;
+    }
+
+    /// Tells of an instance what the kernel does not tell.
+    pub(super) fn teller(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
+        let (seen, pod) = (self.seen.clone(), pod.clone());
+        move || {
+            if lock(&seen.events).insert(Event::Instance(pod.clone())) {
+                seen.news.notify_one();
+            }
+        }
+    }
+
+    /// Watch kubelet's directory, this one and no other.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub(super) fn kubelet(&mut self, root: &Path) -> Result<(), String> {
+        self.keep(Place::Kubelet, &[root.to_owned()])
+    }
+
+    /// Watch stelia.slice.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub(super) fn slice(&mut self, directory: &Path) -> Result<(), String> {
+        self.keep(Place::Slice, &[directory.to_owned()])
+    }
+
+    /// Watch the pods' slices, or no longer.
+    ///
+    /// # Errors
+    /// Why they cannot be watched.
+    pub(super) fn pods(&mut self, directory: Option<PathBuf>) -> Result<(), String> {
+        self.keep(Place::Pods, &directory.into_iter().collect::<Vec<_>>())
+    }
+
+    /// Watch these files and directories of an instance; none once it is gone.
+    ///
+    /// # Errors
+    /// Why they cannot be watched.
+    pub(super) fn instance(&mut self, pod: &PodUid, paths: &[PathBuf]) -> Result<(), String> {
+        self.keep(Place::Instance(pod.clone()), paths)
+    }
+
+    /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
+    fn keep(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
+        let from = (place.clone(), PathBuf::new());
+        let here = self.held.range(from..).take_while(|((other, _), _)| *other == place);
+        let gone: Vec<(Place, PathBuf)> = here
+            .map(|(key, _)| key)
+            .filter(|(_, path)| !paths.contains(path))
             .cloned()
             .collect();
         for key in gone {
             if let Some(descriptor) = self.held.remove(&key) {
+                lock(&self.seen.places).remove(&descriptor);
                 // The kernel drops the watch of a removed file by itself.
                 let _ = self.watches.remove(descriptor);
             }
         }
-        for key in wanted {
-            if !self.held.contains_key(&key)
-                && let Ok(descriptor) = self.watches.add(&key.0, mask(&key.0))
-            {
-                self.held.insert(key, descriptor);
+        let mut failed = Ok(());
+        for path in paths {
+            let key = (place.clone(), path.clone());
+            if self.held.contains_key(&key) {
+                continue;
+            }
+            match self.watches.add(path, mask(path)) {
+                Ok(descriptor) => {
+                    lock(&self.seen.places).insert(descriptor.clone(), place.clone());
+                    self.held.insert(key, descriptor);
+                }
+                Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
+                Err(cause) => {
+                    failed = Err(format!(
+                        "{} is not watched, changes are found by the audit only: {cause}",
+                        path.display()
+                    ));
+                }
             }
         }
+        failed
+    }
+}
+
+/// What an event at a place says; `name` is that of the file in a directory.
+fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
+    match (place, name) {
+        // kubelet's directory sees much that is not ours: only the file's own name counts there.
+        (Place::Kubelet, Some(CPU_MANAGER_STATE)) => Some(Event::Kubelet),
+        (Place::Kubelet, _) => None,
+        (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),
+        (Place::Slice, None) => Some(Event::Slice),
+        (Place::Pods, _) => Some(Event::Pods),
+        (Place::Instance(pod), _) => Some(Event::Instance(pod)),
     }
 }
 

@@ -14,7 +14,7 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
 
 /// What is derived from a snapshot.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// Every CPU that an entry of kubelet names.
     assigned: CpuSet,
@@ -154,6 +154,11 @@ impl Facts {
     /// What all instances have together.
     pub fn totals(&self) -> &Totals {
         &self.totals
+    }
+
+    /// Whether anybody has CPUs that no partition protects.
+    pub fn has_contained(&self) -> bool {
+        !self.totals.contained().is_empty()
     }
 
     /// The online CPUs.

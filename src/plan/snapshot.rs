@@ -234,6 +234,28 @@ impl Snapshot {
 }
 
 impl Instance {
+    /// A container that was admitted and has no scope yet.
+    pub fn admitted(record: Record, tree: Tree) -> Self {
+        Self {
+            populated: false,
+            scope_procs: Vec::new(),
+            scope_controllers: BTreeSet::new(),
+            scope_exclusive: CpuSet::new(),
+            inner: None,
+            scope_limits: Limits::default(),
+            origin_limits: None,
+            origin_procs: None,
+            origin_cpus: record.entry.clone(),
+            anchor_lives: true,
+            vcpus: Vec::new(),
+            refusals: 0,
+            does_not_freeze: false,
+            unwatched: None,
+            record,
+            tree,
+        }
+    }
+
     /// `vcpu/`, once it is there.
     pub fn vcpu(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.vcpu.as_ref()

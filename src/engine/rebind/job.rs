@@ -10,6 +10,8 @@ use crate::journal;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::rebind::{Move, Scope};
 
+use super::Moving;
+
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
@@ -86,6 +88,8 @@ pub struct Job {
 pub(in crate::engine) struct Jobs {
     pub(in crate::engine) list: Vec<Job>,
     pub(super) running: Option<(Scope, Instant)>,
+    /// The move that is being made.
+    pub(super) moving: Option<Moving>,
     pub(super) began: Option<Instant>,
 }
 
@@ -93,11 +97,17 @@ impl Jobs {
     pub(in crate::engine) fn is_running(&self) -> bool {
         self.running.is_some()
     }
+
+    /// When the job that runs is to be looked at although nothing happens.
+    pub(in crate::engine) fn next(&self) -> Option<Instant> {
+        self.running.as_ref().map(|(_, deadline)| *deadline).filter(|deadline| *deadline > Instant::now())
+    }
 }
 
 impl Engine {
-    pub(super) async fn end_job(&mut self, phase: JobPhase, reason: String) {
+    pub(super) fn end_job(&mut self, phase: JobPhase, reason: String) {
         self.jobs.running = None;
+        self.jobs.moving = None;
         if let Some(job) = self.jobs.list.last_mut() {
             tracing::info!(
                 MESSAGE_ID = journal::REBIND_ENDED,
@@ -108,51 +118,42 @@ impl Engine {
             );
             (job.phase, job.reason, job.ended_us) = (phase, reason, now_us());
         }
-        if let Err(refusal) = self.keep_job().await {
+        if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
         self.publish_jobs();
     }
 
     /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
-    pub(super) async fn keep_job(&self) -> Result<(), Refusal> {
+    pub(super) fn keep_job(&self) -> Result<(), Refusal> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());
         };
-        let written = self.blocking(move |system| {
-            let slice = CgroupPath::slice();
-            match system.cgroups.exists(&slice) {
-                true => system.cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
-                false => Ok(()),
-            }
-        });
-        written.await?.map_err(|error| Kind::Failed.because(error.to_string()))
+        let slice = CgroupPath::slice();
+        let cgroups = &self.system.cgroups;
+        let written = match cgroups.exists(&slice) {
+            true => cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
+            false => Ok(()),
+        };
+        written.map_err(|error| Kind::Failed.because(error.to_string()))
     }
 
     /// What the former daemon left of its last job.
-    pub(in crate::engine) async fn recall_job(&mut self) {
-        let found = self.blocking(|system| {
-            let attributes = system.cgroups.attributes(&CgroupPath::slice()).ok()?;
-            serde_json::from_str::<Job>(attributes.get(JOB_ATTRIBUTE)?).ok()
-        });
-        let Ok(Some(mut job)) = found.await else { return };
+    pub(in crate::engine) fn recall_job(&mut self) {
+        let attributes = self.system.cgroups.attributes(&CgroupPath::slice()).unwrap_or_default();
+        let text = attributes.get(JOB_ATTRIBUTE);
+        let Some(mut job) = text.and_then(|text| serde_json::from_str::<Job>(text).ok()) else {
+            return;
+        };
         if job.phase == JobPhase::Pending {
             job.phase = JobPhase::Unknown;
             job.reason = "the daemon ended in the middle of it; every instance is on CPUs of its own".to_owned();
             job.ended_us = now_us();
         }
         self.jobs.list.push(job);
-        if let Err(refusal) = self.keep_job().await {
+        if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
-    }
-
-    pub(super) fn publish_jobs(&self) {
-        let jobs = self.jobs.list.clone();
-        self.view.send_if_modified(|view| {
-            let changed = view.jobs != jobs;
-            std::sync::Arc::make_mut(view).jobs = jobs;
-            changed
-        });
+        self.publish_jobs();
     }
 }

@@ -9,19 +9,14 @@ mod job;
 use std::time::{Duration, Instant};
 
 use super::apply::now_us;
-use super::lifecycle::find;
-use super::metrics::Trigger;
+use super::calls::no_instance;
 use super::task::Engine;
-use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::rebind::{self, Move, Scope};
-use crate::plan::record::{
-    ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, PARTITION_ATTRIBUTE, VCPUS_ATTRIBUTE, exclusive_text, vcpus_text,
-};
-use crate::plan::{Instance, Record, Snapshot, degraded};
+use crate::plan::{Instance, Record};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
 
@@ -47,9 +42,20 @@ pub type Planned = (Option<u32>, Vec<Made>);
 /// Ten minutes, as Koordinator's.
 const DEADLINE: Duration = Duration::from_secs(600);
 
+/// A move that is being made, or taken back.
+#[derive(Debug)]
+pub(super) struct Moving {
+    step: Move,
+    former: Record,
+    /// What was not whole before.
+    before: Vec<String>,
+    /// Why it is taken back.
+    cause: Option<String>,
+}
+
 impl Engine {
     /// Begin a job, or tell what it would do.
-    pub(super) async fn rebind(&mut self, request: RebindRequest) -> Result<Planned, Refusal> {
+    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Refusal> {
         let scope = match request.scope.as_str() {
             "" | "node" => Scope::Node,
             text => Scope::Pod(PodUid::parse(text).map_err(|cause| {
@@ -62,11 +68,10 @@ impl Engine {
             let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
             return Err(Kind::InvalidArgument.because(text));
         }
-        let (snapshot, _) = self.observe().await?;
         if let Scope::Pod(pod) = &scope {
-            find(&snapshot, pod).ok_or_else(|| super::lifecycle::no_instance(pod))?;
+            self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
-        let moves = rebind::all(&snapshot, &self.settings.policies.allocator, &scope);
+        let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
         let planned = moves.iter().map(Made::of).collect();
         if request.dry_run {
             return Ok((None, planned));
@@ -114,7 +119,7 @@ impl Engine {
         });
         let superfluous = self.jobs.list.len().saturating_sub(KEPT);
         self.jobs.list.drain(..superfluous);
-        if let Err(refusal) = self.keep_job().await {
+        if let Err(refusal) = self.keep_job() {
             self.jobs.list.pop();
             return Err(refusal);
         }
@@ -124,117 +129,125 @@ impl Engine {
         Ok((Some(id), planned))
     }
 
-    /// One move of the job that runs.
-    pub(super) async fn rebind_step(&mut self) {
+    /// One step of the job that runs, when nothing else is to be done; whether there was one.
+    pub(super) fn rebind_step(&mut self) -> bool {
+        if !self.errands.is_idle() {
+            // What was begun is not done yet.
+            return false;
+        }
+        if let Some(moving) = self.jobs.moving.take() {
+            self.verify(moving);
+            return true;
+        }
         let Some((scope, deadline)) = self.jobs.running.clone() else {
-            return;
+            return false;
         };
         let made = self.jobs.list.last().map_or(0, |job| job.moves.len());
-        let snapshot = match self.observe().await {
-            Ok((snapshot, _)) => snapshot,
-            Err(refusal) => return self.end_job(JobPhase::Failed, refusal.text).await,
-        };
-        let Some(step) = rebind::next(&snapshot, &self.settings.policies.allocator, &scope) else {
-            return self.end_job(JobPhase::Succeed, format!("{made} moves")).await;
+        let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
+        let next = rebind::next(snapshot, facts, &self.settings.policies.allocator, &scope);
+        let Some(step) = next else {
+            self.end_job(JobPhase::Succeed, format!("{made} moves"));
+            return true;
         };
         if Instant::now() >= deadline {
             let text = format!("the deadline passed after {made} moves; what was moved stays");
-            return self.end_job(JobPhase::Failed, text).await;
+            self.end_job(JobPhase::Failed, text);
+            return true;
         }
-        match self.make(&snapshot, &step).await {
-            Ok(true) => {
-                tracing::info!(
-                    MESSAGE_ID = journal::REBOUND, STELIA_POD_UID = %step.pod, STELIA_CPUSET = %step.to,
-                    "pod {} moved from CPUs {} to {}: {}", step.pod, step.from, step.to, step.gain
-                );
-                if let Some(job) = self.jobs.list.last_mut() {
-                    job.moves.push(Made::of(&step));
-                }
-                self.publish_jobs();
-            }
+        let Some(former) = self.picture.find(&step.pod).map(|known| known.record.clone()) else {
+            return true;
+        };
+        let before = self.amiss(&step.pod);
+        let next = rebound(&former, &step);
+        let moving = Moving {
+            step,
+            former,
+            before,
+            cause: None,
+        };
+        match self.write_cpus(&next) {
+            Ok(()) => self.jobs.moving = Some(moving),
+            Err(cause) => self.undo(moving, cause),
+        }
+        true
+    }
+
+    /// Look whether a move holds, or whether what was taken back is as it was.
+    fn verify(&mut self, moving: Moving) {
+        let pod = &moving.step.pod;
+        let Some(now) = self.picture.find(pod) else {
             // It ended meanwhile.
-            Ok(false) => {}
-            Err(cause) => {
-                let text = format!("pod {} stays on {}: {cause}", step.pod, step.from);
-                self.end_job(JobPhase::Failed, text).await;
+            return;
+        };
+        let failures = self.patience.failures(&Some(pod.clone())).to_vec();
+        if let Some(cause) = &moving.cause {
+            let (record, former) = (&now.record, &moving.former);
+            let back = record.exclusive == former.exclusive && record.phase == former.phase;
+            let cause = match back {
+                true => cause.clone(),
+                false => format!("{cause}; and the way back: {}", self.amiss(pod).join("; ")),
+            };
+            let text = format!("pod {pod} stays on {}: {cause}", moving.step.from);
+            return self.end_job(JobPhase::Failed, text);
+        }
+        let worse: Vec<String> = self
+            .amiss(pod)
+            .into_iter()
+            .filter(|reason| !moving.before.contains(reason) && !failures.contains(reason))
+            .collect();
+        let amiss = amiss(&moving.former, now, &moving.step).or((!worse.is_empty()).then(|| worse.join("; ")));
+        match amiss {
+            None => self.made(&moving.step),
+            Some(cause) => {
+                let causes: Vec<String> = [cause].into_iter().chain(failures).collect();
+                self.undo(moving, causes.join("; "));
             }
         }
     }
 
-    /// Make a move and look whether it holds; whether the instance still lives.
-    ///
-    /// # Errors
-    /// It does not, and everything is as it was.
-    async fn make(&mut self, snapshot: &Snapshot, step: &Move) -> Result<bool, String> {
-        let Some(known) = find(snapshot, &step.pod) else {
-            return Ok(false);
-        };
-        let (scope, former) = (known.scope.clone(), known.record.clone());
-        let before = degraded(snapshot, &self.settings.policies, known);
-        let next = rebound(&former, step);
-        if let Err(cause) = self.write_cpus(&scope, &next).await {
-            return self.undo(&scope, &former, cause).await;
+    fn made(&mut self, step: &Move) {
+        tracing::info!(
+            MESSAGE_ID = journal::REBOUND, STELIA_POD_UID = %step.pod, STELIA_CPUSET = %step.to,
+            "pod {} moved from CPUs {} to {}: {}", step.pod, step.from, step.to, step.gain
+        );
+        if let Some(job) = self.jobs.list.last_mut() {
+            job.moves.push(Made::of(step));
         }
-        let (after, report) = self.pass(Trigger::Call).await;
-        let Some(after) = after else {
-            return self.undo(&scope, &former, report.degraded.join("; ")).await;
-        };
-        let Some(now) = find(&after, &step.pod) else {
-            return Ok(false);
-        };
-        let worse: Vec<String> = degraded(&after, &self.settings.policies, now)
-            .into_iter()
-            .filter(|reason| !before.contains(reason))
-            .collect();
-        match amiss(&former, now, step).or((!worse.is_empty()).then(|| worse.join("; "))) {
-            None => Ok(true),
-            Some(cause) => {
-                let causes: Vec<String> = [cause].into_iter().chain(report.degraded).collect();
-                self.undo(&scope, &former, causes.join("; ")).await
-            }
-        }
+        self.publish_jobs();
     }
 
     /// Everything as it was.
-    async fn undo(&mut self, scope: &CgroupPath, former: &Record, cause: String) -> Result<bool, String> {
-        if let Err(also) = self.write_cpus(scope, former).await {
-            return Err(format!("{cause}; and its record could not be written back: {also}"));
-        }
-        let (after, report) = self.pass(Trigger::Call).await;
-        let back = after
-            .as_ref()
-            .and_then(|after| find(after, &former.pod))
-            .map(|now| &now.record);
-        match back {
-            Some(record) if record.exclusive == former.exclusive && record.phase == former.phase => Err(cause),
-            Some(_) => Err(format!("{cause}; and the way back: {}", report.degraded.join("; "))),
-            None => Ok(false),
+    fn undo(&mut self, moving: Moving, cause: String) {
+        let back = self.picture.find(&moving.step.pod).map(|now| Record {
+            exclusive: moving.former.exclusive.clone(),
+            entry: moving.former.entry.clone(),
+            allocation: moving.former.allocation.clone(),
+            partition: moving.former.partition,
+            vcpus: moving.former.vcpus.clone(),
+            ..now.record.clone()
+        });
+        let Some(back) = back else { return };
+        match self.write_cpus(&back) {
+            Ok(()) => {
+                self.jobs.moving = Some(Moving {
+                    cause: Some(cause),
+                    ..moving
+                });
+            }
+            Err(also) => {
+                let pod = &moving.step.pod;
+                let text = format!(
+                    "pod {pod} stays on {}: {cause}; and its record could not be written back: {also}",
+                    moving.step.from
+                );
+                self.end_job(JobPhase::Failed, text);
+            }
         }
     }
 
     /// Which CPUs are an instance's. The CPUs come last: before that nothing is moved.
-    async fn write_cpus(&mut self, scope: &CgroupPath, record: &Record) -> Result<(), String> {
-        let allocation = record
-            .allocation
-            .as_ref()
-            .and_then(|allocation| serde_json::to_string(allocation).ok());
-        let attributes = [
-            (ALLOCATION_ATTRIBUTE, allocation.unwrap_or_default()),
-            (PARTITION_ATTRIBUTE, record.partition.name().to_owned()),
-            (VCPUS_ATTRIBUTE, vcpus_text(&record.vcpus)),
-            (EXCLUSIVE_ATTRIBUTE, exclusive_text(&record.exclusive, &record.entry)),
-        ];
-        let scope = scope.clone();
-        let written = self.blocking(move |system| {
-            attributes.iter().try_for_each(|(name, value)| {
-                system.failpoint.here();
-                system.cgroups.set_attribute(&scope, name, value)
-            })
-        });
-        written
-            .await
-            .map_err(|refusal| refusal.text)?
-            .map_err(|error| error.to_string())
+    fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
+        self.write_record(&next.pod, next.clone()).map_err(|refusal| refusal.text)
     }
 }
 

@@ -1,0 +1,190 @@
+//! Calls to systemd that are under way. Nobody waits for them: what they come to is an event like any other, so a systemd that
+//! hangs delays those who need it and nobody else.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use tokio::sync::mpsc;
+
+use super::System;
+use super::apply::restore;
+use super::holder::Hold;
+use super::observe::{OWN, saved_attribute};
+use super::runtime;
+use crate::cgroup::{CgroupPath, Limits};
+use crate::kubelet::{ContainerCgroup, PodUid};
+use crate::plan::admission::{Kind, Refusal};
+use crate::plan::{Record, Step};
+use crate::systemd::{Devices, SystemdError};
+
+/// A call that takes longer than this is told of.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// What a call came to.
+pub(super) enum Done {
+    /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
+    Unit {
+        unit: String,
+        pod: Option<PodUid>,
+        result: Result<(), String>,
+    },
+    /// A scope was started, with the process that keeps it.
+    Started {
+        pod: PodUid,
+        result: Result<Box<dyn Hold>, Refusal>,
+    },
+}
+
+/// The calls under way, by unit.
+pub(super) struct Errands {
+    running: BTreeMap<String, Instant>,
+    sender: mpsc::UnboundedSender<Done>,
+    pub(super) done: mpsc::UnboundedReceiver<Done>,
+    told: bool,
+}
+
+impl Default for Errands {
+    fn default() -> Self {
+        let (sender, done) = mpsc::unbounded_channel();
+        Self {
+            running: BTreeMap::new(),
+            sender,
+            done,
+            told: false,
+        }
+    }
+}
+
+impl Errands {
+    /// Whether a call about this unit is under way.
+    pub(super) fn has(&self, unit: &str) -> bool {
+        self.running.contains_key(unit)
+    }
+
+    /// Whether none is.
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// A call about this unit has ended.
+    pub(super) fn ended(&mut self, unit: &str) {
+        self.running.remove(unit);
+        if self.running.is_empty() && std::mem::take(&mut self.told) {
+            tracing::info!("systemd (PID 1) answers again");
+        }
+    }
+
+    /// The unit that systemd has not answered about for too long a time.
+    pub(super) fn slow(&mut self, now: Instant) -> Option<String> {
+        let (unit, since) = self.running.iter().min_by_key(|(_, since)| **since)?;
+        let waited = now.duration_since(*since);
+        if waited < SLOW {
+            return None;
+        }
+        let text = format!("systemd (PID 1) has not answered about {unit} for more than {} s", SLOW.as_secs());
+        if !std::mem::replace(&mut self.told, true) {
+            tracing::warn!("{text}: what needs it waits");
+        }
+        Some(text)
+    }
+
+    /// When to look for slow calls.
+    pub(super) fn next(&self) -> Option<Instant> {
+        if self.told {
+            return None;
+        }
+        self.running.values().min().map(|since| *since + SLOW)
+    }
+
+    /// Take a step that is systemd's.
+    pub(super) fn take(&mut self, system: &System, pod: Option<PodUid>, step: Step) {
+        let Some(unit) = step.is_systemds().map(str::to_owned) else {
+            return;
+        };
+        self.running.insert(unit.clone(), Instant::now());
+        let (system, sender) = (system.clone(), self.sender.clone());
+        tokio::spawn(async move {
+            let result = take(&system, &step).await.map_err(|error| error.to_string());
+            let _ = sender.send(Done::Unit { unit, pod, result });
+        });
+    }
+
+    /// Start the scope of a container that was admitted.
+    pub(super) fn start(&mut self, system: &System, record: &Record, limits: Limits) {
+        let unit = record.pod.scope();
+        self.running.insert(unit.clone(), Instant::now());
+        let (system, sender, record) = (system.clone(), self.sender.clone(), record.clone());
+        tokio::spawn(async move {
+            let pod = record.pod.clone();
+            let result = start(&system, &record, &limits).await;
+            let _ = sender.send(Done::Started { pod, result });
+        });
+    }
+}
+
+async fn take(system: &System, step: &Step) -> Result<(), String> {
+    let systemd = &system.systemd;
+    let failed = |error: SystemdError| error.to_string();
+    match step {
+        Step::Limit(unit, limits) => systemd.limit(unit, limits).await.map_err(failed),
+        Step::Weigh(weight) => systemd.weigh(CgroupPath::slice().name(), *weight).await.map_err(failed),
+        Step::Restrict { unit, cpus, save } => {
+            // Recorded first: whoever dies in between restores a list that was not changed yet.
+            if let Some(save) = save {
+                keep(system, unit, &save.to_string())?;
+            }
+            systemd.allow_cpus(unit, cpus).await.map_err(failed)
+        }
+        Step::Restore(unit, saved) => restore(system, unit, saved).await,
+        Step::Forget(scope) => systemd.stop_emptied(scope.name()).await.map_err(failed),
+        _ => Ok(()),
+    }
+}
+
+/// Record what a unit had: on stelia.slice, and beyond what the kernel keeps for one cgroup on the unit itself.
+fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
+    let cgroups = &system.cgroups;
+    match cgroups.set_attribute(&CgroupPath::slice(), &saved_attribute(unit), saved) {
+        Err(error) if error.cause.raw_os_error() == Some(nix::libc::ENOSPC) => {
+            let own = CgroupPath::root().child("kubepods.slice").child(unit);
+            cgroups.set_attribute(&own, OWN, saved)
+        }
+        result => result,
+    }
+    .map_err(|error| error.to_string())
+}
+
+async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
+    let devices = devices(system, &record.origin).await?;
+    let holder = system.holders.start();
+    let holder = holder.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
+    let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
+    system.failpoint.here();
+    let started = system
+        .systemd
+        .start_scope(&record.pod.scope(), &description, holder.pid(), limits, &devices)
+        .await;
+    started.map_err(|error| Kind::Failed.because(error.to_string()))?;
+    Ok(holder)
+}
+
+/// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
+async fn devices(system: &System, origin: &CgroupPath) -> Result<Devices, Refusal> {
+    let whole = super::container::whole(origin);
+    if whole.name().ends_with(".scope") {
+        let unit = system.systemd.devices(whole.name()).await;
+        let unit = unit.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        if let Some(devices) = unit.filter(Devices::restrict) {
+            return Ok(devices);
+        }
+    }
+    // No unit (cgroupfs driver), or one that restricts nothing: of a privileged container, or of crun, which has a
+    // program of its own for it.
+    let id = ContainerCgroup::parse(origin.as_str()).map(|container| container.container_id);
+    let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    id.and_then(|id| runtime::devices(&system.run, &id, &numbers)).ok_or_else(|| {
+        Kind::Failed.because(format!(
+            "neither systemd nor the runtime's configuration tells the devices of {whole}"
+        ))
+    })
+}

@@ -1,0 +1,191 @@
+//! How doors speak to the engine.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use tokio::sync::{mpsc, oneshot, watch};
+
+use super::attach::{AttachRequest, Placed};
+use super::inbox::Asker;
+use super::rebind::{self, RebindRequest};
+use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, System, View};
+use crate::cgroup::CgroupPath;
+use crate::config::Settings;
+use crate::kubelet::PodUid;
+use crate::plan::admission::{Kind, Refusal};
+
+/// Where an answer goes.
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+
+/// A call.
+pub(super) enum Command {
+    Register(Box<RegisterRequest>, Reply<(PodUid, CgroupPath)>),
+    Attach(Box<AttachRequest>, Reply<Vec<Placed>>),
+    Deregister(PodUid, Vec<Reply<()>>),
+    Audit(PodUid, Vec<Reply<Report>>),
+    Reconcile(Vec<Reply<Report>>),
+    Preview(Reply<Preview>),
+    Reload(Box<Settings>, Reply<()>),
+    Rebind(RebindRequest, Reply<rebind::Planned>),
+}
+
+impl Command {
+    /// Take in a call that asks the same; it comes back where it asks something else.
+    pub(super) fn join(&mut self, other: Self) -> Option<Self> {
+        match (self, other) {
+            (Self::Deregister(pod, replies), Self::Deregister(same, more)) if *pod == same => replies.extend(more),
+            (Self::Audit(pod, replies), Self::Audit(same, more)) if *pod == same => replies.extend(more),
+            (Self::Reconcile(replies), Self::Reconcile(more)) => replies.extend(more),
+            (_, other) => return Some(other),
+        }
+        None
+    }
+
+    /// Whether nobody waits for the answer any more.
+    pub(super) fn is_given_up(&self) -> bool {
+        fn all<T>(replies: &[Reply<T>]) -> bool {
+            replies.iter().all(oneshot::Sender::is_closed)
+        }
+        match self {
+            Self::Register(_, reply) => reply.is_closed(),
+            Self::Attach(_, reply) => reply.is_closed(),
+            Self::Deregister(_, replies) => all(replies),
+            Self::Audit(_, replies) => all(replies),
+            Self::Reconcile(replies) => all(replies),
+            Self::Preview(reply) => reply.is_closed(),
+            // Settings count whoever still waits for them.
+            Self::Reload(..) => false,
+            Self::Rebind(_, reply) => reply.is_closed(),
+        }
+    }
+}
+
+/// Those who follow one instance each.
+pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
+
+/// How doors speak to the engine.
+#[derive(Clone)]
+pub struct Handle {
+    pub(super) commands: mpsc::UnboundedSender<(Asker, Command)>,
+    pub(super) view: watch::Receiver<Arc<View>>,
+    pub(super) followers: Followers,
+    pub(super) system: System,
+    pub(super) metrics: Arc<Metrics>,
+    /// Whose calls come through this handle.
+    pub(super) asker: Asker,
+}
+
+impl Handle {
+    /// A handle for the calls of one pod: they wait for each other and for nobody else's.
+    #[must_use]
+    pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
+        Self {
+            asker: Some(pod.clone()),
+            ..self.clone()
+        }
+    }
+
+    /// The engine's latest view.
+    pub fn view(&self) -> Arc<View> {
+        self.view.borrow().clone()
+    }
+
+    /// A receiver that is told of each new view.
+    pub fn watch(&self) -> watch::Receiver<Arc<View>> {
+        self.view.clone()
+    }
+
+    /// A receiver that is told of one instance and no other; `None` while the pod has none.
+    pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
+        // Maps that are whole after every call.
+        let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || self.view.borrow().instances.get(pod).cloned();
+        let sender = followers
+            .entry(pod.clone())
+            .or_insert_with(|| watch::channel(known()).0);
+        sender.subscribe()
+    }
+
+    /// The seams, for doors that must look up who a process is.
+    pub fn system(&self) -> &System {
+        &self.system
+    }
+
+    /// What is counted; doors count their calls in it.
+    pub fn metrics(&self) -> &Metrics {
+        &self.metrics
+    }
+
+    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+        let (reply, answer) = oneshot::channel();
+        let gone = || Kind::Busy.because("the daemon is stopping");
+        self.commands
+            .send((self.asker.clone(), command(reply)))
+            .map_err(|_| gone())?;
+        answer.await.map_err(|_| gone())?
+    }
+
+    /// Register a container; what may pass is waited for as long as the request says.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; nothing has changed then.
+    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Refusal> {
+        self.call(|reply| Command::Register(Box::new(request), reply)).await
+    }
+
+    /// Attach vCPU threads; answers after the isolation was read back.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; what was attached before is as it was.
+    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+        self.call(|reply| Command::Attach(Box::new(request), reply)).await
+    }
+
+    /// Give everything back; answers when the scope is gone, or with `Busy` after 20 s while it goes on.
+    ///
+    /// # Errors
+    /// The [`Refusal`].
+    pub async fn deregister(&self, pod: PodUid) -> Result<(), Refusal> {
+        self.call(|reply| Command::Deregister(pod, vec![reply])).await
+    }
+
+    /// Look at one instance now.
+    ///
+    /// # Errors
+    /// It is gone, or the daemon is stopping.
+    pub async fn audit(&self, pod: PodUid) -> Result<Report, Refusal> {
+        self.call(|reply| Command::Audit(pod, vec![reply])).await
+    }
+
+    /// Look at everything now.
+    ///
+    /// # Errors
+    /// The daemon is stopping.
+    pub async fn reconcile(&self) -> Result<Report, Refusal> {
+        self.call(|reply| Command::Reconcile(vec![reply])).await
+    }
+
+    /// What would be done now; nothing is changed.
+    ///
+    /// # Errors
+    /// The system cannot be read, or the daemon is stopping.
+    pub async fn preview(&self) -> Result<Preview, Refusal> {
+        self.call(Command::Preview).await
+    }
+
+    /// Begin a rebind job, or tell what it would do.
+    ///
+    /// # Errors
+    /// The [`Refusal`]; nothing has begun then.
+    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Refusal> {
+        self.call(|reply| Command::Rebind(request, reply)).await
+    }
+
+    /// Use new settings.
+    ///
+    /// # Errors
+    /// The daemon is stopping.
+    pub async fn reload(&self, settings: Settings) -> Result<(), Refusal> {
+        self.call(|reply| Command::Reload(Box::new(settings), reply)).await
+    }
+}

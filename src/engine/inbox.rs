@@ -1,0 +1,148 @@
+//! Calls as they wait: each pod in turn, one call of a pod at a time.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::handle::Command;
+use super::register::Waiting;
+use crate::kubelet::PodUid;
+
+/// Whose call it is; `None` is an administrator's.
+pub(super) type Asker = Option<PodUid>;
+
+/// The calls nobody has begun with.
+#[derive(Default)]
+pub(super) struct Inbox {
+    waiting: BTreeMap<Asker, VecDeque<Command>>,
+    turns: VecDeque<Asker>,
+    /// Pods of which a call is under way.
+    held: BTreeSet<PodUid>,
+    /// Registrations that waited for what has come.
+    again: VecDeque<Waiting>,
+}
+
+impl Inbox {
+    /// A call comes in. One that asks what another of the same caller asks already is answered with it.
+    pub(super) fn push(&mut self, asker: Asker, command: Command) {
+        let queue = self.waiting.entry(asker.clone()).or_default();
+        let command = match queue.iter_mut().try_fold(command, |command, known| match known.join(command) {
+            Some(other) => Ok(other),
+            None => Err(()),
+        }) {
+            Ok(command) => command,
+            Err(()) => return,
+        };
+        queue.push_back(command);
+        let waits = asker.as_ref().is_some_and(|pod| self.held.contains(pod));
+        if !waits && !self.turns.contains(&asker) {
+            self.turns.push_back(asker);
+        }
+    }
+
+    /// The next call to begin with; of a pod no other is begun before [`Self::release`]. A caller that left takes its call
+    /// with it.
+    pub(super) fn next(&mut self) -> Option<(Asker, Command)> {
+        while let Some(asker) = self.turns.pop_front() {
+            let Some(queue) = self.waiting.get_mut(&asker) else { continue };
+            let command = loop {
+                match queue.pop_front() {
+                    Some(command) if command.is_given_up() => {}
+                    other => break other,
+                }
+            };
+            if queue.is_empty() {
+                self.waiting.remove(&asker);
+            }
+            let Some(command) = command else { continue };
+            match &asker {
+                Some(pod) => drop(self.held.insert(pod.clone())),
+                None if self.waiting.contains_key(&asker) => self.turns.push_back(None),
+                None => {}
+            }
+            return Some((asker, command));
+        }
+        None
+    }
+
+    /// A registration that waited is to be tried again.
+    pub(super) fn again(&mut self, waiting: Waiting) {
+        self.again.push_back(waiting);
+    }
+
+    /// The next registration to try again.
+    pub(super) fn next_again(&mut self) -> Option<Waiting> {
+        self.again.pop_front()
+    }
+
+    /// A call of the pod has been answered.
+    pub(super) fn release(&mut self, asker: &Asker) {
+        if let Some(pod) = asker
+            && self.held.remove(pod)
+            && self.waiting.contains_key(asker)
+        {
+            self.turns.push_back(asker.clone());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap()
+    }
+
+    fn audit(number: u32) -> (Command, oneshot::Receiver<Result<super::super::Report, crate::plan::admission::Refusal>>) {
+        let (reply, answer) = oneshot::channel();
+        (Command::Audit(pod(number), vec![reply]), answer)
+    }
+
+    fn preview() -> Command {
+        Command::Preview(oneshot::channel().0)
+    }
+
+    #[test]
+    fn every_pod_has_its_turn_and_equal_calls_are_one() {
+        let mut inbox = Inbox::default();
+        let mut answers = Vec::new();
+        for number in [1, 1, 1, 2, 1, 3] {
+            let (command, answer) = audit(number);
+            inbox.push(Some(pod(number)), command);
+            answers.push(answer);
+        }
+        let mut order = Vec::new();
+        while let Some((asker, command)) = inbox.next() {
+            let Command::Audit(_, replies) = command else { panic!() };
+            order.push((asker.unwrap(), replies.len()));
+        }
+        assert_eq!(order, [(pod(1), 4), (pod(2), 1), (pod(3), 1)]);
+    }
+
+    #[test]
+    fn a_pods_next_call_waits_for_its_last() {
+        let mut inbox = Inbox::default();
+        let one = Some(pod(1));
+        let (first, _answer) = audit(1);
+        inbox.push(one.clone(), first);
+        assert!(inbox.next().is_some());
+        let (second, _answer) = audit(1);
+        inbox.push(one.clone(), second);
+        assert!(inbox.next().is_none());
+        inbox.release(&one);
+        assert!(inbox.next().is_some());
+        inbox.release(&one);
+        assert!(inbox.next().is_none());
+    }
+
+    #[test]
+    fn a_caller_that_left_takes_its_call_with_it() {
+        let mut inbox = Inbox::default();
+        let (command, answer) = audit(1);
+        inbox.push(Some(pod(1)), command);
+        drop(answer);
+        inbox.push(None, preview());
+        assert!(inbox.next().is_none());
+    }
+}

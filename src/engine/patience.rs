@@ -1,0 +1,140 @@
+//! How often something is tried at once, and how long it then rests: each instance by itself, and what all share.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use crate::kubelet::PodUid;
+
+/// Rounds of looking, planning and applying in a row. What is not done by then rests.
+const ROUNDS: u32 = 8;
+/// How long the first rest is; each further one is twice as long, up to 32 times.
+const REST: Duration = Duration::from_secs(1);
+
+/// One instance's.
+#[derive(Debug, Clone, Default)]
+struct Trial {
+    /// Rounds in a row with something to do.
+    rounds: u32,
+    /// Rests in a row.
+    rests: u32,
+    until: Option<Instant>,
+    failures: Vec<String>,
+}
+
+/// Who is tried, and who rests. `None` is what all share.
+#[derive(Debug, Default)]
+pub(super) struct Patience(BTreeMap<Option<PodUid>, Trial>);
+
+impl Patience {
+    /// Nothing is left to do, or it is gone.
+    pub(super) fn done(&mut self, who: &Option<PodUid>) {
+        self.0.remove(who);
+    }
+
+    /// A round was taken with `steps` steps, of which some failed.
+    pub(super) fn tried(&mut self, who: &Option<PodUid>, steps: usize, failures: Vec<String>, now: Instant) {
+        let trial = self.0.entry(who.clone()).or_default();
+        trial.rounds += 1;
+        let progressed = failures.len() < steps;
+        let text = format!("{steps} steps are still to take after {ROUNDS} rounds");
+        let endless = trial.rounds >= ROUNDS;
+        trial.failures = failures;
+        if endless && trial.failures.is_empty() {
+            trial.failures.push(text);
+        }
+        if endless || !progressed {
+            trial.until = Some(now + REST.saturating_mul(1 << trial.rests.min(5)));
+            trial.rests = trial.rests.saturating_add(1);
+            trial.rounds = 0;
+        }
+    }
+
+    /// It is tried now, whatever was: kubelet wrote, somebody asks, or the audit comes by.
+    pub(super) fn wake(&mut self, who: &Option<PodUid>) {
+        if let Some(trial) = self.0.get_mut(who) {
+            trial.until = None;
+            trial.rounds = 0;
+        }
+    }
+
+    /// Everybody is tried now.
+    pub(super) fn wake_all(&mut self) {
+        for trial in self.0.values_mut() {
+            trial.until = None;
+            trial.rounds = 0;
+        }
+    }
+
+    /// Whether it rests.
+    pub(super) fn rests(&self, who: &Option<PodUid>) -> bool {
+        self.0.get(who).is_some_and(|trial| trial.until.is_some())
+    }
+
+    /// What could not be done when it was last tried.
+    pub(super) fn failures(&self, who: &Option<PodUid>) -> &[String] {
+        self.0.get(who).map_or(&[], |trial| &trial.failures)
+    }
+
+    /// Everything that could not be done.
+    pub(super) fn all_failures(&self) -> impl Iterator<Item = (&Option<PodUid>, &String)> {
+        let trials = self.0.iter();
+        trials.flat_map(|(who, trial)| trial.failures.iter().map(move |text| (who, text)))
+    }
+
+    /// Who has rested long enough; they rest no more.
+    pub(super) fn rested(&mut self, now: Instant) -> Vec<Option<PodUid>> {
+        let rested = self.0.iter_mut().filter(|(_, trial)| trial.until.is_some_and(|until| until <= now));
+        rested
+            .map(|(who, trial)| {
+                trial.until = None;
+                who.clone()
+            })
+            .collect()
+    }
+
+    /// When the next rest ends.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.0.values().filter_map(|trial| trial.until).min()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(number: u32) -> Option<PodUid> {
+        Some(PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap())
+    }
+
+    #[test]
+    fn each_rest_is_longer_and_nobody_elses() {
+        let (mut patience, one, other) = (Patience::default(), pod(1), pod(2));
+        let mut now = Instant::now();
+        for seconds in [1, 2, 4, 8, 16, 32, 32] {
+            patience.tried(&one, 1, vec!["no".into()], now);
+            assert!(patience.rests(&one) && !patience.rests(&other));
+            assert_eq!(patience.next(), Some(now + Duration::from_secs(seconds)));
+            assert_eq!(patience.rested(now), []);
+            now += Duration::from_secs(seconds);
+            assert_eq!(patience.rested(now), std::slice::from_ref(&one));
+        }
+        patience.done(&one);
+        patience.tried(&one, 1, vec!["no".into()], now);
+        assert_eq!(patience.next(), Some(now + REST));
+    }
+
+    #[test]
+    fn what_gets_on_goes_on_at_once_but_not_for_ever() {
+        let (mut patience, one) = (Patience::default(), pod(1));
+        let now = Instant::now();
+        for _ in 1..ROUNDS {
+            patience.tried(&one, 2, vec!["one of two".into()], now);
+            assert!(!patience.rests(&one));
+        }
+        patience.tried(&one, 2, Vec::new(), now);
+        assert!(patience.rests(&one));
+        assert_eq!(patience.failures(&one), ["2 steps are still to take after 8 rounds"]);
+        patience.wake(&one);
+        assert!(!patience.rests(&one));
+    }
+}

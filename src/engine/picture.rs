@@ -1,0 +1,624 @@
+//! What is known of the node, what of it may be out of date, and the reading anew of just that.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use super::observe::{self, Adopted, Version};
+use super::watch::Watcher;
+use super::{System, siblings};
+use crate::cgroup::{CgroupError, CgroupPath, File};
+use crate::config::Settings;
+use crate::cpuset::CpuSet;
+use crate::kubelet::{CpuManagerState, PodUid};
+use crate::plan::allocator::CpuSource;
+use crate::plan::drift::{self, Finding};
+use crate::plan::entitlement::Entitlement;
+use crate::plan::partition::Partition;
+use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, Tree, pod_pool};
+use crate::topology::Topology;
+
+/// How long kubelet may have no entry for a live instance before that is said.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long systemd has for removing an empty scope.
+const EMPTY: Duration = Duration::from_secs(2);
+/// How long an instance's tasks have for standing still.
+const FREEZE: Duration = Duration::from_millis(500);
+/// So many instances are read in one turn.
+const PORTION: usize = 32;
+
+/// What may be out of date.
+#[derive(Debug, Default)]
+pub(super) struct Dirty {
+    pub(super) kubelet: bool,
+    pub(super) topology: bool,
+    pub(super) slice: bool,
+    pub(super) outside: bool,
+    pub(super) leftover: bool,
+    /// Scopes may have come or gone.
+    pub(super) scopes: bool,
+    /// Scopes nobody knows.
+    pub(super) unknown: BTreeSet<PodUid>,
+    /// Instances; true where it was this program that changed them.
+    pub(super) instances: BTreeMap<PodUid, bool>,
+    /// Instances the audit has not come by yet.
+    pub(super) audit: VecDeque<PodUid>,
+    /// Instances to be planned for, as they are known.
+    pub(super) plan: BTreeSet<PodUid>,
+    /// Everybody is to be planned for.
+    pub(super) everyone: bool,
+    /// What all share is to be planned.
+    pub(super) shared: bool,
+}
+
+impl Dirty {
+    /// Whether anything is to be looked at that does not rest.
+    pub(super) fn is_due(&self, rests: impl Fn(&PodUid) -> bool) -> bool {
+        let node = self.kubelet || self.topology || self.slice || self.outside || self.leftover || self.scopes;
+        node || self.everyone
+            || self.shared
+            || !self.unknown.is_empty()
+            || !self.audit.is_empty()
+            || !self.plan.is_empty()
+            || self.instances.keys().any(|pod| !rests(pod))
+    }
+
+    /// Whether an instance is to be looked at or planned for.
+    pub(super) fn has(&self, pod: &PodUid) -> bool {
+        self.instances.contains_key(pod) || self.plan.contains(pod) || self.everyone || self.unknown.contains(pod)
+    }
+}
+
+/// Since when something lasts that counts once it has lasted.
+#[derive(Debug)]
+struct Lasting {
+    long: Duration,
+    since: BTreeMap<PodUid, Instant>,
+    counts: BTreeSet<PodUid>,
+}
+
+impl Lasting {
+    fn new(long: Duration) -> Self {
+        Self {
+            long,
+            since: BTreeMap::new(),
+            counts: BTreeSet::new(),
+        }
+    }
+
+    /// Whether it is so now; answers whether it counts.
+    fn is(&mut self, pod: &PodUid, so: bool, now: Instant) -> bool {
+        if !so {
+            self.since.remove(pod);
+            self.counts.remove(pod);
+            return false;
+        }
+        if !self.counts.contains(pod) {
+            self.since.entry(pod.clone()).or_insert(now);
+        }
+        self.counts.contains(pod)
+    }
+
+    /// Those for whom it begins to count.
+    fn ripe(&mut self, now: Instant) -> Vec<PodUid> {
+        let long = self.long;
+        let ripe = self.since.iter().filter(|(_, since)| now.duration_since(**since) >= long);
+        let ripe: Vec<PodUid> = ripe.map(|(pod, _)| pod.clone()).collect();
+        for pod in &ripe {
+            self.since.remove(pod);
+            self.counts.insert(pod.clone());
+        }
+        ripe
+    }
+
+    fn next(&self) -> Option<Instant> {
+        self.since.values().min().map(|since| *since + self.long)
+    }
+}
+
+/// What a look at the node's own facts found.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// It concerns everybody.
+    pub(super) everyone: bool,
+    /// What kubelet said before, where it says something else now.
+    pub(super) kubelet_before: Option<Result<CpuManagerState, String>>,
+    /// What somebody else changed.
+    pub(super) findings: Vec<Finding>,
+    /// What could not be read.
+    pub(super) problems: Vec<String>,
+    /// Instances that were found.
+    pub(super) found: Vec<PodUid>,
+}
+
+/// What a look at one instance found.
+#[derive(Debug, Default)]
+pub(super) struct Look {
+    /// It concerns others too.
+    pub(super) everyone: bool,
+    /// As it was left, where somebody else changed it, and what.
+    pub(super) drifted: Option<(Box<Instance>, Vec<Finding>)>,
+    /// It is gone.
+    pub(super) gone: bool,
+}
+
+/// What is known.
+pub(super) struct Picture {
+    pub(super) snapshot: Snapshot,
+    pub(super) facts: Facts,
+    pub(super) version: Option<Version>,
+    pub(super) offline: CpuSet,
+    online: Vec<u8>,
+    outside_is_known: bool,
+    /// Admitted, and their scopes are being made.
+    pub(super) starting: BTreeSet<PodUid>,
+    /// Scopes without a record in which nobody is.
+    bare: BTreeSet<CgroupPath>,
+    gone: Lasting,
+    empty: Lasting,
+    freezing: Lasting,
+    /// Instances that were last asked to become a partition.
+    asked: BTreeSet<PodUid>,
+    /// What is everybody's is not what it was when that was last asked.
+    news: bool,
+}
+
+impl Picture {
+    /// Nothing is known yet.
+    pub(super) fn new(settings: &Settings) -> Self {
+        let unread = Err("it was not read yet".to_owned());
+        let snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        Self {
+            facts: Facts::of(&snapshot, &settings.policies),
+            snapshot,
+            version: None,
+            offline: CpuSet::new(),
+            online: Vec::new(),
+            outside_is_known: false,
+            starting: BTreeSet::new(),
+            bare: BTreeSet::new(),
+            gone: Lasting::new(SETTLE),
+            empty: Lasting::new(EMPTY),
+            freezing: Lasting::new(FREEZE),
+            asked: BTreeSet::new(),
+            news: true,
+        }
+    }
+
+    /// Decisions depend on other settings now.
+    pub(super) fn use_settings(&mut self, settings: &Settings) {
+        self.snapshot.source = settings.policies.allocator.source;
+        self.facts = Facts::of(&self.snapshot, &settings.policies);
+        self.news = true;
+    }
+
+    /// Whether what is everybody's has changed since this was last asked.
+    pub(super) fn take_news(&mut self) -> bool {
+        std::mem::take(&mut self.news)
+    }
+
+    /// The live instance of a pod.
+    pub(super) fn find(&self, pod: &PodUid) -> Option<&Instance> {
+        self.snapshot.instances.get(pod).filter(|instance| instance.populated)
+    }
+
+    /// Read what of the node may be out of date. `audit`: the file of kubelet's too, although nothing tells of a new one.
+    pub(super) fn look_at_node(&mut self, system: &System, settings: &Settings, dirty: &mut Dirty) -> Node {
+        let mut node = Node::default();
+        let policies = &settings.policies;
+        let mut anew = false;
+        if std::mem::take(&mut dirty.topology) {
+            match self.look_at_topology(system) {
+                Ok(changed) => anew |= changed,
+                Err(error) => node.problems.push(error.to_string()),
+            }
+        }
+        if std::mem::take(&mut dirty.kubelet) {
+            let source = policies.allocator.source;
+            node.kubelet_before = self.look_at_kubelet(settings, source);
+            anew |= node.kubelet_before.is_some();
+            dirty.leftover |= node.kubelet_before.is_some();
+        }
+        if std::mem::take(&mut dirty.scopes) {
+            match observe::scopes(&*system.cgroups) {
+                Ok(names) => self.compare_scopes(names, dirty),
+                Err(error) => node.problems.push(error.to_string()),
+            }
+        }
+        let unknown = std::mem::take(&mut dirty.unknown);
+        if !unknown.is_empty() {
+            node.found = self.look_at_unknown(system, policies, &unknown, &mut node.problems);
+            node.everyone |= !node.found.is_empty();
+            dirty.slice = true;
+            dirty.shared = true;
+        }
+        if std::mem::take(&mut dirty.slice) {
+            match observe::slice(&*system.cgroups) {
+                Ok(slice) => {
+                    node.findings.extend(drift::of_slice(&self.snapshot.slice, &slice));
+                    self.snapshot.slice = slice;
+                }
+                Err(error) => node.problems.push(error.to_string()),
+            }
+            dirty.shared = true;
+        }
+        // Left-over CPUs are looked for where they count, and only when somebody may have come or gone.
+        if std::mem::take(&mut dirty.leftover) {
+            match observe::leftovers(&*system.cgroups, &self.snapshot) {
+                Ok(leftover) => {
+                    anew |= leftover != self.snapshot.leftover;
+                    self.snapshot.leftover = leftover;
+                }
+                Err(error) => node.problems.push(error.to_string()),
+            }
+        }
+        if anew {
+            self.facts = Facts::of(&self.snapshot, policies);
+            self.news = true;
+            node.everyone = true;
+        }
+        if std::mem::take(&mut dirty.outside) {
+            self.look_outside(system, policies, &mut node);
+            dirty.shared = true;
+        }
+        node
+    }
+
+    fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
+        let online = Topology::online_text(&system.sys).map_err(|cause| CgroupError {
+            operation: format!("read the CPU topology below {}", system.sys.display()),
+            cause,
+        })?;
+        if online == self.online {
+            return Ok(false);
+        }
+        self.snapshot.topology = observe::topology(system)?;
+        self.offline = Topology::offline(&system.sys);
+        self.online = online;
+        Ok(true)
+    }
+
+    /// kubelet's file, where it is another than the one that was read; what it said before.
+    fn look_at_kubelet(
+        &mut self,
+        settings: &Settings,
+        source: CpuSource,
+    ) -> Option<Result<CpuManagerState, String>> {
+        // Before the file itself: what is written meanwhile is younger than that, and seen at the next look.
+        let version = observe::kubelet_version(&settings.kubelet_root);
+        if version.is_some() && version == self.version {
+            return None;
+        }
+        let now = observe::kubelet(&settings.kubelet_root, source);
+        self.version = version;
+        if now == self.snapshot.kubelet {
+            return None;
+        }
+        Some(std::mem::replace(&mut self.snapshot.kubelet, now))
+    }
+
+    /// kubelet's file is read whatever its version says.
+    pub(super) fn forget_version(&mut self) {
+        self.version = None;
+    }
+
+    fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut Node) {
+        match observe::outside(&*system.cgroups, policies.allocator.source) {
+            Ok((outside, gone)) => {
+                let findings = drift::of_outside(&self.snapshot.outside, &outside);
+                node.findings.extend(findings);
+                (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
+                self.outside_is_known = true;
+            }
+            Err(error) => node.problems.push(error.to_string()),
+        }
+    }
+
+    /// Before somebody is contained it must be known what there is outside; else it is nobody's business.
+    pub(super) fn needs_outside(&self) -> bool {
+        !self.outside_is_known && self.facts.has_contained()
+    }
+
+    /// What there is outside is looked at by every audit where it matters.
+    pub(super) fn outside_matters(&self) -> bool {
+        let saved = |outside: &crate::plan::Outside| outside.saved.is_some();
+        self.facts.has_contained() || self.snapshot.outside.values().any(saved) || !self.outside_is_known
+    }
+
+    fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
+        let here: BTreeSet<PodUid> = names.iter().filter_map(|name| PodUid::from_scope(name)).collect();
+        for pod in &here {
+            if !self.snapshot.instances.contains_key(pod) {
+                dirty.unknown.insert(pod.clone());
+            }
+        }
+        let gone = self.snapshot.instances.keys().filter(|pod| !here.contains(*pod));
+        let gone: Vec<PodUid> = gone.filter(|pod| !self.starting.contains(*pod)).cloned().collect();
+        dirty.instances.extend(gone.into_iter().map(|pod| (pod, false)));
+        self.bare.retain(|scope| PodUid::from_scope(scope.name()).is_some_and(|pod| here.contains(&pod)));
+        let unreadable = self.snapshot.unreadable.iter();
+        let lost = unreadable.filter_map(|(name, _)| PodUid::from_scope(name));
+        dirty.unknown.extend(lost);
+    }
+
+    /// Read scopes that nobody knows; the pods of those that are instances.
+    fn look_at_unknown(
+        &mut self,
+        system: &System,
+        policies: &Policies,
+        unknown: &BTreeSet<PodUid>,
+        problems: &mut Vec<String>,
+    ) -> Vec<PodUid> {
+        let mut found = Vec::new();
+        let had = self.snapshot.unreadable.len();
+        let names: BTreeSet<String> = unknown.iter().map(PodUid::scope).collect();
+        self.snapshot.unreadable.retain(|(name, _)| !names.contains(name));
+        let mut changed = self.snapshot.unreadable.len() != had;
+        for pod in unknown {
+            if self.starting.contains(pod) {
+                continue;
+            }
+            let name = pod.scope();
+            let scope = CgroupPath::slice().child(&name);
+            self.bare.remove(&scope);
+            match observe::adopt(system, &name) {
+                Ok(Adopted::Instance(instance)) => {
+                    self.put(policies, *instance);
+                    found.push(pod.clone());
+                }
+                Ok(Adopted::Unreadable(reason)) => {
+                    self.snapshot.unreadable.push((name, reason));
+                    changed = true;
+                }
+                Ok(Adopted::Abandoned(scope)) => drop(self.bare.insert(scope)),
+                Ok(Adopted::Nothing) => {}
+                Err(error) => problems.push(error.to_string()),
+            }
+        }
+        if changed {
+            self.snapshot.unreadable.sort();
+            match observe::left_alone(&*system.cgroups, &self.snapshot.unreadable) {
+                Ok(left_alone) => self.snapshot.left_alone = left_alone,
+                Err(error) => problems.push(error.to_string()),
+            }
+            self.facts = Facts::of(&self.snapshot, policies);
+            self.news = true;
+        }
+        for pod in &found {
+            self.read_siblings(system, pod);
+        }
+        self.list_abandoned();
+        found
+    }
+
+    fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
+        let pod = instance.record.pod.clone();
+        let before = self.snapshot.put(instance);
+        let now = self.snapshot.instances.get(&pod);
+        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let others = facts.replace(&self.snapshot, policies, before.as_ref(), now);
+        self.news |= others && facts.pools().is_some();
+        self.facts = facts;
+        others
+    }
+
+    /// Take an instance out; whether that concerns others.
+    pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
+        let before = self.snapshot.instances.remove(pod);
+        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let others = facts.replace(&self.snapshot, policies, before.as_ref(), None);
+        self.news |= others && facts.pools().is_some();
+        self.facts = facts;
+        self.snapshot.siblings.remove(pod);
+        self.snapshot.unsettled.remove(pod);
+        let now = Instant::now();
+        for lasting in [&mut self.gone, &mut self.empty, &mut self.freezing] {
+            lasting.is(pod, false, now);
+        }
+        self.asked.remove(pod);
+        self.list_abandoned();
+        others
+    }
+
+    /// A container was admitted: nobody else gets its CPUs while its scope is made.
+    pub(super) fn admit(&mut self, policies: &Policies, record: Record) -> bool {
+        let scope = CgroupPath::slice().child(&record.pod.scope());
+        self.starting.insert(record.pod.clone());
+        self.put(policies, Instance::admitted(record, Tree::in_scope(scope)))
+    }
+
+    /// The record of an instance is another now; whether that concerns others.
+    pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
+        let now = self.snapshot.instances.get(&before.record.pod);
+        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let others = facts.replace(&self.snapshot, policies, Some(before), now);
+        self.news |= others && facts.pools().is_some();
+        self.facts = facts;
+        others
+    }
+
+    /// Read an instance anew. `ours`: what differs was changed by this program.
+    ///
+    /// # Errors
+    /// It cannot be read, which is no proof that it is gone.
+    pub(super) fn look_at(
+        &mut self,
+        system: &System,
+        policies: &Policies,
+        watcher: &mut Watcher,
+        pod: &PodUid,
+        ours: bool,
+    ) -> Result<Look, CgroupError> {
+        let Some(known) = self.snapshot.instances.get(pod) else {
+            return Ok(Look::default());
+        };
+        if self.starting.contains(pod) {
+            return Ok(Look::default());
+        }
+        let leaves = known.record.phase == Phase::Leaving;
+        let (record, tree) = (known.record.clone(), known.tree.clone());
+        let mut now = match observe::instance(system, record, tree, leaves) {
+            Ok(now) => now,
+            Err(error) if error.is_gone() => {
+                let _ = watcher.instance(pod, &[]);
+                let everyone = self.remove(policies, pod);
+                return Ok(Look {
+                    everyone,
+                    gone: true,
+                    drifted: None,
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        now.unwatched = watcher.instance(pod, &self.watched(system, &now)).err();
+        let Some(known) = self.snapshot.instances.get(pod) else {
+            return Ok(Look::default());
+        };
+        now.refusals = self.refusals(known, &now);
+        now.does_not_freeze = known.does_not_freeze;
+        let findings = if ours { Vec::new() } else { drift::of_instance(known, &now) };
+        let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
+        let everyone = self.put(policies, now);
+        self.read_siblings(system, pod);
+        Ok(Look {
+            everyone,
+            drifted,
+            gone: false,
+        })
+    }
+
+    /// What tells of an instance's changes: its death, and the directories that only this program writes in.
+    fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
+        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut paths = vec![directory(instance.scope()).join(File::Events.name())];
+        if instance.inner.is_some() {
+            paths.push(directory(instance.tree.vcpu()));
+            paths.push(directory(instance.tree.float()));
+        }
+        if instance.record.phase == Phase::Leaving {
+            paths.push(directory(instance.tree.inner()).join(File::Events.name()));
+        }
+        paths
+    }
+
+    /// How often in a row the kernel gave no partition.
+    fn refusals(&mut self, known: &Instance, now: &Instance) -> u32 {
+        let record = &now.record;
+        let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
+        if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
+            return 0;
+        }
+        known.refusals + u32::from(self.asked.remove(&record.pod))
+    }
+
+    /// A partition was asked for.
+    pub(super) fn asked(&mut self, pod: &PodUid) {
+        self.asked.insert(pod.clone());
+    }
+
+    fn read_siblings(&mut self, system: &System, pod: &PodUid) {
+        let Some(instance) = self.snapshot.instances.get(pod) else { return };
+        let state = self.snapshot.kubelet.as_ref();
+        if state.is_ok_and(|state| pod_pool::is_open(state, &instance.record)) {
+            let siblings = siblings::of(system, &instance.record);
+            self.snapshot.siblings.insert(pod.clone(), siblings);
+        } else {
+            self.snapshot.siblings.remove(pod);
+        }
+    }
+
+    /// Read the containers of every pod that has CPUs of its own and does not tell yet which of them its containers share.
+    pub(super) fn read_all_siblings(&mut self, system: &System) {
+        let Ok(state) = &self.snapshot.kubelet else { return };
+        let open = |instance: &&Instance| pod_pool::is_open(state, &instance.record);
+        let pods = self.snapshot.instances.values().filter(open);
+        let pods: Vec<PodUid> = pods.map(|instance| instance.record.pod.clone()).collect();
+        for pod in pods {
+            self.read_siblings(system, &pod);
+        }
+    }
+
+    /// What is derived of one instance now, with what counts only once it has lasted.
+    pub(super) fn assess(&mut self, policies: &Policies, pod: &PodUid, now: Instant) -> Option<Assessment> {
+        let instance = self.snapshot.instances.get(pod)?;
+        let empty = !instance.populated && !self.starting.contains(pod);
+        let inner = instance.inner.as_ref();
+        let freezing = instance.record.phase == Phase::Leaving && inner.is_some_and(|inner| inner.freeze && !inner.frozen);
+        self.empty.is(pod, empty, now);
+        self.list_abandoned();
+        let does_not_freeze = self.freezing.is(pod, freezing, now);
+        if let Some(instance) = self.snapshot.instances.get_mut(pod) {
+            instance.does_not_freeze |= does_not_freeze;
+        }
+        let instance = self.snapshot.instances.get(pod)?;
+        let live = instance.populated;
+        let assessment = Assessment::of(&self.snapshot, &self.facts, policies, instance);
+        // kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+        let gone = live && assessment.entitlement == Entitlement::Gone;
+        let unsettled = gone && !self.gone.is(pod, true, now);
+        if !gone {
+            self.gone.is(pod, false, now);
+        }
+        let was = self.snapshot.unsettled.contains(pod);
+        if unsettled != was {
+            if unsettled {
+                self.snapshot.unsettled.insert(pod.clone());
+            } else {
+                self.snapshot.unsettled.remove(pod);
+            }
+            let instance = self.snapshot.instances.get(pod)?;
+            return Some(Assessment::of(&self.snapshot, &self.facts, policies, instance));
+        }
+        Some(assessment)
+    }
+
+    /// Scopes in which nobody is, and that systemd does not remove.
+    fn list_abandoned(&mut self) {
+        let empty = self.empty.counts.iter().filter_map(|pod| self.snapshot.instances.get(pod));
+        let empty = empty.map(|instance| instance.scope().clone());
+        self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
+    }
+
+    /// An empty scope was removed.
+    pub(super) fn removed(&mut self, scope: &str) {
+        self.bare.retain(|known| known.name() != scope);
+        self.list_abandoned();
+    }
+
+    /// What has lasted now: those instances are to be looked at.
+    pub(super) fn ripen(&mut self, now: Instant, dirty: &mut Dirty) {
+        for pod in self.gone.ripe(now) {
+            dirty.plan.insert(pod);
+        }
+        for pod in self.freezing.ripe(now) {
+            dirty.plan.insert(pod);
+        }
+        for pod in self.empty.ripe(now) {
+            dirty.instances.entry(pod).or_insert(true);
+            dirty.shared = true;
+        }
+    }
+
+    /// When something has lasted next.
+    pub(super) fn next(&self) -> Option<Instant> {
+        [&self.gone, &self.empty, &self.freezing]
+            .into_iter()
+            .filter_map(Lasting::next)
+            .min()
+    }
+
+    /// The instances to be read in this turn: those that changed, then a few for the audit. True: by this program.
+    pub(super) fn due(&self, dirty: &mut Dirty, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, bool)> {
+        let changed = dirty.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
+        let mut due: Vec<(PodUid, bool)> = changed.map(|(pod, ours)| (pod.clone(), *ours)).collect();
+        for (pod, _) in &due {
+            dirty.instances.remove(pod);
+        }
+        while due.len() < PORTION
+            && let Some(pod) = dirty.audit.pop_front()
+        {
+            due.push((pod, false));
+        }
+        due
+    }
+}

@@ -1,0 +1,223 @@
+//! Registering: what a call writes down. Each step leaves its intent where a daemon that starts finds it: one that dies in
+//! between is gone on from.
+
+use std::time::Instant;
+
+use super::apply::now_us;
+use super::calls::{Goal, failed, no_instance};
+use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
+use super::handle::Reply;
+use super::holder::Hold;
+use super::inbox::Asker;
+use super::observe::effective_limits;
+use super::store;
+use super::task::Engine;
+use crate::alloc::{Exclusivity, Qos};
+use crate::cgroup::{CgroupPath, Limits};
+use crate::journal;
+use crate::kubelet::PodUid;
+use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
+use crate::plan::allocator::Allocation;
+use crate::plan::{Phase, Record};
+
+/// A registration that waits for what may pass: kubelet's second write, an old scope's end.
+pub(super) struct Waiting {
+    pub(super) asker: Asker,
+    pub(super) request: RegisterRequest,
+    pub(super) reply: Reply<(PodUid, CgroupPath)>,
+    pub(super) deadline: Instant,
+}
+
+/// What a registration comes to.
+enum Admitted {
+    /// The pod has this instance already, for the same container.
+    Known(PodUid),
+    /// It is to have one.
+    New(Box<Record>, Limits),
+}
+
+impl Engine {
+    /// Register a container.
+    pub(super) fn register(&mut self, asker: Asker, request: RegisterRequest, reply: Reply<(PodUid, CgroupPath)>) {
+        let deadline = Instant::now() + request.patience;
+        self.try_to_register(Waiting {
+            asker,
+            request,
+            reply,
+            deadline,
+        });
+    }
+
+    /// One attempt.
+    pub(super) fn try_to_register(&mut self, waiting: Waiting) {
+        if waiting.reply.is_closed() {
+            return self.inbox.release(&waiting.asker);
+        }
+        // What kubelet wrote a moment ago counts: its file is another one then.
+        self.dirty.kubelet = true;
+        let mut found = Default::default();
+        self.dirty.everyone |= self.look_at_node(&mut found);
+        self.dirty.plan.extend(found);
+        let mut pod = None;
+        match self.admit(&waiting.request, &mut pod) {
+            Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
+                self.dirty.instances.entry(pod.clone()).or_insert(false);
+                let (reply, holder) = (waiting.reply, None);
+                self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
+            }
+            Ok(Admitted::Known(pod)) => {
+                let scope = CgroupPath::slice().child(&pod.scope());
+                let _ = waiting.reply.send(Ok((pod, scope)));
+                self.inbox.release(&waiting.asker);
+            }
+            Ok(Admitted::New(record, limits)) => {
+                let pod = record.pod.clone();
+                self.errands.start(&self.system, &record, limits);
+                self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record);
+                let (reply, holder) = (waiting.reply, None);
+                self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
+            }
+            Err(refusal) => match pod {
+                Some(pod) if refusal.may_pass && Instant::now() < waiting.deadline => {
+                    self.calls.waiting.entry(pod).or_default().push(waiting);
+                }
+                _ => {
+                    let _ = waiting.reply.send(Err(refusal));
+                    self.inbox.release(&waiting.asker);
+                }
+            },
+        }
+    }
+
+    /// Whether the container becomes an instance; `whose`: the pod, as soon as it is known.
+    fn admit(&mut self, request: &RegisterRequest, whose: &mut Option<PodUid>) -> Result<Admitted, Refusal> {
+        let claim = request.claim.check()?;
+        if let Some((_, Peer::Instance(pod))) = &request.caller {
+            return self.admit_again(pod, &claim);
+        }
+        let (origin, name) = container::find_origin(&self.system, request, &claim)?;
+        *whose = Some(name.pod.clone());
+        let known = self.picture.snapshot.instances.get(&name.pod);
+        let known = known.filter(|known| known.populated || self.picture.starting.contains(&name.pod));
+        if known.is_some_and(|known| container::is_same(&known.record, &origin)) {
+            return self.admit_again(&name.pod, &claim);
+        }
+        let candidate = container::candidate(&self.system, request, origin, name)?;
+        let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
+        let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
+        record.registered_us = now_us();
+        let scope = CgroupPath::slice().child(&record.pod.scope());
+        if self.system.cgroups.exists(&scope) {
+            // A daemon that died left it, if nobody is in it.
+            self.dirty.unknown.insert(record.pod.clone());
+            let text = format!("{scope} exists: the former instance of pod {} has not ended yet", record.pod);
+            return Err(Kind::InstanceExists.because(text));
+        }
+        let limits = effective_limits(&*self.system.cgroups, &record.origin)
+            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        Ok(Admitted::New(Box::new(record), limits.unwrap_or_default()))
+    }
+
+    /// The same container asks again.
+    fn admit_again(&self, pod: &PodUid, claim: &CheckedClaim) -> Result<Admitted, Refusal> {
+        let known = self.picture.snapshot.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+        if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
+            return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
+        }
+        if let Some(claimed) = &claim.cpuset
+            && *claimed != known.record.entry
+        {
+            let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.entry);
+            return Err(Kind::CpusetMismatch.because(text));
+        }
+        let allocation = known.record.allocation.as_ref();
+        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
+            let text = format!("pod {pod} has an instance already, registered with another {option}");
+            return Err(Kind::InstanceExists.because(text));
+        }
+        match known.record.phase {
+            Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
+            _ => Ok(Admitted::Known(pod.clone())),
+        }
+    }
+
+    /// systemd has made the scope, or has not.
+    pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Refusal>) {
+        self.picture.starting.remove(pod);
+        let written = result.and_then(|holder| {
+            let instance = self.picture.snapshot.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+            store::write(&self.system, instance.scope(), None, &instance.record)
+                .map_err(|error| Kind::Failed.because(error.to_string()))?;
+            Ok(holder)
+        });
+        match written {
+            Ok(holder) => {
+                let _ = self.watcher.instance(pod, &[]);
+                self.dirty.instances.insert(pod.clone(), true);
+                self.dirty.slice = true;
+                self.wrote_shared = true;
+                self.hold(pod, holder);
+            }
+            Err(refusal) => {
+                self.dirty.everyone |= self.picture.remove(&self.settings.policies, pod);
+                self.refuse_registration(pod, &refusal);
+            }
+        }
+    }
+
+    /// Everything but the anchor is in float, or it cannot be.
+    pub(super) fn settle_registered(
+        &mut self,
+        pod: &PodUid,
+        asker: Asker,
+        reply: Reply<(PodUid, CgroupPath)>,
+        holder: Option<Box<dyn Hold>>,
+        phase: Phase,
+    ) {
+        let Some(instance) = self.picture.find(pod) else { return };
+        let scope = instance.scope().clone();
+        let first = holder.is_some();
+        if phase >= Phase::Floating && phase != Phase::Leaving {
+            if first {
+                self.tell_registered(pod);
+            }
+            let _ = reply.send(Ok((pod.clone(), scope)));
+            return self.inbox.release(&asker);
+        }
+        let cause = self.amiss(pod).join("; ");
+        if !first || phase == Phase::Leaving {
+            let _ = reply.send(Err(failed(pod, "registration", &cause)));
+            return self.inbox.release(&asker);
+        }
+        // Nothing half-done: what was moved goes back.
+        tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
+        match self.leave(pod) {
+            Ok(()) => self.wait(pod, asker, Goal::Undone { reply, cause }),
+            Err(also) => {
+                let _ = reply.send(Err(failed(pod, "registration", &format!("{cause}; undoing it: {also}"))));
+                self.inbox.release(&asker);
+            }
+        }
+    }
+
+    fn tell_registered(&self, pod: &PodUid) {
+        let Some(instance) = self.picture.find(pod) else { return };
+        let record = &instance.record;
+        let did = self.numbers.get(pod).copied().unwrap_or_default();
+        let class = record
+            .qos()
+            .map(|qos| format!(" as {}", qos.name()))
+            .unwrap_or_default();
+        tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, STELIA_QOS = record.qos().map(Qos::name), "registered pod {pod}{class}: {} moves, {} writes", did.moves, did.writes);
+        tell_company(pod, record.allocation.as_ref());
+    }
+}
+
+/// An exclusive policy that could not be kept is nothing to find out later.
+fn tell_company(pod: &PodUid, allocation: Option<&Allocation>) {
+    let Some(allocation) = allocation else { return };
+    if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
+        let reason = allocation.explanation.last().map_or("", String::as_str);
+        tracing::warn!(MESSAGE_ID = journal::COMPANY, STELIA_POD_UID = %pod, STELIA_REASON = reason, "pod {pod}: {reason}");
+    }
+}

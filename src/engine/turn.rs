@@ -1,0 +1,472 @@
+//! One turn: look at what may be out of date, plan for whom it concerns, take the steps. What is left is the next turn's, and
+//! between two turns everybody else has theirs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Instant;
+
+use super::apply::{self, Outcome, apply};
+use super::metrics::Trigger;
+use super::observe;
+use super::task::Engine;
+use super::{LastPass, picture};
+use crate::journal;
+use crate::kubelet::PodUid;
+use crate::plan::admission::{Kind, Refusal};
+use crate::plan::drift::{self, Finding};
+use crate::plan::{self, Assessment, Facts, Instance, Planned, Step, plan_for};
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Numbers {
+    pub(super) steps: u32,
+    pub(super) writes: u32,
+    pub(super) moves: u32,
+    pub(super) repaired: u32,
+    pub(super) failed: u32,
+}
+
+impl Numbers {
+    fn add(&mut self, outcome: &Outcome) {
+        self.steps = self.steps.wrapping_add(outcome.steps);
+        self.writes = self.writes.wrapping_add(outcome.writes);
+        self.moves = self.moves.wrapping_add(outcome.moves);
+        self.failed = self.failed.wrapping_add(outcome.errors.len() as u32);
+    }
+
+    /// What was done since.
+    pub(super) fn since(self, before: Self) -> Self {
+        Self {
+            steps: self.steps.wrapping_sub(before.steps),
+            writes: self.writes.wrapping_sub(before.writes),
+            moves: self.moves.wrapping_sub(before.moves),
+            repaired: self.repaired.wrapping_sub(before.repaired),
+            failed: self.failed.wrapping_sub(before.failed),
+        }
+    }
+}
+
+/// What was done for a call, in all its turns.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Report {
+    /// The pass's number since the daemon started.
+    pub pass: u32,
+    /// Steps taken.
+    pub steps: u32,
+    /// Writes to cgroup files.
+    pub writes: u32,
+    /// Cgroup moves.
+    pub moves: u32,
+    /// Things somebody else had changed, and that are again as they were.
+    pub repaired: u32,
+    /// What could not be done or is not whole.
+    pub degraded: Vec<String>,
+}
+
+/// What a pass would do now.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct Preview {
+    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
+    pub steps: Vec<(Option<PodUid>, String)>,
+    /// What is not whole now, by pod.
+    pub degraded: Vec<(PodUid, String)>,
+}
+
+/// A pass: from the first turn with something to look at to the last.
+#[derive(Debug)]
+pub(super) struct Pass {
+    began: Instant,
+    trigger: Trigger,
+    before: Numbers,
+    /// When kubelet wrote what this pass follows, microseconds since the epoch.
+    follows_us: Option<u64>,
+}
+
+impl Engine {
+    /// Observe and plan, and leave it at that.
+    pub(super) fn preview(&mut self) -> Result<Preview, Refusal> {
+        let policies = &self.settings.policies;
+        let source = policies.allocator.source;
+        let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
+        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)
+            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
+        let facts = Facts::of(&snapshot, policies);
+        let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
+        let degraded = snapshot.live().flat_map(|instance| {
+            let pod = instance.record.pod.clone();
+            assess(instance).degraded.into_iter().map(move |reason| (pod.clone(), reason))
+        });
+        let steps = plan::plan(&snapshot, policies);
+        Ok(Preview {
+            steps: steps
+                .into_iter()
+                .map(|planned| (planned.pod, planned.step.to_string()))
+                .collect(),
+            degraded: degraded.collect(),
+        })
+    }
+
+    /// Whether a turn has anything to do.
+    pub(super) fn is_due(&self) -> bool {
+        let rests = |pod: &PodUid| self.patience.rests(&Some(pod.clone()));
+        self.dirty.is_due(rests)
+    }
+
+    /// One turn.
+    pub(super) fn turn(&mut self) {
+        let now = Instant::now();
+        if self.pass.is_none() {
+            self.passes = self.passes.wrapping_add(1);
+            self.pass = Some(Pass {
+                began: now,
+                trigger: self.trigger.take().unwrap_or(Trigger::Event),
+                before: self.total,
+                follows_us: None,
+            });
+        }
+        let mut everyone = std::mem::take(&mut self.dirty.everyone);
+        let mut whom: BTreeSet<PodUid> = std::mem::take(&mut self.dirty.plan);
+        everyone |= self.look_at_node(&mut whom);
+        let mut gone = BTreeSet::new();
+        everyone |= self.look_at_instances(&mut whom, &mut gone);
+        if self.picture.needs_outside() {
+            self.dirty.outside = true;
+            everyone |= self.look_at_node(&mut whom);
+        }
+        if everyone {
+            whom.extend(self.picture.snapshot.instances.keys().cloned());
+        }
+        let shared = std::mem::take(&mut self.dirty.shared) || everyone || !whom.is_empty() || !gone.is_empty();
+        let mut assessed = BTreeMap::new();
+        for pod in &whom {
+            let assessment = self.picture.assess(&self.settings.policies, pod, now);
+            assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
+        }
+        self.show(&assessed, &gone);
+        assessed.retain(|pod, _| !self.patience.rests(&Some(pod.clone())));
+        let steps = self.plan(&assessed, shared);
+        let settled = self.take(steps, &assessed, now);
+        let settled = settled.into_iter().chain(gone.into_iter().map(Some));
+        self.answer(settled.chain(self.resting(&whom)).collect());
+        if !self.is_due() && self.errands.is_idle() {
+            self.end_pass();
+        }
+    }
+
+    /// Of those, who rests: nothing more is done for them now.
+    fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
+        let resting = whom.iter().cloned().map(Some);
+        resting.filter(|who| self.patience.rests(who)).collect()
+    }
+
+    /// Read what of the node may be out of date; whether that concerns everybody.
+    pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
+        let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
+        let picture::Node {
+            everyone,
+            kubelet_before,
+            findings,
+            problems,
+            found,
+        } = node;
+        for pod in found {
+            let _ = self.watcher.instance(&pod, &[]);
+            self.dirty.instances.insert(pod.clone(), true);
+            whom.insert(pod);
+        }
+        if let Some(before) = kubelet_before {
+            self.kubelet_changed(&before);
+        }
+        self.problems = problems;
+        let findings = findings.into_iter().filter(|_| !std::mem::take(&mut self.wrote_shared));
+        self.drifted(None, findings.collect());
+        everyone
+    }
+
+    /// kubelet's file says something else.
+    fn kubelet_changed(&mut self, before: &Result<crate::kubelet::CpuManagerState, String>) {
+        self.picture.read_all_siblings(&self.system);
+        self.patience.wake_all();
+        let now = &self.picture.snapshot.kubelet;
+        self.metrics.saw_kubelet(now.is_ok());
+        match (before, now) {
+            (_, Err(problem)) => tracing::warn!(
+                MESSAGE_ID = journal::KUBELET_REFUSED,
+                STELIA_REASON = problem,
+                "kubelet's state cannot be used, floats keep their CPUs: {problem}"
+            ),
+            (Err(_), Ok(_)) if self.passes > 1 => {
+                tracing::info!(MESSAGE_ID = journal::KUBELET_USABLE, "kubelet's state is usable again");
+            }
+            _ => {}
+        }
+        // What comes after a file that could not be used tells nothing of time.
+        if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.pass) {
+            let modified = self.picture.version.and_then(|version| version.modified);
+            pass.follows_us = modified.map(apply::us);
+        }
+        self.retry_waiting(before);
+    }
+
+    /// Read the instances that are due.
+    fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
+        let patience = &self.patience;
+        let due = self.picture.due(&mut self.dirty, |pod| patience.rests(&Some(pod.clone())));
+        let mut everyone = false;
+        for (pod, ours) in due {
+            everyone |= self.look_at(&pod, ours, gone);
+            whom.insert(pod);
+        }
+        everyone
+    }
+
+    /// Read one instance; whether that concerns others.
+    pub(super) fn look_at(&mut self, pod: &PodUid, ours: bool, gone: &mut BTreeSet<PodUid>) -> bool {
+        let policies = &self.settings.policies;
+        let look = self.picture.look_at(&self.system, policies, &mut self.watcher, pod, ours);
+        match look {
+            Ok(look) => {
+                if look.gone {
+                    gone.insert(pod.clone());
+                    self.forget(pod);
+                }
+                if let Some((left, findings)) = look.drifted {
+                    self.drifted(Some(*left), findings);
+                }
+                look.everyone
+            }
+            Err(error) => {
+                // What is known of it stands; it is tried again.
+                self.patience
+                    .tried(&Some(pod.clone()), 1, vec![error.to_string()], Instant::now());
+                self.dirty.instances.entry(pod.clone()).or_insert(true);
+                false
+            }
+        }
+    }
+
+    /// It is gone, and what was kept for it.
+    fn forget(&mut self, pod: &PodUid) {
+        self.patience.done(&Some(pod.clone()));
+        self.numbers.remove(pod);
+        self.drift.remove(&Some(pod.clone()));
+        self.dirty.instances.remove(pod);
+        // Its CPUs are still in the slice's list.
+        self.dirty.slice = true;
+        self.dirty.shared = true;
+        self.wrote_shared = true;
+        self.retry_pod(pod);
+    }
+
+    /// The steps for those assessed, and for what all share.
+    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Vec<Planned> {
+        let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
+        if assessed.is_empty() && !shared {
+            return Vec::new();
+        }
+        let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let rests = self.patience.rests(&None);
+        steps.retain(|planned| {
+            let under_way = planned.step.is_systemds().is_some_and(|unit| self.errands.has(unit));
+            !(under_way || rests && planned.pod.is_none())
+        });
+        steps
+    }
+
+    /// Take the steps; who is settled then: nothing is left to do, or nothing more can be done.
+    fn take(
+        &mut self,
+        steps: Vec<Planned>,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        now: Instant,
+    ) -> BTreeSet<Option<PodUid>> {
+        let instances = &self.picture.snapshot.instances;
+        let records = steps.iter().filter(|planned| is_of_record(&planned.step));
+        let before: BTreeMap<PodUid, Instance> = records
+            .filter_map(|planned| Some((planned.pod.clone()?, instances.get(planned.pod.as_ref()?)?.clone())))
+            .collect();
+        for planned in &steps {
+            if let Step::Contain(_) = planned.step {
+                self.tell_refused(planned.pod.as_ref());
+            }
+        }
+        let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
+        for instance in before.values() {
+            self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);
+        }
+        for Planned { pod, step } in systemds {
+            self.errands.take(&self.system, pod, step);
+        }
+        let mut settled = BTreeSet::new();
+        for who in assessed.keys().cloned().map(Some).chain([None]) {
+            match outcomes.get(&who) {
+                Some(outcome) => self.took(&who, outcome, now),
+                None => {
+                    let waits = match &who {
+                        Some(pod) => self.errands.has(&pod.scope()) || self.dirty.has(pod),
+                        None => self.dirty.shared || self.dirty.slice || !self.errands.is_idle(),
+                    };
+                    if waits {
+                        continue;
+                    }
+                    if !self.patience.rests(&who) {
+                        self.patience.done(&who);
+                    }
+                    self.repaired(&who);
+                    settled.insert(who);
+                }
+            }
+        }
+        settled
+    }
+
+    /// Steps were taken for one instance, or for what all share.
+    fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
+        self.total.add(outcome);
+        self.patience.tried(who, outcome.steps as usize, outcome.errors.clone(), now);
+        let Some(pod) = who else {
+            self.dirty.slice = true;
+            self.dirty.outside |= self.picture.outside_matters();
+            self.wrote_shared = true;
+            self.log_failures(who);
+            return;
+        };
+        self.numbers.entry(pod.clone()).or_default().add(outcome);
+        if outcome.asked_for_partition {
+            self.picture.asked(pod);
+        }
+        if outcome.recorded_only && outcome.errors.is_empty() {
+            self.dirty.plan.insert(pod.clone());
+        } else {
+            self.dirty.instances.insert(pod.clone(), true);
+        }
+        self.log_failures(who);
+    }
+
+    fn log_failures(&self, who: &Option<PodUid>) {
+        if !self.patience.rests(who) {
+            return;
+        }
+        let trigger = self.pass.as_ref().map_or("event", |pass| pass.trigger.name());
+        for failure in self.patience.failures(who) {
+            tracing::warn!(
+                MESSAGE_ID = journal::PASS_FAILED,
+                STELIA_POD_UID = who.as_ref().map(PodUid::as_str),
+                STELIA_REASON = failure,
+                STELIA_TRIGGER = trigger,
+                "{failure}"
+            );
+        }
+    }
+
+    fn tell_refused(&self, pod: Option<&PodUid>) {
+        let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else { return };
+        let record = &instance.record;
+        let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
+        tracing::warn!(
+            MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %record.pod, STELIA_CPUSET = %record.exclusive,
+            STELIA_PARTITION = text,
+            "the kernel gives pod {} no {} partition ({text:?}): contained instead", record.pod, record.partition.name()
+        );
+    }
+
+    /// Somebody changed what nobody but this program writes: told at once, and remembered until it is right again.
+    fn drifted(&mut self, left: Option<Instance>, findings: Vec<Finding>) {
+        if findings.is_empty() {
+            return;
+        }
+        for finding in &findings {
+            tracing::warn!(
+                MESSAGE_ID = journal::DRIFT,
+                STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+                STELIA_DRIFT = finding.what,
+                STELIA_FOUND = finding.is,
+                STELIA_LEFT = finding.was,
+                "{} is {:?}, it was left as {:?}",
+                finding.what,
+                finding.is,
+                finding.was
+            );
+        }
+        self.counters.drift_found += findings.len() as u64;
+        let who = left.as_ref().map(|left| left.record.pod.clone());
+        let known = self.drift.entry(who).or_insert_with(|| (left, Vec::new()));
+        known.1.extend(findings);
+        self.publish_numbers(true);
+    }
+
+    /// Nothing is left to do: what was drifted is right again, or it is not.
+    fn repaired(&mut self, who: &Option<PodUid>) {
+        let Some((left, findings)) = self.drift.remove(who) else {
+            return;
+        };
+        let now = who.as_ref().and_then(|pod| self.picture.snapshot.instances.get(pod));
+        let still = match (&left, now) {
+            (Some(left), Some(now)) => drift::of_instance(left, now),
+            _ => Vec::new(),
+        };
+        let repaired = findings.iter().filter(|finding| !still.contains(finding)).count();
+        let left_over = findings.len() - repaired;
+        if left_over == 0 {
+            tracing::info!(
+                MESSAGE_ID = journal::REPAIRED,
+                STELIA_REPAIRED = repaired,
+                "{repaired} changes by others put right"
+            );
+        } else {
+            tracing::warn!(
+                MESSAGE_ID = journal::NOT_REPAIRED,
+                STELIA_LEFT_OVER = left_over,
+                "{left_over} changes by others are not put right yet"
+            );
+        }
+        self.counters.drift_repaired += repaired as u64;
+        self.total.repaired = self.total.repaired.wrapping_add(repaired as u32);
+        if let Some(pod) = who {
+            let numbers = self.numbers.entry(pod.clone()).or_default();
+            numbers.repaired = numbers.repaired.wrapping_add(repaired as u32);
+        }
+        self.publish_numbers(true);
+    }
+
+    /// Nothing is due any more.
+    fn end_pass(&mut self) {
+        let Some(pass) = self.pass.take() else { return };
+        let did = self.total.since(pass.before);
+        let failures = self.patience.all_failures().count() + self.problems.len();
+        if did.steps > 0 {
+            tracing::info!(
+                MESSAGE_ID = journal::PASS,
+                STELIA_TRIGGER = pass.trigger.name(),
+                "pass {}: {} steps, {} writes, {} moves, {failures} failures",
+                self.passes,
+                did.steps,
+                did.writes,
+                did.moves,
+            );
+        }
+        let took = pass.began.elapsed();
+        self.last_pass = Some(LastPass {
+            number: self.passes,
+            trigger: pass.trigger.name(),
+            ended_us: apply::now_us(),
+            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
+            steps: did.steps,
+            writes: did.writes,
+            moves: did.moves,
+            failures: failures as u32,
+        });
+        self.metrics.passed(pass.trigger, did, took);
+        if failures == 0 && did.steps > 0 {
+            pass.follows_us.into_iter().for_each(|us| self.metrics.followed_kubelet(us));
+        }
+        self.publish_numbers(false);
+    }
+}
+
+fn is_of_record(step: &Step) -> bool {
+    matches!(
+        step,
+        Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_)
+    )
+}
