@@ -71,9 +71,9 @@ impl State {
             File::Events => self.events(cgroup),
             File::Freeze => u8::from(group.freeze).to_string(),
             File::Cpus => cpuset.cpus.to_string(),
-            File::CpusEffective => cpuset.effective.to_string(),
+            File::CpusEffective => self.effective(cgroup).to_string(),
             File::CpusExclusive => cpuset.exclusive.to_string(),
-            File::CpusExclusiveEffective => cpuset.granted.to_string(),
+            File::CpusExclusiveEffective => self.granted(cgroup).to_string(),
             File::CpusIsolated => self.isolated().to_string(),
             File::Partition => cpuset.partition.text(),
             File::Mems => cpuset.mems.to_string(),
@@ -155,13 +155,7 @@ impl Cgroups for Model {
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
         let list = || {
             let state = self.ask(Call::Read, || format!("list {cgroup}"));
-            state.group(cgroup)?;
-            let names = state
-                .children(cgroup)
-                .iter()
-                .map(|child| child.name().to_owned())
-                .collect();
-            Ok(names)
+            Ok(state.group(cgroup)?.children.iter().cloned().collect())
         };
         list().map_err(|cause| failed(format!("list {cgroup}"))(cause))
     }

@@ -1,5 +1,7 @@
 //! cpusets: what is written, and what it comes to (`kernel/cgroup/cpuset.c`).
 
+use std::collections::BTreeSet;
+
 use nix::errno::Errno;
 
 use super::tree::up;
@@ -18,10 +20,17 @@ pub(super) struct Cpuset {
     pub partition: Partition,
     /// `cpuset.mems`
     pub mems: CpuSet,
-    /// `cpuset.cpus.exclusive.effective`
-    pub granted: CpuSet,
-    /// `cpuset.cpus.effective`
-    pub effective: CpuSet,
+    /// What a valid partition has; for anybody else the same is [`State::granted`] and follows from the lists.
+    pub held: CpuSet,
+}
+
+/// What the cgroups in one cgroup lay claim to, gathered: one of hundreds is written without asking each of the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Claims {
+    /// All their lists of exclusive CPUs. No two of them meet: a write that would make them meet is refused.
+    pub exclusive: CpuSet,
+    /// The names of those that also have `cpuset.cpus`, or that are or were to be a partition.
+    pub others: BTreeSet<String>,
 }
 
 /// `cpuset.cpus.partition`
@@ -67,15 +76,9 @@ impl Partition {
 }
 
 impl Cpuset {
-    /// The CPUs it lays claim to when siblings are compared.
-    pub fn claim(&self) -> &CpuSet {
-        if !self.exclusive.is_empty() {
-            &self.exclusive
-        } else if self.granted.is_empty() {
-            &self.cpus
-        } else {
-            &self.granted
-        }
+    /// Whether its siblings must be compared with it one by one.
+    fn is_special(&self) -> bool {
+        !self.cpus.is_empty() || self.partition != Partition::Member
     }
 
     /// The CPUs it would have as a partition, before its parent is asked.
@@ -93,8 +96,22 @@ impl State {
         Ok(&self.group(path)?.cpuset)
     }
 
-    fn cpuset_mut(&mut self, path: &CgroupPath) -> Result<&mut Cpuset, Errno> {
-        Ok(&mut self.group_mut(path)?.cpuset)
+    /// Give a cgroup other values, and bring what is gathered up to date.
+    pub fn set_cpuset(&mut self, path: &CgroupPath, new: Cpuset) -> Result<(), Errno> {
+        let group = self.group_mut(path)?;
+        let old = std::mem::replace(&mut group.cpuset, new.clone());
+        self.partitions.replace(path, &old, &new);
+        let Some(parent) = up(path) else { return Ok(()) };
+        let claims = &mut self.group_mut(&parent)?.claims;
+        if old.exclusive != new.exclusive {
+            claims.exclusive = claims.exclusive.difference(&old.exclusive).union(&new.exclusive);
+        }
+        match (old.is_special(), new.is_special()) {
+            (false, true) => drop(claims.others.insert(path.name().to_owned())),
+            (true, false) => drop(claims.others.remove(path.name())),
+            _ => {}
+        }
+        Ok(())
     }
 
     /// A CPU list as written; one beyond the machine's last CPU is ERANGE.
@@ -111,35 +128,63 @@ impl State {
         }
     }
 
-    pub fn siblings(&self, path: &CgroupPath) -> Vec<CgroupPath> {
-        let mut all = up(path).map(|parent| self.children(&parent)).unwrap_or_default();
-        all.retain(|other| other != path);
-        all
+    /// The siblings that have `cpuset.cpus` or are or were to be a partition.
+    pub fn special_siblings(&self, path: &CgroupPath) -> Vec<CgroupPath> {
+        let Some(parent) = up(path) else { return Vec::new() };
+        let names = self.groups.get(&parent).map(|group| &group.claims.others);
+        let others = names.into_iter().flatten().filter(|name| *name != path.name());
+        others.map(|name| parent.child(name)).collect()
+    }
+
+    /// The CPUs a cgroup lays claim to when siblings are compared with it.
+    fn claim(&self, path: &CgroupPath) -> Result<CpuSet, Errno> {
+        let cpuset = self.cpuset(path)?;
+        let held = cpuset.exclusive.is_empty() && !cpuset.held.is_empty();
+        Ok(if held { &cpuset.held } else { cpuset.wanted() }.clone())
     }
 
     /// Whether siblings stand in the way of these values.
     pub fn siblings_allow(&self, path: &CgroupPath, trial: &Cpuset, as_partition: bool) -> Result<(), Errno> {
-        for sibling in self.siblings(path) {
-            let other = self.cpuset(&sibling)?;
-            let (ours, theirs) = (!trial.exclusive.is_empty(), !other.exclusive.is_empty());
-            let clash = if as_partition || other.partition.is_valid() || ours && theirs {
-                !trial.claim().is_disjoint(other.claim())
-            } else if ours || theirs {
-                // With one list only, the other cgroup must keep at least one CPU once that list is in force.
-                let (list, cpus) = if ours {
-                    (&trial.exclusive, &other.cpus)
-                } else {
-                    (&other.exclusive, &trial.cpus)
-                };
-                !cpus.is_empty() && cpus.is_subset(list)
-            } else {
-                false
-            };
-            if clash {
+        let Some(parent) = up(path) else { return Ok(()) };
+        let ours = !trial.exclusive.is_empty();
+        let lists = &self.group(&parent)?.claims.exclusive;
+        let theirs = lists.difference(&self.cpuset(path)?.exclusive);
+        if (ours || as_partition) && !trial.wanted().is_disjoint(&theirs) {
+            return Err(Errno::EINVAL);
+        }
+        for sibling in self.special_siblings(path) {
+            if self.clashes(trial, &sibling, as_partition)? {
                 return Err(Errno::EINVAL);
             }
         }
+        // What is left has a list of exclusive CPUs or nothing. It can be in the way only of `cpuset.cpus` in one list.
+        if !ours && !as_partition && !trial.cpus.is_empty() && trial.cpus.is_subset(&theirs) {
+            for sibling in self.children(&parent).iter().filter(|other| *other != path) {
+                if self.clashes(trial, sibling, as_partition)? {
+                    return Err(Errno::EINVAL);
+                }
+            }
+        }
         Ok(())
+    }
+
+    /// Whether this sibling stands in the way of these values.
+    pub fn clashes(&self, trial: &Cpuset, sibling: &CgroupPath, as_partition: bool) -> Result<bool, Errno> {
+        let other = self.cpuset(sibling)?;
+        let (ours, theirs) = (!trial.exclusive.is_empty(), !other.exclusive.is_empty());
+        Ok(if as_partition || other.partition.is_valid() || ours && theirs {
+            !trial.wanted().is_disjoint(&self.claim(sibling)?)
+        } else if ours || theirs {
+            // With one list only, the other cgroup must keep at least one CPU once that list is in force.
+            let (list, cpus) = if ours {
+                (&trial.exclusive, &other.cpus)
+            } else {
+                (&other.exclusive, &trial.cpus)
+            };
+            !cpus.is_empty() && cpus.is_subset(list)
+        } else {
+            false
+        })
     }
 
     pub fn write_cpus(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
@@ -151,23 +196,26 @@ impl State {
         if cpus.is_empty() && self.populated(path) {
             return Err(Errno::ENOSPC);
         }
-        let mut trial = Cpuset { cpus, ..now.clone() };
-        if trial.exclusive.is_empty() {
-            trial.granted = CpuSet::new();
-        }
-        if self.siblings_allow(path, &trial, now.partition.is_valid()).is_err() {
+        let partition = now.partition;
+        let mut trial = Cpuset { cpus, ..now };
+        let mut ended = Vec::new();
+        let ground = self.ground(path);
+        if self.siblings_allow(path, &trial, partition.is_valid()).is_err() {
             // The write goes through; the partitions it meets do not survive it.
-            trial.partition = trial.partition.invalid(None);
-            for sibling in self.siblings(path) {
-                let other = self.cpuset_mut(&sibling)?;
-                if other.partition.is_valid() && !trial.claim().is_disjoint(&other.granted) {
-                    other.partition = other.partition.invalid(None);
+            trial.partition = partition.invalid(None);
+            for sibling in self.special_siblings(path) {
+                let (valid, held) = (self.cpuset(&sibling)?.partition.is_valid(), self.granted(&sibling));
+                if valid && !trial.wanted().is_disjoint(&held) {
+                    self.end_partition(&sibling, None)?;
+                    ended.push((sibling, held));
                 }
             }
         }
-        *self.cpuset_mut(path)? = trial;
-        self.check_partition(path, &now)?;
-        self.recompute(Some(path));
+        self.put_lists(path, trial, &ground)?;
+        for (sibling, held) in ended {
+            self.settle_below(&sibling, &held, None)?;
+        }
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -177,17 +225,11 @@ impl State {
         if exclusive == now.exclusive {
             return Ok(());
         }
-        let mut trial = Cpuset {
-            exclusive,
-            ..now.clone()
-        };
-        if trial.exclusive.is_empty() {
-            trial.granted = CpuSet::new();
-        }
-        self.siblings_allow(path, &trial, now.partition.is_valid())?;
-        *self.cpuset_mut(path)? = trial;
-        self.check_partition(path, &now)?;
-        self.recompute(Some(path));
+        let trial = Cpuset { exclusive, ..now };
+        self.siblings_allow(path, &trial, trial.partition.is_valid())?;
+        let ground = self.ground(path);
+        self.put_lists(path, trial, &ground)?;
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -199,47 +241,31 @@ impl State {
         if mems.is_empty() && !self.cpuset(path)?.mems.is_empty() && self.populated(path) {
             return Err(Errno::ENOSPC);
         }
-        self.cpuset_mut(path)?.mems = mems;
+        self.group_mut(path)?.cpuset.mems = mems;
         Ok(())
     }
 
-    /// What follows from the written values, for every cgroup. `written`: the one whose own CPU lists changed.
-    pub fn recompute(&mut self, written: Option<&CgroupPath>) {
-        self.grant(written);
-        let before: Vec<CpuSet> = self
-            .groups
-            .values()
-            .map(|group| group.cpuset.effective.clone())
-            .collect();
-        let paths: Vec<CgroupPath> = self.groups.keys().cloned().collect();
-        // Parents sort before what is in them.
-        for path in &paths {
-            let effective = self.effective(path);
-            if let Some(group) = self.groups.get_mut(path) {
-                group.cpuset.effective = effective;
-            }
+    /// An older kernel lets a thread's own affinity go when its cpuset changes: look which ones did.
+    pub fn follow_cpusets(&mut self) {
+        if self.kernel != Kernel::V6_1 {
+            return;
         }
-        if self.kernel == Kernel::V6_1 {
-            let changed: Vec<&CgroupPath> = paths
-                .iter()
-                .zip(&before)
-                .filter(|(path, before)| {
-                    self.groups
-                        .get(path)
-                        .is_some_and(|group| group.cpuset.effective != **before)
-                })
-                .map(|(path, _)| path)
-                .collect();
-            let all = &self.cpus;
-            for task in self.tasks.values_mut() {
-                if changed.contains(&&task.cgroup) {
-                    task.mask = all.clone();
+        for path in self.subtree(&CgroupPath::root()) {
+            let effective = self.effective(&path);
+            let Some(group) = self.groups.get_mut(&path).filter(|group| group.seen != effective) else {
+                continue;
+            };
+            group.seen = effective;
+            for id in &group.tasks {
+                if let Some(task) = self.tasks.get_mut(id) {
+                    task.mask = self.cpus.clone();
                 }
             }
         }
     }
 
-    fn effective(&self, path: &CgroupPath) -> CpuSet {
+    /// `cpuset.cpus.effective`
+    pub fn effective(&self, path: &CgroupPath) -> CpuSet {
         let Some(group) = self.groups.get(path) else {
             return CpuSet::new();
         };
@@ -249,14 +275,10 @@ impl State {
         };
         let cpuset = &group.cpuset;
         if cpuset.partition.is_valid() {
-            let own = cpuset.granted.intersection(&self.online);
+            let own = cpuset.held.intersection(&self.online);
             return own.difference(&self.taken(path));
         }
-        let above = self
-            .groups
-            .get(&parent)
-            .map(|parent| parent.cpuset.effective.clone())
-            .unwrap_or_default();
+        let above = self.effective(&parent);
         let both = cpuset.cpus.intersection(&above);
         if both.is_empty() { above } else { both }
     }

@@ -33,7 +33,7 @@ impl State {
     }
 
     fn is_frozen(&self, cgroup: &CgroupPath) -> bool {
-        let mut running = self.tasks.values().filter(|task| task.unfreezable);
+        let mut running = self.population.unfreezable.iter().filter_map(|id| self.tasks.get(id));
         self.freezes(cgroup) && !running.any(|task| task.cgroup.is_within(cgroup))
     }
 
@@ -55,6 +55,10 @@ impl State {
             },
         };
         self.group_mut(cgroup)?.freeze = freeze;
+        self.events_change(cgroup);
+        if CgroupPath::slice().is_within(cgroup) {
+            self.all_events_change();
+        }
         Ok(())
     }
 
@@ -74,7 +78,7 @@ impl State {
                 self.chains[index].task = None;
                 continue;
             };
-            if self.freezes(&task.cgroup) && !task.unfreezable {
+            if self.freezes(&task.cgroup) && !self.population.unfreezable.contains(&id) {
                 continue;
             }
             if left > 1 {
@@ -109,7 +113,13 @@ impl State {
     }
 
     fn set_unfreezable(&mut self, id: i32, unfreezable: bool) -> Result<(), Errno> {
-        self.tasks.get_mut(&id).ok_or(Errno::ESRCH)?.unfreezable = unfreezable;
+        let cgroup = self.tasks.get(&id).ok_or(Errno::ESRCH)?.cgroup.clone();
+        if unfreezable {
+            self.population.unfreezable.insert(id);
+        } else {
+            self.population.unfreezable.remove(&id);
+        }
+        self.events_change(&cgroup);
         Ok(())
     }
 }

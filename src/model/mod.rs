@@ -8,6 +8,7 @@
 //! | file | what it is |
 //! |---|---|
 //! | `tree` | cgroups: types, moves, controllers, who may be where |
+//! | `population` | which tasks are where, counted so that nothing has to look at all of them |
 //! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
 //! | `freezer` | frozen cgroups, and tasks that fork for ever until they are frozen |
 //! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
@@ -25,12 +26,13 @@ mod freezer;
 pub mod kubelet;
 mod node;
 mod partitions;
+mod population;
 mod procs;
 pub mod scenario;
 mod systemd;
 mod tree;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -48,6 +50,8 @@ pub use node::{Pod, Qemu, Runtime, topology};
 
 use counts::Ledger;
 use freezer::Link;
+use partitions::Partitions;
+use population::Population;
 use procs::Task;
 use systemd::Unit;
 use tree::Group;
@@ -89,9 +93,13 @@ struct State {
     online: CpuSet,
     /// NUMA nodes.
     memory_nodes: CpuSet,
-    groups: BTreeMap<CgroupPath, Group>,
+    groups: HashMap<CgroupPath, Group>,
+    partitions: Partitions,
     /// Threads by id.
     tasks: BTreeMap<i32, Task>,
+    /// The threads of each process.
+    processes: HashMap<i32, BTreeSet<i32>>,
+    population: Population,
     /// For each PID namespace its first process and the number its next task gets.
     namespaces: Vec<(i32, i32)>,
     next_id: i32,
@@ -153,5 +161,7 @@ impl State {
     }
 }
 
+#[cfg(test)]
+mod laws;
 #[cfg(test)]
 mod tests;

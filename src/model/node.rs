@@ -1,6 +1,6 @@
 //! A whole node, and pods on it as containerd and kubelet make them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs;
 use std::io;
 use std::path::Path;
@@ -10,6 +10,8 @@ use nix::errno::Errno;
 use tokio::sync::watch;
 
 use super::counts::Ledger;
+use super::partitions::Partitions;
+use super::population::Population;
 use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
@@ -94,7 +96,6 @@ impl Model {
             namespaces: Vec::new(),
             cgroup: CgroupPath::root(),
             mask: cpus.clone(),
-            unfreezable: false,
         };
         let mut state = State {
             kernel,
@@ -103,8 +104,11 @@ impl Model {
             online: cpus.clone(),
             memory_nodes: topology.cpus.values().map(|cpu| cpu.node).collect(),
             cpus,
-            groups: BTreeMap::from([(CgroupPath::root(), Group::default())]),
-            tasks: BTreeMap::from([(1, first)]),
+            groups: HashMap::from([(CgroupPath::root(), Group::default())]),
+            partitions: Partitions::default(),
+            tasks: BTreeMap::new(),
+            processes: HashMap::new(),
+            population: Population::default(),
             namespaces: Vec::new(),
             next_id: 100,
             clock: 100,
@@ -118,7 +122,8 @@ impl Model {
             chains: Vec::new(),
             ledger: Ledger::default(),
         };
-        state.recompute(None);
+        state.add_task(1, first);
+        state.follow_cpusets();
         state.boot()?;
         for name in ["run", "cgroup/stelia.slice"] {
             fs::create_dir_all(directory.join(name))?;
@@ -164,7 +169,7 @@ impl Model {
     /// The topology's files cannot be written.
     pub fn hotplug(&self, online: &CpuSet) -> io::Result<()> {
         let mut state = self.lock();
-        state.hotplug(online.clone());
+        state.hotplug(online.clone())?;
         state.write_sys()
     }
 

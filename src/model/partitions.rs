@@ -3,6 +3,8 @@
 //! A local partition whose reason to be invalid went away stays invalid here until it is written again, which on the
 //! kernel is so for remote ones only. The daemon makes remote ones.
 
+use std::collections::{BTreeSet, HashMap};
+
 use nix::errno::Errno;
 
 use super::cpusets::{Cpuset, Partition};
@@ -19,6 +21,87 @@ const NO_CPUS_LEFT: &str = "Parent unable to distribute cpu downstream";
 const OFFLINE: &str = "No cpu available due to hotplug";
 const EMPTY: &str = "cpuset.cpus and cpuset.cpus.exclusive are empty";
 
+/// What a write to CPU lists is judged by.
+#[derive(Debug)]
+pub(super) struct Ground {
+    /// What the cgroup was granted.
+    granted: CpuSet,
+    /// Of a partition: where its CPUs come from, and what was left there.
+    source: Option<(CpuSet, CgroupPath)>,
+}
+
+/// How often each CPU is in one of several sets, and which are in any.
+#[derive(Debug, Default)]
+struct Tally {
+    counts: HashMap<u32, usize>,
+    set: CpuSet,
+}
+
+impl Tally {
+    fn add(&mut self, cpus: &CpuSet) {
+        for cpu in cpus.iter() {
+            *self.counts.entry(cpu).or_default() += 1;
+        }
+        self.set.union_with(cpus);
+    }
+
+    fn remove(&mut self, cpus: &CpuSet) {
+        let mut gone = CpuSet::new();
+        for cpu in cpus.iter() {
+            if let Some(count) = self.counts.get_mut(&cpu) {
+                *count -= 1;
+                if *count == 0 {
+                    self.counts.remove(&cpu);
+                    gone.insert(cpu);
+                }
+            }
+        }
+        self.set = self.set.difference(&gone);
+    }
+}
+
+/// Where partitions are, and what the remote ones hold together.
+#[derive(Debug, Default)]
+pub(super) struct Partitions {
+    /// Valid ones that take their CPUs from the root.
+    remote: BTreeSet<CgroupPath>,
+    /// Local and invalid ones.
+    others: BTreeSet<CgroupPath>,
+    taken: Tally,
+    isolated: Tally,
+}
+
+impl Partitions {
+    /// A cgroup has other values.
+    pub fn replace(&mut self, path: &CgroupPath, old: &Cpuset, new: &Cpuset) {
+        if old.partition == new.partition && old.held == new.held {
+            return;
+        }
+        match old.partition {
+            Partition::Member => {}
+            Partition::Valid { remote: true, isolated } => {
+                self.remote.remove(path);
+                self.taken.remove(&old.held);
+                if isolated {
+                    self.isolated.remove(&old.held);
+                }
+            }
+            _ => drop(self.others.remove(path)),
+        }
+        match new.partition {
+            Partition::Member => {}
+            Partition::Valid { remote: true, isolated } => {
+                self.remote.insert(path.clone());
+                self.taken.add(&new.held);
+                if isolated {
+                    self.isolated.add(&new.held);
+                }
+            }
+            _ => drop(self.others.insert(path.clone())),
+        }
+    }
+}
+
 impl State {
     fn is_partition(&self, path: &CgroupPath) -> bool {
         let valid = |path| self.cpuset(path).is_ok_and(|cpuset| cpuset.partition.is_valid());
@@ -27,46 +110,123 @@ impl State {
 
     /// CPUs of partitions that take theirs from this one.
     pub fn taken(&self, from: &CgroupPath) -> CpuSet {
-        let root = CgroupPath::root();
-        let takes = |path: &CgroupPath, cpuset: &Cpuset| match cpuset.partition {
-            Partition::Valid { remote: true, .. } => *from == root,
-            Partition::Valid { remote: false, .. } => up(path).as_ref() == Some(from),
-            _ => false,
+        let mut taken = if *from == CgroupPath::root() {
+            self.partitions.taken.set.clone()
+        } else {
+            CpuSet::new()
         };
-        let takers = self.groups.iter().filter(|(path, group)| takes(path, &group.cpuset));
-        takers.flat_map(|(_, group)| group.cpuset.granted.iter()).collect()
+        let special = self.groups.get(from).map(|group| &group.claims.others);
+        for name in special.into_iter().flatten() {
+            if let Ok(cpuset) = self.cpuset(&from.child(name))
+                && matches!(cpuset.partition, Partition::Valid { remote: false, .. })
+            {
+                taken.union_with(&cpuset.held);
+            }
+        }
+        taken
     }
 
     /// `cpuset.cpus.isolated` of the root.
     pub fn isolated(&self) -> CpuSet {
-        let isolated = |cpuset: &Cpuset| matches!(cpuset.partition, Partition::Valid { isolated: true, .. });
-        let groups = self.groups.values().filter(|group| isolated(&group.cpuset));
-        groups.flat_map(|group| group.cpuset.granted.iter()).collect()
+        let mut isolated = self.partitions.isolated.set.clone();
+        for path in &self.partitions.others {
+            if let Ok(cpuset) = self.cpuset(path)
+                && matches!(cpuset.partition, Partition::Valid { isolated: true, .. })
+            {
+                isolated.union_with(&cpuset.held);
+            }
+        }
+        isolated
+    }
+
+    /// `cpuset.cpus.exclusive.effective`
+    pub fn granted(&self, path: &CgroupPath) -> CpuSet {
+        match self.cpuset(path) {
+            Ok(cpuset) if cpuset.partition.is_valid() => cpuset.held.clone(),
+            Ok(cpuset) if !cpuset.exclusive.is_empty() => cpuset.exclusive.intersection(&self.granted_above(path)),
+            _ => CpuSet::new(),
+        }
     }
 
     fn granted_above(&self, path: &CgroupPath) -> CpuSet {
         match up(path) {
-            None => self.cpus.clone(),
-            Some(parent) if parent == CgroupPath::root() => self.cpus.clone(),
-            Some(parent) => self
-                .cpuset(&parent)
-                .map(|cpuset| cpuset.granted.clone())
-                .unwrap_or_default(),
+            Some(parent) if parent != CgroupPath::root() => self.granted(&parent),
+            _ => self.cpus.clone(),
         }
     }
 
-    /// `cpuset.cpus.exclusive.effective` everywhere, and the end of partitions that lost CPUs by it.
-    pub fn grant(&mut self, written: Option<&CgroupPath>) {
-        let paths: Vec<CgroupPath> = self.groups.keys().cloned().collect();
+    /// End a partition, and say why.
+    pub fn end_partition(&mut self, path: &CgroupPath, reason: Option<&'static str>) -> Result<(), Errno> {
+        let now = self.cpuset(path)?.clone();
+        let ended = Cpuset {
+            partition: now.partition.invalid(reason),
+            held: CpuSet::new(),
+            ..now
+        };
+        self.set_cpuset(path, ended)
+    }
+
+    /// A partition gets what it wants and may have.
+    fn take(&mut self, path: &CgroupPath) -> Result<(), Errno> {
+        let now = self.cpuset(path)?.clone();
+        if now.partition.is_valid() {
+            let held = now.wanted().intersection(&self.granted_above(path));
+            self.set_cpuset(path, Cpuset { held, ..now })?;
+        }
+        Ok(())
+    }
+
+    /// What a write to the CPU lists of a cgroup is judged by, taken before it.
+    pub fn ground(&self, path: &CgroupPath) -> Ground {
+        let source = match self.cpuset(path).map(|cpuset| cpuset.partition) {
+            Ok(Partition::Valid { remote: true, .. }) => Some(CgroupPath::root()),
+            Ok(Partition::Valid { .. }) => up(path),
+            _ => None,
+        };
+        Ground {
+            granted: self.granted(path),
+            source: source.map(|source| (self.effective(&source), source)),
+        }
+    }
+
+    /// Other CPU lists, and what follows for the partitions here and below.
+    pub fn put_lists(&mut self, path: &CgroupPath, trial: Cpuset, ground: &Ground) -> Result<(), Errno> {
+        let (now, held) = (trial.partition, trial.held.clone());
+        self.set_cpuset(
+            path,
+            Cpuset {
+                held: if now.is_valid() { held } else { CpuSet::new() },
+                ..trial
+            },
+        )?;
+        self.check_partition(path, ground)?;
+        self.take(path)?;
+        self.settle_below(path, &ground.granted, Some(path))
+    }
+
+    /// After a cgroup was granted other CPUs: the partitions below it that end by it. `written`: its own CPU lists changed.
+    pub fn settle_below(
+        &mut self,
+        at: &CgroupPath,
+        before: &CpuSet,
+        written: Option<&CgroupPath>,
+    ) -> Result<(), Errno> {
+        let below = |path: &&CgroupPath| *path != at && path.is_within(at);
+        let mut paths: Vec<CgroupPath> = self.partitions.others.iter().filter(below).cloned().collect();
+        // A remote partition keeps what it has when the lists above it only grow: only one that has a lost CPU is in question.
+        let lost = before.difference(&self.granted(at));
+        if !lost.is_disjoint(&self.partitions.taken.set) {
+            paths.extend(self.partitions.remote.iter().filter(below).cloned());
+            // Those above come first.
+            paths.sort();
+        }
         for path in paths {
-            let above = self.granted_above(&path);
-            let Some(parent) = up(&path) else { continue };
+            let parent = up(&path).unwrap_or_else(CgroupPath::root);
             let parent_is_partition = self.is_partition(&parent);
             let parent_is_invalid = self
                 .cpuset(&parent)
                 .is_ok_and(|cpuset| matches!(cpuset.partition, Partition::Invalid { .. }));
-            let Ok(group) = self.group_mut(&path) else { continue };
-            let cpuset = &mut group.cpuset;
+            let cpuset = self.cpuset(&path)?;
             match cpuset.partition {
                 Partition::Valid { remote: false, .. } if !parent_is_partition => {
                     let reason = if parent_is_invalid {
@@ -74,76 +234,68 @@ impl State {
                     } else {
                         PARENT_NO_PARTITION
                     };
-                    cpuset.partition = cpuset.partition.invalid(Some(reason));
+                    self.end_partition(&path, Some(reason))?;
                 }
                 // A write above it makes the kernel say so of an invalid one too, whatever the reason was before.
-                Partition::Invalid { .. }
-                    if !parent_is_partition && written.is_some_and(|above| path != *above && path.is_within(above)) =>
-                {
-                    cpuset.partition = cpuset.partition.invalid(Some(PARENT_NO_PARTITION));
+                Partition::Invalid { .. } if !parent_is_partition && written.is_some() => {
+                    self.end_partition(&path, Some(PARENT_NO_PARTITION))?;
                 }
-                // A remote partition keeps what it has when the lists above it only grow.
-                Partition::Valid { .. } if written != Some(&path) && !cpuset.granted.is_subset(&above) => {
-                    cpuset.partition = cpuset.partition.invalid(Some(BAD_LIST));
+                Partition::Valid { remote, .. } => {
+                    if !cpuset.held.is_subset(&self.granted_above(&path)) {
+                        self.end_partition(&path, Some(BAD_LIST))?;
+                    } else if !remote {
+                        self.take(&path)?;
+                    }
                 }
                 _ => {}
             }
-            let keeps = written != Some(&path) && matches!(cpuset.partition, Partition::Valid { remote: true, .. });
-            if !keeps {
-                cpuset.granted = if !cpuset.exclusive.is_empty() || cpuset.partition.is_valid() {
-                    cpuset.wanted().intersection(&above)
-                } else {
-                    CpuSet::new()
-                };
-            }
         }
+        Ok(())
     }
 
     /// After a write to the CPU lists of a partition: whether it may have them.
-    pub fn check_partition(&mut self, path: &CgroupPath, before: &Cpuset) -> Result<(), Errno> {
-        let now = self.cpuset(path)?.clone();
-        let Partition::Valid { remote, .. } = now.partition else {
+    fn check_partition(&mut self, path: &CgroupPath, ground: &Ground) -> Result<(), Errno> {
+        let now = self.cpuset(path)?;
+        let (Partition::Valid { remote, .. }, Some((free, source))) = (now.partition, &ground.source) else {
             return Ok(());
         };
         let wanted = now.wanted().intersection(&self.granted_above(path));
-        let added = wanted.difference(&before.granted);
-        let source = if remote { Some(CgroupPath::root()) } else { up(path) };
-        let source = source.unwrap_or_else(CgroupPath::root);
-        let free = self.cpuset(&source)?.effective.clone();
-        let all_of_it =
-            !added.is_empty() && free.is_subset(&added) && (remote || self.has_members(&source, Some(path)));
-        if wanted.is_empty() || !added.is_disjoint(&self.taken(&source)) || all_of_it {
-            self.group_mut(path)?.cpuset.partition = now.partition.invalid(Some(BAD_LIST));
+        let added = wanted.difference(&ground.granted);
+        let all_of_it = !added.is_empty() && free.is_subset(&added) && (remote || self.has_members(source, Some(path)));
+        if wanted.is_empty() || !added.is_disjoint(&self.taken(source)) || all_of_it {
+            self.end_partition(path, Some(BAD_LIST))?;
         }
         Ok(())
     }
 
     /// Whether tasks depend on a partition's own CPUs, those below `except` left out.
     fn has_members(&self, partition: &CgroupPath, except: Option<&CgroupPath>) -> bool {
-        self.tasks.values().any(|task| {
-            let mut levels = std::iter::successors(Some(task.cgroup.clone()), up);
-            task.cgroup.is_within(partition)
-                && !except.is_some_and(|except| task.cgroup.is_within(except))
-                && levels.find(|level| self.is_partition(level)).as_ref() == Some(partition)
-        })
+        let mut groups = vec![partition.clone()];
+        while let Some(path) = groups.pop() {
+            if self.has_tasks(&path) {
+                return true;
+            }
+            let counts =
+                |child: &CgroupPath| self.populated(child) && Some(child) != except && !self.is_partition(child);
+            groups.extend(self.children(&path).into_iter().filter(counts));
+        }
+        false
     }
 
     /// `cpuset.cpus.partition` written: always taken, the answer is in what it reads afterwards.
     pub fn write_partition(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let isolated = match text {
-            "member" => {
-                self.group_mut(path)?.cpuset.partition = Partition::Member;
-                self.recompute(Some(path));
-                return Ok(());
-            }
-            "root" => false,
-            "isolated" => true,
+            "member" => None,
+            "root" => Some(false),
+            "isolated" => Some(true),
             _ => return Err(Errno::EINVAL),
         };
         let now = self.cpuset(path)?.clone();
-        let next = match now.partition {
-            Partition::Valid { remote, .. } => Partition::Valid { isolated, remote },
-            _ => match self.may_become(path, &now) {
+        let granted = self.granted(path);
+        let partition = match (isolated, now.partition) {
+            (None, _) => Partition::Member,
+            (Some(isolated), Partition::Valid { remote, .. }) => Partition::Valid { isolated, remote },
+            (Some(isolated), _) => match self.may_become(path, &now) {
                 Ok(remote) => Partition::Valid { isolated, remote },
                 Err(reason) => Partition::Invalid {
                     isolated,
@@ -151,8 +303,11 @@ impl State {
                 },
             },
         };
-        self.group_mut(path)?.cpuset.partition = next;
-        self.recompute(Some(path));
+        let held = CpuSet::new();
+        self.set_cpuset(path, Cpuset { partition, held, ..now })?;
+        self.take(path)?;
+        self.settle_below(path, &granted, Some(path))?;
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -166,16 +321,11 @@ impl State {
         }
         let wanted = cpuset.wanted().intersection(&self.granted_above(path));
         let parent = up(path).unwrap_or_else(CgroupPath::root);
-        let free = |path: &CgroupPath| {
-            self.cpuset(path)
-                .map(|cpuset| cpuset.effective.clone())
-                .unwrap_or_default()
-        };
         if self.is_partition(&parent) {
             if wanted.is_empty() {
                 return Err(BAD_LIST);
             }
-            if free(&parent).is_subset(&wanted) && self.has_members(&parent, Some(path)) {
+            if self.effective(&parent).is_subset(&wanted) && self.has_members(&parent, Some(path)) {
                 return Err(NO_CPUS_LEFT);
             }
             return Ok(false);
@@ -185,28 +335,30 @@ impl State {
         }
         let root = CgroupPath::root();
         let taken = !wanted.is_disjoint(&self.taken(&root));
-        if wanted.is_disjoint(&self.online) || taken || free(&root).is_subset(&wanted) {
+        if wanted.is_disjoint(&self.online) || taken || self.effective(&root).is_subset(&wanted) {
             return Err(BAD_LIST);
         }
         Ok(true)
     }
 
     /// CPUs go offline or come back.
-    pub fn hotplug(&mut self, online: CpuSet) {
+    pub fn hotplug(&mut self, online: CpuSet) -> Result<(), Errno> {
         self.online = online;
-        let paths: Vec<CgroupPath> = self.groups.keys().cloned().collect();
+        let partitions = &self.partitions;
+        let mut paths: Vec<CgroupPath> = partitions.remote.union(&partitions.others).cloned().collect();
+        paths.retain(|path| self.is_partition(path));
+        let mut ended = Vec::new();
         for path in paths {
-            let Ok(cpuset) = self.cpuset(&path).cloned() else {
-                continue;
-            };
-            let gone = cpuset.granted.is_disjoint(&self.online);
-            if cpuset.partition.is_valid() && gone && self.has_members(&path, None) {
-                let invalid = cpuset.partition.invalid(Some(OFFLINE));
-                if let Ok(group) = self.group_mut(&path) {
-                    group.cpuset.partition = invalid;
-                }
+            let held = self.granted(&path);
+            if held.is_disjoint(&self.online) && self.has_members(&path, None) {
+                self.end_partition(&path, Some(OFFLINE))?;
+                ended.push((path, held));
             }
         }
-        self.recompute(None);
+        for (path, held) in ended {
+            self.settle_below(&path, &held, None)?;
+        }
+        self.follow_cpusets();
+        Ok(())
     }
 }

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 
 use super::counts::Call;
 use super::tree::up;
-use super::{Kernel, Model, State};
+use super::{Model, State};
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::proc::{ProcError, Procs, TaskId, Thread};
@@ -26,8 +26,6 @@ pub(super) struct Task {
     pub cgroup: CgroupPath,
     /// What `sched_setaffinity` asked for.
     pub mask: CpuSet,
-    /// In uninterruptible sleep: no freezer stops it.
-    pub unfreezable: bool,
 }
 
 fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
@@ -39,35 +37,20 @@ fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
 
 impl State {
     pub fn threads_of(&self, process: i32) -> Vec<i32> {
-        let of = self.tasks.iter().filter(|(_, task)| task.process == process);
-        of.map(|(id, _)| *id).collect()
-    }
-
-    /// Put a thread into a cgroup that may have it.
-    pub fn put(&mut self, id: i32, to: &CgroupPath) {
-        let all = (self.kernel == Kernel::V6_1).then(|| self.cpus.clone());
-        if let Some(task) = self.tasks.get_mut(&id)
-            && task.cgroup != *to
-        {
-            task.cgroup = to.clone();
-            if let Some(all) = all {
-                task.mask = all;
-            }
-        }
+        self.processes.get(&process).into_iter().flatten().copied().collect()
     }
 
     /// Where a thread may run now.
     pub fn runs_on(&self, task: &Task) -> CpuSet {
-        let cpuset = self.groups.get(&task.cgroup).map(|group| &group.cpuset.effective);
-        let cpuset = cpuset.cloned().unwrap_or_default();
+        let cpuset = self.effective(&task.cgroup);
         let both = task.mask.intersection(&cpuset);
         if both.is_empty() { cpuset } else { both }
     }
 
     fn check_pids(&self, cgroup: &CgroupPath) -> Result<(), Errno> {
         for level in std::iter::successors(Some(cgroup.clone()), up) {
-            let within = self.tasks.values().filter(|task| task.cgroup.is_within(&level)).count() as u64;
-            if self.group(&level)?.limits.pids_max.is_some_and(|max| within >= max) {
+            let group = self.group(&level)?;
+            if group.limits.pids_max.is_some_and(|max| group.within as u64 >= max) {
                 return Err(Errno::EAGAIN);
             }
         }
@@ -98,23 +81,29 @@ impl State {
             name: name.to_owned(),
             numbers,
             namespaces,
-            unfreezable: false,
             ..creator
         };
-        self.tasks.insert(id, task);
+        self.add_task(id, task);
         Ok(id)
     }
 
     /// The end of a thread; of its process when it leads one; of a whole PID namespace when that is its first process.
     pub fn end(&mut self, id: i32) -> Result<(), Errno> {
-        let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?.clone();
+        let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
         if task.process != id {
-            self.tasks.remove(&id);
+            self.remove_task(id);
             return Ok(());
         }
-        let begun = self.namespaces.iter().position(|(first, _)| *first == id);
-        self.tasks
-            .retain(|_, other| other.process != id && !begun.is_some_and(|begun| other.namespaces.contains(&begun)));
+        let mut own = task.namespaces.iter().copied();
+        let begun = own.find(|index| self.namespaces.get(*index).is_some_and(|(first, _)| *first == id));
+        let mut ended = self.threads_of(id);
+        if let Some(begun) = begun {
+            let inside = self.tasks.iter().filter(|(_, task)| task.namespaces.contains(&begun));
+            ended.extend(inside.map(|(id, _)| *id));
+        }
+        for id in ended {
+            self.remove_task(id);
+        }
         Ok(())
     }
 
@@ -221,8 +210,7 @@ fn key(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
 impl State {
     fn set_mask(&mut self, tid: i32, cpus: &CpuSet) -> Result<(), Errno> {
         let task = self.tasks.get(&tid).ok_or(Errno::ESRCH)?;
-        let cpuset = &self.group(&task.cgroup)?.cpuset.effective;
-        if cpus.is_disjoint(cpuset) {
+        if cpus.is_disjoint(&self.effective(&task.cgroup)) {
             return Err(Errno::EINVAL);
         }
         if let Some(task) = self.tasks.get_mut(&tid) {

@@ -1,8 +1,6 @@
 //! systemd: units, their limits, transient scopes, and what becomes of an empty one. Holders too.
 
-use std::fs;
 use std::io;
-use std::path::Path;
 
 use nix::errno::Errno;
 use zbus::export::async_trait::async_trait;
@@ -41,6 +39,7 @@ impl State {
             },
         };
         self.units.insert(name.to_owned(), unit);
+        self.may_be_empty(&cgroup);
         Ok(cgroup)
     }
 
@@ -70,62 +69,11 @@ impl State {
         Ok(())
     }
 
-    /// systemd's answer to a scope in which nothing runs any more.
-    pub fn remove_empty_scopes(&mut self) {
-        let empty: Vec<(String, CgroupPath)> = self
-            .units
-            .iter()
-            .filter(|(name, unit)| {
-                // It learns it from the cgroup's events: one that somebody else removed tells nothing.
-                name.ends_with(".scope") && self.groups.contains_key(&unit.cgroup) && !self.populated(&unit.cgroup)
-            })
-            .map(|(name, unit)| (name.clone(), unit.cgroup.clone()))
-            .collect();
-        for (name, cgroup) in empty {
-            self.units.remove(&name);
-            self.remove_tree(&cgroup);
-        }
-    }
-
     /// Remove a cgroup and what is in it, inner ones first.
     pub fn remove_tree(&mut self, cgroup: &CgroupPath) {
         for path in self.subtree(cgroup).iter().rev() {
             // Whoever moved in meanwhile keeps it.
             let _ = self.remove(path);
-        }
-    }
-
-    /// `cgroup.events` of the scopes in stelia.slice, and of the cgroup `instance` in each, as files: what the engine
-    /// watches with inotify.
-    pub fn mirror_events(&self) {
-        let slice = self.directory.join("cgroup/stelia.slice");
-        let scopes = self.children(&CgroupPath::slice());
-        for scope in &scopes {
-            let directory = slice.join(scope.name());
-            let instance = scope.child("instance");
-            self.mirror(scope, &directory);
-            if self.groups.contains_key(&instance) {
-                self.mirror(&instance, &directory.join("instance"));
-            } else {
-                let _ = fs::remove_dir_all(directory.join("instance"));
-            }
-        }
-        for entry in fs::read_dir(&slice).into_iter().flatten().flatten() {
-            let name = entry.file_name();
-            if !scopes.iter().any(|scope| Some(scope.name()) == name.to_str()) {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-    }
-}
-
-impl State {
-    fn mirror(&self, cgroup: &CgroupPath, directory: &Path) {
-        let text = self.events(cgroup) + "\n";
-        let file = directory.join(File::Events.name());
-        if fs::read_to_string(&file).ok().as_ref() != Some(&text) {
-            // A missing file costs a wake-up only.
-            let _ = fs::create_dir_all(directory).and_then(|()| fs::write(&file, text));
         }
     }
 }

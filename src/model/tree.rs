@@ -5,8 +5,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use nix::errno::Errno;
 
 use super::State;
-use super::cpusets::Cpuset;
+use super::cpusets::{Claims, Cpuset};
 use crate::cgroup::{CgroupPath, Limits};
+use crate::cpuset::CpuSet;
 
 /// The controllers, in the order in which the kernel prints them; the flag: usable in threaded cgroups.
 pub(super) const CONTROLLERS: [(&str, bool); 6] = [
@@ -33,6 +34,17 @@ pub(super) struct Group {
     pub limits: Limits,
     /// `cpu.max`; empty for `max`.
     pub cpu_max: String,
+    /// The names of the cgroups in it.
+    pub children: BTreeSet<String>,
+    /// How many of them are threaded.
+    pub threaded_children: usize,
+    /// The threads in it.
+    pub tasks: BTreeSet<i32>,
+    /// How many threads are in it and below.
+    pub within: usize,
+    pub claims: Claims,
+    /// Its effective CPUs when they were last looked at, on a kernel where a change of them changes its tasks.
+    pub seen: CpuSet,
 }
 
 /// The cgroup a cgroup is in; `None` for the root.
@@ -50,17 +62,20 @@ impl State {
     }
 
     pub fn children(&self, path: &CgroupPath) -> Vec<CgroupPath> {
-        let is_child = |other: &&CgroupPath| up(other).as_ref() == Some(path);
-        self.groups.keys().filter(is_child).cloned().collect()
+        let names = self.groups.get(path).map(|group| &group.children);
+        names.into_iter().flatten().map(|name| path.child(name)).collect()
     }
 
     pub fn create(&mut self, path: &CgroupPath) -> Result<(), Errno> {
         if self.groups.contains_key(path) {
             return Ok(());
         }
-        self.group(&up(path).ok_or(Errno::EEXIST)?)?;
+        let parent = self.group_mut(&up(path).ok_or(Errno::EEXIST)?)?;
+        parent.children.insert(path.name().to_owned());
         self.groups.insert(path.clone(), Group::default());
-        self.recompute(None);
+        self.may_be_empty(path);
+        self.events_change(path);
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -68,11 +83,18 @@ impl State {
         if !self.groups.contains_key(path) {
             return Ok(());
         }
-        if *path == CgroupPath::root() || self.populated(path) || !self.children(path).is_empty() {
+        let parent = up(path).ok_or(Errno::EBUSY)?;
+        if self.populated(path) || !self.group(path)?.children.is_empty() {
             return Err(Errno::EBUSY);
         }
-        self.groups.remove(path);
-        self.recompute(None);
+        // Others get back what it had.
+        self.set_cpuset(path, Cpuset::default())?;
+        let removed = self.groups.remove(path);
+        let parent = self.group_mut(&parent)?;
+        parent.children.remove(path.name());
+        parent.threaded_children -= usize::from(removed.is_some_and(|group| group.threaded));
+        self.events_change(path);
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -89,11 +111,11 @@ impl State {
     }
 
     pub fn has_tasks(&self, path: &CgroupPath) -> bool {
-        self.tasks.values().any(|task| task.cgroup == *path)
+        self.groups.get(path).is_some_and(|group| !group.tasks.is_empty())
     }
 
     pub fn populated(&self, path: &CgroupPath) -> bool {
-        self.tasks.values().any(|task| task.cgroup.is_within(path))
+        self.groups.get(path).is_some_and(|group| group.within > 0)
     }
 
     fn enables(&self, path: &CgroupPath, threaded: bool) -> bool {
@@ -112,7 +134,7 @@ impl State {
     }
 
     fn is_thread_root(&self, path: &CgroupPath) -> bool {
-        let threaded_child = || self.children(path).iter().any(|child| self.is_threaded(child));
+        let threaded_child = || self.groups.get(path).is_some_and(|group| group.threaded_children > 0);
         !self.is_threaded(path) && (threaded_child() || self.has_tasks(path) && self.enables(path, true))
     }
 
@@ -143,11 +165,13 @@ impl State {
         if self.populated(path) || self.enables(path, false) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let domain = self.domain(&up(path).ok_or(Errno::ENOENT)?);
+        let parent = up(path).ok_or(Errno::ENOENT)?;
+        let domain = self.domain(&parent);
         if !self.is_valid_domain(&domain) || !self.can_be_thread_root(&domain) {
             return Err(Errno::EOPNOTSUPP);
         }
         self.group_mut(path)?.threaded = true;
+        self.group_mut(&parent)?.threaded_children += 1;
         Ok(())
     }
 
@@ -166,7 +190,8 @@ impl State {
     }
 
     pub fn write_control(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
-        let mut control = self.group(path)?.control.clone();
+        let before = self.group(path)?.control.clone();
+        let mut control = before.clone();
         let mut enable = Vec::new();
         for word in text.split_whitespace() {
             let (sign, name) = word.split_at_checked(1).ok_or(Errno::EINVAL)?;
@@ -189,19 +214,23 @@ impl State {
         }
         self.vet_control(path, &enable)?;
         control.extend(enable);
+        if before.is_subset(&control) {
+            self.group_mut(path)?.control = control;
+            return Ok(());
+        }
         self.group_mut(path)?.control = control;
         // A controller that is switched off forgets what was set.
         for child in self.children(path) {
-            let (cpuset, pids) = (self.has_controller(&child, 0), self.has_controller(&child, 5));
-            let group = self.group_mut(&child)?;
-            if !cpuset {
-                group.cpuset = Cpuset::default();
+            if !self.has_controller(&child, 0) {
+                let granted = self.granted(&child);
+                self.set_cpuset(&child, Cpuset::default())?;
+                self.settle_below(&child, &granted, None)?;
             }
-            if !pids {
-                group.limits.pids_max = None;
+            if !self.has_controller(&child, 5) {
+                self.group_mut(&child)?.limits.pids_max = None;
             }
         }
-        self.recompute(None);
+        self.follow_cpusets();
         Ok(())
     }
 
@@ -270,24 +299,38 @@ impl State {
         if self.is_threaded(path) {
             return Err(Errno::EOPNOTSUPP);
         }
-        let here = |id: &&i32| {
-            let task = self.tasks.get(id);
-            task.is_some_and(|task| task.process == **id && self.domain(&task.cgroup) == *path)
-        };
-        Ok(self.tasks.keys().filter(here).copied().collect())
+        let mut processes = BTreeSet::new();
+        let mut groups = vec![path.clone()];
+        while let Some(path) = groups.pop() {
+            let group = self.group(&path)?;
+            let first = |id: &&i32| self.processes.contains_key(*id);
+            processes.extend(group.tasks.iter().filter(first).copied());
+            if group.threaded_children > 0 {
+                groups.extend(self.children(&path).into_iter().filter(|child| self.is_threaded(child)));
+            }
+        }
+        Ok(processes.into_iter().collect())
     }
 
     pub fn threads_in(&self, path: &CgroupPath) -> Vec<i32> {
-        let here = self.tasks.iter().filter(|(_, task)| task.cgroup == *path);
-        here.map(|(id, _)| *id).collect()
+        let tasks = self.groups.get(path).map(|group| &group.tasks);
+        tasks.into_iter().flatten().copied().collect()
     }
 
     /// Every cgroup from here downwards, parents first.
     pub fn subtree(&self, path: &CgroupPath) -> Vec<CgroupPath> {
-        self.groups
-            .keys()
-            .filter(|other| other.is_within(path))
-            .cloned()
-            .collect()
+        let mut all: Vec<CgroupPath> = self
+            .groups
+            .get_key_value(path)
+            .map(|(path, _)| path.clone())
+            .into_iter()
+            .collect();
+        let mut next = 0;
+        while let Some(path) = all.get(next) {
+            let children = self.children(path);
+            all.extend(children);
+            next += 1;
+        }
+        all
     }
 }
