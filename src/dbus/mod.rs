@@ -1,6 +1,7 @@
 //! The D-Bus side: names, client proxies, errors, interfaces and the two doors (system bus, runner socket).
 
 mod bus;
+mod call;
 mod caller;
 pub mod client;
 pub mod command_line;
@@ -14,7 +15,6 @@ pub(crate) mod gate;
 mod instance;
 mod job;
 mod manager;
-mod measure;
 mod node_topology;
 mod options;
 mod polkit;
