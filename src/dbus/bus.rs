@@ -35,7 +35,7 @@ pub async fn serve(connection: &Bus, engine: Handle) -> zbus::Result<()> {
                 engine,
                 door: Door::Bus,
                 exporter: exporter.clone(),
-                evaluating: super::evaluate::Turn::default(),
+                readings: super::readings::Readings::default(),
             },
         )
         .await?;

@@ -17,6 +17,7 @@ use super::instance_path;
 use super::job::{MoveRow, job_path, rows};
 use super::node_topology;
 use super::options;
+use super::readings::{Readings, Recent};
 use super::registration;
 use super::report::{preview_dict, report_dict};
 use crate::authz::Operation;
@@ -31,13 +32,27 @@ pub(super) struct Manager {
     pub(super) engine: Handle,
     pub(super) door: Door,
     pub(super) exporter: Arc<Exporter>,
-    pub(super) evaluating: evaluate::Turn,
+    pub(super) readings: Readings,
 }
 
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
         .map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
+}
+
+/// Everything that the daemon knows, as JSON.
+fn description(engine: &Handle, recent: &mut Recent) -> String {
+    let view = engine.view();
+    let config = match recent.kubelet_config() {
+        Ok(config) => serde_json::json!(config),
+        Err(problem) => serde_json::json!({ "problem": problem }),
+    };
+    let description = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "node": &*view, "kubelet_config": config,
+        "usage": recent.usage(&*engine.system().cgroups, &view), "metrics": engine.metrics().read(),
+    });
+    description.to_string()
 }
 
 impl Manager {
@@ -263,18 +278,8 @@ impl Manager {
     ) -> Result<String, Error> {
         self.call(connection, &header)
             .answer(Operation::Describe, |_| async move {
-                let view = self.engine.view();
-                let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-                let config = node_topology::kubelet_config().await?;
-                let config = match config {
-                    Ok(config) => serde_json::json!(config),
-                    Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
-                };
-                let description = serde_json::json!({
-                    "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage, "kubelet_config": config,
-                    "metrics": self.engine.metrics().read(),
-                });
-                Ok(description.to_string())
+                let engine = self.engine.clone();
+                self.readings.read(move |recent| Ok(description(&engine, recent))).await
             })
             .await
     }
@@ -288,7 +293,7 @@ impl Manager {
     ) -> Result<String, Error> {
         self.call(connection, &header)
             .answer(Operation::Describe, |_| async move {
-                node_topology::json(&self.engine, &options).await
+                node_topology::json(&self.engine, &self.readings, &options).await
             })
             .await
     }
@@ -303,7 +308,7 @@ impl Manager {
     ) -> Result<Vec<Options>, Error> {
         self.call(connection, &header)
             .answer(Operation::Describe, |_| async move {
-                evaluate::answers(&self.engine, &self.evaluating, &requests, &options).await
+                evaluate::answers(&self.engine, &self.readings, &requests, &options).await
             })
             .await
     }

@@ -18,6 +18,7 @@ mod manager;
 mod node_topology;
 mod options;
 mod polkit;
+mod readings;
 mod registration;
 mod report;
 mod runner_socket;

@@ -137,7 +137,8 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
         engine,
         door,
         exporter: exporter.clone(),
-        evaluating: super::evaluate::Turn::default(),
+        // A pod may have none of them.
+        readings: super::readings::Readings::default(),
     };
     let build = Builder::socket(socket)
         .server(Guid::generate())
