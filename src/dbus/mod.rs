@@ -23,7 +23,7 @@ mod registration;
 mod report;
 mod runner_socket;
 
-pub use bus::{Bus, connect, serve as serve_bus};
+pub use bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
 
 use crate::kubelet::PodUid;
