@@ -55,7 +55,7 @@ pub async fn check_alone(connection: &Bus) -> Result<(), BusError> {
 }
 
 fn name() -> zbus::Result<BusName<'static>> {
-    Ok(BusName::try_from(BUS_NAME)?)
+    BusName::try_from(BUS_NAME)
 }
 
 async fn already_running(bus: &DBusProxy<'_>) -> BusError {

@@ -12,6 +12,7 @@ use super::NOT_PINNED;
 use super::call::Call;
 use super::caller::{Caller, Door};
 use super::error::Error;
+use super::export::Shown;
 use super::manager::Options;
 use super::report::report_dict;
 use crate::authz::Operation;
@@ -26,7 +27,7 @@ pub(super) struct Instance {
     pub(super) door: Door,
     pub(super) pod: PodUid,
     /// The view last exported; the exporter replaces it.
-    pub(super) shown: Arc<RwLock<InstanceView>>,
+    pub(super) shown: Arc<RwLock<Shown>>,
 }
 
 impl Instance {

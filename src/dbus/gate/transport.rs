@@ -163,8 +163,16 @@ impl ReadHalf for Reader {
 }
 
 impl Reader {
-    /// Wait until this connection, its pod and all pods together have room for one message more.
+    /// Wait until this connection, its pod and all pods together have room for one message more: before a message and not
+    /// within one, so that nothing is in hand meanwhile. The bytes before BEGIN are few and have little time (`MAX_HANDSHAKE`,
+    /// `HANDSHAKE_TIMEOUT`): they wait for no other pod's calls.
     async fn turn(&self) {
+        if self.gate.is_handshake() {
+            return tokio::time::sleep(self.slot.own_wait(Instant::now())).await;
+        }
+        if self.gate.is_within_message() {
+            return;
+        }
         loop {
             self.calls.room().await;
             let wait = self.slot.wait(Instant::now());
@@ -176,17 +184,11 @@ impl Reader {
     }
 
     async fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-        // Before a message and not within one, so that nothing is in hand while we wait. The bytes before BEGIN are few and
-        // have little time (`MAX_HANDSHAKE`, `HANDSHAKE_TIMEOUT`): they wait for no other pod's calls.
-        if self.gate.is_handshake() {
-            tokio::time::sleep(self.slot.own_wait(Instant::now())).await;
-        } else if !self.gate.is_within_message() {
-            tokio::select! {
-                biased;
-                () = self.turn() => {}
-                // Its end would be read only after what it left unread, and until then its calls would go on.
-                () = left(&self.stream) => return Ok((0, Vec::new())),
-            }
+        tokio::select! {
+            biased;
+            () = self.turn() => {}
+            // Its end would be read only after what it left unread, and until then its calls would go on.
+            () = left(&self.stream) => return Ok((0, Vec::new())),
         }
         let stream = &*self.stream;
         let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
