@@ -145,6 +145,7 @@ async fn release_host() -> anyhow::Result<()> {
 async fn serve(settings: Settings) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let bus = dbus::connect().await.context("connect to the system bus")?;
+    dbus::check_alone(&bus).await?;
     let system = System::kernel(Arc::new(DbusSystemd::new(bus.clone())));
     let (engine, handle) = Engine::new(system, settings).context("start inotify")?;
 
@@ -163,6 +164,9 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
         first.steps
     );
 
+    let mut name = dbus::serve_bus(&bus, handle.clone())
+        .await
+        .context("serve on the system bus")?;
     let socket = runner_socket().context("take the runner socket from systemd")?;
     if let Some(listener) = socket {
         tokio::spawn(dbus::serve_runner_socket(listener, handle.clone(), cancel.clone()));
@@ -172,33 +176,34 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
             "no runner socket was passed: pods cannot register"
         );
     }
-    dbus::serve_bus(&bus, handle.clone())
-        .await
-        .context("serve on the system bus")?;
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut running = running;
-    loop {
+    let failure = loop {
         let count = views.borrow_and_update().instances.len();
         notify(&[NotifyState::Status(&format!("{count} instances"))]);
         tokio::select! {
-            _ = terminate.recv() => break,
-            _ = interrupt.recv() => break,
-            changed = views.changed() => if changed.is_err() { break },
+            _ = terminate.recv() => break None,
+            _ = interrupt.recv() => break None,
+            changed = views.changed() => if changed.is_err() { break None },
+            // systemd starts it anew (Restart=), on the bus that is there by then.
+            lost = name.lost() => break Some(lost),
             ended = &mut running => {
                 ended.context("the engine failed")?;
                 anyhow::bail!("the engine ended by itself");
             }
         }
-    }
+    };
     // Running VMs stay exactly as they are: the next start adopts them.
-    notify(&[NotifyState::Stopping]);
+    if failure.is_none() {
+        notify(&[NotifyState::Stopping]);
+    }
     cancel.cancel();
     running.await.context("the engine failed")?;
-    Ok(())
+    failure.map_or(Ok(()), |lost| Err(lost.into()))
 }
 
 /// Telling systemd cannot fail in a way that anybody could act on.

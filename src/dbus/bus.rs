@@ -1,5 +1,8 @@
 //! The administrators' door: the system bus.
 
+use futures_util::StreamExt as _;
+use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
+use zbus::names::BusName;
 use zbus::{Connection, connection::Builder, fdo};
 
 use super::caller::Door;
@@ -11,6 +14,23 @@ use crate::engine::Handle;
 /// A connection to the system bus.
 pub type Bus = Connection;
 
+/// Why the bus cannot be served, or not any longer.
+#[derive(Debug, thiserror::Error)]
+pub enum BusError {
+    /// Another daemon has the name.
+    #[error("already running{}", .0.map(|pid| format!(" (PID {pid})")).unwrap_or_default())]
+    AlreadyRunning(Option<u32>),
+    /// The connection was closed: the bus ended or was started anew.
+    #[error("the system bus went away")]
+    Gone,
+    /// Somebody took the name.
+    #[error("the bus name {BUS_NAME} was lost")]
+    NameLost,
+    /// The bus refuses.
+    #[error(transparent)]
+    Bus(#[from] zbus::Error),
+}
+
 /// Connect, without a name yet.
 ///
 /// # Errors
@@ -19,11 +39,39 @@ pub async fn connect() -> zbus::Result<Bus> {
     Builder::system().build().await
 }
 
-/// Serve the engine on this connection, and then take the name.
+/// Make sure that no daemon runs, before anything of the system is touched.
+///
+/// The name is not taken yet, since a call that it draws would be answered before the first pass has adopted what is there.
+/// Of two daemons that start in the same moment both may come through here; one of them fails in [`serve`].
 ///
 /// # Errors
-/// The name is taken or the policy does not let us have it.
-pub async fn serve(connection: &Bus, engine: Handle) -> zbus::Result<()> {
+/// [`BusError::AlreadyRunning`], or the bus does not answer.
+pub async fn check_alone(connection: &Bus) -> Result<(), BusError> {
+    let bus = DBusProxy::new(connection).await?;
+    if bus.name_has_owner(name()?).await.map_err(zbus::Error::from)? {
+        return Err(already_running(&bus).await);
+    }
+    Ok(())
+}
+
+fn name() -> zbus::Result<BusName<'static>> {
+    BusName::try_from(BUS_NAME)
+}
+
+async fn already_running(bus: &DBusProxy<'_>) -> BusError {
+    // It may have ended meanwhile: that it ran is reason enough.
+    let pid = match name() {
+        Ok(name) => bus.get_connection_unix_process_id(name).await.ok(),
+        Err(_) => None,
+    };
+    BusError::AlreadyRunning(pid)
+}
+
+/// Serve the engine on this connection, and then take the name: not from somebody who has it, and for good.
+///
+/// # Errors
+/// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
+pub async fn serve(connection: &Bus, engine: Handle) -> Result<Name, BusError> {
     let exporter = Exporter::new(engine.clone(), Door::Bus, None);
     exporter.attach(connection);
     let server = connection.object_server();
@@ -35,10 +83,135 @@ pub async fn serve(connection: &Bus, engine: Handle) -> zbus::Result<()> {
                 engine,
                 door: Door::Bus,
                 exporter: exporter.clone(),
-                evaluating: super::evaluate::Turn::default(),
+                readings: super::readings::Readings::default(),
             },
         )
         .await?;
     tokio::spawn(async move { exporter.follow().await });
-    connection.request_name(BUS_NAME).await
+    take_name(connection).await
+}
+
+async fn take_name(connection: &Bus) -> Result<Name, BusError> {
+    let bus = DBusProxy::new(connection).await?;
+    // Listen before there is something to lose.
+    let lost = bus.receive_name_lost_with_args(&[(0, BUS_NAME)]).await?;
+    let taken = connection.request_name_with_flags(BUS_NAME, RequestNameFlags::DO_NOT_QUEUE);
+    match taken.await {
+        Ok(_) => Ok(Name {
+            connection: connection.clone(),
+            lost,
+        }),
+        Err(zbus::Error::NameTaken) => Err(already_running(&bus).await),
+        Err(cause) => Err(cause.into()),
+    }
+}
+
+/// The daemon's name on the bus.
+#[derive(Debug)]
+pub struct Name {
+    connection: Bus,
+    lost: NameLostStream,
+}
+
+impl Name {
+    /// Wait until the name or the whole bus is lost: nobody can reach the daemon then, and it cannot reach systemd. zbus does
+    /// not connect again, so a daemon that went on would be of no use to anybody.
+    pub async fn lost(&mut self) -> BusError {
+        let told = tokio::select! {
+            biased;
+            () = self.connection.closed() => None,
+            told = self.lost.next() => told,
+        };
+        match told {
+            Some(_) if !self.connection.is_closed() => BusError::NameLost,
+            _ => BusError::Gone,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader};
+    use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A bus of its own; it ends with this value.
+    struct PrivateBus(Child, String);
+
+    impl PrivateBus {
+        fn start() -> Self {
+            let mut bus = Command::new("dbus-daemon");
+            bus.args(["--session", "--nofork", "--print-address"]);
+            let mut bus = bus.stdout(Stdio::piped()).spawn().unwrap();
+            let mut address = String::new();
+            let output = bus.stdout.take().unwrap();
+            BufReader::new(output).read_line(&mut address).unwrap();
+            Self(bus, address.trim().to_owned())
+        }
+
+        async fn connect(&self) -> Bus {
+            Builder::address(self.1.as_str()).build().await.unwrap()
+        }
+
+        fn stop(&mut self) {
+            self.0.kill().unwrap();
+            self.0.wait().unwrap();
+        }
+    }
+
+    impl Drop for PrivateBus {
+        fn drop(&mut self) {
+            let _ = self.0.kill();
+            let _ = self.0.wait();
+        }
+    }
+
+    async fn lost(name: &mut Name) -> BusError {
+        tokio::time::timeout(Duration::from_secs(10), name.lost())
+            .await
+            .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_second_daemon_is_told_of_the_first_and_takes_nothing_from_it() {
+        let bus = PrivateBus::start();
+        let (first, second) = (bus.connect().await, bus.connect().await);
+        check_alone(&first).await.unwrap();
+        let mut name = take_name(&first).await.unwrap();
+        for error in [
+            check_alone(&second).await.unwrap_err(),
+            take_name(&second).await.unwrap_err(),
+        ] {
+            assert_eq!(
+                error.to_string(),
+                format!("already running (PID {})", std::process::id())
+            );
+        }
+        // Nor does one that insists get it, and nobody waits for it.
+        let flags = RequestNameFlags::REPLACE_EXISTING | RequestNameFlags::DO_NOT_QUEUE;
+        assert!(second.request_name_with_flags(BUS_NAME, flags).await.is_err());
+        let still = tokio::time::timeout(Duration::from_millis(100), name.lost()).await;
+        assert!(still.is_err());
+        first.close().await.unwrap();
+        drop(name);
+        let bus = DBusProxy::new(&second).await.unwrap();
+        while bus.name_has_owner(super::name().unwrap()).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        check_alone(&second).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_bus_that_ends_and_a_name_that_is_taken_away_are_noticed() {
+        let mut bus = PrivateBus::start();
+        let connection = bus.connect().await;
+        let mut name = take_name(&connection).await.unwrap();
+        let proxy = DBusProxy::new(&connection).await.unwrap();
+        proxy.release_name(BUS_NAME.try_into().unwrap()).await.unwrap();
+        assert!(matches!(lost(&mut name).await, BusError::NameLost));
+        bus.stop();
+        assert!(matches!(lost(&mut name).await, BusError::Gone));
+    }
 }

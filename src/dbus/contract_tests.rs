@@ -130,7 +130,7 @@ async fn manager_is_what_its_xml_says() {
         engine,
         door: Door::Bus,
         exporter,
-        evaluating: super::evaluate::Turn::default(),
+        readings: super::readings::Readings::default(),
     }
     .introspect_to_writer(&mut xml, 0);
     compare(
@@ -177,7 +177,7 @@ async fn told(old: &View, new: &View) -> BTreeSet<String> {
         engine,
         door: Door::Bus,
         exporter,
-        evaluating: super::evaluate::Turn::default(),
+        readings: super::readings::Readings::default(),
     };
     let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
     let server = connection::Builder::unix_stream(ours)

@@ -1,40 +1,26 @@
 //! EvaluatePlacement: what the allocator would answer, by the engine's last view.
 
-use std::sync::Arc;
-
-use tokio::sync::Semaphore;
 use zbus::{OwnedVariant, Variant};
 
 use super::error::Error;
 use super::manager::Options;
 use super::options;
+use super::readings::Readings;
 use crate::engine::Handle;
 use crate::plan::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
 
-/// Everybody may ask, and an answer takes a while: one call after the other.
-#[derive(Debug, Clone)]
-pub(super) struct Turn(Arc<Semaphore>);
-
-impl Default for Turn {
-    fn default() -> Self {
-        Self(Arc::new(Semaphore::new(1)))
-    }
-}
-
-/// Answer every request, off the reactor.
+/// Answer every request.
 pub(super) async fn answers(
     engine: &Handle,
-    turn: &Turn,
+    readings: &Readings,
     requests: &[Options],
     given: &Options,
 ) -> Result<Vec<Options>, Error> {
     options::known(given, &[])?;
     let requests = read(requests)?;
-    let failed = |cause: &dyn std::fmt::Display| Error::Failed(format!("evaluate: {cause}"));
-    let _turn = turn.0.acquire().await.map_err(|cause| failed(&cause))?;
-    let view = engine.view();
-    let work = tokio::task::spawn_blocking(move || view.ground().map(|ground| evaluate(&ground, &requests)));
-    let answers = work.await.map_err(|cause| failed(&cause))?.map_err(Error::from)?;
+    let engine = engine.clone();
+    let answers = readings.read(move |_| Ok(evaluate(&engine.view().ground()?, &requests)));
+    let answers = answers.await?;
     answers.iter().map(|answer| dict(Told::from(answer))).collect()
 }
 

@@ -1,9 +1,10 @@
 //! Keeping one connection's objects, signals and property changes in step with the engine's view.
 
+use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tokio::sync::Mutex;
+use tokio::sync::{Mutex, watch};
 use zbus::Connection;
 use zbus::object_server::SignalEmitter;
 
@@ -16,6 +17,9 @@ use super::{MANAGER_PATH, instance_path};
 use crate::engine::{self, Handle, InstanceView, View};
 use crate::kubelet::PodUid;
 
+/// An instance as an object of it shows it.
+pub(super) type Shown = InstanceView;
+
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
 pub(super) struct Exporter {
     engine: Handle,
@@ -24,7 +28,7 @@ pub(super) struct Exporter {
     only: Option<PodUid>,
     /// The connection's own objects hold this, so it must be let go or neither is ever freed.
     connection: RwLock<Option<Connection>>,
-    shown: Mutex<BTreeMap<PodUid, Arc<RwLock<InstanceView>>>>,
+    shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
     jobs: Mutex<BTreeMap<u32, Arc<RwLock<engine::Job>>>>,
 }
 
@@ -52,25 +56,49 @@ impl Exporter {
 
     /// Follow the engine until it or the connection is gone.
     pub(super) async fn follow(&self) {
+        let followed = match &self.only {
+            Some(pod) => self.follow_pod(pod).await,
+            None => self.follow_node().await,
+        };
+        if let Err(error) = followed {
+            tracing::debug!("objects of a connection: {error}");
+        }
+    }
+
+    async fn follow_node(&self) -> Result<(), Error> {
         let mut views = self.engine.watch();
         let mut told = views.borrow_and_update().clone();
         loop {
             let view = views.borrow_and_update().clone();
             let old = std::mem::replace(&mut told, view.clone());
-            if let Err(error) = self.tell(&old, &view).await.and(self.sync(&view).await) {
-                tracing::debug!("objects of a connection: {error}");
-                return;
-            }
+            self.tell(&old, &view).await?;
+            self.sync(&view).await?;
             if views.changed().await.is_err() {
-                return;
+                return Ok(());
             }
         }
     }
 
+    /// There are as many of these connections as VMs: none is to wake, nor to compare anything, for what happens to others.
+    async fn follow_pod(&self, pod: &PodUid) -> Result<(), Error> {
+        let mut own = OwnInstance::of(&self.engine, pod);
+        loop {
+            if let Some(connection) = &self.connection() {
+                self.sync_own(connection, pod, own.now().as_ref()).await?;
+            }
+            if !own.changed().await {
+                return Ok(());
+            }
+        }
+    }
+
+    fn connection(&self) -> Option<Connection> {
+        self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// Tell of what changed of the node itself; a pod is not told.
     async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
-        let connection = self.connection.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let (Some(connection), Door::Bus) = (&connection, &self.door) else {
+        let (Some(connection), Door::Bus) = (&self.connection(), &self.door) else {
             return Ok(());
         };
         let manager = connection.object_server().interface::<_, Manager>(MANAGER_PATH).await?;
@@ -80,56 +108,68 @@ impl Exporter {
 
     /// Make the objects what the view says, and tell of the difference.
     pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
-        let connection = self.connection.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some(connection) = &connection else {
+        let Some(connection) = &self.connection() else {
             return Ok(());
         };
-        let server = connection.object_server();
-        let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+        if let Some(pod) = &self.only {
+            return self.sync_own(connection, pod, view.instances.get(pod)).await;
+        }
         let mut shown = self.shown.lock().await;
-        let gone: Vec<PodUid> = shown
-            .keys()
-            .filter(|pod| !view.instances.contains_key(*pod))
-            .cloned()
-            .collect();
-        for pod in gone {
-            shown.remove(&pod);
-            server.remove::<Instance, _>(instance_path(&pod)).await?;
-            Manager::instance_removed(&manager, pod.as_str(), object_path(&pod)?.into()).await?;
+        let is_gone = |pod: &&PodUid| !view.instances.contains_key(*pod);
+        let gone: Vec<PodUid> = shown.keys().filter(is_gone).cloned().collect();
+        for pod in &gone {
+            remove(connection, &mut shown, pod).await?;
         }
         for (pod, new) in &view.instances {
-            if self.only.as_ref().is_some_and(|only| only != pod) {
-                continue;
-            }
-            let path = instance_path(pod);
-            if let Some(cell) = shown.get(pod) {
-                let old = {
-                    let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
-                    std::mem::replace(&mut *cell, new.clone())
-                };
-                if old != *new {
-                    let object = server.interface::<_, Instance>(path.as_str()).await?;
-                    let emitter = object.signal_emitter().to_owned();
-                    object.get().await.changed(&emitter, &old, new).await?;
-                }
-            } else {
-                let cell = Arc::new(RwLock::new(new.clone()));
-                let object = Instance {
-                    engine: self.engine.clone(),
-                    door: self.door.clone(),
-                    pod: pod.clone(),
-                    shown: cell.clone(),
-                };
-                server.at(path.as_str(), object).await?;
-                shown.insert(pod.clone(), cell);
-                Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?;
-            }
+            self.show(connection, &mut shown, pod, new).await?;
         }
         drop(shown);
-        match self.door {
-            Door::Bus => self.sync_jobs(connection, view).await,
-            Door::Runner(_) => Ok(()),
+        self.sync_jobs(connection, view).await
+    }
+
+    async fn sync_own(&self, connection: &Connection, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
+        let mut shown = self.shown.lock().await;
+        match new {
+            Some(new) => self.show(connection, &mut shown, pod, new).await,
+            None => remove(connection, &mut shown, pod).await,
         }
+    }
+
+    async fn show(
+        &self,
+        connection: &Connection,
+        shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
+        pod: &PodUid,
+        new: &Shown,
+    ) -> Result<(), Error> {
+        let server = connection.object_server();
+        let path = instance_path(pod);
+        if let Some(cell) = shown.get(pod) {
+            let old = {
+                let mut cell = cell.write().unwrap_or_else(PoisonError::into_inner);
+                if !may_differ(&*cell, new) {
+                    return Ok(());
+                }
+                std::mem::replace(&mut *cell, new.clone())
+            };
+            if old != *new {
+                let object = server.interface::<_, Instance>(path.as_str()).await?;
+                let emitter = object.signal_emitter().to_owned();
+                object.get().await.changed(&emitter, &old, new).await?;
+            }
+            return Ok(());
+        }
+        let cell = Arc::new(RwLock::new(new.clone()));
+        let object = Instance {
+            engine: self.engine.clone(),
+            door: self.door.clone(),
+            pod: pod.clone(),
+            shown: cell.clone(),
+        };
+        server.at(path.as_str(), object).await?;
+        shown.insert(pod.clone(), cell);
+        let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+        Ok(Manager::instance_new(&manager, pod.as_str(), object_path(pod)?.into()).await?)
     }
 
     async fn sync_jobs(&self, connection: &Connection, view: &View) -> Result<(), Error> {
@@ -160,5 +200,110 @@ impl Exporter {
             }
         }
         Ok(())
+    }
+}
+
+/// Take the object of an instance that is gone away.
+async fn remove(
+    connection: &Connection,
+    shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,
+    pod: &PodUid,
+) -> Result<(), Error> {
+    if shown.remove(pod).is_none() {
+        return Ok(());
+    }
+    connection
+        .object_server()
+        .remove::<Instance, _>(instance_path(pod))
+        .await?;
+    let manager = SignalEmitter::new(connection, MANAGER_PATH)?;
+    Ok(Manager::instance_removed(&manager, pod.as_str(), object_path(pod)?.into()).await?)
+}
+
+/// Whether two views of an instance may differ: what is one and the same value needs no comparison.
+fn may_differ<T: Borrow<InstanceView>>(old: &T, new: &T) -> bool {
+    !std::ptr::eq::<InstanceView>(old.borrow(), new.borrow())
+}
+
+/// The one instance that a pod's connection shows, and its next change.
+struct OwnInstance {
+    views: watch::Receiver<Arc<View>>,
+    pod: PodUid,
+    told: Option<Shown>,
+}
+
+impl OwnInstance {
+    fn of(engine: &Handle, pod: &PodUid) -> Self {
+        Self {
+            views: engine.watch(),
+            pod: pod.clone(),
+            told: None,
+        }
+    }
+
+    /// As it is now.
+    fn now(&mut self) -> Option<Shown> {
+        self.told = self.views.borrow_and_update().instances.get(&self.pod).cloned();
+        self.told.clone()
+    }
+
+    /// Wait until it is another; false when the engine is gone.
+    async fn changed(&mut self) -> bool {
+        let (pod, told) = (&self.pod, &self.told);
+        self.views
+            .wait_for(|view| view.instances.get(pod) != told.as_ref())
+            .await
+            .is_ok()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_pods_connection_wakes_for_its_own_instance_only() {
+        let (sender, views) = watch::channel(Arc::<View>::default());
+        let (ours, other) = (pod(1), pod(2));
+        let set = |pod: &PodUid, state: &'static str| {
+            let mut view = View::clone(&sender.borrow());
+            let mut instance = InstanceView::registered(pod.clone());
+            instance.state = state;
+            view.instances.insert(pod.clone(), instance);
+            sender.send_replace(Arc::new(view));
+        };
+        let mut own = OwnInstance {
+            views,
+            pod: ours.clone(),
+            told: None,
+        };
+        assert_eq!(own.now(), None);
+        let soon = Duration::from_millis(50);
+        set(&other, "floating");
+        assert!(tokio::time::timeout(soon, own.changed()).await.is_err());
+        set(&ours, "floating");
+        assert!(own.changed().await);
+        assert_eq!(own.now().map(|instance| instance.state), Some("floating"));
+        set(&other, "isolated");
+        assert!(tokio::time::timeout(soon, own.changed()).await.is_err());
+        set(&ours, "isolated");
+        set(&other, "floating");
+        assert!(own.changed().await);
+        assert_eq!(own.now().map(|instance| instance.state), Some("isolated"));
+        drop(sender);
+        assert!(!own.changed().await);
+    }
+
+    #[test]
+    fn one_and_the_same_instance_is_not_compared() {
+        let view = Arc::new(InstanceView::registered(pod(1)));
+        assert!(!may_differ(&view, &view.clone()));
+        assert!(may_differ(&view, &Arc::new(InstanceView::clone(&view))));
     }
 }

@@ -9,10 +9,11 @@ use zbus::object_server::SignalEmitter;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::NOT_PINNED;
-use super::caller::Door;
+use super::call::Call;
+use super::caller::{Caller, Door};
 use super::error::Error;
+use super::export::Shown;
 use super::manager::Options;
-use super::measure::measured;
 use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
@@ -26,7 +27,7 @@ pub(super) struct Instance {
     pub(super) door: Door,
     pub(super) pod: PodUid,
     /// The view last exported; the exporter replaces it.
-    pub(super) shown: Arc<RwLock<InstanceView>>,
+    pub(super) shown: Arc<RwLock<Shown>>,
 }
 
 impl Instance {
@@ -47,16 +48,31 @@ impl Instance {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    async fn admit(&self, connection: &Connection, header: &Header<'_>, operation: Operation) -> Result<(), Error> {
-        let caller = self.door.admit(&self.engine, connection, header, operation).await?;
-        if caller.sees(&self.pod) {
-            Ok(())
-        } else {
-            Err(Error::NoSuchInstance(format!(
-                "pod {:?} has no instance",
-                self.pod.as_str()
-            )))
-        }
+    /// Answer a call of somebody who may know of this instance.
+    async fn answer<T, F>(
+        &self,
+        connection: &Connection,
+        header: &Header<'_>,
+        operation: Operation,
+        work: impl FnOnce() -> F,
+    ) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let call = Call {
+            engine: &self.engine,
+            door: &self.door,
+            connection,
+            header,
+        };
+        let for_caller = |caller: Caller| async move {
+            if caller.sees(&self.pod) {
+                return work().await;
+            }
+            let text = format!("pod {:?} has no instance", self.pod.as_str());
+            Err(Error::NoSuchInstance(text))
+        };
+        call.answer(operation, for_caller).await
     }
 
     /// Tell of every property that differs between two views.
@@ -136,8 +152,7 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<(u32, u32, u32)>, Error> {
-        measured(&self.engine, Operation::Attach, async {
-            self.admit(connection, &header, Operation::Attach).await?;
+        self.answer(connection, &header, Operation::Attach, || async move {
             let iothreads = iothreads(&options)?;
             let mut requests = Vec::with_capacity(vcpus.len());
             for (index, thread, given) in vcpus {
@@ -196,8 +211,7 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        measured(&self.engine, Operation::Audit, async {
-            self.admit(connection, &header, Operation::Audit).await?;
+        self.answer(connection, &header, Operation::Audit, || async move {
             drop(options);
             let mut report = self.engine.reconcile().await?;
             // A pod reads nothing of another.
@@ -214,8 +228,7 @@ impl Instance {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        measured(&self.engine, Operation::Deregister, async {
-            self.admit(connection, &header, Operation::Deregister).await?;
+        self.answer(connection, &header, Operation::Deregister, || async move {
             drop(options);
             Ok(self.engine.deregister(self.pod.clone()).await?)
         })

@@ -8,15 +8,16 @@ use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
+use super::call::Call;
 use super::caller::{Caller, Door};
 use super::error::Error;
 use super::evaluate;
 use super::export::Exporter;
 use super::instance_path;
 use super::job::{MoveRow, job_path, rows};
-use super::measure::measured;
 use super::node_topology;
 use super::options;
+use super::readings::{Readings, Recent};
 use super::registration;
 use super::report::{preview_dict, report_dict};
 use crate::authz::Operation;
@@ -31,13 +32,27 @@ pub(super) struct Manager {
     pub(super) engine: Handle,
     pub(super) door: Door,
     pub(super) exporter: Arc<Exporter>,
-    pub(super) evaluating: evaluate::Turn,
+    pub(super) readings: Readings,
 }
 
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
         .map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
+}
+
+/// Everything that the daemon knows, as JSON.
+fn description(engine: &Handle, recent: &mut Recent) -> String {
+    let view = engine.view();
+    let config = match recent.kubelet_config() {
+        Ok(config) => serde_json::json!(config),
+        Err(problem) => serde_json::json!({ "problem": problem }),
+    };
+    let description = serde_json::json!({
+        "version": env!("CARGO_PKG_VERSION"), "node": &*view, "kubelet_config": config,
+        "usage": recent.usage(&*engine.system().cgroups, &view), "metrics": engine.metrics().read(),
+    });
+    description.to_string()
 }
 
 impl Manager {
@@ -73,6 +88,15 @@ impl Manager {
         Error::NoSuchInstance(format!("pod {shown:?} has no instance"))
     }
 
+    fn call<'a>(&'a self, connection: &'a Connection, header: &'a Header<'a>) -> Call<'a> {
+        Call {
+            engine: &self.engine,
+            door: &self.door,
+            connection,
+            header,
+        }
+    }
+
     /// The pod a caller names, or its own.
     fn named(&self, caller: &Caller, pod_uid: &str) -> Result<PodUid, Error> {
         if pod_uid.is_empty() {
@@ -102,18 +126,15 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, String), Error> {
-        measured(&self.engine, Operation::Register, async {
-            let caller = self
-                .door
-                .admit(&self.engine, connection, &header, Operation::Register)
-                .await?;
-            let (pod, scope) =
-                registration::register(&self.engine, &self.door, &caller, pod_uid, cpuset, &options).await?;
-            // The object must be there when the caller reads the answer.
-            self.exporter.sync(&self.engine.view()).await?;
-            Ok((object_path(&pod)?, scope.to_string()))
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Register, |caller| async move {
+                let (pod, scope) =
+                    registration::register(&self.engine, &self.door, &caller, pod_uid, cpuset, &options).await?;
+                // The object must be there when the caller reads the answer.
+                self.exporter.sync(&self.engine.view()).await?;
+                Ok((object_path(&pod)?, scope.to_string()))
+            })
+            .await
     }
 
     async fn deregister(
@@ -123,16 +144,13 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        measured(&self.engine, Operation::Deregister, async {
-            let caller = self
-                .door
-                .admit(&self.engine, connection, &header, Operation::Deregister)
-                .await?;
-            options::known(&options, &[])?;
-            let pod = self.named(&caller, pod_uid)?;
-            Ok(self.engine.deregister(pod).await?)
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Deregister, |caller| async move {
+                options::known(&options, &[])?;
+                let pod = self.named(&caller, pod_uid)?;
+                Ok(self.engine.deregister(pod).await?)
+            })
+            .await
     }
 
     #[zbus(out_args("instances"))]
@@ -141,25 +159,22 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<InstanceRow>, Error> {
-        measured(&self.engine, Operation::List, async {
-            let caller = self
-                .door
-                .admit(&self.engine, connection, &header, Operation::List)
-                .await?;
-            let view = self.engine.view();
-            let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
-            seen.map(|instance| {
-                Ok((
-                    instance.pod.to_string(),
-                    instance.container.clone(),
-                    object_path(&instance.pod)?,
-                    instance.state.to_owned(),
-                    instance.exclusive.to_string(),
-                ))
+        self.call(connection, &header)
+            .answer(Operation::List, |caller| async move {
+                let view = self.engine.view();
+                let seen = view.instances.values().filter(|instance| caller.sees(&instance.pod));
+                seen.map(|instance| {
+                    Ok((
+                        instance.pod.to_string(),
+                        instance.container.clone(),
+                        object_path(&instance.pod)?,
+                        instance.state.to_owned(),
+                        instance.exclusive.to_string(),
+                    ))
+                })
+                .collect()
             })
-            .collect()
-        })
-        .await
+            .await
     }
 
     #[zbus(out_args("instance"))]
@@ -169,14 +184,11 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        measured(&self.engine, Operation::List, async {
-            let caller = self
-                .door
-                .admit(&self.engine, connection, &header, Operation::List)
-                .await?;
-            object_path(&self.named(&caller, pod_uid)?)
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::List, |caller| async move {
+                object_path(&self.named(&caller, pod_uid)?)
+            })
+            .await
     }
 
     #[zbus(name = "GetInstanceByPID", out_args("instance"))]
@@ -186,32 +198,29 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<OwnedObjectPath, Error> {
-        measured(&self.engine, Operation::List, async {
-            let caller = self
-                .door
-                .admit(&self.engine, connection, &header, Operation::List)
-                .await?;
-            let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
-            let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
-            let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
-            let view = self.engine.view();
-            // The anchor, and what was exec'd into the container, are in the origin.
-            let pod = match Peer::of(cgroup) {
-                Peer::Instance(pod) => pod,
-                Peer::Container(path, container)
-                    if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
-                {
-                    container.pod
+        self.call(connection, &header)
+            .answer(Operation::List, |caller| async move {
+                let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
+                let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
+                let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
+                let view = self.engine.view();
+                // The anchor, and what was exec'd into the container, are in the origin.
+                let pod = match Peer::of(cgroup) {
+                    Peer::Instance(pod) => pod,
+                    Peer::Container(path, container)
+                        if view.instances.get(&container.pod).is_some_and(|i| i.origin == path) =>
+                    {
+                        container.pod
+                    }
+                    _ => return Err(none()),
+                };
+                if caller.sees(&pod) && view.instances.contains_key(&pod) {
+                    object_path(&pod)
+                } else {
+                    Err(none())
                 }
-                _ => return Err(none()),
-            };
-            if caller.sees(&pod) && view.instances.contains_key(&pod) {
-                object_path(&pod)
-            } else {
-                Err(none())
-            }
-        })
-        .await
+            })
+            .await
     }
 
     #[zbus(out_args("report"))]
@@ -221,17 +230,15 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
-        measured(&self.engine, Operation::Reconcile, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Reconcile)
-                .await?;
-            options::known(&options, &["dry-run"])?;
-            if options::flag(&options, "dry-run")? {
-                return preview_dict(self.engine.preview().await?);
-            }
-            report_dict(self.engine.reconcile().await?)
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Reconcile, |_| async move {
+                options::known(&options, &["dry-run"])?;
+                if options::flag(&options, "dry-run")? {
+                    return preview_dict(self.engine.preview().await?);
+                }
+                report_dict(self.engine.reconcile().await?)
+            })
+            .await
     }
 
     #[zbus(out_args("job", "moves"))]
@@ -243,26 +250,24 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Error> {
-        measured(&self.engine, Operation::Rebind, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Rebind)
-                .await?;
-            options::known(&options, &["dry-run"])?;
-            let request = RebindRequest {
-                scope: scope.to_owned(),
-                deadline_s: deadline,
-                dry_run: options::flag(&options, "dry-run")?,
-            };
-            let (job, moves) = self.engine.rebind(request).await?;
-            // The object must be there when the caller reads the answer.
-            self.exporter.sync(&self.engine.view()).await?;
-            let path = job.map_or_else(|| "/".to_owned(), job_path);
-            let path = path
-                .try_into()
-                .map_err(|cause| Error::Failed(format!("object path of the job: {cause}")))?;
-            Ok((path, rows(&moves)))
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Rebind, |_| async move {
+                options::known(&options, &["dry-run"])?;
+                let request = RebindRequest {
+                    scope: scope.to_owned(),
+                    deadline_s: deadline,
+                    dry_run: options::flag(&options, "dry-run")?,
+                };
+                let (job, moves) = self.engine.rebind(request).await?;
+                // The object must be there when the caller reads the answer.
+                self.exporter.sync(&self.engine.view()).await?;
+                let path = job.map_or_else(|| "/".to_owned(), job_path);
+                let path = path
+                    .try_into()
+                    .map_err(|cause| Error::Failed(format!("object path of the job: {cause}")))?;
+                Ok((path, rows(&moves)))
+            })
+            .await
     }
 
     #[zbus(out_args("json"))]
@@ -271,24 +276,12 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        measured(&self.engine, Operation::Describe, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Describe)
-                .await?;
-            let view = self.engine.view();
-            let usage = crate::engine::usage(&*self.engine.system().cgroups, &view);
-            let config = node_topology::kubelet_config().await?;
-            let config = match config {
-                Ok(config) => serde_json::json!(config),
-                Err(cause) => serde_json::json!({ "problem": cause.to_string() }),
-            };
-            let description = serde_json::json!({
-                "version": env!("CARGO_PKG_VERSION"), "node": &*view, "usage": usage, "kubelet_config": config,
-                "metrics": self.engine.metrics().read(),
-            });
-            Ok(description.to_string())
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Describe, |_| async move {
+                let engine = self.engine.clone();
+                self.readings.read(move |recent| Ok(description(&engine, recent))).await
+            })
+            .await
     }
 
     #[zbus(out_args("json"))]
@@ -298,13 +291,11 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<String, Error> {
-        measured(&self.engine, Operation::Describe, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Describe)
-                .await?;
-            node_topology::json(&self.engine, &options).await
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Describe, |_| async move {
+                node_topology::json(&self.engine, &self.readings, &options).await
+            })
+            .await
     }
 
     #[zbus(out_args("answers"))]
@@ -315,13 +306,11 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Vec<Options>, Error> {
-        measured(&self.engine, Operation::Describe, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Describe)
-                .await?;
-            evaluate::answers(&self.engine, &self.evaluating, &requests, &options).await
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Describe, |_| async move {
+                evaluate::answers(&self.engine, &self.readings, &requests, &options).await
+            })
+            .await
     }
 
     async fn reload(
@@ -329,15 +318,13 @@ impl Manager {
         #[zbus(connection)] connection: &Connection,
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
-        measured(&self.engine, Operation::Reload, async {
-            self.door
-                .admit(&self.engine, connection, &header, Operation::Reload)
-                .await?;
-            let loaded = crate::config::load(Path::new("/"))
-                .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
-            Ok(self.engine.reload(loaded.settings).await?)
-        })
-        .await
+        self.call(connection, &header)
+            .answer(Operation::Reload, |_| async move {
+                let loaded = crate::config::load(Path::new("/"))
+                    .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
+                Ok(self.engine.reload(loaded.settings).await?)
+            })
+            .await
     }
 
     #[zbus(property)]

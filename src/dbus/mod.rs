@@ -1,6 +1,7 @@
 //! The D-Bus side: names, client proxies, errors, interfaces and the two doors (system bus, runner socket).
 
 mod bus;
+mod call;
 mod caller;
 pub mod client;
 pub mod command_line;
@@ -14,15 +15,15 @@ pub(crate) mod gate;
 mod instance;
 mod job;
 mod manager;
-mod measure;
 mod node_topology;
 mod options;
 mod polkit;
+mod readings;
 mod registration;
 mod report;
 mod runner_socket;
 
-pub use bus::{Bus, connect, serve as serve_bus};
+pub use bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
 
 use crate::kubelet::PodUid;

@@ -1,5 +1,6 @@
 //! The runners' door: peer-to-peer D-Bus on a socket that is mounted into tenants' containers.
 
+use std::collections::BTreeSet;
 use std::future::poll_fn;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ use super::driver::Driver;
 use super::export::Exporter;
 use super::gate::{self, Gate};
 use super::manager::Manager;
-use crate::engine::Handle;
+use crate::engine::{Handle, View};
+use crate::kubelet::PodUid;
 use crate::proc::pid_of_pidfd;
 
 /// Accept until cancelled; each peer is who the kernel says it is.
@@ -115,6 +117,13 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
     Ok(pidfd)
 }
 
+/// The pods that have an instance, or CPUs of kubelet's for one.
+fn known(view: &View) -> BTreeSet<&str> {
+    let instances = view.instances.keys();
+    let pods = instances.chain(view.entries.keys()).chain(view.pod_entries.keys());
+    pods.map(PodUid::as_str).collect()
+}
+
 /// One peer, from its first byte to its last.
 async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
     let door = Door::Runner(pidfd);
@@ -122,13 +131,14 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
     let Some(pod) = pod else {
         anyhow::bail!("the peer belongs to no pod");
     };
-    let socket = gate.admit(stream, pod.as_str())?;
+    let socket = gate.admit(stream, pod.as_str(), &known(&engine.view()))?;
     let exporter = Exporter::new(engine.clone(), door.clone(), Some(pod));
     let manager = Manager {
         engine,
         door,
         exporter: exporter.clone(),
-        evaluating: super::evaluate::Turn::default(),
+        // A pod may have none of them.
+        readings: super::readings::Readings::default(),
     };
     let build = Builder::socket(socket)
         .server(Guid::generate())

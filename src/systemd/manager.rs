@@ -1,8 +1,11 @@
 //! systemd's manager over the system bus.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use tokio::sync::Mutex;
 use zbus::export::async_trait::async_trait;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, proxy};
 
@@ -10,12 +13,18 @@ use super::{Devices, Systemd, SystemdError};
 use crate::cgroup::Limits;
 use crate::cpuset::CpuSet;
 
-/// Well inside the watchdog's interval: the engine waits for the job.
-const JOB_TIMEOUT: Duration = Duration::from_secs(20);
+/// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
+/// it (a reload, a mount that does not answer) by then, and a runner waits for longer.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// How often a unit whose job is waited for is looked at: the signal that the job is over is lost where systemd executes
+/// itself anew at that moment.
+const LOOK: Duration = Duration::from_secs(3);
 
 const NO_SUCH_UNIT: &str = "org.freedesktop.systemd1.NoSuchUnit";
 
 const UNIT_EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+
+const ALREADY_SUBSCRIBED: &str = "org.freedesktop.systemd1.AlreadySubscribed";
 
 fn is_error<T>(result: &zbus::Result<T>, wanted: &str) -> bool {
     matches!(result, Err(zbus::Error::MethodError(name, ..)) if name.as_str() == wanted)
@@ -42,6 +51,7 @@ type UnitRow = (
 )]
 trait Manager {
     fn subscribe(&self) -> zbus::Result<()>;
+    #[zbus(no_reply)]
     fn unsubscribe(&self) -> zbus::Result<()>;
     fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
     #[allow(clippy::type_complexity)]
@@ -74,80 +84,191 @@ trait Scope {
     fn control_group(&self) -> zbus::Result<String>;
 }
 
+#[proxy(
+    interface = "org.freedesktop.systemd1.Unit",
+    default_service = "org.freedesktop.systemd1"
+)]
+trait Unit {
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn active_state(&self) -> zbus::Result<String>;
+}
+
+/// Jobs that are waited for. systemd counts no subscriptions of a connection: the first job's end must not make the others
+/// deaf.
+#[derive(Debug, Default)]
+struct Subscription {
+    jobs: AtomicU32,
+    /// Held by who subscribes, or ends it.
+    order: Mutex<()>,
+}
+
 /// systemd through its D-Bus API.
 #[derive(Debug, Clone)]
 pub struct DbusSystemd {
     connection: Connection,
+    timeout: Duration,
+    look: Duration,
+    subscription: Arc<Subscription>,
 }
 
 impl DbusSystemd {
     /// Use this connection to the system bus. Does no I/O.
     pub fn new(connection: Connection) -> Self {
-        Self { connection }
+        Self {
+            connection,
+            timeout: TIMEOUT,
+            look: LOOK,
+            subscription: Arc::default(),
+        }
+    }
+
+    /// Do what is asked of systemd, or say that it does not answer.
+    async fn bounded<T>(
+        &self,
+        operation: String,
+        work: impl Future<Output = Result<T, String>> + Send,
+    ) -> Result<T, SystemdError> {
+        let answer = tokio::time::timeout(self.timeout, work).await;
+        let cause = match answer {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(cause)) => cause,
+            Err(_) => format!("systemd (PID 1) did not answer within {} s", self.timeout.as_secs()),
+        };
+        Err(SystemdError { operation, cause })
+    }
+
+    async fn manager(&self) -> Result<ManagerProxy<'static>, String> {
+        ManagerProxy::new(&self.connection).await.map_err(text)
     }
 
     async fn set(&self, unit: &str, properties: &[(&str, Variant<'_>)]) -> Result<(), SystemdError> {
         let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
-        let what = || format!("set {} of {unit}", names.join(", "));
-        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        manager
-            .set_unit_properties(unit, true, properties)
-            .await
-            .map_err(failed(what()))
+        let operation = format!("set {} of {unit}", names.join(", "));
+        let work = async {
+            let manager = self.manager().await?;
+            manager.set_unit_properties(unit, true, properties).await.map_err(text)
+        };
+        self.bounded(operation, work).await
+    }
+
+    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), String> {
+        match manager.stop_unit(unit, "replace").await {
+            result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
+            result => result.map(drop).map_err(text),
+        }
+    }
+
+    /// Be told of jobs that are over. `counted` says from when on [`Self::unsubscribe`] is to be called.
+    async fn subscribe(&self, manager: &ManagerProxy<'_>, counted: &mut bool) -> Result<(), String> {
+        let _order = self.subscription.order.lock().await;
+        self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
+        *counted = true;
+        match manager.subscribe().await {
+            // systemd kept a subscription whose end it did not hear of.
+            result if is_error(&result, ALREADY_SUBSCRIBED) => Ok(()),
+            result => result.map_err(text),
+        }
+    }
+
+    /// Subscribed only while a job is pending: a busy node has many units. Losing this call costs wake-ups only, so it is not
+    /// waited for.
+    async fn unsubscribe(&self, manager: &ManagerProxy<'_>) {
+        let Subscription { jobs, order } = &*self.subscription;
+        jobs.fetch_sub(1, Ordering::SeqCst);
+        // Whoever holds it subscribes, so there is nothing to end.
+        if let Ok(_order) = order.try_lock()
+            && jobs.load(Ordering::SeqCst) == 0
+        {
+            let _ = manager.unsubscribe().await;
+        }
+    }
+
+    /// Wait for the end of the job that starts `unit`.
+    async fn job_done(
+        &self,
+        manager: &ManagerProxy<'_>,
+        removed: &mut JobRemovedStream,
+        job: &OwnedObjectPath,
+        unit: &str,
+    ) -> Result<(), String> {
+        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + self.look, self.look);
+        loop {
+            let signal = tokio::select! {
+                signal = removed.next() => signal.ok_or("the bus went away")?,
+                _ = look.tick() => {
+                    if self.is_active(manager, unit).await {
+                        return Ok(());
+                    }
+                    continue;
+                }
+            };
+            if let Ok(args) = signal.args()
+                && args.job.as_str() == job.as_str()
+            {
+                return match args.result {
+                    "done" => Ok(()),
+                    result => Err(format!("the job ended: {result}")),
+                };
+            }
+        }
+    }
+
+    /// Whether systemd calls a unit active; not while it is out of reach.
+    async fn is_active(&self, manager: &ManagerProxy<'_>, unit: &str) -> bool {
+        let state = async {
+            let path = manager.get_unit(unit).await?;
+            let unit = UnitProxy::builder(&self.connection).path(path).build().await?;
+            unit.active_state().await
+        };
+        state.await.is_ok_and(|state| state == "active")
     }
 }
 
-fn failed<E: std::fmt::Display>(operation: String) -> impl FnOnce(E) -> SystemdError {
-    move |cause| SystemdError {
-        operation,
-        cause: cause.to_string(),
-    }
+fn text<E: std::fmt::Display>(cause: E) -> String {
+    cause.to_string()
 }
 
 #[async_trait]
 impl Systemd for DbusSystemd {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        let what = || format!("read the devices of {unit}");
-        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        let path = match manager.get_unit(unit).await {
-            Ok(path) => path,
-            result if is_error(&result, NO_SUCH_UNIT) => return Ok(None),
-            Err(cause) => return Err(failed(what())(cause)),
+        let work = async {
+            let manager = self.manager().await?;
+            let path = match manager.get_unit(unit).await {
+                Ok(path) => path,
+                result if is_error(&result, NO_SUCH_UNIT) => return Ok(None),
+                Err(cause) => return Err(text(cause)),
+            };
+            let scope = ScopeProxy::builder(&self.connection).path(path);
+            let scope = scope.build().await.map_err(text)?;
+            Ok(Some(Devices {
+                policy: scope.device_policy().await.map_err(text)?,
+                allow: scope.device_allow().await.map_err(text)?,
+            }))
         };
-        let scope = ScopeProxy::builder(&self.connection)
-            .path(path)
-            .build()
-            .await
-            .map_err(failed(what()))?;
-        Ok(Some(Devices {
-            policy: scope.device_policy().await.map_err(failed(what()))?,
-            allow: scope.device_allow().await.map_err(failed(what()))?,
-        }))
+        self.bounded(format!("read the devices of {unit}"), work).await
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
-        let what = || format!("stop {unit}");
-        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        match manager.stop_unit(unit, "replace").await {
-            result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
-            result => result.map(drop).map_err(failed(what())),
-        }
+        let work = async { self.stop(&self.manager().await?, unit).await };
+        self.bounded(format!("stop {unit}"), work).await
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
-        let what = || format!("list {pattern}");
-        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        let units = manager.list_units_by_patterns(&["active"], &[pattern]).await;
-        let mut scopes = Vec::new();
-        for unit in units.map_err(failed(what()))? {
-            let builder = ScopeProxy::builder(&self.connection).path(unit.6);
-            let scope = builder.build().await.map_err(failed(what()))?;
-            // One that has ended meanwhile is none.
-            if let Ok(cgroup) = scope.control_group().await {
-                scopes.push((unit.0, cgroup));
+        let work = async {
+            let manager = self.manager().await?;
+            let units = manager.list_units_by_patterns(&["active"], &[pattern]).await;
+            let mut scopes = Vec::new();
+            for unit in units.map_err(text)? {
+                let builder = ScopeProxy::builder(&self.connection).path(unit.6);
+                let scope = builder.build().await.map_err(text)?;
+                // One that has ended meanwhile is none.
+                if let Ok(cgroup) = scope.control_group().await {
+                    scopes.push((unit.0, cgroup));
+                }
             }
-        }
-        Ok(scopes)
+            Ok(scopes)
+        };
+        self.bounded(format!("list {pattern}"), work).await
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
@@ -171,11 +292,6 @@ impl Systemd for DbusSystemd {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError> {
-        let what = || format!("start {unit}");
-        let manager = ManagerProxy::new(&self.connection).await.map_err(failed(what()))?;
-        // Subscribe before the call, or the job may be over before we listen.
-        manager.subscribe().await.map_err(failed(what()))?;
-        let mut removed = manager.receive_job_removed().await.map_err(failed(what()))?;
         let mut properties: Vec<(&str, Variant<'_>)> = vec![
             ("Description", Variant::from(description)),
             ("Slice", Variant::from("stelia.slice")),
@@ -188,33 +304,23 @@ impl Systemd for DbusSystemd {
         properties.extend(limit_properties(limits));
         properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
         properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
-        let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
-        if is_error(&start, UNIT_EXISTS) {
-            self.stop_emptied(unit).await?;
-            start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
-        }
-        let outcome = match start {
-            Err(cause) => Err(failed(what())(cause)),
-            Ok(job) => {
-                let wait = async {
-                    while let Some(signal) = removed.next().await {
-                        if let Ok(args) = signal.args()
-                            && args.job.as_str() == job.as_str()
-                        {
-                            return args.result.to_owned();
-                        }
-                    }
-                    "the bus went away".to_owned()
-                };
-                match tokio::time::timeout(JOB_TIMEOUT, wait).await {
-                    Ok(result) if result == "done" => Ok(()),
-                    Ok(result) => Err(failed(what())(format!("the job ended: {result}"))),
-                    Err(_) => Err(failed(what())(format!("no answer within {} s", JOB_TIMEOUT.as_secs()))),
-                }
+        let (mut manager, mut counted) = (None, false);
+        let work = async {
+            let manager: &ManagerProxy<'_> = manager.insert(self.manager().await?);
+            // Subscribe before the call, or the job may be over before we listen.
+            self.subscribe(manager, &mut counted).await?;
+            let mut removed = manager.receive_job_removed().await.map_err(text)?;
+            let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+            if is_error(&start, UNIT_EXISTS) {
+                self.stop(manager, unit).await?;
+                start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
             }
+            self.job_done(manager, &mut removed, &start.map_err(text)?, unit).await
         };
-        // Subscribed only while a job is pending: a busy node has many units. Losing this call costs wake-ups only.
-        let _ = manager.unsubscribe().await;
+        let outcome = self.bounded(format!("start {unit}"), work).await;
+        if let (Some(manager), true) = (&manager, counted) {
+            self.unsubscribe(manager).await;
+        }
         outcome
     }
 }
@@ -239,8 +345,75 @@ fn limit_properties(limits: &Limits) -> Vec<(&'static str, Variant<'static>)> {
 }
 
 #[cfg(test)]
+mod fake;
+
+#[cfg(test)]
 mod tests {
+    use super::fake::Fake;
     use super::*;
+
+    async fn start(systemd: &DbusSystemd, unit: &str) -> Result<(), SystemdError> {
+        let devices = Devices::default();
+        systemd.start_scope(unit, "a VM", 1, &Limits::default(), &devices).await
+    }
+
+    #[tokio::test]
+    async fn who_is_subscribed_already_is_told_of_the_job() {
+        let fake = Fake {
+            subscribed: true,
+            ..Fake::default()
+        };
+        let (_server, systemd) = fake.serve().await;
+        start(&systemd, "a.scope").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_job_whose_end_is_not_told_is_done_when_its_unit_is_active() {
+        let fake = Fake {
+            silent: true,
+            ..Fake::default()
+        };
+        let (_server, systemd) = fake.serve().await;
+        start(&systemd, "a.scope").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_one_job_does_not_make_another_deaf() {
+        let (server, systemd) = Fake::default().serve().await;
+        let slow = start(&systemd, "slow.scope");
+        let quick = async {
+            start(&systemd, "quick.scope").await.unwrap();
+            start(&systemd, "quick.scope").await.unwrap();
+        };
+        let (slow, ()) = tokio::join!(slow, quick);
+        slow.unwrap();
+        let told = fake::told(&server).await;
+        assert_eq!(told.iter().filter(|call| *call == "Unsubscribe").count(), 1, "{told:?}");
+        assert_eq!(told.last().map(String::as_str), Some("Unsubscribe"), "{told:?}");
+    }
+
+    #[tokio::test]
+    async fn a_systemd_that_does_not_answer_is_named_in_every_call() {
+        let fake = Fake {
+            hangs: true,
+            ..Fake::default()
+        };
+        let (_server, mut systemd) = fake.serve().await;
+        systemd.timeout = Duration::from_millis(50);
+        let (limits, cpus) = (Limits::default(), CpuSet::new());
+        let errors = [
+            start(&systemd, "a.scope").await.unwrap_err(),
+            systemd.devices("a.scope").await.unwrap_err(),
+            systemd.stop_emptied("a.scope").await.unwrap_err(),
+            systemd.scopes("*").await.unwrap_err(),
+            systemd.limit("a.scope", &limits).await.unwrap_err(),
+            systemd.weigh("a.scope", 1).await.unwrap_err(),
+            systemd.allow_cpus("a.scope", &cpus).await.unwrap_err(),
+        ];
+        for error in errors {
+            assert_eq!(error.cause, "systemd (PID 1) did not answer within 0 s", "{error}");
+        }
+    }
 
     #[test]
     fn no_limit_is_systemds_infinity_and_no_weight_is_left_alone() {

@@ -48,7 +48,7 @@ pub trait Systemd: Send + Sync {
     /// is sure that there is no such cgroup yet.
     ///
     /// # Errors
-    /// systemd refuses, the job fails, or it takes longer than 20 s.
+    /// systemd refuses, the job fails, or it takes longer than 90 s.
     async fn start_scope(
         &self,
         unit: &str,

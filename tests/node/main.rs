@@ -6,6 +6,7 @@ mod allocator;
 mod attack;
 mod bad_input;
 mod bookworm;
+mod bus;
 mod client;
 mod cold_start;
 mod conformance;

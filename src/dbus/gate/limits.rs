@@ -1,15 +1,15 @@
 //! How many connections and calls a pod may have.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::GateError;
+use super::calls::OUTSTANDING;
+use super::stream::MAX_FDS;
 
 /// Connections of one pod.
 const CONNECTIONS_A_POD: usize = 4;
-/// Connections in all.
-const CONNECTIONS: usize = 256;
 /// Calls a second and pod, in the long run. Large messages count as several, and so does anything else that is sent.
 const CALLS_A_SECOND: f64 = 20.0;
 /// Calls a pod may make at once. The largest message counts as 32.
@@ -19,48 +19,97 @@ const BURST: f64 = 40.0;
 const ALL_CALLS_A_SECOND: f64 = 400.0;
 /// Calls of all pods together at once.
 const ALL_BURST: f64 = 800.0;
+/// A pod that sent nothing for so long takes no share of the calls of all pods.
+const LATELY: Duration = Duration::from_secs(10);
 
-/// A token bucket. Time is passed in.
+/// Descriptors that are the daemon's own: the bus, epoll, inotify, the watches' and passes' files, children's pipes.
+const RESERVE: usize = 256;
+/// Descriptors of a connection: the socket, the peer's pidfd, and those of the calls under way and of the one being read.
+const DESCRIPTORS_A_CONNECTION: usize = 2 + (OUTSTANDING + 1) * MAX_FDS;
+
+/// So many connections fit into this many descriptors. However few those are, a handful of pods is served.
+pub(super) fn connections(descriptors: u64) -> usize {
+    let descriptors = usize::try_from(descriptors).unwrap_or(usize::MAX);
+    (descriptors.saturating_sub(RESERVE) / DESCRIPTORS_A_CONNECTION).max(2 * CONNECTIONS_A_POD)
+}
+
+/// A token bucket that may owe. Time and rate are passed in.
 #[derive(Debug)]
 struct Bucket {
     tokens: f64,
     filled: Instant,
+}
+
+/// Tokens a second, and how many a bucket holds.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
     a_second: f64,
     burst: f64,
 }
 
-impl Bucket {
-    fn new(a_second: f64, burst: f64) -> Self {
+const OF_A_POD: Rate = Rate {
+    a_second: CALLS_A_SECOND,
+    burst: BURST,
+};
+const OF_ALL: Rate = Rate {
+    a_second: ALL_CALLS_A_SECOND,
+    burst: ALL_BURST,
+};
+
+impl Rate {
+    /// One of `pods` equal parts of what all pods have together.
+    #[allow(clippy::cast_precision_loss)]
+    fn share(pods: usize) -> Self {
+        let pods = pods.max(1) as f64;
         Self {
-            tokens: burst,
-            filled: Instant::now(),
-            a_second,
-            burst,
+            a_second: OF_ALL.a_second / pods,
+            // A share of less than one call would never be whole.
+            burst: (OF_ALL.burst / pods).max(1.0),
+        }
+    }
+}
+
+impl Bucket {
+    fn full(rate: Rate, now: Instant) -> Self {
+        Self {
+            tokens: rate.burst,
+            filled: now,
         }
     }
 
-    fn refill(&mut self, now: Instant) {
+    fn refill(&mut self, rate: Rate, now: Instant) {
         let since = now.saturating_duration_since(self.filled).as_secs_f64();
-        self.tokens = (self.tokens + since * self.a_second).min(self.burst);
-        self.filled = now;
+        self.tokens = (self.tokens + since * rate.a_second).min(rate.burst);
+        self.filled = self.filled.max(now);
+    }
+
+    fn spend(&mut self, cost: u32, rate: Rate, now: Instant) {
+        self.refill(rate, now);
+        self.tokens -= f64::from(cost);
     }
 
     /// How long until nothing is owed.
-    fn wait(&mut self, now: Instant) -> Duration {
-        self.refill(now);
-        Duration::from_secs_f64((-self.tokens / self.a_second).max(0.0))
+    fn wait(&mut self, rate: Rate, now: Instant) -> Duration {
+        self.refill(rate, now);
+        Duration::from_secs_f64((-self.tokens / rate.a_second).max(0.0))
     }
 }
 
 #[derive(Debug)]
 struct Pod {
     connections: usize,
-    bucket: Bucket,
+    /// What it may send at all.
+    own: Bucket,
+    /// Its fair part of what all pods may send: within it, it waits for nobody.
+    share: Bucket,
+    /// When it last sent something.
+    sent: Option<Instant>,
 }
 
 /// The limits of all pods.
 #[derive(Debug)]
 pub struct Limits {
+    most: usize,
     shared: Mutex<Shared>,
 }
 
@@ -68,18 +117,6 @@ pub struct Limits {
 struct Shared {
     pods: HashMap<String, Pod>,
     all: Bucket,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        let shared = Shared {
-            pods: HashMap::new(),
-            all: Bucket::new(ALL_CALLS_A_SECOND, ALL_BURST),
-        };
-        Self {
-            shared: Mutex::new(shared),
-        }
-    }
 }
 
 /// A connection's place; free again when dropped.
@@ -90,21 +127,54 @@ pub struct Slot {
 }
 
 impl Limits {
-    /// Take a place.
+    /// As many connections as that, of all pods together.
+    pub fn new(most: usize) -> Self {
+        let shared = Shared {
+            pods: HashMap::new(),
+            all: Bucket::full(OF_ALL, Instant::now()),
+        };
+        Self {
+            most,
+            shared: Mutex::new(shared),
+        }
+    }
+
+    /// Take a place for a connection of `pod`.
+    ///
+    /// One is kept for each pod in `known`, of which a VM is there or may come: what others hold can be idle for ever, and
+    /// a runner needs one.
     ///
     /// # Errors
     /// None is free.
-    pub fn connect(limits: &Arc<Self>, pod: &str) -> Result<Slot, GateError> {
-        let pods = &mut limits.lock().pods;
-        let all: usize = pods.values().map(|pod| pod.connections).sum();
-        let entry = pods.entry(pod.to_owned()).or_insert_with(|| Pod {
-            connections: 0,
-            bucket: Bucket::new(CALLS_A_SECOND, BURST),
-        });
-        if all >= CONNECTIONS || entry.connections >= CONNECTIONS_A_POD {
+    pub fn connect(limits: &Arc<Self>, pod: &str, known: &BTreeSet<&str>, now: Instant) -> Result<Slot, GateError> {
+        let mut shared = limits.lock();
+        shared.forget(now);
+        let connected = |pod: &str| shared.pods.get(pod).map_or(0, |pod| pod.connections);
+        let (own, all) = (
+            connected(pod),
+            shared.pods.values().map(|pod| pod.connections).sum::<usize>(),
+        );
+        let kept = if own == 0 && known.contains(pod) {
+            0
+        } else {
+            known.iter().filter(|known| connected(known) == 0).count()
+        };
+        if own >= CONNECTIONS_A_POD || all + kept >= limits.most {
             return Err(GateError::TooManyConnections);
         }
+        let share = Rate::share(shared.active(now) + 1);
+        let entry = shared.pods.entry(pod.to_owned()).or_insert_with(|| Pod {
+            connections: 0,
+            own: Bucket::full(OF_A_POD, now),
+            share: Bucket::full(share, now),
+            sent: None,
+        });
         entry.connections += 1;
+        // A connection is work too, for which its pod alone pays; not in advance, or a loop of them would lock the pod out
+        // for long.
+        if entry.own.tokens > 0.0 {
+            entry.own.spend(1, OF_A_POD, now);
+        }
         Ok(Slot {
             limits: limits.clone(),
             pod: pod.to_owned(),
@@ -117,67 +187,117 @@ impl Limits {
     }
 }
 
+impl Shared {
+    /// How many pods sent something lately.
+    fn active(&self, now: Instant) -> usize {
+        let lately = |pod: &&Pod| {
+            pod.sent
+                .is_some_and(|sent| now.saturating_duration_since(sent) < LATELY)
+        };
+        self.pods.values().filter(lately).count()
+    }
+
+    /// A pod that left keeps its buckets only while calls are owed: reconnecting must not buy new ones.
+    fn forget(&mut self, now: Instant) {
+        let share = Rate::share(self.active(now));
+        self.pods.retain(|_, pod| {
+            pod.own.refill(OF_A_POD, now);
+            pod.share.refill(share, now);
+            pod.connections > 0 || pod.own.tokens < BURST || pod.share.tokens < share.burst
+        });
+    }
+}
+
 impl Slot {
+    /// Whose it is.
+    pub fn pod(&self) -> &str {
+        &self.pod
+    }
+
     /// Count what messages that began cost.
     pub fn spend(&self, cost: u32, now: Instant) {
+        if cost == 0 {
+            return;
+        }
         let mut shared = self.limits.lock();
         let Shared { pods, all } = &mut *shared;
-        let own = pods.get_mut(&self.pod).map(|pod| &mut pod.bucket);
-        for bucket in own.into_iter().chain([all]) {
-            bucket.refill(now);
-            bucket.tokens -= f64::from(cost);
+        if let Some(pod) = pods.get_mut(&self.pod) {
+            pod.sent = Some(now);
+            pod.own.spend(cost, OF_A_POD, now);
+        }
+        all.spend(cost, OF_ALL, now);
+        let share = Rate::share(shared.active(now));
+        if let Some(pod) = shared.pods.get_mut(&self.pod) {
+            pod.share.spend(cost, share, now);
         }
     }
 
-    /// How long to leave the socket unread: until the calls of the pod, and of all pods, are paid for. The peer's own buffer
-    /// fills meanwhile.
+    /// How long to leave the socket unread: until the pod's calls are paid for. Only a pod that is above its fair share
+    /// waits for what all pods have together; the peer's own buffer fills meanwhile. To be asked again after the wait, since
+    /// others may have been faster.
     pub fn wait(&self, now: Instant) -> Duration {
         let mut shared = self.limits.lock();
-        let all = shared.all.wait(now);
-        let own = shared.pods.get_mut(&self.pod).map(|pod| pod.bucket.wait(now));
-        all.max(own.unwrap_or_default())
+        let rate = Rate::share(shared.active(now));
+        let Shared { pods, all } = &mut *shared;
+        let Some(pod) = pods.get_mut(&self.pod) else {
+            return Duration::ZERO;
+        };
+        let fair = pod.share.wait(rate, now).min(all.wait(OF_ALL, now));
+        pod.own.wait(OF_A_POD, now).max(fair)
+    }
+
+    /// The same of what the pod alone owes: before a peer has said who it is, it waits for nobody else.
+    pub fn own_wait(&self, now: Instant) -> Duration {
+        let mut shared = self.limits.lock();
+        let own = shared.pods.get_mut(&self.pod);
+        own.map(|pod| pod.own.wait(OF_A_POD, now)).unwrap_or_default()
     }
 }
 
 impl Drop for Slot {
     fn drop(&mut self) {
-        let pods = &mut self.limits.lock().pods;
-        if let Some(pod) = pods.get_mut(&self.pod) {
+        let mut shared = self.limits.lock();
+        if let Some(pod) = shared.pods.get_mut(&self.pod) {
             pod.connections -= 1;
         }
-        // A pod that left keeps its bucket only while calls are owed: reconnecting must not buy new ones.
-        let now = Instant::now();
-        pods.retain(|_, pod| {
-            pod.bucket.refill(now);
-            pod.connections > 0 || pod.bucket.tokens < BURST
-        });
+        shared.forget(Instant::now());
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+
+    const MOST: usize = 256;
+
+    fn limits() -> Arc<Limits> {
+        Arc::new(Limits::new(MOST))
+    }
+
+    fn connect(limits: &Arc<Limits>, pod: &str) -> Result<Slot, GateError> {
+        Limits::connect(limits, pod, &BTreeSet::new(), Instant::now())
+    }
+
+    fn pods(limits: &Arc<Limits>, count: usize) -> Vec<Slot> {
+        (0..count).map(|n| connect(limits, &n.to_string()).unwrap()).collect()
+    }
 
     #[test]
     fn a_fifth_connection_of_a_pod_waits_for_one_to_end_and_another_pod_does_not() {
-        let limits = Arc::new(Limits::default());
-        let mut slots: Vec<Slot> = (0..4).map(|_| Limits::connect(&limits, "a").unwrap()).collect();
-        assert_eq!(
-            Limits::connect(&limits, "a").unwrap_err(),
-            GateError::TooManyConnections
-        );
-        assert!(Limits::connect(&limits, "b").is_ok());
+        let limits = limits();
+        let mut slots: Vec<Slot> = (0..4).map(|_| connect(&limits, "a").unwrap()).collect();
+        assert_eq!(connect(&limits, "a").unwrap_err(), GateError::TooManyConnections);
+        assert!(connect(&limits, "b").is_ok());
         slots.pop();
-        assert!(Limits::connect(&limits, "a").is_ok());
+        assert!(connect(&limits, "a").is_ok());
     }
 
     #[test]
     fn calls_beyond_the_burst_are_paid_for_with_time_by_all_connections_of_the_pod() {
-        let limits = Arc::new(Limits::default());
-        let (one, two) = (
-            Limits::connect(&limits, "a").unwrap(),
-            Limits::connect(&limits, "a").unwrap(),
-        );
+        let limits = limits();
+        let (one, two) = (connect(&limits, "a").unwrap(), connect(&limits, "a").unwrap());
         let now = Instant::now();
         one.spend(60, now);
         assert!(two.wait(now) > Duration::from_millis(900), "{:?}", two.wait(now));
@@ -185,30 +305,105 @@ mod tests {
     }
 
     #[test]
-    fn many_pods_that_each_keep_to_their_limit_wait_for_each_other() {
-        let limits = Arc::new(Limits::default());
+    fn connecting_again_and_again_costs_the_pod_and_nobody_else() {
+        let limits = limits();
+        for _ in 0..100 {
+            drop(connect(&limits, "a").unwrap());
+        }
         let now = Instant::now();
-        let slots: Vec<Slot> = (0..40)
-            .map(|n| Limits::connect(&limits, &format!("{n}")).unwrap())
-            .collect();
-        slots.iter().for_each(|slot| slot.spend(40, now));
-        // 1600 calls: 800 at once and 2 s for the rest. None owes anything of its own.
-        let wait = slots[0].wait(now);
-        assert!(
-            wait > Duration::from_millis(1900) && wait <= Duration::from_secs(2),
-            "{wait:?}"
-        );
-        assert_eq!(slots[0].wait(now + Duration::from_secs(3)), Duration::ZERO);
+        let (a, b) = (connect(&limits, "a").unwrap(), connect(&limits, "b").unwrap());
+        a.spend(1, now);
+        assert!(a.own_wait(now) > Duration::ZERO);
+        assert!(a.own_wait(now) < Duration::from_millis(200), "{:?}", a.own_wait(now));
+        assert_eq!((b.own_wait(now), b.wait(now)), (Duration::ZERO, Duration::ZERO));
+    }
+
+    #[test]
+    fn pods_at_their_own_limit_do_not_delay_one_that_sends_little() {
+        let limits = limits();
+        let start = Instant::now();
+        let slots = pods(&limits, 60);
+        let quiet = connect(&limits, "quiet").unwrap();
+        for tenth in 0..300u32 {
+            let now = start + Duration::from_millis(100) * tenth;
+            for slot in &slots {
+                if slot.wait(now).is_zero() {
+                    slot.spend(2, now);
+                }
+            }
+            if tenth % 10 == 0 {
+                assert_eq!(quiet.wait(now), Duration::ZERO, "after {tenth} tenths of a second");
+                quiet.spend(1, now);
+            }
+        }
+        // The others are held back: 60 pods of 20 calls a second are three times too many.
+        let now = start + Duration::from_secs(30);
+        assert!(slots.iter().filter(|slot| !slot.wait(now).is_zero()).count() > 30);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(40))]
+
+        /// `calls[n]` is how many calls pod n would like to make in each tenth of a second.
+        #[test]
+        fn who_keeps_to_a_fair_share_waits_for_nobody_and_all_together_have_a_bound(
+            wishes in proptest::collection::vec(0u32..4, 1..120),
+        ) {
+            let limits = limits();
+            let start = Instant::now();
+            let slots = pods(&limits, wishes.len());
+            let (seconds, share) = (30, ALL_CALLS_A_SECOND / wishes.len() as f64);
+            let mut spent = 0;
+            for tenth in 0..seconds * 10 {
+                let now = start + Duration::from_millis(100) * tenth;
+                for (slot, wish) in slots.iter().zip(&wishes) {
+                    let wanted = f64::from(*wish) * 10.0;
+                    let fair = wanted <= share.min(CALLS_A_SECOND);
+                    for _ in 0..*wish {
+                        let wait = slot.wait(now);
+                        prop_assert!(!fair || wait.is_zero(), "{wanted} of {share} a second: waits {wait:?}");
+                        if wait.is_zero() {
+                            slot.spend(1, now);
+                            spent += 1;
+                        }
+                    }
+                }
+            }
+            // What all may send, once with the burst of all and once with the shares' own; and what may be owed.
+            let bound = ALL_CALLS_A_SECOND * f64::from(seconds) + 2.0 * ALL_BURST + 2.0 * wishes.len() as f64;
+            prop_assert!(f64::from(spent) <= bound, "{spent} calls in {seconds} s, more than {bound}");
+        }
     }
 
     #[test]
     fn all_pods_together_have_a_bound() {
-        let limits = Arc::new(Limits::default());
-        let slots: Vec<Slot> = (0..CONNECTIONS)
-            .map(|n| Limits::connect(&limits, &format!("{n}")).unwrap())
-            .collect();
-        assert!(Limits::connect(&limits, "one more").is_err());
+        let limits = limits();
+        let slots = pods(&limits, MOST);
+        assert!(connect(&limits, "one more").is_err());
         drop(slots);
-        assert!(Limits::connect(&limits, "one more").is_ok());
+        assert!(connect(&limits, "one more").is_ok());
+    }
+
+    #[test]
+    fn a_place_is_kept_for_every_pod_that_is_known() {
+        let limits = Arc::new(Limits::new(10));
+        let known = BTreeSet::from(["a", "b", "c"]);
+        let connect = |pod: &str| Limits::connect(&limits, pod, &known, Instant::now());
+        // Strangers and a pod's further connections get what is left.
+        let mut slots: Vec<Slot> = (0..4).map(|_| connect("a").unwrap()).collect();
+        slots.extend((0..4).map(|_| connect("stranger").unwrap()));
+        assert!(connect("another stranger").is_err());
+        slots.push(connect("b").unwrap());
+        assert!(connect("b").is_err());
+        slots.push(connect("c").unwrap());
+        drop(slots);
+        assert!(connect("another stranger").is_ok());
+    }
+
+    #[test]
+    fn the_number_of_connections_comes_from_the_number_of_descriptors() {
+        assert!(connections(65536) > 2000);
+        assert!(connections(1024) >= 32);
+        assert_eq!((connections(0), connections(u64::MAX) > 1 << 20), (8, true));
     }
 }

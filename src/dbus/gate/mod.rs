@@ -5,13 +5,16 @@
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
 //! pod.
 
+mod calls;
+mod cuts;
 mod greeting;
 mod limits;
 pub(crate) mod stream;
 mod transport;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 
@@ -22,19 +25,33 @@ pub use transport::GatedSocket;
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The limits all connections share.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Gate {
     limits: Arc<limits::Limits>,
+    cuts: Arc<cuts::Cuts>,
+}
+
+impl Default for Gate {
+    /// As many connections as this process may have descriptors for.
+    fn default() -> Self {
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let most = limits::connections(descriptors.unwrap_or(u64::MAX));
+        Self {
+            limits: Arc::new(limits::Limits::new(most)),
+            cuts: Arc::default(),
+        }
+    }
 }
 
 impl Gate {
-    /// Let a connection of pod `pod` in.
+    /// Let a connection of pod `pod` in. A place is kept for each pod in `known`.
     ///
     /// # Errors
     /// [`GateError::TooManyConnections`].
-    pub fn admit(&self, stream: UnixStream, pod: &str) -> Result<GatedSocket, GateError> {
-        let slot = limits::Limits::connect(&self.limits, pod)?;
-        Ok(GatedSocket::new(stream, slot))
+    pub fn admit(&self, stream: UnixStream, pod: &str, known: &BTreeSet<&str>) -> Result<GatedSocket, GateError> {
+        let slot = limits::Limits::connect(&self.limits, pod, known, Instant::now())
+            .inspect_err(|error| self.cuts.cut(pod, error))?;
+        Ok(GatedSocket::new(stream, slot, self.cuts.clone()))
     }
 }
 

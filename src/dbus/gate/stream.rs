@@ -4,10 +4,16 @@
 pub const MAX_HANDSHAKE: usize = 4 << 10;
 /// Longest message. AttachVcpus for 480 vCPUs with their properties is under 100 KiB.
 pub const MAX_MESSAGE: usize = 256 << 10;
-/// Most descriptors in one message.
-pub const MAX_FDS: usize = 16;
+/// Most descriptors in one message. A call of a runner has one.
+pub const MAX_FDS: usize = 4;
 /// So many bytes cost a pod as much as one message more: what it may keep the daemon holding is bounded with its calls.
 pub const BYTES_A_CALL: usize = 8 << 10;
+
+/// Message type and flag of the D-Bus specification, "Message Format".
+const METHOD_CALL: u8 = 1;
+const NO_REPLY_EXPECTED: u8 = 1;
+/// Where the flags are in a message's header.
+const FLAGS: usize = 2;
 
 /// Why a connection is closed.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -33,6 +39,9 @@ pub enum GateError {
     /// A message has too many descriptors.
     #[error("more than {MAX_FDS} descriptors in a message")]
     TooManyFds,
+    /// A message does not end.
+    #[error("a message that does not end")]
+    MessageTooSlow,
     /// Too many connections, of this pod or in all.
     #[error("too many connections")]
     TooManyConnections,
@@ -51,7 +60,17 @@ enum State {
     },
     Body {
         left: usize,
+        is_call: bool,
     },
+}
+
+/// What a chunk of the stream held.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Passed {
+    /// What the messages that began in it cost: one each, of whatever type, and one for every [`BYTES_A_CALL`].
+    pub cost: u32,
+    /// Method calls that ended in it.
+    pub calls: u32,
 }
 
 /// One connection's inbound stream.
@@ -74,56 +93,70 @@ impl Default for Stream {
 }
 
 impl Stream {
+    /// Whether the handshake has not ended.
+    pub fn is_handshake(&self) -> bool {
+        matches!(self.state, State::Handshake { .. })
+    }
+
     /// Whether a message, or the handshake, has begun and not ended.
     pub fn is_within_message(&self) -> bool {
         !matches!(self.state, State::Header { got: 0, .. })
     }
 
-    /// Follow what one `recvmsg` gave; answers what the messages that began in it cost: one each, of whatever type, and
-    /// one for every [`BYTES_A_CALL`].
+    /// Follow what one `recvmsg` gave.
+    ///
+    /// The flag NO_REPLY_EXPECTED is taken from method calls: such a call would never be seen to end, and so would escape
+    /// the count of those under way. Every call is answered; a peer ignores an answer that it does not expect.
     ///
     /// # Errors
     /// What the peer did wrong: the connection must be closed and nothing of the bytes passed on.
-    pub fn feed(&mut self, mut bytes: &[u8], fds: usize) -> Result<u32, GateError> {
-        let mut cost = 0;
+    pub fn follow(&mut self, bytes: &mut [u8], fds: usize) -> Result<Passed, GateError> {
+        let mut passed = Passed::default();
         let mut ended = false;
         self.pending_fds += fds;
         if self.pending_fds > MAX_FDS {
             return Err(GateError::TooManyFds);
         }
-        while let Some((&first, rest)) = bytes.split_first() {
-            match &mut self.state {
+        let mut bytes = bytes;
+        while let Some(&first) = bytes.first() {
+            let taken = match &mut self.state {
                 State::Handshake { seen, line } => {
-                    bytes = rest;
                     if handshake(seen, line, first)? {
                         self.state = header();
                     }
+                    1
                 }
                 State::Header { got, buffer } => {
-                    let take = (16 - *got).min(bytes.len());
-                    buffer[*got..*got + take].copy_from_slice(&bytes[..take]);
+                    let before = *got;
+                    let take = (16 - before).min(bytes.len());
+                    buffer[before..before + take].copy_from_slice(&bytes[..take]);
                     *got += take;
-                    bytes = &bytes[take..];
                     // The first byte decides at once: a stream that is no D-Bus is not waited for.
                     if !matches!(buffer[0], b'l' | b'B') {
                         return Err(GateError::BadEndian(buffer[0]));
                     }
+                    let is_call = buffer[1] == METHOD_CALL;
+                    if is_call && let Some(flags) = FLAGS.checked_sub(before).and_then(|at| bytes[..take].get_mut(at)) {
+                        *flags &= !NO_REPLY_EXPECTED;
+                    }
                     if *got == 16 {
                         let left = rest_of_message(buffer)?;
-                        cost += 1 + u32::try_from(left / BYTES_A_CALL).unwrap_or(u32::MAX);
-                        ended |= left == 0;
-                        self.state = if left == 0 { header() } else { State::Body { left } };
+                        passed.cost += 1 + u32::try_from(left / BYTES_A_CALL).unwrap_or(u32::MAX);
+                        self.state = State::Body { left, is_call };
                     }
+                    take
                 }
-                State::Body { left } => {
+                State::Body { left, .. } => {
                     let take = (*left).min(bytes.len());
                     *left -= take;
-                    bytes = &bytes[take..];
-                    if *left == 0 {
-                        ended = true;
-                        self.state = header();
-                    }
+                    take
                 }
+            };
+            bytes = &mut std::mem::take(&mut bytes)[taken..];
+            if let State::Body { left: 0, is_call } = self.state {
+                ended = true;
+                passed.calls += u32::from(is_call);
+                self.state = header();
             }
         }
         // Descriptors come with the bytes of their message; a chunk may end the handshake and begin a message.
@@ -134,7 +167,16 @@ impl Stream {
             // Those of this chunk may be the next message's, where one has begun.
             self.pending_fds = if self.is_within_message() { fds } else { 0 };
         }
-        Ok(cost)
+        Ok(passed)
+    }
+
+    /// The same where only the cost matters.
+    ///
+    /// # Errors
+    /// As [`Self::follow`].
+    #[cfg(any(test, fuzzing))]
+    pub fn feed(&mut self, bytes: &[u8], fds: usize) -> Result<u32, GateError> {
+        self.follow(&mut bytes.to_vec(), fds).map(|passed| passed.cost)
     }
 }
 
@@ -171,7 +213,7 @@ fn handshake(seen: &mut usize, line: &mut Vec<u8>, byte: u8) -> Result<bool, Gat
 }
 
 /// Bytes that follow the 16 of the fixed header: the fields, padded to 8, and the body.
-fn rest_of_message(buffer: &[u8; 16]) -> Result<usize, GateError> {
+pub(super) fn rest_of_header(buffer: &[u8; 16]) -> u64 {
     let number = |at: usize| {
         let bytes = [buffer[at], buffer[at + 1], buffer[at + 2], buffer[at + 3]];
         u64::from(if buffer[0] == b'B' {
@@ -181,7 +223,12 @@ fn rest_of_message(buffer: &[u8; 16]) -> Result<usize, GateError> {
         })
     };
     let (body, fields) = (number(4), number(12));
-    let rest = fields.next_multiple_of(8) + body;
+    fields.next_multiple_of(8) + body
+}
+
+/// The same of a message that may come in.
+fn rest_of_message(buffer: &[u8; 16]) -> Result<usize, GateError> {
+    let rest = rest_of_header(buffer);
     match usize::try_from(rest) {
         Ok(rest) if rest + 16 <= MAX_MESSAGE => Ok(rest),
         _ => Err(GateError::MessageTooLong(rest + 16)),

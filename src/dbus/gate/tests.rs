@@ -1,20 +1,23 @@
 use std::io::Write as _;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use proptest::prelude::*;
 use rstest::rstest;
+use tokio::sync::Semaphore;
 use zbus::connection::Builder;
-use zbus::{Connection, Fd, Guid};
+use zbus::message::Flags;
+use zbus::{Connection, Fd, Guid, Message};
 
-use super::stream::{GateError, MAX_HANDSHAKE, Stream};
+use super::stream::{GateError, MAX_FDS, MAX_HANDSHAKE, Stream};
 use super::*;
 
 /// What sd-bus sends in one write.
 const HANDSHAKE: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\nNEGOTIATE_UNIX_FD\r\nBEGIN\r\n";
 
-fn message(kind: u8, body: u32) -> Vec<u8> {
+pub(super) fn message(kind: u8, body: u32) -> Vec<u8> {
     let mut bytes = vec![b'l', kind, 0, 1];
     bytes.extend(body.to_le_bytes());
     bytes.extend(1u32.to_le_bytes());
@@ -87,32 +90,58 @@ fn after_begin_length_endianness_and_descriptors_are_bounded() {
     let huge = [b'l', 1, 0, 1, 0, 0, 0x80, 7, 1, 0, 0, 0, 0, 0, 0, 0];
     assert!(matches!(begun().feed(&huge, 0), Err(GateError::MessageTooLong(_))));
     assert_eq!(begun().feed(b"GET", 0), Err(GateError::BadEndian(b'G')));
-    assert_eq!(begun().feed(b"l", 17), Err(GateError::TooManyFds));
+    assert_eq!(begun().feed(b"l", MAX_FDS + 1), Err(GateError::TooManyFds));
     // Descriptors that may be those of a message just begun are counted with it.
     let mut between = begun();
     let two = [message(1, 0).as_slice(), b"l"].concat();
-    between.feed(&two, 16).unwrap();
+    between.feed(&two, MAX_FDS).unwrap();
     assert_eq!(between.feed(&[1], 1), Err(GateError::TooManyFds));
     let mut dripping = begun();
-    dripping.feed(&[b'l', 1], 16).unwrap();
+    dripping.feed(&[b'l', 1], MAX_FDS).unwrap();
     assert_eq!(dripping.feed(&[0], 1), Err(GateError::TooManyFds));
 }
 
-struct Echo;
+/// Serves two methods; one of them ends when it is let.
+#[derive(Clone)]
+struct Echo {
+    began: Arc<AtomicUsize>,
+    may_end: Arc<Semaphore>,
+}
+
+impl Default for Echo {
+    fn default() -> Self {
+        Self {
+            began: Arc::default(),
+            may_end: Arc::new(Semaphore::new(0)),
+        }
+    }
+}
+
 #[zbus::interface(name = "io.stelia.Test")]
 impl Echo {
+    async fn wait(&self) {
+        self.began.fetch_add(1, Ordering::SeqCst);
+        self.may_end.acquire().await.unwrap().forget();
+    }
+
     fn pid_of(&self, pidfd: Fd<'_>) -> i32 {
         crate::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
     }
 }
 
 async fn serve(gate: &Gate, stream: StdStream) -> zbus::Result<Connection> {
+    serve_to(gate, stream, "pod", Echo::default()).await
+}
+
+async fn serve_to(gate: &Gate, stream: StdStream, pod: &str, echo: Echo) -> zbus::Result<Connection> {
     stream.set_nonblocking(true).unwrap();
-    let socket = gate.admit(UnixStream::from_std(stream).unwrap(), "pod").unwrap();
+    let socket = gate
+        .admit(UnixStream::from_std(stream).unwrap(), pod, &BTreeSet::new())
+        .unwrap();
     let build = Builder::socket(socket)
         .server(Guid::generate())
         .p2p()
-        .serve_at("/t", Echo)
+        .serve_at("/t", echo)
         .build();
     tokio::time::timeout(HANDSHAKE_TIMEOUT, build)
         .await
@@ -186,4 +215,75 @@ async fn descriptors_before_begin_are_closed_again() {
     rustix::net::sendmsg(&attacker, &bytes, &mut ancillary, rustix::net::SendFlags::empty()).unwrap();
     assert!(serve(&gate, server).await.is_err());
     works(&gate).await;
+}
+
+async fn pair(gate: &Gate, pod: &str, echo: Echo) -> (Connection, Connection) {
+    let (client, server) = StdStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    let client = Builder::unix_stream(client).p2p().build();
+    let (server, client) = tokio::join!(serve_to(gate, server, pod, echo), client);
+    (server.unwrap(), client.unwrap())
+}
+
+fn wait_call(flags: Option<Flags>) -> Message {
+    let call = Message::method_call("/t", "Wait").interface("io.stelia.Test");
+    let call = flags.into_iter().fold(call, |call, flags| call.with_flags(flags));
+    call.build(&()).unwrap()
+}
+
+/// So many calls run, and it stays so for a while.
+async fn assert_running(echo: &Echo, wanted: usize) {
+    let began = || echo.began.load(Ordering::SeqCst);
+    let reached = async {
+        while began() < wanted {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(10), reached).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(began(), wanted);
+}
+
+#[rstest]
+#[case::answered(None)]
+#[case::that_want_no_answer(Some(Flags::NO_REPLY_EXPECTED))]
+#[tokio::test]
+async fn of_many_calls_only_some_are_under_way(#[case] flags: Option<Flags>) {
+    let echo = Echo::default();
+    let (_server, client) = pair(&Gate::default(), "pod", echo.clone()).await;
+    for _ in 0..20 {
+        client.send(&wait_call(flags)).await.unwrap();
+    }
+    assert_running(&echo, calls::OUTSTANDING).await;
+    echo.may_end.add_permits(3);
+    assert_running(&echo, calls::OUTSTANDING + 3).await;
+    echo.may_end.add_permits(20);
+    assert_running(&echo, 20).await;
+}
+
+#[tokio::test]
+async fn a_peer_that_left_with_calls_under_way_and_others_unread_is_gone_at_once() {
+    let echo = Echo::default();
+    let (server, client) = pair(&Gate::default(), "pod", echo.clone()).await;
+    for _ in 0..20 {
+        client.send(&wait_call(None)).await.unwrap();
+    }
+    assert_running(&echo, calls::OUTSTANDING).await;
+    client.close().await.unwrap();
+    let closed = tokio::time::timeout(Duration::from_secs(5), server.closed()).await;
+    assert!(closed.is_ok());
+    assert_running(&echo, calls::OUTSTANDING).await;
+}
+
+#[tokio::test]
+async fn a_handshake_does_not_wait_for_other_pods_calls() {
+    let gate = Gate::default();
+    let now = Instant::now();
+    let slots: Vec<_> = (0..200)
+        .map(|n| limits::Limits::connect(&gate.limits, &n.to_string(), &BTreeSet::new(), now).unwrap())
+        .collect();
+    // All of them together owe minutes.
+    slots.iter().for_each(|slot| slot.spend(1000, now));
+    let (_server, _client) = pair(&gate, "newcomer", Echo::default()).await;
+    assert!(now.elapsed() < HANDSHAKE_TIMEOUT);
 }

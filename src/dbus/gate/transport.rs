@@ -16,6 +16,9 @@ use zbus::connection::socket::{ReadHalf, Socket, Split, WriteHalf};
 use zbus::export::async_trait::async_trait;
 use zbus::fdo::ConnectionCredentials;
 
+use super::GateError;
+use super::calls::{Answers, Calls};
+use super::cuts::Cuts;
 use super::greeting::{Greeting, Outgoing};
 use super::limits::Slot;
 use super::stream::{MAX_FDS, Stream};
@@ -30,6 +33,7 @@ const MESSAGE_PATIENCE: Duration = Duration::from_secs(5);
 pub struct GatedSocket {
     stream: Arc<UnixStream>,
     slot: Slot,
+    cuts: Arc<Cuts>,
 }
 
 /// The reading half; it owns the connection's place.
@@ -38,6 +42,8 @@ pub struct Reader {
     stream: Arc<UnixStream>,
     gate: Stream,
     slot: Slot,
+    cuts: Arc<Cuts>,
+    calls: Arc<Calls>,
     /// When the message that is being read began.
     began: Option<Instant>,
 }
@@ -47,13 +53,16 @@ pub struct Reader {
 pub struct Writer {
     stream: Arc<UnixStream>,
     greeting: Greeting,
+    calls: Arc<Calls>,
+    answers: Answers,
 }
 
 impl GatedSocket {
-    pub(super) fn new(stream: UnixStream, slot: Slot) -> Self {
+    pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
         Self {
             stream: Arc::new(stream),
             slot,
+            cuts,
         }
     }
 }
@@ -63,15 +72,20 @@ impl Socket for GatedSocket {
     type WriteHalf = Writer;
 
     fn split(self) -> Split<Reader, Writer> {
+        let calls = Arc::<Calls>::default();
         let reader = Reader {
             stream: self.stream.clone(),
             gate: Stream::default(),
             slot: self.slot,
+            cuts: self.cuts,
+            calls: calls.clone(),
             began: None,
         };
         let writer = Writer {
             stream: self.stream,
             greeting: Greeting::default(),
+            calls,
+            answers: Answers::default(),
         };
         Split::new(reader, writer)
     }
@@ -103,16 +117,36 @@ fn receive(stream: &UnixStream, buffer: &mut [u8]) -> io::Result<(usize, Vec<Own
         }
     }
     if received.flags.contains(ReturnFlags::CTRUNC) {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, super::GateError::TooManyFds));
+        return Err(cut(GateError::TooManyFds));
     }
     Ok((received.bytes, fds))
+}
+
+fn cut(error: GateError) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, error)
+}
+
+/// Wait until the peer has closed its end. What it sent before may be unread still: whoever is gone needs no answer.
+async fn left(stream: &UnixStream) {
+    loop {
+        // This interest is told of a closed stream, as the one in reading is, and not of bytes to read, so it does not end at
+        // once. A failure is the runtime's end.
+        match stream.ready(Interest::PRIORITY).await {
+            Ok(ready) if !ready.is_read_closed() => tokio::time::sleep(Duration::from_millis(100)).await,
+            _ => return,
+        }
+    }
 }
 
 #[async_trait]
 impl ReadHalf for Reader {
     async fn recvmsg(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
         let read = self.read(buffer).await;
-        if read.is_err() {
+        if let Err(error) = &read {
+            let gate = error.get_ref().and_then(|cause| cause.downcast_ref::<GateError>());
+            if let Some(error) = gate {
+                self.cuts.cut(self.slot.pod(), error);
+            }
             // The peer learns of it now, not when the last holder of the connection lets go.
             let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both);
         }
@@ -129,11 +163,32 @@ impl ReadHalf for Reader {
 }
 
 impl Reader {
-    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
-        // Before the read, so that nothing is in hand while we wait.
-        let wait = self.slot.wait(Instant::now());
-        if !wait.is_zero() {
+    /// Wait until this connection, its pod and all pods together have room for one message more: before a message and not
+    /// within one, so that nothing is in hand meanwhile. The bytes before BEGIN are few and have little time (`MAX_HANDSHAKE`,
+    /// `HANDSHAKE_TIMEOUT`): they wait for no other pod's calls.
+    async fn turn(&self) {
+        if self.gate.is_handshake() {
+            return tokio::time::sleep(self.slot.own_wait(Instant::now())).await;
+        }
+        if self.gate.is_within_message() {
+            return;
+        }
+        loop {
+            self.calls.room().await;
+            let wait = self.slot.wait(Instant::now());
+            if wait.is_zero() {
+                return;
+            }
             tokio::time::sleep(wait).await;
+        }
+    }
+
+    async fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
+        tokio::select! {
+            biased;
+            () = self.turn() => {}
+            // Its end would be read only after what it left unread, and until then its calls would go on.
+            () = left(&self.stream) => return Ok((0, Vec::new())),
         }
         let stream = &*self.stream;
         let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
@@ -141,27 +196,21 @@ impl Reader {
             None => read.await?,
             Some(began) => tokio::time::timeout_at((began + MESSAGE_PATIENCE).into(), read)
                 .await
-                .map_err(|_| io::Error::new(io::ErrorKind::TimedOut, "a message that does not end"))??,
+                .map_err(|_| cut(GateError::MessageTooSlow))??,
         };
-        match self.gate.feed(&buffer[..length], fds.len()) {
-            Ok(cost) => {
-                let now = Instant::now();
-                self.slot.spend(cost, now);
-                // What began in this chunk began now; what goes on began when it did.
-                let continues = self.began.filter(|_| cost == 0);
-                self.began = self.gate.is_within_message().then(|| continues.unwrap_or(now));
-                Ok((length, fds))
-            }
-            Err(error) => {
-                tracing::warn!(MESSAGE_ID = crate::journal::PEER_CUT_OFF, STELIA_REASON = %error, "a peer on the runner socket is cut off: {error}");
-                Err(io::Error::new(io::ErrorKind::InvalidData, error))
-            }
-        }
+        let passed = self.gate.follow(&mut buffer[..length], fds.len()).map_err(cut)?;
+        let now = Instant::now();
+        self.slot.spend(passed.cost, now);
+        self.calls.began(passed.calls);
+        // What began in this chunk began now; what goes on began when it did.
+        let continues = self.began.filter(|_| passed.cost == 0);
+        self.began = self.gate.is_within_message().then(|| continues.unwrap_or(now));
+        Ok((length, fds))
     }
 }
 
 impl Writer {
-    async fn send_all(&self, mut buffer: &[u8], mut fds: &[BorrowedFd<'_>]) -> io::Result<()> {
+    async fn send_all(&mut self, mut buffer: &[u8], mut fds: &[BorrowedFd<'_>]) -> io::Result<()> {
         while !buffer.is_empty() {
             let sent = self.send(buffer, fds).await?;
             (buffer, fds) = (&buffer[sent..], &[]);
@@ -169,7 +218,7 @@ impl Writer {
         Ok(())
     }
 
-    async fn send(&self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+    async fn send(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
         let stream = &*self.stream;
         let write = stream.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
@@ -187,10 +236,17 @@ impl Writer {
                 SendFlags::NOSIGNAL,
             )?)
         });
-        match tokio::time::timeout(WRITE_PATIENCE, write).await {
+        let sent = match tokio::time::timeout(WRITE_PATIENCE, write).await {
             Ok(result) => result,
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
+        };
+        match &sent {
+            Ok(length) => self.calls.ended(self.answers.follow(&buffer[..*length])),
+            // A message may be half written, and its call stays unanswered: the connection is of no use any more. zbus would
+            // only drop this one message.
+            Err(_) => drop(rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Both)),
         }
+        sent
     }
 }
 

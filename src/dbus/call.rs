@@ -1,0 +1,139 @@
+//! What every method call has in common: who asks is admitted, how long it took and how it was answered is counted, and a
+//! caller that left takes its call with it.
+
+use std::time::Instant;
+
+use zbus::Connection;
+use zbus::message::Header;
+
+use super::caller::{Caller, Door};
+use super::error::Error;
+use crate::authz::Operation;
+use crate::engine::Handle;
+use crate::plan::admission::Kind;
+
+/// A method call that came in.
+pub(super) struct Call<'a> {
+    pub(super) engine: &'a Handle,
+    pub(super) door: &'a Door,
+    pub(super) connection: &'a Connection,
+    pub(super) header: &'a Header<'a>,
+}
+
+impl Call<'_> {
+    /// Do the work for a caller that may have it done, and count it.
+    ///
+    /// zbus lets a call go on whose connection is closed. Here it ends where it waits, and does not try again or ask the
+    /// engine for more. That is safe at any point: a command that the engine has begun goes on to its end there.
+    ///
+    /// # Errors
+    /// The caller may not do `operation`, or the work's own.
+    pub(super) async fn answer<T, F>(&self, operation: Operation, work: impl FnOnce(Caller) -> F) -> Result<T, Error>
+    where
+        F: Future<Output = Result<T, Error>>,
+    {
+        let began = Instant::now();
+        let admitted = async {
+            let admit = self.door.admit(self.engine, self.connection, self.header, operation);
+            work(admit.await?).await
+        };
+        // Nobody reads what a caller that left is told, and it is no answer to be counted.
+        let left = || Error::Failed("the caller left".into());
+        let answer = while_connected(self.connection, admitted).await.ok_or_else(left)?;
+        let refused = answer.as_ref().err().map(kind);
+        self.engine.metrics().answered(operation, refused, began.elapsed());
+        answer
+    }
+}
+
+/// Do the work as long as the connection is open; `None` when it was closed.
+async fn while_connected<T>(connection: &Connection, work: impl Future<Output = T>) -> Option<T> {
+    tokio::select! {
+        biased;
+        done = work => Some(done),
+        () = connection.closed() => None,
+    }
+}
+
+/// The refusal an error stands for.
+fn kind(error: &Error) -> Kind {
+    match error {
+        Error::InvalidArgument(_) => Kind::InvalidArgument,
+        Error::NoSuchPod(_) => Kind::NoSuchPod,
+        Error::NoSuchInstance(_) => Kind::NoSuchInstance,
+        Error::InstanceExists(_) => Kind::InstanceExists,
+        Error::NoAnchor(_) => Kind::NoAnchor,
+        Error::AmbiguousContainer(_) => Kind::AmbiguousContainer,
+        Error::NotGuaranteed(_) => Kind::NotGuaranteed,
+        Error::CpusetMismatch(_) => Kind::CpusetMismatch,
+        Error::CpusetConflict(_) => Kind::CpusetConflict,
+        Error::NotAllocated(_) => Kind::NotAllocated,
+        Error::SharedPidNamespace(_) => Kind::SharedPidNamespace,
+        Error::ForeignProcess(_) => Kind::ForeignProcess,
+        Error::KubeletStateUnusable(_) => Kind::KubeletStateUnusable,
+        Error::Busy(_) => Kind::Busy,
+        Error::NotPermitted(_) => Kind::NotPermitted,
+        Error::Failed(_) | Error::Transport(_) => Kind::Failed,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use tokio::sync::mpsc;
+    use zbus::connection::Builder;
+    use zbus::{Guid, interface};
+
+    use super::*;
+
+    /// Says when a call of it begins and when it is over, whichever way.
+    struct Slow {
+        news: mpsc::UnboundedSender<&'static str>,
+    }
+
+    struct AtItsEnd(mpsc::UnboundedSender<&'static str>);
+
+    impl Drop for AtItsEnd {
+        fn drop(&mut self) {
+            let _ = self.0.send("over");
+        }
+    }
+
+    #[interface(name = "io.stelia.Test")]
+    impl Slow {
+        async fn wait(&self, #[zbus(connection)] connection: &Connection) {
+            let work = async {
+                let _end = AtItsEnd(self.news.clone());
+                let _ = self.news.send("begun");
+                std::future::pending().await
+            };
+            while_connected(connection, work).await.unwrap_or_default()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_left_takes_its_call_with_it() {
+        let (news, mut told) = mpsc::unbounded_channel();
+        let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+        let server = Builder::unix_stream(ours).server(Guid::generate()).p2p();
+        let server = server.serve_at("/t", Slow { news }).build();
+        let (server, client) = tokio::join!(server, Builder::unix_stream(theirs).p2p().build());
+        let (_server, client) = (server.unwrap(), client.unwrap());
+        let call = client.call_method(None::<&str>, "/t", Some("io.stelia.Test"), "Wait", &());
+        tokio::select! {
+            answer = call => panic!("{answer:?}"),
+            news = told.recv() => assert_eq!(news, Some("begun")),
+        }
+        client.close().await.unwrap();
+        let over = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
+        assert_eq!(over, Ok(Some("over")));
+    }
+
+    #[test]
+    fn every_refusal_is_counted_as_what_it_is() {
+        for wanted in Kind::ALL {
+            assert_eq!(kind(&wanted.because("x").into()), wanted);
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Telling of peers that were cut off, so seldom that the journal stays readable: journald drops what comes too fast, and
+//! with it what the daemon says of itself.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::GateError;
+use crate::journal;
+
+/// One entry a pod in this time.
+const INTERVAL: Duration = Duration::from_secs(60);
+
+/// The peers that were cut off, by pod.
+#[derive(Debug, Default)]
+pub(super) struct Cuts(Mutex<Counted>);
+
+#[derive(Debug, Default)]
+struct Counted {
+    /// Since the daemon started, of all pods.
+    all: u64,
+    pods: HashMap<String, Told>,
+}
+
+#[derive(Debug)]
+struct Told {
+    at: Instant,
+    /// Since then, untold.
+    since: u64,
+}
+
+impl Cuts {
+    /// A peer of `pod` was cut off or turned away.
+    pub(super) fn cut(&self, pod: &str, error: &GateError) {
+        let Some((since, all)) = self.count(pod, Instant::now()) else {
+            tracing::debug!("a peer of pod {pod} on the runner socket is cut off: {error}");
+            return;
+        };
+        let more = match since {
+            0 => String::new(),
+            since => format!(" ({since} more since this was last told)"),
+        };
+        tracing::warn!(
+            MESSAGE_ID = journal::PEER_CUT_OFF,
+            STELIA_POD_UID = pod,
+            STELIA_REASON = %error,
+            STELIA_SUPPRESSED = since,
+            STELIA_CUT_OFF = all,
+            "a peer of pod {pod} on the runner socket is cut off: {error}{more}"
+        );
+    }
+
+    /// How many went untold since the last one, and how many there were in all; `None` while it is too early to tell.
+    fn count(&self, pod: &str, now: Instant) -> Option<(u64, u64)> {
+        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        counted.all += 1;
+        let all = counted.all;
+        let early = |told: &Told| now.saturating_duration_since(told.at) < INTERVAL;
+        if let Some(told) = counted.pods.get_mut(pod).filter(|told| early(told)) {
+            told.since += 1;
+            return None;
+        }
+        let since = counted.pods.get(pod).map_or(0, |told| told.since);
+        // What is over and has nothing untold is forgotten with the next one that is told.
+        counted.pods.retain(|_, told| told.since > 0 || early(told));
+        counted.pods.insert(pod.to_owned(), Told { at: now, since: 0 });
+        Some((since, all))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_a_minute_is_told_of_each_pod_with_the_number_of_the_others() {
+        let cuts = Cuts::default();
+        let start = Instant::now();
+        assert_eq!(cuts.count("a", start), Some((0, 1)));
+        for n in 0..1000 {
+            assert_eq!(cuts.count("a", start + Duration::from_millis(n)), None);
+        }
+        assert_eq!(cuts.count("b", start), Some((0, 1002)));
+        assert_eq!(cuts.count("a", start + INTERVAL), Some((1000, 1003)));
+        assert_eq!(cuts.count("a", start + INTERVAL * 2), Some((0, 1004)));
+        assert_eq!(cuts.0.lock().unwrap().pods.len(), 1);
+    }
+}

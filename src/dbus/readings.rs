@@ -1,0 +1,157 @@
+//! What everybody on the host may ask for and takes a while to tell: one after the other, off the reactor, and what is dear
+//! to read not more often than needed. An unprivileged user who asks without end must not keep the daemon from its work.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use tokio::sync::Semaphore;
+
+use super::error::Error;
+use crate::cgroup::Cgroups;
+use crate::engine::{Usage, View, usage};
+use crate::kubelet::PodUid;
+use crate::kubelet::config::{self, KubeletConfig};
+
+/// What was read serves so long.
+const FRESH: Duration = Duration::from_secs(1);
+
+/// The turn of those who ask, and what was read last. One for the whole daemon.
+#[derive(Clone)]
+pub(super) struct Readings {
+    turn: Arc<Semaphore>,
+    recent: Arc<Mutex<Recent>>,
+}
+
+impl Default for Readings {
+    fn default() -> Self {
+        Self {
+            turn: Arc::new(Semaphore::new(1)),
+            recent: Arc::default(),
+        }
+    }
+}
+
+impl Readings {
+    /// Do this work when it is its turn, on a thread where it may block.
+    ///
+    /// # Errors
+    /// The work panicked, or its own.
+    pub(super) async fn read<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Recent) -> Result<T, Error> + Send + 'static,
+    ) -> Result<T, Error> {
+        let failed = |cause: &dyn std::fmt::Display| Error::Failed(format!("a reading: {cause}"));
+        let turn = self
+            .turn
+            .clone()
+            .acquire_owned()
+            .await
+            .map_err(|cause| failed(&cause))?;
+        let recent = self.recent.clone();
+        let work = tokio::task::spawn_blocking(move || {
+            // Here and not with the caller, who may leave before it is done: the next one's turn is after it.
+            let _turn = turn;
+            // What a panicking reader left is as old as its time says.
+            work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
+        });
+        work.await.map_err(|cause| failed(&cause))?
+    }
+}
+
+/// What was read in the last moment.
+#[derive(Default)]
+pub(super) struct Recent {
+    config: Kept<Result<KubeletConfig, String>>,
+    usage: Kept<BTreeMap<PodUid, Usage>>,
+}
+
+impl Recent {
+    /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
+    pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, String> {
+        let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(|cause| cause.to_string());
+        self.config.get(Instant::now(), |_| true, read)
+    }
+
+    /// What the instances of this view use: three files each.
+    pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &View) -> &BTreeMap<PodUid, Usage> {
+        let is_of_these = |usage: &BTreeMap<PodUid, Usage>| usage.keys().eq(view.instances.keys());
+        self.usage.get(Instant::now(), is_of_these, || usage(cgroups, view))
+    }
+}
+
+/// A value with the time it was read at.
+struct Kept<T>(Option<(Instant, T)>);
+
+impl<T> Default for Kept<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T> Kept<T> {
+    /// The value, read anew when it is too old or does not fit.
+    fn get(&mut self, now: Instant, fits: impl FnOnce(&T) -> bool, read: impl FnOnce() -> T) -> &T {
+        let fresh = |at: Instant| now.saturating_duration_since(at) < FRESH;
+        let kept = self.0.take().filter(|(at, value)| fresh(*at) && fits(value));
+        let (_, value) = self.0.insert(kept.unwrap_or_else(|| (now, read())));
+        value
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn what_is_fresh_and_fits_is_not_read_again() {
+        let mut kept = Kept::default();
+        let now = Instant::now();
+        assert_eq!(*kept.get(now, |_| true, || 1), 1);
+        assert_eq!(*kept.get(now + FRESH / 2, |_| true, || 2), 1);
+        assert_eq!(*kept.get(now + FRESH / 2, |_| false, || 3), 3);
+        assert_eq!(*kept.get(now + FRESH, |_| true, || 4), 3);
+        assert_eq!(*kept.get(now + FRESH * 2, |_| true, || 5), 5);
+    }
+
+    #[tokio::test]
+    async fn one_reads_at_a_time_and_the_reactor_goes_on() {
+        let readings = Readings::default();
+        let (now, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let reading = |readings: Readings| {
+            let (now, most) = (now.clone(), most.clone());
+            async move {
+                let work = move |_: &mut Recent| {
+                    most.fetch_max(now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    std::thread::sleep(Duration::from_millis(20));
+                    now.fetch_sub(1, Ordering::SeqCst);
+                    Ok(())
+                };
+                readings.read(work).await
+            }
+        };
+        let readers: Vec<_> = (0..8).map(|_| tokio::spawn(reading(readings.clone()))).collect();
+        // One that is not waited for any more has its turn to its end all the same.
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        readers[0].abort();
+        let mut beats = 0;
+        while !readers.iter().all(tokio::task::JoinHandle::is_finished) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            beats += 1;
+        }
+        reading(readings).await.unwrap();
+        assert_eq!(most.load(Ordering::SeqCst), 1);
+        assert!(beats > 20, "{beats}");
+    }
+
+    #[tokio::test]
+    async fn a_reading_that_panics_is_an_error_of_its_own_call() {
+        let readings = Readings::default();
+        let panicked = readings.read(|_| -> Result<(), Error> { panic!("on purpose") }).await;
+        assert!(matches!(panicked, Err(Error::Failed(_))));
+        assert_eq!(readings.read(|_| Ok(1)).await, Ok(1));
+    }
+}

@@ -1,0 +1,107 @@
+//! The system bus and systemd are started anew, and the daemon is started twice: no VM notices, and there is one daemon.
+
+use std::fs;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+use crate::crash::{isolate, main_pid, quiet_vm, wait_state};
+use crate::host::{leftovers, output, run, wait_until};
+use crate::pods::{Pod, on_node};
+use crate::promise::{assert_isolated, state};
+
+const DAEMON: &str = "/usr/libexec/stelia/steliad";
+
+/// The process that has the daemon's name on the bus.
+fn owner() -> String {
+    let bus = ["org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus"];
+    let question = ["GetConnectionUnixProcessID", "s", "io.stelia.Isolation1"];
+    let answer = run(&[&["busctl", "call"], &bus[..], &question].concat());
+    answer.trim_start_matches("u ").to_owned()
+}
+
+#[test]
+fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
+    on_node(|| {
+        let pod = Pod::vm("untouched", 2);
+        let before = assert_isolated(&pod, 2);
+        let daemon = main_pid();
+        run(&["systemctl", "restart", "dbus.service"]);
+        assert_eq!(pod.threads(), before);
+        wait_until("the daemon is another process", || {
+            let now = main_pid();
+            (!now.is_empty() && now != daemon).then_some(())
+        });
+        wait_state(&pod, "isolated");
+        assert_eq!(assert_isolated(&pod, 2), before);
+        assert_eq!(owner(), main_pid());
+        let later = Pod::vm("later", 2);
+        assert_isolated(&later, 2);
+        assert_eq!(assert_isolated(&pod, 2), before);
+        run(&["kubelet-standin", "pod", "delete", "later", "--grace", "1"]);
+    });
+}
+
+#[test]
+fn a_second_daemon_names_the_first_and_changes_nothing() {
+    on_node(|| {
+        let pod = Pod::vm("untouched", 2);
+        let before = assert_isolated(&pod, 2);
+        let daemon = main_pid();
+        let scenario = std::env::temp_dir().join("steliad-second.toml");
+        fs::write(&scenario, "[node]\ncpus = 4\n").expect("the scenario");
+        let simulate = scenario.display().to_string();
+        for second in [&[DAEMON][..], &[DAEMON, "--simulate", &simulate]] {
+            let out = output(second);
+            let said = String::from_utf8_lossy(&out.stderr);
+            assert_eq!(out.status.code(), Some(1), "{second:?}: {said}");
+            let wanted = format!("already running (PID {daemon})");
+            assert!(said.contains(&wanted), "{second:?}: {said}");
+            assert_eq!((owner(), main_pid()), (daemon.clone(), daemon.clone()));
+            assert_eq!(state(&pod).as_deref(), Some("isolated"));
+            assert_eq!(assert_isolated(&pod, 2), before);
+        }
+        fs::remove_file(&scenario).expect("the scenario");
+        pod.assert_alone();
+    });
+}
+
+/// The container's runtime needs systemd too and is not what is tested: the pod is there before, and asks by itself.
+#[test]
+fn registrations_come_through_while_systemd_executes_itself_anew() {
+    on_node(|| {
+        let pod = quiet_vm("restless");
+        let before = pod.threads();
+        let daemon = main_pid();
+        let over = AtomicBool::new(false);
+        let reexecuted = scope(|threads| {
+            let restless = threads.spawn(|| {
+                let mut times = 0;
+                while !over.load(Ordering::Relaxed) {
+                    times += u32::from(output(&["systemctl", "daemon-reexec"]).status.success());
+                    sleep(Duration::from_millis(200));
+                }
+                times
+            });
+            for _ in 0..4 {
+                isolate(&pod);
+                assert_isolated(&pod, 2);
+                wait_until("deregistered", || {
+                    output(&["steliactl", "deregister", &pod.uid]);
+                    state(&pod).is_none().then_some(())
+                });
+                assert_eq!(pod.threads(), before);
+            }
+            over.store(true, Ordering::Relaxed);
+            restless.join().expect("the thread that restarts systemd")
+        });
+        println!("  systemd was executed anew {reexecuted} times");
+        assert!(reexecuted > 1);
+        wait_until("nothing is left", || leftovers().is_empty().then_some(()));
+        // And as ever afterwards, by the same daemon.
+        isolate(&pod);
+        assert_isolated(&pod, 2);
+        assert_eq!(main_pid(), daemon);
+        run(&["steliactl", "deregister", &pod.uid]);
+    });
+}
