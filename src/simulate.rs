@@ -87,6 +87,7 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
         caller: Some((pod.init, Peer::of(model.cgroup(pod.init)?))),
         origin: None,
         anchor: Some(model.pidfd(pod.anchor)?),
+        patience: Duration::ZERO,
     };
     handle.register(request).await?;
     if spec.vcpus == 0 {

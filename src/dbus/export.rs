@@ -4,7 +4,7 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use tokio::sync::{Mutex, watch};
+use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::object_server::SignalEmitter;
 
@@ -18,7 +18,7 @@ use crate::engine::{self, Handle, InstanceView, View};
 use crate::kubelet::PodUid;
 
 /// An instance as an object of it shows it.
-pub(super) type Shown = InstanceView;
+pub(super) type Shown = Arc<InstanceView>;
 
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
 pub(super) struct Exporter {
@@ -81,12 +81,13 @@ impl Exporter {
 
     /// There are as many of these connections as VMs: none is to wake, nor to compare anything, for what happens to others.
     async fn follow_pod(&self, pod: &PodUid) -> Result<(), Error> {
-        let mut own = OwnInstance::of(&self.engine, pod);
+        let mut own = self.engine.follow(pod);
         loop {
+            let now = own.borrow_and_update().clone();
             if let Some(connection) = &self.connection() {
-                self.sync_own(connection, pod, own.now().as_ref()).await?;
+                self.sync_own(connection, pod, now.as_ref()).await?;
             }
-            if !own.changed().await {
+            if own.changed().await.is_err() {
                 return Ok(());
             }
         }
@@ -225,79 +226,12 @@ fn may_differ<T: Borrow<InstanceView>>(old: &T, new: &T) -> bool {
     !std::ptr::eq::<InstanceView>(old.borrow(), new.borrow())
 }
 
-/// The one instance that a pod's connection shows, and its next change.
-struct OwnInstance {
-    views: watch::Receiver<Arc<View>>,
-    pod: PodUid,
-    told: Option<Shown>,
-}
-
-impl OwnInstance {
-    fn of(engine: &Handle, pod: &PodUid) -> Self {
-        Self {
-            views: engine.watch(),
-            pod: pod.clone(),
-            told: None,
-        }
-    }
-
-    /// As it is now.
-    fn now(&mut self) -> Option<Shown> {
-        self.told = self.views.borrow_and_update().instances.get(&self.pod).cloned();
-        self.told.clone()
-    }
-
-    /// Wait until it is another; false when the engine is gone.
-    async fn changed(&mut self) -> bool {
-        let (pod, told) = (&self.pod, &self.told);
-        self.views
-            .wait_for(|view| view.instances.get(pod) != told.as_ref())
-            .await
-            .is_ok()
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
-    }
-
-    #[tokio::test]
-    async fn a_pods_connection_wakes_for_its_own_instance_only() {
-        let (sender, views) = watch::channel(Arc::<View>::default());
-        let (ours, other) = (pod(1), pod(2));
-        let set = |pod: &PodUid, state: &'static str| {
-            let mut view = View::clone(&sender.borrow());
-            let mut instance = InstanceView::registered(pod.clone());
-            instance.state = state;
-            view.instances.insert(pod.clone(), instance);
-            sender.send_replace(Arc::new(view));
-        };
-        let mut own = OwnInstance {
-            views,
-            pod: ours.clone(),
-            told: None,
-        };
-        assert_eq!(own.now(), None);
-        let soon = Duration::from_millis(50);
-        set(&other, "floating");
-        assert!(tokio::time::timeout(soon, own.changed()).await.is_err());
-        set(&ours, "floating");
-        assert!(own.changed().await);
-        assert_eq!(own.now().map(|instance| instance.state), Some("floating"));
-        set(&other, "isolated");
-        assert!(tokio::time::timeout(soon, own.changed()).await.is_err());
-        set(&ours, "isolated");
-        set(&other, "floating");
-        assert!(own.changed().await);
-        assert_eq!(own.now().map(|instance| instance.state), Some("isolated"));
-        drop(sender);
-        assert!(!own.changed().await);
     }
 
     #[test]

@@ -213,11 +213,7 @@ impl Instance {
     ) -> Result<Options, Error> {
         self.answer(connection, &header, Operation::Audit, || async move {
             drop(options);
-            let mut report = self.engine.reconcile().await?;
-            // A pod reads nothing of another.
-            let own = format!("{}: ", self.pod);
-            report.degraded.retain(|reason| reason.starts_with(&own));
-            report_dict(report)
+            report_dict(self.engine.audit(self.pod.clone()).await?)
         })
         .await
     }

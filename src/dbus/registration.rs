@@ -1,9 +1,7 @@
-//! A call of `RegisterInstance`: what is asked for is read, and what may pass in a moment is waited for.
+//! A call of `RegisterInstance`: what is asked for is read.
 
-use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, Door};
@@ -18,7 +16,6 @@ use crate::plan::admission::Claim;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_millis(200);
 
 /// The pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
@@ -33,38 +30,28 @@ pub(super) async fn register(
     let wish = options::wish(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let copied = anchor.as_ref().map(OwnedFd::try_clone).transpose();
-        let request = RegisterRequest {
-            claim: Claim {
-                pod: pod_uid.to_owned(),
-                cpuset: cpuset.to_owned(),
-                wish: wish.clone(),
-            },
-            // Asked anew: a first attempt may have moved the caller.
-            caller: door.peer(engine)?,
-            origin: origin.clone(),
-            anchor: copied.map_err(|cause| Error::Failed(format!("duplicate the anchor's pidfd: {cause}")))?,
-        };
-        match engine.register(request).await {
-            Ok(done) => return Ok(done),
-            Err(refusal) if refusal.may_pass && Instant::now() < deadline => {
-                sleep(RETRY).await;
-            }
-            Err(refusal) => {
-                let (text, error) = (refusal.to_string(), Error::from(refusal));
-                tracing::warn!(
-                    MESSAGE_ID = journal::REGISTRATION_REFUSED,
-                    STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
-                    STELIA_ERROR = error.name().as_str(),
-                    STELIA_REASON = text,
-                    "registration refused: {text}"
-                );
-                return Err(error);
-            }
-        }
-    }
+    let request = RegisterRequest {
+        claim: Claim {
+            pod: pod_uid.to_owned(),
+            cpuset: cpuset.to_owned(),
+            wish,
+        },
+        caller: door.peer(engine)?,
+        origin,
+        anchor,
+        patience: PATIENCE,
+    };
+    engine.register(request).await.map_err(|refusal| {
+        let (text, error) = (refusal.to_string(), Error::from(refusal));
+        tracing::warn!(
+            MESSAGE_ID = journal::REGISTRATION_REFUSED,
+            STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
+            STELIA_ERROR = error.name().as_str(),
+            STELIA_REASON = text,
+            "registration refused: {text}"
+        );
+        error
+    })
 }
 
 /// Where the container's cgroup is, when the caller says so.

@@ -132,6 +132,8 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
         anyhow::bail!("the peer belongs to no pod");
     };
     let socket = gate.admit(stream, pod.as_str(), &known(&engine.view()))?;
+    // One pod's calls wait for each other and for nobody else's.
+    let engine = engine.on_behalf_of(&pod);
     let exporter = Exporter::new(engine.clone(), door.clone(), Some(pod));
     let manager = Manager {
         engine,

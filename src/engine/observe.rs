@@ -313,7 +313,7 @@ fn huge_pages() -> &'static [HugePage] {
 /// A cgroup's own limits.
 fn limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
     let mut hugetlb = BTreeMap::new();
-    for size in huge_pages() {
+    for size in huge_pages().iter().copied() {
         if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
             hugetlb.insert(size, text.parse().ok());
         }

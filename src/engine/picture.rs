@@ -471,10 +471,11 @@ impl Picture {
             Err(error) => return Err(error),
         };
         now.unwatched = watcher.instance(pod, &self.watched(system, &now)).err();
+        let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
         };
-        now.refusals = self.refusals(known, &now);
+        now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
         let findings = if ours { Vec::new() } else { drift::of_instance(known, &now) };
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
@@ -499,16 +500,6 @@ impl Picture {
             paths.push(directory(instance.tree.inner()).join(File::Events.name()));
         }
         paths
-    }
-
-    /// How often in a row the kernel gave no partition.
-    fn refusals(&mut self, known: &Instance, now: &Instance) -> u32 {
-        let record = &now.record;
-        let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
-        if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
-            return 0;
-        }
-        known.refusals + u32::from(self.asked.remove(&record.pod))
     }
 
     /// A partition was asked for.
@@ -621,4 +612,14 @@ impl Picture {
         }
         due
     }
+}
+
+/// How often in a row the kernel gave no partition; `asked`: it was asked since it was last looked at.
+fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
+    let record = &now.record;
+    let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
+    if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
+        return 0;
+    }
+    known.refusals + u32::from(asked)
 }

@@ -36,7 +36,7 @@ pub fn node_facts(
     };
     Ok(Facts {
         name,
-        topology: view.topology.clone(),
+        topology: (*view.topology).clone(),
         numa,
         reserved,
         shared: pool.difference(&exclusive),
@@ -69,7 +69,7 @@ fn allocations(view: &View) -> Vec<PodAllocation> {
     let mut kubelets: BTreeMap<&PodUid, CpuSet> = BTreeMap::new();
     let of_containers = view.entries.iter();
     let of_containers = of_containers.flat_map(|(pod, containers)| containers.values().map(move |cpus| (pod, cpus)));
-    for (pod, cpus) in of_containers.chain(&view.pod_entries) {
+    for (pod, cpus) in of_containers.chain(view.pod_entries.iter()) {
         let held = kubelets.entry(pod).or_default();
         *held = held.union(cpus);
     }

@@ -161,6 +161,7 @@ impl Engine {
 
     /// Read what of the node may be out of date; whether that concerns everybody.
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
+        let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
         let picture::Node {
             everyone,
@@ -178,8 +179,9 @@ impl Engine {
             self.kubelet_changed(&before);
         }
         self.problems = problems;
-        let findings = findings.into_iter().filter(|_| !std::mem::take(&mut self.wrote_shared));
-        self.drifted(None, findings.collect());
+        // What this program wrote itself is no drift.
+        let ours = shared && std::mem::take(&mut self.wrote_shared);
+        self.drifted(None, if ours { Vec::new() } else { findings });
         everyone
     }
 
@@ -343,7 +345,7 @@ impl Engine {
         self.log_failures(who);
     }
 
-    fn log_failures(&self, who: &Option<PodUid>) {
+    pub(super) fn log_failures(&self, who: &Option<PodUid>) {
         if !self.patience.rests(who) {
             return;
         }
