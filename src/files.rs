@@ -41,6 +41,9 @@ mod tests {
             std::fs::write(&path, &bytes).unwrap();
             assert_eq!(read(&path).unwrap(), bytes, "{length}");
         }
-        assert_eq!(read(&directory.path().join("none")).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(
+            read(&directory.path().join("none")).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 }

@@ -34,7 +34,7 @@ impl Instance {
     #[cfg(test)]
     pub(super) fn for_introspection(engine: Handle) -> Self {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let view = InstanceView::registered(pod.clone());
+        let view = Arc::new(InstanceView::registered(pod.clone()));
         Self {
             engine,
             door: Door::Bus,

@@ -192,7 +192,12 @@ impl Engine {
         if alive && matches!(now.record.phase, Phase::Isolated | Phase::Contained) {
             self.tell_attached(pod, attaching.before);
             let attached = attaching.threads.iter().map(|thread| thread.task.id).collect();
-            late::look(self.system.clone(), now.tree.vcpu().clone(), attached, self.watcher.teller(pod));
+            late::look(
+                self.system.clone(),
+                now.tree.vcpu().clone(),
+                attached,
+                self.watcher.teller(pod),
+            );
             let placed = |thread: &VcpuThread| Placed {
                 vcpu: thread.index,
                 thread: thread.task.id,

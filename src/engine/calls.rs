@@ -45,7 +45,10 @@ pub(super) enum Goal {
         deadline: Instant,
     },
     /// It was looked at.
-    Audited { replies: Vec<Reply<Report>>, before: Numbers },
+    Audited {
+        replies: Vec<Reply<Report>>,
+        before: Numbers,
+    },
 }
 
 /// One call under way.
@@ -173,11 +176,7 @@ impl Engine {
 
     /// A caller waits.
     pub(super) fn wait(&mut self, pod: &PodUid, asker: Asker, goal: Goal) {
-        self.calls
-            .of
-            .entry(pod.clone())
-            .or_default()
-            .push(Call { asker, goal });
+        self.calls.of.entry(pod.clone()).or_default().push(Call { asker, goal });
     }
 
     /// Keep the process that keeps a new scope until its registration is answered.
@@ -234,7 +233,9 @@ impl Engine {
             let here = |pod: &PodUid| picture.snapshot.instances.contains_key(pod);
             who.as_ref().is_some_and(|pod| !here(pod))
         };
-        round.left.retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
+        round
+            .left
+            .retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
         if !round.left.is_empty() {
             self.calls.rounds.push(round);
             return;
@@ -369,8 +370,13 @@ impl Engine {
             .map(|(pod, _)| pod.clone())
             .collect();
         for pod in pods {
-            let (late, rest): (Vec<Call>, Vec<Call>) =
-                self.calls.of.remove(&pod).into_iter().flatten().partition(|call| late(call));
+            let (late, rest): (Vec<Call>, Vec<Call>) = self
+                .calls
+                .of
+                .remove(&pod)
+                .into_iter()
+                .flatten()
+                .partition(|call| late(call));
             if !rest.is_empty() {
                 self.calls.of.insert(pod.clone(), rest);
             }
@@ -418,7 +424,10 @@ impl Engine {
     /// The phase an instance that is asked about again is in, for one that is being registered.
     pub(super) fn is_registering(&self, pod: &PodUid) -> bool {
         self.picture.starting.contains(pod)
-            || self.picture.find(pod).is_some_and(|one| one.record.phase == Phase::Registered)
+            || self
+                .picture
+                .find(pod)
+                .is_some_and(|one| one.record.phase == Phase::Registered)
     }
 }
 

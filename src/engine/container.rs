@@ -168,10 +168,7 @@ fn inner(
 }
 
 /// The containers of a pod, in whichever of its places kubelet put it.
-pub(super) fn of_pod(
-    cgroups: &dyn Cgroups,
-    pod: &PodUid,
-) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+pub(super) fn of_pod(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let unit = pod.as_str().replace('-', "_");
     let places = [
         format!("/kubepods.slice/kubepods-pod{unit}.slice"),
@@ -348,10 +345,7 @@ fn own_limit_milli(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<
 }
 
 /// The CPU lists of the containers on this host that run.
-pub(super) fn lists(
-    cgroups: &dyn Cgroups,
-    instances: &BTreeMap<PodUid, Instance>,
-) -> Result<Vec<Left>, CgroupError> {
+pub(super) fn lists(cgroups: &dyn Cgroups, instances: &BTreeMap<PodUid, Instance>) -> Result<Vec<Left>, CgroupError> {
     let mut found = Vec::new();
     for (path, container) in all(cgroups)? {
         if !populated(cgroups, &path)? {

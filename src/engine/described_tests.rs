@@ -6,9 +6,9 @@ use proptest::prelude::*;
 
 use super::{View, node_facts};
 use crate::node_topology::{ApiVersion, described, report};
-use crate::plan::Policies;
 use crate::plan::evaluate::evaluate;
 use crate::plan::evaluate::tests::{any_host, any_request};
+use crate::plan::{Facts, Policies};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
@@ -18,7 +18,8 @@ proptest! {
         (host, allocator) in any_host(), requests in proptest::collection::vec(any_request(), 1..6), second in any::<bool>(),
     ) {
         let policies = Policies { allocator, ..Policies::default() };
-        let view = View::of(&host, &policies);
+        let mut view = View::default();
+        view.show_node(&host, &Facts::of(&host, &policies), &policies);
         let facts = node_facts(&view, None, BTreeMap::new(), "n".to_owned()).unwrap();
         let version = if second { ApiVersion::V1Alpha2 } else { ApiVersion::V1Alpha1 };
         let text = serde_json::to_string(&report(&facts, version)).unwrap();

@@ -81,7 +81,10 @@ impl Errands {
         if waited < SLOW {
             return None;
         }
-        let text = format!("systemd (PID 1) has not answered about {unit} for more than {} s", SLOW.as_secs());
+        let text = format!(
+            "systemd (PID 1) has not answered about {unit} for more than {} s",
+            SLOW.as_secs()
+        );
         if !std::mem::replace(&mut self.told, true) {
             tracing::warn!("{text}: what needs it waits");
         }
@@ -182,9 +185,10 @@ async fn devices(system: &System, origin: &CgroupPath) -> Result<Devices, Refusa
     // program of its own for it.
     let id = ContainerCgroup::parse(origin.as_str()).map(|container| container.container_id);
     let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
-    id.and_then(|id| runtime::devices(&system.run, &id, &numbers)).ok_or_else(|| {
-        Kind::Failed.because(format!(
-            "neither systemd nor the runtime's configuration tells the devices of {whole}"
-        ))
-    })
+    id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
+        .ok_or_else(|| {
+            Kind::Failed.because(format!(
+                "neither systemd nor the runtime's configuration tells the devices of {whole}"
+            ))
+        })
 }

@@ -24,10 +24,12 @@ impl Inbox {
     /// A call comes in. One that asks what another of the same caller asks already is answered with it.
     pub(super) fn push(&mut self, asker: Asker, command: Command) {
         let queue = self.waiting.entry(asker.clone()).or_default();
-        let command = match queue.iter_mut().try_fold(command, |command, known| match known.join(command) {
-            Some(other) => Ok(other),
-            None => Err(()),
-        }) {
+        let command = match queue
+            .iter_mut()
+            .try_fold(command, |command, known| match known.join(command) {
+                Some(other) => Ok(other),
+                None => Err(()),
+            }) {
             Ok(command) => command,
             Err(()) => return,
         };
@@ -42,7 +44,9 @@ impl Inbox {
     /// with it.
     pub(super) fn next(&mut self) -> Option<(Asker, Command)> {
         while let Some(asker) = self.turns.pop_front() {
-            let Some(queue) = self.waiting.get_mut(&asker) else { continue };
+            let Some(queue) = self.waiting.get_mut(&asker) else {
+                continue;
+            };
             let command = loop {
                 match queue.pop_front() {
                     Some(command) if command.is_given_up() => {}
@@ -94,7 +98,12 @@ mod tests {
         PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap()
     }
 
-    fn audit(number: u32) -> (Command, oneshot::Receiver<Result<super::super::Report, crate::plan::admission::Refusal>>) {
+    fn audit(
+        number: u32,
+    ) -> (
+        Command,
+        oneshot::Receiver<Result<super::super::Report, crate::plan::admission::Refusal>>,
+    ) {
         let (reply, answer) = oneshot::channel();
         (Command::Audit(pod(number), vec![reply]), answer)
     }

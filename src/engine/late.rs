@@ -31,7 +31,9 @@ pub(super) fn look(system: System, vcpu: CgroupPath, attached: BTreeSet<i32>, te
         for pause in PAUSES {
             sleep(pause).await;
             // Gone, or no cgroup of threads any more: nothing is promised there now.
-            let Ok(text) = system.cgroups.read(&vcpu, File::Threads) else { return };
+            let Ok(text) = system.cgroups.read(&vcpu, File::Threads) else {
+                return;
+            };
             if numbers(&text).iter().any(|thread| !attached.contains(thread)) {
                 tell();
             }

@@ -83,11 +83,7 @@ impl Engine {
                 let _ = reply.send(Err(super::calls::failed(pod, "registration", &cause)));
                 self.inbox.release(&call.asker);
             }
-            goal => self.wait(
-                pod,
-                call.asker,
-                goal,
-            ),
+            goal => self.wait(pod, call.asker, goal),
         }
     }
 

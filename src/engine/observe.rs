@@ -18,7 +18,8 @@ use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::record::RecordError;
 use crate::plan::{
-    Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted, pod_pool,
+    Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted,
+    pod_pool,
 };
 use crate::proc::TaskId;
 use crate::topology::Topology;
@@ -252,12 +253,7 @@ pub(super) fn outside(
             Vec::new()
         };
         let mine = |name: &String| is_restricted(name, source) || recorded(name).is_some();
-        units.extend(
-            names
-                .into_iter()
-                .filter(mine)
-                .map(|name| (kubepods.child(&name), name)),
-        );
+        units.extend(names.into_iter().filter(mine).map(|name| (kubepods.child(&name), name)));
     } else {
         units.extend(
             saved_pods
@@ -283,7 +279,13 @@ pub(super) fn outside(
             None if of_pods(&unit.as_str()) => own()?,
             None => None,
         };
-        found.insert(unit, Outside { cpus: cpus(&text), saved });
+        found.insert(
+            unit,
+            Outside {
+                cpus: cpus(&text),
+                saved,
+            },
+        );
     }
     // A unit of the host's own may come back, restricted as it was.
     let gone = saved_pods
@@ -306,7 +308,11 @@ fn huge_pages() -> &'static [HugePage] {
         let here = |size: &HugePage| Path::new("/sys/kernel/mm/hugepages").join(size.directory()).exists();
         let sizes: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
         // A machine that says nothing is asked for every size.
-        if sizes.is_empty() { HugePage::ALL.to_vec() } else { sizes }
+        if sizes.is_empty() {
+            HugePage::ALL.to_vec()
+        } else {
+            sizes
+        }
     })
 }
 
@@ -374,12 +380,7 @@ pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Re
 ///
 /// # Errors
 /// It is gone, or cannot be read.
-pub(super) fn instance(
-    system: &System,
-    record: Record,
-    tree: Tree,
-    freezes: bool,
-) -> Result<Instance, CgroupError> {
+pub(super) fn instance(system: &System, record: Record, tree: Tree, freezes: bool) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
     let origin_procs = optional(cgroups.read(&record.origin, File::Procs))?.map(|text| numbers(&text));
@@ -401,8 +402,16 @@ pub(super) fn instance(
         scope_exclusive: set(cgroups, scope, File::CpusExclusive)?,
         inner: inner(cgroups, &tree, freezes)?,
         scope_limits: limits(cgroups, scope)?,
-        origin_limits: if here { effective_limits(cgroups, &record.origin)? } else { None },
-        origin_cpus: if here { set(cgroups, &record.origin, File::Cpus)? } else { CpuSet::new() },
+        origin_limits: if here {
+            effective_limits(cgroups, &record.origin)?
+        } else {
+            None
+        },
+        origin_cpus: if here {
+            set(cgroups, &record.origin, File::Cpus)?
+        } else {
+            CpuSet::new()
+        },
         origin_procs,
         anchor_lives: same(record.anchor),
         vcpus: record

@@ -83,7 +83,10 @@ impl Patience {
 
     /// Who has rested long enough; they rest no more.
     pub(super) fn rested(&mut self, now: Instant) -> Vec<Option<PodUid>> {
-        let rested = self.0.iter_mut().filter(|(_, trial)| trial.until.is_some_and(|until| until <= now));
+        let rested = self
+            .0
+            .iter_mut()
+            .filter(|(_, trial)| trial.until.is_some_and(|until| until <= now));
         rested
             .map(|(who, trial)| {
                 trial.until = None;

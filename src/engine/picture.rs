@@ -102,7 +102,10 @@ impl Lasting {
     /// Those for whom it begins to count.
     fn ripe(&mut self, now: Instant) -> Vec<PodUid> {
         let long = self.long;
-        let ripe = self.since.iter().filter(|(_, since)| now.duration_since(**since) >= long);
+        let ripe = self
+            .since
+            .iter()
+            .filter(|(_, since)| now.duration_since(**since) >= long);
         let ripe: Vec<PodUid> = ripe.map(|(pod, _)| pod.clone()).collect();
         for pod in &ripe {
             self.since.remove(pod);
@@ -279,11 +282,7 @@ impl Picture {
     }
 
     /// kubelet's file, where it is another than the one that was read; what it said before.
-    fn look_at_kubelet(
-        &mut self,
-        settings: &Settings,
-        source: CpuSource,
-    ) -> Option<Result<CpuManagerState, String>> {
+    fn look_at_kubelet(&mut self, settings: &Settings, source: CpuSource) -> Option<Result<CpuManagerState, String>> {
         // Before the file itself: what is written meanwhile is younger than that, and seen at the next look.
         let version = observe::kubelet_version(&settings.kubelet_root);
         if version.is_some() && version == self.version {
@@ -335,7 +334,8 @@ impl Picture {
         let gone = self.snapshot.instances.keys().filter(|pod| !here.contains(*pod));
         let gone: Vec<PodUid> = gone.filter(|pod| !self.starting.contains(*pod)).cloned().collect();
         dirty.instances.extend(gone.into_iter().map(|pod| (pod, false)));
-        self.bare.retain(|scope| PodUid::from_scope(scope.name()).is_some_and(|pod| here.contains(&pod)));
+        self.bare
+            .retain(|scope| PodUid::from_scope(scope.name()).is_some_and(|pod| here.contains(&pod)));
         let unreadable = self.snapshot.unreadable.iter();
         let lost = unreadable.filter_map(|(name, _)| PodUid::from_scope(name));
         dirty.unknown.extend(lost);
@@ -477,7 +477,11 @@ impl Picture {
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
-        let findings = if ours { Vec::new() } else { drift::of_instance(known, &now) };
+        let findings = if ours {
+            Vec::new()
+        } else {
+            drift::of_instance(known, &now)
+        };
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
         let everyone = self.put(policies, now);
         self.read_siblings(system, pod);
@@ -508,7 +512,9 @@ impl Picture {
     }
 
     fn read_siblings(&mut self, system: &System, pod: &PodUid) {
-        let Some(instance) = self.snapshot.instances.get(pod) else { return };
+        let Some(instance) = self.snapshot.instances.get(pod) else {
+            return;
+        };
         let state = self.snapshot.kubelet.as_ref();
         if state.is_ok_and(|state| pod_pool::is_open(state, &instance.record)) {
             let siblings = siblings::of(system, &instance.record);
@@ -534,7 +540,8 @@ impl Picture {
         let instance = self.snapshot.instances.get(pod)?;
         let empty = !instance.populated && !self.starting.contains(pod);
         let inner = instance.inner.as_ref();
-        let freezing = instance.record.phase == Phase::Leaving && inner.is_some_and(|inner| inner.freeze && !inner.frozen);
+        let freezing =
+            instance.record.phase == Phase::Leaving && inner.is_some_and(|inner| inner.freeze && !inner.frozen);
         self.empty.is(pod, empty, now);
         self.list_abandoned();
         let does_not_freeze = self.freezing.is(pod, freezing, now);
@@ -565,7 +572,11 @@ impl Picture {
 
     /// Scopes in which nobody is, and that systemd does not remove.
     fn list_abandoned(&mut self) {
-        let empty = self.empty.counts.iter().filter_map(|pod| self.snapshot.instances.get(pod));
+        let empty = self
+            .empty
+            .counts
+            .iter()
+            .filter_map(|pod| self.snapshot.instances.get(pod));
         let empty = empty.map(|instance| instance.scope().clone());
         self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
     }

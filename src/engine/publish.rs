@@ -60,7 +60,11 @@ impl Engine {
         let (view, snapshot) = (self.view.borrow(), &self.picture.snapshot);
         let exclusive = snapshot.slice.exclusive.as_ref();
         let same = exclusive.map_or(view.slice_exclusive.is_empty(), |now| *now == view.slice_exclusive);
-        let saved = snapshot.outside.values().filter(|outside| outside.saved.is_some()).count();
+        let saved = snapshot
+            .outside
+            .values()
+            .filter(|outside| outside.saved.is_some())
+            .count();
         !same || view.unreadable != snapshot.unreadable || view.restricted.len() != saved
     }
 

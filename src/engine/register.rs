@@ -110,7 +110,10 @@ impl Engine {
         if self.system.cgroups.exists(&scope) {
             // A daemon that died left it, if nobody is in it.
             self.dirty.unknown.insert(record.pod.clone());
-            let text = format!("{scope} exists: the former instance of pod {} has not ended yet", record.pod);
+            let text = format!(
+                "{scope} exists: the former instance of pod {} has not ended yet",
+                record.pod
+            );
             return Err(Kind::InstanceExists.because(text));
         }
         let limits = effective_limits(&*self.system.cgroups, &record.origin)
@@ -120,7 +123,12 @@ impl Engine {
 
     /// The same container asks again.
     fn admit_again(&self, pod: &PodUid, claim: &CheckedClaim) -> Result<Admitted, Refusal> {
-        let known = self.picture.snapshot.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+        let known = self
+            .picture
+            .snapshot
+            .instances
+            .get(pod)
+            .ok_or_else(|| no_instance(pod))?;
         if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
             return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
         }
@@ -145,7 +153,12 @@ impl Engine {
     pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Refusal>) {
         self.picture.starting.remove(pod);
         let written = result.and_then(|holder| {
-            let instance = self.picture.snapshot.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+            let instance = self
+                .picture
+                .snapshot
+                .instances
+                .get(pod)
+                .ok_or_else(|| no_instance(pod))?;
             store::write(&self.system, instance.scope(), None, &instance.record)
                 .map_err(|error| Kind::Failed.because(error.to_string()))?;
             Ok(holder)
@@ -194,7 +207,11 @@ impl Engine {
         match self.leave(pod) {
             Ok(()) => self.wait(pod, asker, Goal::Undone { reply, cause }),
             Err(also) => {
-                let _ = reply.send(Err(failed(pod, "registration", &format!("{cause}; undoing it: {also}"))));
+                let _ = reply.send(Err(failed(
+                    pod,
+                    "registration",
+                    &format!("{cause}; undoing it: {also}"),
+                )));
                 self.inbox.release(&asker);
             }
         }

@@ -118,10 +118,10 @@ mod tests {
         };
         let containers = [("vm", "2"), ("side", "3")].map(|(name, list)| (name.to_owned(), cpus(list)));
         View {
-            topology: topology.topology(),
+            topology: topology.topology().into(),
             pool: Some(cpus("0-1,5-7")),
-            entries: BTreeMap::from([(pod(A), BTreeMap::from(containers))]),
-            pod_entries: BTreeMap::from([(pod(B), cpus("4"))]),
+            entries: BTreeMap::from([(pod(A), BTreeMap::from(containers))]).into(),
+            pod_entries: BTreeMap::from([(pod(B), cpus("4"))]).into(),
             kubelet_cpus: cpus("2-4"),
             kubelet_policy: Some("static".to_owned()),
             ..View::default()
@@ -173,9 +173,9 @@ mod tests {
         let mut view = view();
         let mut instance = InstanceView::registered(pod(B));
         instance.exclusive = cpus("4,6-7");
-        view.instances.insert(pod(B), instance);
+        view.instances.insert(pod(B), instance.into());
         view.pool = Some(cpus("0-1,5"));
-        view.pools = Some(PoolsView {
+        view.pools = Some(std::sync::Arc::new(PoolsView {
             reserved: cpus("1"),
             kubelet: cpus("2-4"),
             policies: AllocatorPolicies::default(),
@@ -187,7 +187,7 @@ mod tests {
                 shared_by_node: BTreeMap::new(),
                 be_shared: cpus("0-1,5"),
             },
-        });
+        }));
         let facts = facts(&view, None);
         let expected = [
             allocation(A, "2-3", true),

@@ -8,8 +8,8 @@ use super::observe::{optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::kubelet::{ContainerCgroup, CpuRequest, PodUid};
-use crate::plan::admission::LiveContainer;
 use crate::plan::Record;
+use crate::plan::admission::LiveContainer;
 
 /// The containers of a pod that have processes, but for the one with the id `own`. `run` is `/run`.
 ///

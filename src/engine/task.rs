@@ -280,9 +280,8 @@ impl Engine {
 
     /// Watch what is the node's; what cannot be watched is said.
     pub(super) fn watch_node(&mut self) {
-        let directory = |cgroup: &CgroupPath| -> PathBuf {
-            self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'))
-        };
+        let directory =
+            |cgroup: &CgroupPath| -> PathBuf { self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/')) };
         let slice = directory(&CgroupPath::slice());
         let pods = directory(&CgroupPath::root().child("kubepods.slice"));
         // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.

@@ -94,7 +94,10 @@ impl Engine {
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
         let degraded = snapshot.live().flat_map(|instance| {
             let pod = instance.record.pod.clone();
-            assess(instance).degraded.into_iter().map(move |reason| (pod.clone(), reason))
+            assess(instance)
+                .degraded
+                .into_iter()
+                .map(move |reason| (pod.clone(), reason))
         });
         let steps = plan::plan(&snapshot, policies);
         Ok(Preview {
@@ -213,7 +216,9 @@ impl Engine {
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
         let patience = &self.patience;
-        let due = self.picture.due(&mut self.dirty, |pod| patience.rests(&Some(pod.clone())));
+        let due = self
+            .picture
+            .due(&mut self.dirty, |pod| patience.rests(&Some(pod.clone())));
         let mut everyone = false;
         for (pod, ours) in due {
             everyone |= self.look_at(&pod, ours, gone);
@@ -225,7 +230,9 @@ impl Engine {
     /// Read one instance; whether that concerns others.
     pub(super) fn look_at(&mut self, pod: &PodUid, ours: bool, gone: &mut BTreeSet<PodUid>) -> bool {
         let policies = &self.settings.policies;
-        let look = self.picture.look_at(&self.system, policies, &mut self.watcher, pod, ours);
+        let look = self
+            .picture
+            .look_at(&self.system, policies, &mut self.watcher, pod, ours);
         match look {
             Ok(look) => {
                 if look.gone {
@@ -325,7 +332,8 @@ impl Engine {
     /// Steps were taken for one instance, or for what all share.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
         self.total.add(outcome);
-        self.patience.tried(who, outcome.steps as usize, outcome.errors.clone(), now);
+        self.patience
+            .tried(who, outcome.steps as usize, outcome.errors.clone(), now);
         let Some(pod) = who else {
             self.dirty.slice = true;
             self.dirty.outside |= self.picture.outside_matters();
@@ -362,7 +370,9 @@ impl Engine {
     }
 
     fn tell_refused(&self, pod: Option<&PodUid>) {
-        let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else { return };
+        let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else {
+            return;
+        };
         let record = &instance.record;
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         tracing::warn!(
@@ -460,7 +470,9 @@ impl Engine {
         });
         self.metrics.passed(pass.trigger, did, took);
         if failures == 0 && did.steps > 0 {
-            pass.follows_us.into_iter().for_each(|us| self.metrics.followed_kubelet(us));
+            pass.follows_us
+                .into_iter()
+                .for_each(|us| self.metrics.followed_kubelet(us));
         }
         self.publish_numbers(false);
     }

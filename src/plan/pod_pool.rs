@@ -185,7 +185,7 @@ mod tests {
     #[test]
     fn a_pod_without_cpus_of_its_own_has_no_pool() {
         let plain = snapshot(vec![instance()]);
-        assert_eq!(of(&plain, &plain.instances[0]), None);
+        assert_eq!(of(&plain, plain.first()), None);
         assert!(!is_open(plain.kubelet.as_ref().unwrap(), &record()));
         // Nor is there anything to share beside a container that has them all.
         let mut whole = state(&[]);

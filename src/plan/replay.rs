@@ -11,7 +11,7 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::pools::FloatPolicy;
 use crate::plan::steps::tests::{instance, settle, snapshot};
-use crate::plan::{Instance, Policies, Record, Snapshot, float_cpus};
+use crate::plan::{Instance, Policies, Record, Snapshot, Tree};
 use crate::topology::{Cpu, Topology};
 
 const FOLDER: &str = "tests/data/kubelet-checkpoints/write-sequence/gate-off";
@@ -87,7 +87,7 @@ fn new_instance(pod: &PodUid, entry: &CpuSet) -> Instance {
             exclusive: entry.clone(),
             ..blank.record
         },
-        scope: CgroupPath::slice().child(&pod.scope()),
+        tree: Tree::in_scope(CgroupPath::slice().child(&pod.scope())),
         origin_cpus: entry.clone(),
         ..blank
     }
@@ -100,7 +100,7 @@ fn float(instance: &Instance) -> &CpuSet {
 /// The law, for what the planner made and for what it would make under the other policies.
 fn check(snapshot: &Snapshot, assigned: &CpuSet, place: &str) {
     let taken = assigned.union(&snapshot.owned());
-    for instance in &snapshot.instances {
+    for instance in snapshot.instances.values() {
         let pod = &instance.record.pod;
         let cpus = float(instance);
         assert!(!cpus.is_empty(), "{place}: the float of {pod} is lost");
@@ -113,7 +113,7 @@ fn check(snapshot: &Snapshot, assigned: &CpuSet, place: &str) {
                 float: policy,
                 ..Policies::default()
             };
-            if let Some(cpus) = float_cpus(snapshot, &policies, instance) {
+            if let Some(cpus) = snapshot.assess(&policies, instance).float {
                 assert!(
                     !cpus.is_empty() && cpus.is_disjoint(&taken),
                     "{place}: {policy:?} {cpus}"
@@ -144,7 +144,7 @@ fn no_float_meets_a_cpu_that_is_somebodys_and_none_is_lost(
         let state = usable(&write.bytes);
         if let Ok(state) = &state {
             // Before anybody has looked: kubelet takes CPUs out of its pool before it gives them away.
-            for instance in &now.instances {
+            for instance in now.instances.values() {
                 let strange = state.assigned();
                 assert!(
                     float(instance).is_disjoint(&strange),
@@ -169,7 +169,7 @@ fn no_float_meets_a_cpu_that_is_somebodys_and_none_is_lost(
         assert_eq!(now.kubelet.is_err(), between == Between::CutShort);
         settle(&mut now);
         check(&now, &assigned, &format!("after {place}"));
-        let floats = |snapshot: &Snapshot| -> Vec<CpuSet> { snapshot.instances.iter().map(float).cloned().collect() };
+        let floats = |snapshot: &Snapshot| -> Vec<CpuSet> { snapshot.instances.values().map(float).cloned().collect() };
         assert_eq!(floats(&now), floats(&before), "after {place}");
     }
     // On node "many" five VMs come, and with their entries two of them go; that node is not the last.
@@ -184,12 +184,11 @@ fn follow(now: &mut Snapshot, state: &CpuManagerState, ends: Ends) {
         .filter_map(|(pod, containers)| Some((pod, containers.get("instance")?)))
         .collect();
     if ends == Ends::WithEntry {
-        now.instances
-            .retain(|instance| entries.contains_key(&instance.record.pod));
+        now.instances.retain(|pod, _| entries.contains_key(pod));
     }
     for (pod, entry) in entries {
-        if !now.instances.iter().any(|instance| instance.record.pod == *pod) {
-            now.instances.push(new_instance(pod, entry));
+        if !now.instances.values().any(|instance| instance.record.pod == *pod) {
+            now.put(new_instance(pod, entry));
         }
     }
 }

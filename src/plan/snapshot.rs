@@ -222,6 +222,26 @@ impl Snapshot {
         self.instances.values_mut().next().unwrap()
     }
 
+    /// One of a test's instances, by pod.
+    pub(crate) fn nth(&self, number: usize) -> &Instance {
+        self.instances.values().nth(number).unwrap()
+    }
+
+    /// One of a test's instances, by pod.
+    pub(crate) fn nth_mut(&mut self, number: usize) -> &mut Instance {
+        self.instances.values_mut().nth(number).unwrap()
+    }
+
+    /// The CPUs that a float of this class must not meet.
+    pub(crate) fn closed_to(&self, qos: Option<crate::alloc::Qos>) -> CpuSet {
+        self.facts().totals().closed_to(qos).clone()
+    }
+
+    /// What is derived of the instance of a test.
+    pub(crate) fn assess(&self, policies: &super::Policies, instance: &Instance) -> super::Assessment {
+        super::Assessment::of(self, &super::Facts::of(self, policies), policies, instance)
+    }
+
     /// Every instance's exclusive CPUs.
     pub(crate) fn owned(&self) -> CpuSet {
         self.facts().totals().owned().clone()

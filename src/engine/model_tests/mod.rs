@@ -124,6 +124,7 @@ impl Node {
             caller: Some((pod.init, Peer::of(self.model.cgroup(pod.init).unwrap()))),
             origin: None,
             anchor: Some(self.model.pidfd(pod.anchor).unwrap()),
+            patience: Duration::ZERO,
         }
     }
 
@@ -188,10 +189,8 @@ impl Node {
         assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
 
         // Who lost his CPUs to another pod floats, and is promised nothing.
-        let live: Vec<_> = snapshot
-            .live()
-            .filter(|instance| !plan::evicted(&snapshot, instance))
-            .collect();
+        let evicted = |instance: &plan::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
+        let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();
         for instance in &live {
@@ -202,7 +201,7 @@ impl Node {
         let mut promised = CpuSet::new();
         let mut vcpu_threads = BTreeMap::new();
         for instance in &live {
-            let inner = instance.scope.child("instance");
+            let inner = instance.tree.inner().clone();
             let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
             let closed = snapshot.closed_to(instance.record.qos());
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);

@@ -113,8 +113,8 @@ async fn a_move_that_does_not_hold_is_taken_back() {
     assert!(job.reason.contains("stays on"), "{job:?}");
     let after = node.handle.view().instances[&vm.uid].clone();
     assert_eq!(
-        (after.exclusive, after.vcpus, after.state),
-        (before.exclusive, before.vcpus, "isolated")
+        (&after.exclusive, &after.vcpus, after.state),
+        (&before.exclusive, &before.vcpus, "isolated")
     );
 }
 

@@ -100,7 +100,10 @@ impl Jobs {
 
     /// When the job that runs is to be looked at although nothing happens.
     pub(in crate::engine) fn next(&self) -> Option<Instant> {
-        self.running.as_ref().map(|(_, deadline)| *deadline).filter(|deadline| *deadline > Instant::now())
+        self.running
+            .as_ref()
+            .map(|(_, deadline)| *deadline)
+            .filter(|deadline| *deadline > Instant::now())
     }
 }
 

@@ -247,7 +247,8 @@ impl Engine {
 
     /// Which CPUs are an instance's. The CPUs come last: before that nothing is moved.
     fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
-        self.write_record(&next.pod, next.clone()).map_err(|refusal| refusal.text)
+        self.write_record(&next.pod, next.clone())
+            .map_err(|refusal| refusal.text)
     }
 }
 

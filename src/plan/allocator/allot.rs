@@ -9,8 +9,8 @@ use crate::alloc::{
 };
 use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
-use crate::plan::{Facts, Snapshot};
 use crate::plan::admission::{Kind, Refusal};
+use crate::plan::{Facts, Snapshot};
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -2,10 +2,11 @@ use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::alloc::Pools;
 use crate::kubelet::{CpuManagerState, PodUid, QosClass};
-use crate::plan::admission::Kind;
+use crate::plan::admission::{Kind, Refusal};
 use crate::plan::steps::tests::{instance, snapshot};
-use crate::plan::{Instance, Snapshot};
+use crate::plan::{Facts, Instance, Policies, Snapshot};
 use crate::topology::testing::shapes;
 
 fn cpus(text: &str) -> CpuSet {
@@ -22,6 +23,28 @@ fn empty() -> Snapshot {
     empty.source = CpuSource::Steliad;
     empty.kubelet = Ok(CpuManagerState::absent());
     empty
+}
+
+fn facts(snapshot: &Snapshot, node: &AllocatorPolicies) -> Facts {
+    let policies = Policies {
+        allocator: node.clone(),
+        ..Policies::default()
+    };
+    Facts::of(snapshot, &policies)
+}
+
+fn pools(snapshot: &Snapshot) -> Option<Pools> {
+    facts(snapshot, &node()).pools().cloned()
+}
+
+/// As the engine asks it.
+fn allot(
+    wish: &Wish,
+    asker: &Asker,
+    snapshot: &Snapshot,
+    node: &AllocatorPolicies,
+) -> Result<(CpuSet, Allocation), Refusal> {
+    super::allot(wish, asker, snapshot, &facts(snapshot, node), node)
 }
 
 fn node() -> AllocatorPolicies {
@@ -44,7 +67,7 @@ fn asker(limit_milli: u64) -> Asker {
 /// Take the answer as an instance of the host.
 fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
     let base = instance();
-    snapshot.instances.push(Instance {
+    snapshot.put(Instance {
         record: crate::plan::Record {
             pod: pod(number),
             entry: exclusive.clone(),
@@ -140,7 +163,7 @@ fn what_kubelet_holds_or_left_behind_is_never_given() {
     };
     // kubelet's entry has 2-3, a container it left has 4-5, 0 is reserved.
     assert_eq!(allot(&all, &administrator, &taken, &node()).unwrap().0, cpus("1,6-7"));
-    let pools = pools(&taken, &node().reserved).unwrap();
+    let pools = pools(&taken).unwrap();
     assert_eq!(pools.shared, cpus("0-1,6-7"));
     assert_eq!(pools.be_shared, cpus("0-1,6-7"));
     taken.kubelet = Err("it is damaged".into());
@@ -340,13 +363,13 @@ proptest! {
                 prop_assert!(nodes.len() <= 1, "{} on {:?}", exclusive, nodes);
             }
             hold(&mut host, number, again);
-            let pools = pools(&host, &node().reserved).unwrap();
+            let pools = pools(&host).unwrap();
             prop_assert!(pools.shared.is_disjoint(&host.owned()) && !pools.shared.is_empty());
             prop_assert!(pools.be_shared.is_disjoint(&host.closed_to(Some(Qos::Be))));
             prop_assert!(pools.shared.is_subset(&pools.be_shared));
         }
         // One that ended leaves nothing behind.
-        if let Some(last) = host.instances.pop() {
+        if let Some((_, last)) = host.instances.pop_last() {
             let wish = &wishes[last.record.pod.to_string()[..8].parse::<usize>().unwrap()];
             let (exclusive, _) = allot(wish, &administrator, &host, &node()).unwrap();
             prop_assert_eq!(exclusive, last.record.exclusive);

@@ -8,9 +8,9 @@ use crate::alloc::{
 };
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::Kind;
-use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held, allot, pools};
+use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held, allot};
 use crate::plan::steps::tests::{instance, snapshot};
-use crate::plan::{Instance, Record, Snapshot};
+use crate::plan::{Facts, Instance, Policies, Record, Snapshot};
 use crate::topology::testing::{Shape, shapes};
 
 fn cpus(text: &str) -> CpuSet {
@@ -42,10 +42,18 @@ fn ours() -> AllocatorPolicies {
     }
 }
 
+fn facts(host: &Snapshot, node: &AllocatorPolicies) -> Facts {
+    let policies = Policies {
+        allocator: node.clone(),
+        ..Policies::default()
+    };
+    Facts::of(host, &policies)
+}
+
 pub(crate) fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
     Ground::new(
         &host.topology,
-        pools(host, &node.reserved).unwrap(),
+        facts(host, node).pools().cloned().unwrap(),
         &Held::of(host),
         node.clone(),
     )
@@ -54,7 +62,7 @@ pub(crate) fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
 /// Take what was allotted as an instance of the host.
 fn hold(host: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
     let base = instance();
-    host.instances.push(Instance {
+    host.put(Instance {
         record: Record {
             pod: PodUid::parse(&format!("{number:08}-0000-4000-8000-000000000000")).unwrap(),
             entry: exclusive.clone(),
@@ -103,6 +111,7 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
         &of_cpus(2, strategy).wish(),
         &asker(&Request::default()),
         &host,
+        &facts(&host, &ours()),
         &ours(),
     )
     .unwrap();
@@ -272,7 +281,7 @@ pub(crate) fn any_host() -> impl Strategy<Value = (Snapshot, AllocatorPolicies)>
         };
         host.leftover = host.topology.online().iter().rev().take(kubelets).collect();
         for (number, request) in held.iter().enumerate() {
-            if let Ok(allotted) = allot(&request.wish(), &asker(request), &host, &node) {
+            if let Ok(allotted) = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node) {
                 hold(&mut host, number, allotted);
             }
         }
@@ -294,7 +303,7 @@ proptest! {
         let answers = evaluate(&ground, &requests);
         prop_assert_eq!(answers.len(), requests.len());
         for (request, told) in requests.iter().zip(&answers) {
-            let admitted = allot(&request.wish(), &asker(request), &host, &node);
+            let admitted = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node);
             prop_assert_eq!(told, &answer(&ground, request), "each alone");
             match (told, admitted) {
                 (Err(refusal), Err(same)) => prop_assert_eq!(refusal, &same),
@@ -305,7 +314,7 @@ proptest! {
                     prop_assert!(!told.runs_on.is_empty());
                     let mut with = host.clone();
                     hold(&mut with, 99, (cpus, allocation));
-                    let pools = pools(&with, &node.reserved).unwrap();
+                    let pools = facts(&with, &node).pools().cloned().unwrap();
                     prop_assert!(told.qos.is_exclusive() == pools.shared.is_disjoint(&told.runs_on));
                 }
                 (told, admitted) => prop_assert!(false, "{:?} is told, {:?} is admitted", told, admitted),

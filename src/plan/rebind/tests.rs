@@ -24,6 +24,13 @@ fn node() -> AllocatorPolicies {
     }
 }
 
+fn policies() -> Policies {
+    Policies {
+        allocator: node(),
+        ..Policies::default()
+    }
+}
+
 /// A host of 8 CPUs, 2 NUMA nodes of 2 cores of 2 threads.
 fn empty() -> Snapshot {
     let mut empty = snapshot(vec![]);
@@ -34,7 +41,7 @@ fn empty() -> Snapshot {
 
 fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: Allocation) {
     let base = instance();
-    snapshot.instances.push(Instance {
+    snapshot.put(Instance {
         record: Record {
             pod: pod(number),
             entry: exclusive.clone(),
@@ -55,7 +62,14 @@ fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy)
         bind: Some(bind),
         ..Wish::default()
     };
-    let (_, allocation) = allot(&wish, &administrator(), &empty(), &node()).unwrap();
+    let (_, allocation) = allot(
+        &wish,
+        &administrator(),
+        &empty(),
+        &Facts::of(&empty(), &policies()),
+        &node(),
+    )
+    .unwrap();
     hold(snapshot, number, exclusive, allocation);
 }
 
@@ -71,7 +85,7 @@ fn administrator() -> Asker {
 fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
-    let moves = all(&host, &node(), &Scope::Node);
+    let moves = all(&host, &policies(), &Scope::Node);
     let first = &moves[0];
     assert_eq!((first.pod.clone(), first.from.clone()), (pod(1), cpus("3-4")));
     assert!(
@@ -88,23 +102,23 @@ fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
 fn what_is_well_stays_where_it_is() {
     let mut host = empty();
     with(&mut host, 1, "2-3", CpuBindPolicy::FullPcpus);
-    assert_eq!(all(&host, &node(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &Scope::Node), []);
     // Nor is anybody moved that is not meant.
     with(&mut host, 2, "1,4", CpuBindPolicy::SpreadByPcpus);
-    assert_eq!(all(&host, &node(), &Scope::Pod(pod(1))), []);
-    assert_eq!(all(&host, &node(), &Scope::Node)[0].pod, pod(2));
+    assert_eq!(all(&host, &policies(), &Scope::Pod(pod(1))), []);
+    assert_eq!(all(&host, &policies(), &Scope::Node)[0].pod, pod(2));
 }
 
 #[test]
 fn kubelets_cpus_are_not_ours_to_move() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
-    host.instances[0].record.allocation = None;
-    assert_eq!(all(&host, &node(), &Scope::Node), []);
+    host.first_mut().record.allocation = None;
+    assert_eq!(all(&host, &policies(), &Scope::Node), []);
     // Nor while kubelet chooses.
     with(&mut host, 2, "5-6", CpuBindPolicy::FullPcpus);
     host.source = CpuSource::Kubelet;
-    assert_eq!(all(&host, &node(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &Scope::Node), []);
 }
 
 #[test]
@@ -112,8 +126,8 @@ fn who_is_on_the_way_is_not_disturbed() {
     for phase in [Phase::Registered, Phase::Attaching, Phase::Leaving] {
         let mut host = empty();
         with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
-        host.instances[0].record.phase = phase;
-        assert_eq!(all(&host, &node(), &Scope::Node), [], "{phase:?}");
+        host.first_mut().record.phase = phase;
+        assert_eq!(all(&host, &policies(), &Scope::Node), [], "{phase:?}");
     }
 }
 
@@ -147,27 +161,27 @@ proptest! {
         host.topology = shape.topology();
         // Some ended: what they leave is what fragments a host.
         for (number, (wish, ends)) in history.iter().enumerate() {
-            if let Ok((exclusive, allocation)) = allot(wish, &administrator(), &host, &node()) {
+            if let Ok((exclusive, allocation)) = allot(wish, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
                 if *ends && !host.instances.is_empty() {
-                    host.instances.remove(0);
+                    host.instances.pop_first();
                 }
                 hold(&mut host, number, exclusive, allocation);
             }
         }
         let span = |snapshot: &Snapshot, pod: &PodUid| {
-            let instance = snapshot.instances.iter().find(|instance| instance.record.pod == *pod).unwrap();
+            let instance = snapshot.instances.values().find(|instance| instance.record.pod == *pod).unwrap();
             let nodes: BTreeSet<u32> =
                 instance.record.exclusive.iter().map(|cpu| snapshot.topology.cpus[&cpu].node).collect();
             nodes.len()
         };
         let mut count = 0;
-        while let Some(step) = next(&host, &node(), &Scope::Node) {
+        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &Scope::Node) {
             let before = host.clone();
             made(&mut host, &step);
             count += 1;
             prop_assert!(count < 1000, "does not end: {:?}", step);
             let mut owned = CpuSet::new();
-            for instance in &host.instances {
+            for instance in host.instances.values() {
                 let record = &instance.record;
                 prop_assert!(owned.is_disjoint(&record.exclusive), "{} overlaps after {:?}", record.pod, step);
                 owned = owned.union(&record.exclusive);
@@ -177,7 +191,7 @@ proptest! {
             // Where it goes nobody is, not even on the way.
             let others: CpuSet = before
                 .instances
-                .iter()
+                .values()
                 .filter(|instance| instance.record.pod != step.pod)
                 .flat_map(|instance| instance.record.exclusive.iter())
                 .collect();

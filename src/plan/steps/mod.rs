@@ -215,7 +215,10 @@ pub fn plan_for(
     for (instance, assessment, course) in &instances {
         if *course != Course::Leave {
             let float = assessment.float.as_ref();
-            steps.of(instance, tree::steps(snapshot, facts, policies, instance, *course, float));
+            steps.of(
+                instance,
+                tree::steps(snapshot, facts, policies, instance, *course, float),
+            );
         }
     }
     for (instance, _, course) in &instances {

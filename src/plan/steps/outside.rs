@@ -23,11 +23,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     let mut steps = Vec::new();
     for (unit, now) in &snapshot.outside {
         let before = now.saved.as_ref().unwrap_or(&now.cpus);
-        let all = if before.is_empty() {
-            facts.online()
-        } else {
-            before
-        };
+        let all = if before.is_empty() { facts.online() } else { before };
         let cpus = all.difference(taken);
         // A list without a CPU would mean every CPU.
         if cpus.is_empty() || cpus == now.cpus {

@@ -8,7 +8,7 @@ use super::tests::{apply, instance, settle, snapshot};
 use super::*;
 use crate::kubelet::CpuManagerState;
 use crate::plan::pools::FloatPolicy;
-use crate::plan::{Record, VcpuNow, float_cpus};
+use crate::plan::{Record, Tree, VcpuNow};
 use crate::proc::TaskId;
 use crate::topology::testing::{Shape, shapes};
 
@@ -107,12 +107,10 @@ impl Case {
             } else {
                 *phase
             };
-            start
-                .instances
-                .push(self.instance(number, exclusive, first, *partition, count));
+            start.put(self.instance(number, exclusive, first, *partition, count));
         }
         settle(&mut start);
-        for instance in &mut start.instances {
+        for instance in start.instances.values_mut() {
             let leaves =
                 |number: usize| pod(number) == instance.record.pod && self.instances[number].0 == Phase::Leaving;
             if (0..INSTANCES).any(leaves) {
@@ -165,7 +163,7 @@ impl Case {
                 vcpus,
                 ..base.record
             },
-            scope,
+            tree: Tree::in_scope(scope),
             ..base
         }
     }
@@ -174,10 +172,10 @@ impl Case {
     fn disturb(&self, snapshot: &mut Snapshot) {
         let all = snapshot.topology.online();
         for (number, kind, cpu) in &self.drifts {
-            let Some(instance) = snapshot.instances.get_mut(*number) else {
+            let Some(instance) = snapshot.instances.get_mut(&pod(*number)) else {
                 continue;
             };
-            let float = instance.float_path();
+            let float = instance.tree.float().clone();
             let Some(inner) = &mut instance.inner else { continue };
             let (Some(leaf), Some(vcpu)) = (&mut inner.float, &mut inner.vcpu) else {
                 continue;
@@ -208,11 +206,11 @@ impl Case {
 fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), TestCaseError> {
     let state = snapshot.kubelet.as_ref().unwrap();
     let mut taken = CpuSet::new();
-    for instance in &snapshot.instances {
+    for instance in snapshot.instances.values() {
         let record = &instance.record;
         let vcpu = instance.vcpu().unwrap();
         let float = &instance.float().unwrap().cpus;
-        let somewhere = float_cpus(snapshot, policies, instance).is_some();
+        let somewhere = snapshot.assess(policies, instance).float.is_some();
         // With no shared CPU on the host there is nowhere to send what somebody let loose.
         prop_assert!(
             float.is_disjoint(&snapshot.owned()) || (meddled && !somewhere),
@@ -224,7 +222,7 @@ fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), 
             prop_assert!(!float.is_empty());
             prop_assert!(float.is_disjoint(&state.assigned()));
         }
-        if course(snapshot, instance) != Course::Hold {
+        if course_of(snapshot, &snapshot.facts(), instance) != Course::Hold {
             prop_assert!(vcpu.threads.is_empty() && vcpu.exclusive.is_empty());
             continue;
         }
@@ -285,12 +283,8 @@ proptest! {
         case.disturb(&mut now);
         let mut rounds = 0;
         loop {
-            now.instances.retain(|instance| instance.populated);
+            now.instances.retain(|_, instance| instance.populated);
             let steps = plan(&now, &policies);
-            // The order in which instances are found decides nothing.
-            let mut reversed = now.clone();
-            reversed.instances.reverse();
-            prop_assert_eq!(&steps, &plan(&reversed, &policies));
             if steps.is_empty() {
                 break;
             }

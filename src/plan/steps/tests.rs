@@ -5,7 +5,7 @@ use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::Schema;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::record::tests::record;
-use crate::plan::{Inner, Leaf, Outside, Slice, VcpuNow, degraded};
+use crate::plan::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 use crate::proc::TaskId;
 use crate::topology::{Cpu, Topology};
 
@@ -19,13 +19,13 @@ fn cpus(text: &str) -> CpuSet {
 /// An instance whose scope was made and nothing else yet: container processes 40 (anchor), 41 and 42 in the origin.
 pub(crate) fn instance() -> Instance {
     Instance {
-        record: crate::plan::Record {
+        record: Record {
             phase: Phase::Registered,
             vcpus: vec![],
             isolated_us: 0,
             ..record()
         },
-        scope: CgroupPath::parse(SCOPE).unwrap(),
+        tree: Tree::in_scope(CgroupPath::parse(SCOPE).unwrap()),
         populated: true,
         scope_procs: vec![7],
         scope_controllers: BTreeSet::new(),
@@ -37,6 +37,9 @@ pub(crate) fn instance() -> Instance {
         origin_cpus: cpus("2-3"),
         anchor_lives: true,
         vcpus: vec![],
+        refusals: 0,
+        does_not_freeze: false,
+        unwatched: None,
     }
 }
 
@@ -62,11 +65,15 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
             controllers: BTreeSet::new(),
         },
         outside: BTreeMap::from([("system.slice".to_owned(), Outside::default())]),
-        instances,
+        instances: instances
+            .into_iter()
+            .map(|instance| (instance.record.pod.clone(), instance))
+            .collect(),
         siblings: BTreeMap::new(),
         unsettled: BTreeSet::new(),
         unreadable: vec![],
         left_alone: CpuSet::new(),
+        unwatched: None,
         abandoned: vec![],
     }
 }
@@ -106,9 +113,7 @@ fn policies() -> Policies {
 pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
     for Planned { pod, step } in steps {
         if let Some(pod) = pod {
-            let instances = &mut snapshot.instances;
-            let instance = instances.iter_mut().find(|instance| instance.record.pod == *pod);
-            apply_one(instance.unwrap(), step);
+            apply_one(snapshot.instances.get_mut(pod).unwrap(), step);
             continue;
         }
         match step {
@@ -132,7 +137,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
 }
 
 fn apply_one(instance: &mut Instance, step: &Step) {
-    let scope = instance.scope.clone();
+    let scope = instance.scope().clone();
     let inner_path = scope.child("instance");
     match step {
         Step::Create(path) if *path == inner_path => instance.inner = Some(Inner::default()),
@@ -196,7 +201,7 @@ fn move_process(instance: &mut Instance, pid: i32, to: &CgroupPath) {
             procs.push(pid);
         }
     }
-    let inner_path = instance.inner_path();
+    let inner_path = instance.tree.inner().clone();
     if let Some(inner) = &mut instance.inner {
         inner.procs.retain(|other| *other != pid);
         if to.is_within(&inner_path) {
@@ -219,7 +224,7 @@ fn leaf<'a>(instance: &'a mut Instance, path: &CgroupPath) -> &'a mut Leaf {
 }
 
 fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
-    let inner_path = instance.scope.child("instance");
+    let inner_path = instance.tree.inner().clone();
     let cpus = || value.parse::<CpuSet>().unwrap();
     let enabled = || {
         value
@@ -228,9 +233,9 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
             .collect()
     };
     match file {
-        File::SubtreeControl if *path == instance.scope => instance.scope_controllers = enabled(),
+        File::SubtreeControl if *path == *instance.scope() => instance.scope_controllers = enabled(),
         File::SubtreeControl => instance.inner.as_mut().unwrap().controllers = enabled(),
-        File::CpusExclusive if *path == instance.scope => instance.scope_exclusive = cpus(),
+        File::CpusExclusive if *path == *instance.scope() => instance.scope_exclusive = cpus(),
         File::CpusExclusive if *path == inner_path => instance.inner.as_mut().unwrap().exclusive = cpus(),
         File::CpusExclusive => leaf(instance, path).exclusive = cpus(),
         File::Mems => instance.inner.as_mut().unwrap().mems = value.into(),
@@ -247,7 +252,7 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
 pub(crate) fn settle(snapshot: &mut Snapshot) {
     // As many rounds as a pass of the engine takes.
     for _ in 0..8 {
-        snapshot.instances.retain(|instance| instance.populated);
+        snapshot.instances.retain(|_, instance| instance.populated);
         let steps = plan(snapshot, &policies());
         if steps.is_empty() {
             return;
@@ -259,7 +264,7 @@ pub(crate) fn settle(snapshot: &mut Snapshot) {
 
 /// vCPU threads 50, 51, … of process 42, as AttachVcpus records them.
 fn attach(snapshot: &mut Snapshot, partition: Partition, pins: &[Option<u32>]) {
-    let instance = &mut snapshot.instances[0];
+    let instance = snapshot.first_mut();
     instance.record.partition = partition;
     instance.record.phase = Phase::Attaching;
     instance.record.vcpus.clear();
@@ -275,7 +280,7 @@ fn attach(snapshot: &mut Snapshot, partition: Partition, pins: &[Option<u32>]) {
         });
         instance.vcpus.push(Some(VcpuNow {
             process: 42,
-            cgroup: instance.scope.child("instance").child("float"),
+            cgroup: instance.tree.float().clone(),
             affinity: cpus("0-7"),
         }));
     }
@@ -304,7 +309,7 @@ fn kubelet_says(snapshot: &mut Snapshot, default: &str, own: Option<&str>, other
 }
 
 fn reasons(snapshot: &Snapshot) -> Vec<String> {
-    degraded(snapshot, &policies(), &snapshot.instances[0])
+    snapshot.assess(&policies(), snapshot.first()).degraded
 }
 
 #[test]
@@ -319,7 +324,7 @@ fn registration_moves_everything_but_the_anchor_once_and_ends_floating() {
         .collect();
     assert_eq!(moves, [41, 42]);
     settle(&mut snapshot);
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.record.phase, Phase::Floating);
     assert_eq!(instance.origin_procs, Some(vec![40]));
     assert_eq!(instance.float().unwrap().cpus, cpus("0-1,4-7"));
@@ -328,7 +333,7 @@ fn registration_moves_everything_but_the_anchor_once_and_ends_floating() {
 #[test]
 fn attached_threads_end_pinned_in_an_isolated_partition() {
     let snapshot = isolated();
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.record.phase, Phase::Isolated);
     assert_eq!(snapshot.slice.exclusive, Some(cpus("2-3")));
     let vcpu = instance.vcpu().unwrap();
@@ -342,12 +347,12 @@ fn attached_threads_end_pinned_in_an_isolated_partition() {
 #[test]
 fn leaving_gives_every_level_back_and_returns_the_processes() {
     let mut snapshot = isolated();
-    snapshot.instances[0].record.phase = Phase::Leaving;
+    snapshot.first_mut().record.phase = Phase::Leaving;
     for _ in 0..2 {
         let steps = plan(&snapshot, &policies());
         apply(&mut snapshot, &steps);
     }
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.inner, None);
     assert!(instance.origin_procs.as_ref().unwrap().contains(&41));
     assert!(instance.scope_exclusive.is_empty());
@@ -358,7 +363,7 @@ fn leaving_gives_every_level_back_and_returns_the_processes() {
 #[test]
 fn a_stranger_in_vcpu_goes_to_float() {
     let mut snapshot = isolated();
-    let vcpu = snapshot.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+    let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
     vcpu.threads.push(99);
     let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
     assert_eq!(steps(&snapshot), [Step::ResetThread(99), Step::MoveThread(99, float)]);
@@ -375,7 +380,7 @@ fn float_keeps_what_it_has_while_kubelets_file_cannot_be_used() {
 #[test]
 fn a_dead_instance_leaves_the_slice_only_when_its_scope_is_gone() {
     let mut snapshot = isolated();
-    snapshot.instances[0].populated = false;
+    snapshot.first_mut().populated = false;
     assert_eq!(steps(&snapshot), []);
     snapshot.instances.clear();
     let step = Step::Write(CgroupPath::slice(), File::CpusExclusive, String::new());
@@ -392,15 +397,15 @@ fn cpus_that_became_another_pods_are_left_at_once_and_taken_back_when_given_back
         .position(|step| matches!(step, Step::Write(_, File::Partition, value) if value == "member"));
     assert!(member.is_some(), "{first:?}");
     settle(&mut snapshot);
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.vcpu().unwrap().threads, Vec::<i32>::new());
     assert_eq!(instance.float().unwrap().cpus, cpus("0-1,5-7"));
     assert_eq!(snapshot.slice.exclusive, Some(CpuSet::new()));
     assert!(reasons(&snapshot)[0].contains(OTHER), "{:?}", reasons(&snapshot));
     kubelet_says(&mut snapshot, "0-1,4-7", Some("2-3"), None);
     settle(&mut snapshot);
-    assert_eq!(snapshot.instances[0].vcpu().unwrap().threads, [50, 51]);
-    assert_eq!(snapshot.instances[0].vcpu().unwrap().partition, "isolated");
+    assert_eq!(snapshot.first().vcpu().unwrap().threads, [50, 51]);
+    assert_eq!(snapshot.first().vcpu().unwrap().partition, "isolated");
 }
 
 #[test]
@@ -422,7 +427,7 @@ fn apply_checked(snapshot: &mut Snapshot) {
         }
         for one in planned {
             apply(snapshot, std::slice::from_ref(&one));
-            let instance = &snapshot.instances[0];
+            let instance = snapshot.first();
             let Some(vcpu) = instance.vcpu() else { continue };
             let slice = snapshot.slice.exclusive.as_ref().unwrap();
             let inner = &instance.inner.as_ref().unwrap().exclusive;
@@ -449,9 +454,9 @@ fn a_resize_in_place_re_pins_a_running_vm_level_by_level() {
     ] {
         let mut snapshot = isolated();
         kubelet_says(&mut snapshot, default, Some(own), None);
-        snapshot.instances[0].origin_cpus = cpus(own);
+        snapshot.first_mut().origin_cpus = cpus(own);
         apply_checked(&mut snapshot);
-        let instance = &snapshot.instances[0];
+        let instance = snapshot.first();
         let vcpu = instance.vcpu().unwrap();
         assert_eq!((&vcpu.cpus, &vcpu.exclusive), (&cpus(own), &cpus(own)), "{own}");
         assert_eq!(snapshot.slice.exclusive, Some(cpus(own)));
@@ -479,7 +484,7 @@ fn threads_without_a_cpu_of_their_own_may_use_the_whole_set_of_a_root_partition(
     settle(&mut snapshot);
     attach(&mut snapshot, Partition::Root, &[None, None, None]);
     settle(&mut snapshot);
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.vcpu().unwrap().partition, "root");
     assert!(instance.vcpus.iter().flatten().all(|now| now.affinity == cpus("2-3")));
     assert!(
@@ -502,9 +507,9 @@ fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
     settle(&mut snapshot);
     attach(&mut snapshot, Partition::Member, &[Some(2), Some(3)]);
     // An exec'd shell: nothing but float keeps it off.
-    snapshot.instances[0].origin_procs.as_mut().unwrap().push(77);
+    snapshot.first_mut().origin_procs.as_mut().unwrap().push(77);
     settle(&mut snapshot);
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.record.phase, Phase::Contained);
     assert_eq!(instance.origin_procs, Some(vec![40]));
     assert_eq!(instance.scope_exclusive, CpuSet::new());
@@ -538,14 +543,15 @@ fn limits_of_the_container_and_the_weight_of_all_follow() {
         hugetlb: BTreeMap::from([(crate::cgroup::HugePage::Mb2, Some(1 << 21))]),
         ..Limits::default()
     };
-    snapshot.instances[0].origin_limits = Some(limits.clone());
+    snapshot.first_mut().origin_limits = Some(limits.clone());
     // The file appears with the controller.
-    snapshot.instances[0]
+    snapshot
+        .first_mut()
         .scope_limits
         .hugetlb
         .insert(crate::cgroup::HugePage::Mb2, None);
     settle(&mut snapshot);
-    assert_eq!(snapshot.instances[0].scope_limits, limits);
+    assert_eq!(snapshot.first().scope_limits, limits);
     assert_eq!(snapshot.slice.weight, Some(79));
     assert!(snapshot.slice.controllers.contains("hugetlb"));
     snapshot.instances.clear();
@@ -557,11 +563,11 @@ fn limits_of_the_container_and_the_weight_of_all_follow() {
 fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
     let mut snapshot = isolated();
     snapshot.topology = topology("0-2,4-7");
-    snapshot.instances[0].vcpus[1].as_mut().unwrap().affinity = cpus("2");
+    snapshot.first_mut().vcpus[1].as_mut().unwrap().affinity = cpus("2");
     assert_eq!(steps(&snapshot), []);
     assert_eq!(reasons(&snapshot), ["CPUs 3 are offline"]);
     snapshot.topology = topology("0-1,4-7");
-    let vcpu = snapshot.instances[0].inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+    let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
     vcpu.partition = "isolated invalid (No cpu available due to hotplug)".into();
     assert_eq!(steps(&snapshot), []);
     snapshot.topology = topology("0-7");
@@ -574,7 +580,7 @@ fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
         .collect();
     assert_eq!(kinds, ["member", "isolated"]);
     settle(&mut snapshot);
-    let instance = &snapshot.instances[0];
+    let instance = snapshot.first();
     assert_eq!(instance.vcpu().unwrap().partition, "isolated");
     assert_eq!(instance.vcpus[1].as_ref().unwrap().affinity, cpus("3"));
 }
@@ -583,13 +589,14 @@ fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
 fn a_process_that_somebody_moved_away_comes_back_before_its_threads() {
     let mut snapshot = isolated();
     let elsewhere = CgroupPath::parse("/system.slice").unwrap();
-    for now in snapshot.instances[0].vcpus.iter_mut().flatten() {
+    for now in snapshot.first_mut().vcpus.iter_mut().flatten() {
         now.cgroup = elsewhere.clone();
     }
     assert!(matches!(&steps(&snapshot)[0], Step::MoveProcess(42, to) if to.name() == "float"));
     settle(&mut snapshot);
     assert!(
-        snapshot.instances[0]
+        snapshot
+            .first()
             .vcpus
             .iter()
             .flatten()
