@@ -299,6 +299,11 @@ impl Engine {
                 self.tell_refused(planned.pod.as_ref());
             }
         }
+        // Until that is taken nobody was planned for.
+        if steps.iter().any(|planned| planned.step.comes_first()) {
+            self.dirty.plan.extend(assessed.keys().cloned());
+            self.dirty.shared = true;
+        }
         let (outcomes, systemds) = apply(&self.system, &mut self.picture.snapshot.instances, steps);
         for instance in before.values() {
             self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);

@@ -222,16 +222,6 @@ impl Snapshot {
         self.instances.values_mut().next().unwrap()
     }
 
-    /// One of a test's instances, by pod.
-    pub(crate) fn nth(&self, number: usize) -> &Instance {
-        self.instances.values().nth(number).unwrap()
-    }
-
-    /// One of a test's instances, by pod.
-    pub(crate) fn nth_mut(&mut self, number: usize) -> &mut Instance {
-        self.instances.values_mut().nth(number).unwrap()
-    }
-
     /// The CPUs that a float of this class must not meet.
     pub(crate) fn closed_to(&self, qos: Option<crate::alloc::Qos>) -> CpuSet {
         self.facts().totals().closed_to(qos).clone()

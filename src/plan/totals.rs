@@ -55,7 +55,6 @@ struct Share {
     exclusive: CpuSet,
     growing: CpuSet,
     held: CpuSet,
-    dead: CpuSet,
     contained: CpuSet,
     weight: u64,
     huge_pages: bool,
@@ -68,7 +67,6 @@ impl Share {
         let record = &instance.record;
         let holds = live && course_of(snapshot, facts, instance) == Course::Hold;
         let partitioned = record.partition != super::partition::Partition::Member;
-        let only = |wanted: bool, cpus: &CpuSet| if wanted { cpus.clone() } else { CpuSet::new() };
         let weight = || {
             let origin = instance.origin_limits.as_ref();
             let origin = origin.and_then(|limits| limits.cpu_weight);
@@ -88,8 +86,11 @@ impl Share {
                 CpuSet::new()
             },
             held: instance.scope_exclusive.clone(),
-            dead: only(!live, &instance.scope_exclusive),
-            contained: only(holds && !partitioned, &record.exclusive),
+            contained: if holds && !partitioned {
+                record.exclusive.clone()
+            } else {
+                CpuSet::new()
+            },
             weight: if live { weight() } else { 0 },
             huge_pages: live && limited(),
             live,
@@ -109,9 +110,8 @@ pub struct Totals {
     recorded_lsr: Tally,
     /// The lists of those that have, or are to have, CPUs which the kernel keeps everybody else off.
     growing: Tally,
-    /// What scopes hold; and those that died.
+    /// What scopes hold.
     held: Tally,
-    dead: Tally,
     /// The CPUs of instances that no partition protects.
     contained: Tally,
     weight: u64,
@@ -169,7 +169,6 @@ impl Totals {
             (&mut self.owned, &share.owned),
             (&mut self.growing, &share.growing),
             (&mut self.held, &share.held),
-            (&mut self.dead, &share.dead),
             (&mut self.contained, &share.contained),
         ];
         if share.qos == Some(Qos::Lsr) {
@@ -205,10 +204,6 @@ impl Totals {
 
     pub(super) fn held(&self) -> &CpuSet {
         self.held.cpus()
-    }
-
-    pub(super) fn dead(&self) -> &CpuSet {
-        self.dead.cpus()
     }
 
     pub(super) fn contained(&self) -> &CpuSet {

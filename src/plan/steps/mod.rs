@@ -104,6 +104,14 @@ impl Step {
         Some(next)
     }
 
+    /// Whether it says what is to be planned for from now on: until it is taken nobody is.
+    pub fn comes_first(&self) -> bool {
+        matches!(
+            self,
+            Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
+        )
+    }
+
     /// Whether it is systemd that takes it: nobody waits for that.
     pub fn is_systemds(&self) -> Option<&str> {
         match self {
@@ -196,18 +204,18 @@ pub fn plan_for(
 ) -> Vec<Planned> {
     let mut steps = Steps(Vec::new());
     steps.shared(leave::abandoned(snapshot));
-    // What must be written down before a thread is moved or pinned anew: the rest comes in the next round.
     let mut instances: Vec<(&Instance, &Assessment, Course)> = Vec::new();
+    let mut records = Steps(Vec::new());
     for (pod, assessment) in assessed {
-        let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) else {
-            continue;
-        };
-        let recorded = record_steps(snapshot, instance, assessment);
-        if recorded.is_empty() {
+        if let Some(instance) = snapshot.instances.get(pod).filter(|instance| instance.populated) {
+            records.of(instance, record_steps(snapshot, instance, assessment));
             instances.push((instance, assessment, course(instance, assessment.evicted)));
-        } else {
-            steps.of(instance, recorded);
         }
+    }
+    // What must be written down before a thread is moved or pinned anew. Nobody is planned for meanwhile: whose CPUs are
+    // whose may be another matter then.
+    if !records.0.is_empty() {
+        return records.0;
     }
 
     // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
@@ -234,11 +242,11 @@ pub fn plan_for(
 
     // While a scope still holds its list the slice must cover it: to grow, outer levels first; to shrink, inner first.
     let totals = facts.totals();
-    let mut slice = snapshot.slice.exclusive.clone().unwrap_or_default();
+    let slice = snapshot.slice.exclusive.clone().unwrap_or_default();
+    let list = totals.growing().union(totals.held()).union(&snapshot.left_alone);
     let uncovered = !totals.growing().is_subset(&slice);
     if uncovered {
-        slice = totals.growing().union(totals.held()).union(&snapshot.left_alone);
-        steps.shared(vec![exclusive(&CgroupPath::slice(), &slice)]);
+        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
     // What an instance needs of others and does not have yet: without a list in the slice no partition, and before
     // everybody else is kept off its CPUs no promise.
@@ -252,10 +260,10 @@ pub fn plan_for(
             steps.of(instance, partition::hold(facts, instance));
         }
     }
-    // A scope that died took its list along, but not its share of the slice's.
-    let keep = totals.growing().union(totals.dead()).union(&snapshot.left_alone);
-    if slice != keep {
-        steps.shared(vec![exclusive(&CgroupPath::slice(), &keep)]);
+    // It shrinks once the scopes' lists are seen to have shrunk. A scope that died takes its list along, but not its share of
+    // the slice's.
+    if !uncovered && slice != list {
+        steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
     steps.shared(outside::restore(snapshot, facts));
     steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());

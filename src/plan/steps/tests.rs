@@ -238,6 +238,10 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
         File::CpusExclusive if *path == *instance.scope() => instance.scope_exclusive = cpus(),
         File::CpusExclusive if *path == inner_path => instance.inner.as_mut().unwrap().exclusive = cpus(),
         File::CpusExclusive => leaf(instance, path).exclusive = cpus(),
+        File::Freeze => {
+            let inner = instance.inner.as_mut().unwrap();
+            (inner.freeze, inner.frozen) = (value == "1", value == "1");
+        }
         File::Mems => instance.inner.as_mut().unwrap().mems = value.into(),
         File::Type => leaf(instance, path).threaded = value == "threaded",
         File::Cpus => leaf(instance, path).cpus = cpus(),
@@ -348,6 +352,8 @@ fn attached_threads_end_pinned_in_an_isolated_partition() {
 fn leaving_gives_every_level_back_and_returns_the_processes() {
     let mut snapshot = isolated();
     snapshot.first_mut().record.phase = Phase::Leaving;
+    let freeze = Step::Write(snapshot.first().tree.inner().clone(), File::Freeze, "1".into());
+    assert_eq!(steps(&snapshot).last(), Some(&freeze), "before anything is listed");
     for _ in 0..2 {
         let steps = plan(&snapshot, &policies());
         apply(&mut snapshot, &steps);
@@ -358,6 +364,41 @@ fn leaving_gives_every_level_back_and_returns_the_processes() {
     assert!(instance.scope_exclusive.is_empty());
     settle(&mut snapshot);
     assert_eq!(snapshot.slice.exclusive, Some(CpuSet::new()));
+}
+
+#[test]
+fn who_does_not_freeze_is_moved_as_it_is_and_whoever_stays_goes_on() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Leaving;
+    let freeze = |value: &str, snapshot: &Snapshot| {
+        Step::Write(snapshot.first().tree.inner().clone(), File::Freeze, value.into())
+    };
+    let planned = plan(&snapshot, &policies());
+    apply(&mut snapshot, &planned);
+    snapshot.first_mut().inner.as_mut().unwrap().frozen = false;
+    // What all share goes on; it is waited for.
+    let waits = plan(&snapshot, &policies());
+    assert!(waits.iter().all(|planned| planned.pod.is_none()), "{waits:?}");
+    snapshot.first_mut().does_not_freeze = true;
+    let planned = steps(&snapshot);
+    assert_eq!(planned[0], freeze("0", &snapshot));
+    assert!(planned.iter().any(|step| matches!(step, Step::MoveProcess(..))));
+    // And one that does not leave any more.
+    let mut stays = snapshot.clone();
+    stays.first_mut().record.phase = Phase::Floating;
+    assert!(steps(&stays).contains(&freeze("0", &stays)));
+    // Nor one whose container is gone.
+    snapshot.first_mut().origin_procs = None;
+    assert!(steps(&snapshot).contains(&freeze("0", &snapshot)));
+}
+
+#[test]
+fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
+    let mut snapshot = snapshot(vec![instance()]);
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
+    snapshot.first_mut().refusals = REFUSALS;
+    assert_eq!(steps(&snapshot), [Step::Contain(snapshot.first().scope().clone())]);
 }
 
 #[test]
