@@ -40,7 +40,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated help setup build deb image rpm selinux install fmt lint deny test vectors bench package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -133,6 +133,9 @@ vectors: ## recorded answers of others' code held against ours (DIR=folder: othe
 
 bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
+
+bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)
+	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

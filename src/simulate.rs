@@ -15,7 +15,7 @@ use crate::config::Settings;
 use crate::dbus;
 use crate::engine::{AttachRequest, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
 use crate::model::scenario::{PodSpec, Scenario};
-use crate::model::{Model, Pod};
+use crate::model::{Model, Pod, Qemu};
 use crate::plan::admission::Claim;
 use crate::plan::placement::Vcpu;
 use crate::proc::Procs;
@@ -82,18 +82,34 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
 
 /// What a runner does: register, start QEMU, hand the vCPUs over.
 async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> anyhow::Result<()> {
-    let request = RegisterRequest {
+    handle.register(register_request(model, pod)?).await?;
+    if spec.vcpus == 0 {
+        return Ok(());
+    }
+    let qemu = model.add_qemu(pod.init, spec.vcpus)?;
+    handle.attach(attach_request(model, pod, &qemu)?).await?;
+    Ok(())
+}
+
+/// What the runner of a pod asks first, as a door passes it on.
+///
+/// # Errors
+/// The runner or its anchor ended.
+pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequest> {
+    Ok(RegisterRequest {
         claim: Claim::default(),
         caller: Some((pod.init, Peer::of(model.cgroup(pod.init)?))),
         origin: None,
         anchor: Some(model.pidfd(pod.anchor)?),
         patience: Duration::ZERO,
-    };
-    handle.register(request).await?;
-    if spec.vcpus == 0 {
-        return Ok(());
-    }
-    let qemu = model.add_qemu(pod.init, spec.vcpus)?;
+    })
+}
+
+/// What it asks once QEMU runs.
+///
+/// # Errors
+/// QEMU or one of its threads ended.
+pub fn attach_request(model: &Model, pod: &Pod, qemu: &Qemu) -> anyhow::Result<AttachRequest> {
     let mut vcpus = Vec::new();
     for (index, tid) in (0..).zip(&qemu.vcpus) {
         let numbers = model.numbers(*tid)?;
@@ -105,12 +121,10 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
             thread: numbers.last().copied().unwrap_or_default(),
         });
     }
-    let request = AttachRequest {
+    Ok(AttachRequest {
         pod: pod.uid.clone(),
         qemu: model.pidfd(qemu.pid)?,
         vcpus,
         iothreads: Vec::new(),
-    };
-    handle.attach(request).await?;
-    Ok(())
+    })
 }

@@ -25,7 +25,7 @@ use serde::Deserialize;
 use super::kubelet::Checkpoint;
 use super::{Kernel, Model, Pod, topology};
 use crate::cgroup::{CgroupPath, File, Limits};
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, MAX_CPUS};
 use crate::kubelet::PodUid;
 
 /// What a scenario file says.
@@ -142,14 +142,23 @@ impl Scenario {
             Some("6.1") => Kernel::V6_1,
             Some(other) => return Err(value("kernel", other)("6.12 and 6.1 are known")),
         };
-        for (what, number) in [
-            ("sockets", self.host.sockets),
-            ("cores", self.host.cores),
-            ("threads", self.host.threads),
+        for (what, number, most) in [
+            ("sockets", self.host.sockets, 128),
+            ("cores", self.host.cores, MAX_CPUS),
+            ("threads", self.host.threads, 128),
         ] {
-            if !(1..=128).contains(&number) {
-                return Err(value(what, &number.to_string())("1 to 128"));
+            if !(1..=most).contains(&number) {
+                return Err(value(what, &number.to_string())(format!("1 to {most}")));
             }
+        }
+        let cpus = [self.host.cores, self.host.threads]
+            .iter()
+            .try_fold(self.host.sockets, |all, more| all.checked_mul(*more));
+        if cpus.is_none_or(|cpus| cpus > MAX_CPUS) {
+            let product = format!("{} * {} * {}", self.host.sockets, self.host.cores, self.host.threads);
+            return Err(value("sockets * cores * threads", &product)(format!(
+                "at most {MAX_CPUS} CPUs"
+            )));
         }
         let topology = topology(self.host.sockets, self.host.cores, self.host.threads);
         let model = Model::node(&topology, directory, kernel).map_err(play("make the node"))?;
@@ -229,6 +238,7 @@ mod tests {
         for (text, says) in [
             ("[host]\nsockets = 1".to_owned(), "cores"),
             (host.replace("= 2", "= 0"), "cores"),
+            (host.replace("cores = 2", "cores = 8192"), "at most"),
             (format!("{host}kernel = \"7\""), "6.12"),
             (format!("{host}{pod}cpus = \"8\""), "shared pool"),
             (
