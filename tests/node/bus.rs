@@ -49,7 +49,7 @@ fn a_second_daemon_names_the_first_and_changes_nothing() {
         let before = assert_isolated(&pod, 2);
         let daemon = main_pid();
         let scenario = std::env::temp_dir().join("steliad-second.toml");
-        fs::write(&scenario, "[node]\ncpus = 4\n").expect("the scenario");
+        fs::write(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n").expect("the scenario");
         let simulate = scenario.display().to_string();
         for second in [&[DAEMON][..], &[DAEMON, "--simulate", &simulate]] {
             let out = output(second);
