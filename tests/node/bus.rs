@@ -37,7 +37,8 @@ fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
         assert_eq!(owner(), main_pid());
         let later = Pod::vm("later", 2);
         assert_isolated(&later, 2);
-        assert_eq!(assert_isolated(&pod, 2), before);
+        // What floats follows the shared pool, which the newcomer made smaller.
+        assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
         run(&["kubelet-standin", "pod", "delete", "later", "--grace", "1"]);
     });
 }
