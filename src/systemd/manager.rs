@@ -1,13 +1,13 @@
 //! systemd's manager over the system bus.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 use zbus::export::async_trait::async_trait;
-use zbus::{Connection, ObjectPath, OwnedObjectPath, Variant, proxy};
+use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use super::{Devices, Systemd, SystemdError};
 use crate::cgroup::Limits;
@@ -16,6 +16,8 @@ use crate::cpuset::CpuSet;
 /// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
 /// it (a reload, a mount that does not answer) by then, and a runner waits for longer.
 const TIMEOUT: Duration = Duration::from_secs(90);
+/// How long until a systemd that was not there is asked again.
+const AGAIN: Duration = Duration::from_millis(250);
 /// How often a unit whose job is waited for is looked at: the signal that the job is over is lost where systemd executes
 /// itself anew at that moment.
 const LOOK: Duration = Duration::from_secs(3);
@@ -122,14 +124,22 @@ impl DbusSystemd {
         }
     }
 
-    /// Do what is asked of systemd, or say that it does not answer.
-    async fn bounded<T>(
-        &self,
-        operation: String,
-        work: impl Future<Output = Result<T, String>> + Send,
-    ) -> Result<T, SystemdError> {
-        let answer = tokio::time::timeout(self.timeout, work).await;
-        let cause = match answer {
+    /// Do what is asked of systemd, or say that it does not answer. While it executes itself anew it is not on the bus, and
+    /// what it was asked before is not answered: then the work is done again, so it must be such that may be.
+    async fn bounded<T, F>(&self, operation: String, mut work: impl FnMut() -> F + Send) -> Result<T, SystemdError>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let answered = async {
+            loop {
+                match work().await {
+                    Err(Failure::Away) => tokio::time::sleep(AGAIN).await,
+                    Err(Failure::Refused(cause)) => return Err(cause),
+                    Ok(answer) => return Ok(answer),
+                }
+            }
+        };
+        let cause = match tokio::time::timeout(self.timeout, answered).await {
             Ok(Ok(answer)) => return Ok(answer),
             Ok(Err(cause)) => cause,
             Err(_) => format!("systemd (PID 1) did not answer within {} s", self.timeout.as_secs()),
@@ -137,47 +147,49 @@ impl DbusSystemd {
         Err(SystemdError { operation, cause })
     }
 
-    async fn manager(&self) -> Result<ManagerProxy<'static>, String> {
-        ManagerProxy::new(&self.connection).await.map_err(text)
+    async fn manager(&self) -> Result<ManagerProxy<'static>, Failure> {
+        Ok(ManagerProxy::new(&self.connection).await?)
     }
 
     async fn set(&self, unit: &str, properties: &[(&str, Variant<'_>)]) -> Result<(), SystemdError> {
         let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
         let operation = format!("set {} of {unit}", names.join(", "));
-        let work = async {
+        let work = || async {
             let manager = self.manager().await?;
-            manager.set_unit_properties(unit, true, properties).await.map_err(text)
+            Ok(manager.set_unit_properties(unit, true, properties).await?)
         };
         self.bounded(operation, work).await
     }
 
-    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), String> {
+    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), Failure> {
         match manager.stop_unit(unit, "replace").await {
             result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
-            result => result.map(drop).map_err(text),
+            result => Ok(result.map(drop)?),
         }
     }
 
     /// Be told of jobs that are over. `counted` says from when on [`Self::unsubscribe`] is to be called.
-    async fn subscribe(&self, manager: &ManagerProxy<'_>, counted: &mut bool) -> Result<(), String> {
+    async fn subscribe(&self, manager: &ManagerProxy<'_>, counted: &AtomicBool) -> Result<(), Failure> {
         let _order = self.subscription.order.lock().await;
-        self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
-        *counted = true;
+        if !counted.swap(true, Ordering::SeqCst) {
+            self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
+        }
         match manager.subscribe().await {
             // systemd kept a subscription whose end it did not hear of.
             result if is_error(&result, ALREADY_SUBSCRIBED) => Ok(()),
-            result => result.map_err(text),
+            result => Ok(result?),
         }
     }
 
     /// Subscribed only while a job is pending: a busy node has many units. Losing this call costs wake-ups only, so it is not
     /// waited for.
-    async fn unsubscribe(&self, manager: &ManagerProxy<'_>) {
+    async fn unsubscribe(&self) {
         let Subscription { jobs, order } = &*self.subscription;
         jobs.fetch_sub(1, Ordering::SeqCst);
         // Whoever holds it subscribes, so there is nothing to end.
         if let Ok(_order) = order.try_lock()
             && jobs.load(Ordering::SeqCst) == 0
+            && let Ok(manager) = self.manager().await
         {
             let _ = manager.unsubscribe().await;
         }
@@ -190,11 +202,11 @@ impl DbusSystemd {
         removed: &mut JobRemovedStream,
         job: &OwnedObjectPath,
         unit: &str,
-    ) -> Result<(), String> {
+    ) -> Result<(), Failure> {
         let mut look = tokio::time::interval_at(tokio::time::Instant::now() + self.look, self.look);
         loop {
             let signal = tokio::select! {
-                signal = removed.next() => signal.ok_or("the bus went away")?,
+                signal = removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
                 _ = look.tick() => {
                     if self.is_active(manager, unit).await {
                         return Ok(());
@@ -207,7 +219,7 @@ impl DbusSystemd {
             {
                 return match args.result {
                     "done" => Ok(()),
-                    result => Err(format!("the job ended: {result}")),
+                    result => Err(Failure::Refused(format!("the job ended: {result}"))),
                 };
             }
         }
@@ -224,43 +236,69 @@ impl DbusSystemd {
     }
 }
 
-fn text<E: std::fmt::Display>(cause: E) -> String {
-    cause.to_string()
+/// Why systemd did not do what it was asked.
+#[derive(Debug)]
+enum Failure {
+    /// It is not on the bus now, or left it before it answered.
+    Away,
+    /// It said so.
+    Refused(String),
+}
+
+/// The bus' answers to a call whose recipient is away.
+const AWAY: [&str; 3] = [
+    "org.freedesktop.DBus.Error.NoReply",
+    "org.freedesktop.DBus.Error.ServiceUnknown",
+    "org.freedesktop.DBus.Error.NameHasNoOwner",
+];
+
+impl From<zbus::Error> for Failure {
+    fn from(cause: zbus::Error) -> Self {
+        let is_away = match &cause {
+            zbus::Error::MethodError(name, ..) => AWAY.contains(&name.as_str()),
+            zbus::Error::FDO(error) => AWAY.contains(&error.name().as_str()),
+            _ => false,
+        };
+        match is_away {
+            true => Self::Away,
+            false => Self::Refused(cause.to_string()),
+        }
+    }
 }
 
 #[async_trait]
 impl Systemd for DbusSystemd {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        let work = async {
+        let work = || async {
             let manager = self.manager().await?;
             let path = match manager.get_unit(unit).await {
                 Ok(path) => path,
                 result if is_error(&result, NO_SUCH_UNIT) => return Ok(None),
-                Err(cause) => return Err(text(cause)),
+                Err(cause) => return Err(cause.into()),
             };
             let scope = ScopeProxy::builder(&self.connection).path(path);
-            let scope = scope.build().await.map_err(text)?;
+            let scope = scope.build().await?;
             Ok(Some(Devices {
-                policy: scope.device_policy().await.map_err(text)?,
-                allow: scope.device_allow().await.map_err(text)?,
+                policy: scope.device_policy().await?,
+                allow: scope.device_allow().await?,
             }))
         };
         self.bounded(format!("read the devices of {unit}"), work).await
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
-        let work = async { self.stop(&self.manager().await?, unit).await };
+        let work = || async { self.stop(&self.manager().await?, unit).await };
         self.bounded(format!("stop {unit}"), work).await
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
-        let work = async {
+        let work = || async {
             let manager = self.manager().await?;
             let units = manager.list_units_by_patterns(&["active"], &[pattern]).await;
             let mut scopes = Vec::new();
-            for unit in units.map_err(text)? {
+            for unit in units? {
                 let builder = ScopeProxy::builder(&self.connection).path(unit.6);
-                let scope = builder.build().await.map_err(text)?;
+                let scope = builder.build().await?;
                 // One that has ended meanwhile is none.
                 if let Ok(cgroup) = scope.control_group().await {
                     scopes.push((unit.0, cgroup));
@@ -304,22 +342,26 @@ impl Systemd for DbusSystemd {
         properties.extend(limit_properties(limits));
         properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
         properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
-        let (mut manager, mut counted) = (None, false);
-        let work = async {
-            let manager: &ManagerProxy<'_> = manager.insert(self.manager().await?);
+        let (counted, asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        let work = || async {
+            let manager = &self.manager().await?;
             // Subscribe before the call, or the job may be over before we listen.
-            self.subscribe(manager, &mut counted).await?;
-            let mut removed = manager.receive_job_removed().await.map_err(text)?;
+            self.subscribe(manager, &counted).await?;
+            let mut removed = manager.receive_job_removed().await?;
+            // It may have left after it did what it was asked: what is there then is no old one.
+            if asked.swap(true, Ordering::SeqCst) && self.is_active(manager, unit).await {
+                return Ok(());
+            }
             let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
             if is_error(&start, UNIT_EXISTS) {
                 self.stop(manager, unit).await?;
                 start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
             }
-            self.job_done(manager, &mut removed, &start.map_err(text)?, unit).await
+            self.job_done(manager, &mut removed, &start?, unit).await
         };
         let outcome = self.bounded(format!("start {unit}"), work).await;
-        if let (Some(manager), true) = (&manager, counted) {
-            self.unsubscribe(manager).await;
+        if counted.into_inner() {
+            self.unsubscribe().await;
         }
         outcome
     }
@@ -365,6 +407,25 @@ mod tests {
         };
         let (_server, systemd) = fake.serve().await;
         start(&systemd, "a.scope").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_systemd_that_was_away_is_asked_again_and_what_it_did_is_not_done_twice() {
+        let fake = Fake {
+            leaves: true,
+            ..Fake::default()
+        };
+        let (server, systemd) = fake.serve().await;
+        start(&systemd, "a.scope").await.unwrap();
+        systemd.weigh("a.scope", 1).await.unwrap();
+        let told = fake::told(&server).await;
+        let count = |wanted: &str| told.iter().filter(|call| *call == wanted).count();
+        assert_eq!(
+            (count("StartTransientUnit"), count("SetUnitProperties")),
+            (1, 2),
+            "{told:?}"
+        );
+        assert_eq!(systemd.subscription.jobs.load(Ordering::SeqCst), 0);
     }
 
     #[tokio::test]

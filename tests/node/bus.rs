@@ -37,7 +37,8 @@ fn a_bus_that_is_restarted_brings_the_daemon_back_and_no_vm_notices() {
         assert_eq!(owner(), main_pid());
         let later = Pod::vm("later", 2);
         assert_isolated(&later, 2);
-        assert_eq!(assert_isolated(&pod, 2), before);
+        // What floats follows the shared pool, which the newcomer made smaller.
+        assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
         run(&["kubelet-standin", "pod", "delete", "later", "--grace", "1"]);
     });
 }
@@ -49,7 +50,7 @@ fn a_second_daemon_names_the_first_and_changes_nothing() {
         let before = assert_isolated(&pod, 2);
         let daemon = main_pid();
         let scenario = std::env::temp_dir().join("steliad-second.toml");
-        fs::write(&scenario, "[node]\ncpus = 4\n").expect("the scenario");
+        fs::write(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n").expect("the scenario");
         let simulate = scenario.display().to_string();
         for second in [&[DAEMON][..], &[DAEMON, "--simulate", &simulate]] {
             let out = output(second);

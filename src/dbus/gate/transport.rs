@@ -167,15 +167,18 @@ impl Reader {
     /// within one, so that nothing is in hand meanwhile. The bytes before BEGIN are few and have little time (`MAX_HANDSHAKE`,
     /// `HANDSHAKE_TIMEOUT`): they wait for no other pod's calls.
     async fn turn(&self) {
-        if self.gate.is_handshake() {
-            return tokio::time::sleep(self.slot.own_wait(Instant::now())).await;
-        }
-        if self.gate.is_within_message() {
+        let is_handshake = self.gate.is_handshake();
+        if self.gate.is_within_message() && !is_handshake {
             return;
         }
         loop {
             self.calls.room().await;
-            let wait = self.slot.wait(Instant::now());
+            let now = Instant::now();
+            let wait = if is_handshake {
+                self.slot.own_wait(now)
+            } else {
+                self.slot.wait(now)
+            };
             if wait.is_zero() {
                 return;
             }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use zbus::connection::Builder;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, Guid, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
+use zbus::{Connection, Guid, ObjectPath, OwnedObjectPath, OwnedVariant, fdo, interface};
 
 use super::{DbusSystemd, UnitRow};
 
@@ -19,6 +19,8 @@ pub(super) struct Fake {
     pub(super) subscribed: bool,
     /// It tells of no job's end.
     pub(super) silent: bool,
+    /// It leaves the bus when it is asked for a change for the first time, having made it.
+    pub(super) leaves: bool,
     /// It answers nothing.
     pub(super) hangs: bool,
     pub(super) calls: Arc<Mutex<Vec<String>>>,
@@ -51,6 +53,18 @@ impl Fake {
         self.calls.lock().unwrap().push(call.to_owned());
         if self.hangs {
             std::future::pending().await
+        }
+    }
+
+    /// What the bus says in place of who left.
+    fn gone(&self, call: &str) -> fdo::Result<()> {
+        let calls = self.calls.lock().unwrap();
+        let first = calls.iter().filter(|told| *told == call).count() == 1;
+        match self.leaves && first {
+            true => Err(fdo::Error::NoReply(
+                "Message recipient disconnected from message bus".into(),
+            )),
+            false => Ok(()),
         }
     }
 
@@ -96,8 +110,9 @@ impl Fake {
         _properties: Properties,
         _aux: Vec<(String, Properties)>,
         #[zbus(signal_emitter)] emitter: SignalEmitter<'_>,
-    ) -> OwnedObjectPath {
+    ) -> fdo::Result<OwnedObjectPath> {
         self.told("StartTransientUnit").await;
+        self.gone("StartTransientUnit")?;
         let path = format!("/job/{}", name.replace('.', "_"));
         let job: OwnedObjectPath = path.try_into().unwrap();
         let (fake, emitter) = (self.clone(), emitter.into_owned());
@@ -109,7 +124,7 @@ impl Fake {
                 let _ = Self::job_removed(&emitter, 1, told.into(), &name, "done").await;
             }
         });
-        job
+        Ok(job)
     }
 
     async fn list_units_by_patterns(&self, _states: Vec<String>, _patterns: Vec<String>) -> Vec<UnitRow> {
@@ -122,8 +137,9 @@ impl Fake {
         "/job/1".try_into().unwrap()
     }
 
-    async fn set_unit_properties(&self, _name: &str, _runtime: bool, _properties: Properties) {
+    async fn set_unit_properties(&self, _name: &str, _runtime: bool, _properties: Properties) -> fdo::Result<()> {
         self.told("SetUnitProperties").await;
+        self.gone("SetUnitProperties")
     }
 
     #[zbus(signal)]
