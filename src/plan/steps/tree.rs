@@ -86,24 +86,9 @@ pub(super) fn steps(
     }
     steps.extend(controllers(inner_path, &inner.controllers));
 
-    let now = inner.float.as_ref().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
-    let taken = || {
-        let closed = facts.totals().closed_to(instance.record.qos());
-        closed.union(facts.assigned()).union(&snapshot.leftover)
-    };
-    let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
-    // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
-    // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
-    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
-    let want = float
-        .cloned()
-        .or_else(|| open(&now))
-        .or_else(|| anywhere().filter(|_| !now.is_empty()));
-    if let Some(want) = want
-        && want != now
-    {
-        steps.push(Step::Write(float_path.clone(), File::Cpus, want.to_string()));
-    }
+    let now = inner.float.as_ref().map(|leaf| &leaf.cpus);
+    let now = now.cloned().unwrap_or_default();
+    steps.extend(float_step(snapshot, facts, policies, instance, float));
     // The kernel prints a period of its own after "max".
     let limit = inner.float.as_ref().map_or("", |leaf| leaf.cpu_max.as_str());
     let is_limited = |text: &str| !text.is_empty() && !text.starts_with("max");
@@ -124,6 +109,31 @@ pub(super) fn steps(
         }
     }
     steps
+}
+
+/// Float's CPUs, where they are others.
+pub(super) fn float_step(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+    float: Option<&CpuSet>,
+) -> Option<Step> {
+    let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
+    let taken = || {
+        let closed = facts.totals().closed_to(instance.record.qos());
+        closed.union(facts.assigned()).union(&snapshot.leftover)
+    };
+    let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
+    // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
+    // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
+    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
+    let want = float
+        .cloned()
+        .or_else(|| open(&now))
+        .or_else(|| anywhere().filter(|_| !now.is_empty()));
+    let want = want.filter(|want| *want != now)?;
+    Some(Step::Write(instance.tree.float().clone(), File::Cpus, want.to_string()))
 }
 
 /// Whether what is in the origin belongs in float: at registration; and for as long as no partition keeps it off the
