@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use tokio::sync::Mutex;
 use zbus::export::async_trait::async_trait;
+use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use super::{Devices, Systemd, SystemdError};
@@ -93,6 +94,8 @@ trait Scope {
 trait Unit {
     #[zbus(property(emits_changed_signal = "false"))]
     fn active_state(&self) -> zbus::Result<String>;
+    #[zbus(property(emits_changed_signal = "false"))]
+    fn job(&self) -> zbus::Result<(u32, OwnedObjectPath)>;
 }
 
 /// Jobs that are waited for. systemd counts no subscriptions of a connection: the first job's end must not make the others
@@ -208,10 +211,12 @@ impl DbusSystemd {
             let signal = tokio::select! {
                 signal = removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
                 _ = look.tick() => {
-                    if self.is_active(manager, unit).await {
-                        return Ok(());
+                    match self.look(manager, unit).await {
+                        Seen::Active => return Ok(()),
+                        // Where systemd executes itself anew between the call and its job, it forgets the scope's process.
+                        Seen::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
+                        Seen::Pending => continue,
                     }
-                    continue;
                 }
             };
             if let Ok(args) = signal.args()
@@ -225,15 +230,35 @@ impl DbusSystemd {
         }
     }
 
-    /// Whether systemd calls a unit active; not while it is out of reach.
-    async fn is_active(&self, manager: &ManagerProxy<'_>, unit: &str) -> bool {
-        let state = async {
-            let path = manager.get_unit(unit).await?;
-            let unit = UnitProxy::builder(&self.connection).path(path).build().await?;
-            unit.active_state().await
+    /// How far a unit is that is to be started.
+    async fn look(&self, manager: &ManagerProxy<'_>, unit: &str) -> Seen {
+        let seen = async {
+            let path = match manager.get_unit(unit).await {
+                result if is_error(&result, NO_SUCH_UNIT) => return Ok(Seen::Ended),
+                result => result?,
+            };
+            let unit = UnitProxy::builder(&self.connection).path(path);
+            let unit = unit.cache_properties(CacheProperties::No).build().await?;
+            if unit.active_state().await? == "active" {
+                return Ok(Seen::Active);
+            }
+            Ok::<_, zbus::Error>(if unit.job().await?.0 == 0 {
+                Seen::Ended
+            } else {
+                Seen::Pending
+            })
         };
-        state.await.is_ok_and(|state| state == "active")
+        // While it is out of reach nothing is known.
+        seen.await.unwrap_or(Seen::Pending)
     }
+}
+
+/// What a look at a unit that is to be started tells.
+enum Seen {
+    Active,
+    /// It has no job and is not active, or it is not there.
+    Ended,
+    Pending,
 }
 
 /// Why systemd did not do what it was asked.
@@ -277,7 +302,8 @@ impl Systemd for DbusSystemd {
                 Err(cause) => return Err(cause.into()),
             };
             let scope = ScopeProxy::builder(&self.connection).path(path);
-            let scope = scope.build().await?;
+            // Each property is asked for, so all the others are not worth a call of their own.
+            let scope = scope.cache_properties(CacheProperties::No).build().await?;
             Ok(Some(Devices {
                 policy: scope.device_policy().await?,
                 allow: scope.device_allow().await?,
@@ -298,7 +324,7 @@ impl Systemd for DbusSystemd {
             let mut scopes = Vec::new();
             for unit in units? {
                 let builder = ScopeProxy::builder(&self.connection).path(unit.6);
-                let scope = builder.build().await?;
+                let scope = builder.cache_properties(CacheProperties::No).build().await?;
                 // One that has ended meanwhile is none.
                 if let Ok(cgroup) = scope.control_group().await {
                     scopes.push((unit.0, cgroup));
@@ -349,9 +375,14 @@ impl Systemd for DbusSystemd {
             self.subscribe(manager, &counted).await?;
             let mut removed = manager.receive_job_removed().await?;
             // It may have left after it did what it was asked: what is there then is no old one.
-            if asked.swap(true, Ordering::SeqCst) && self.is_active(manager, unit).await {
-                return Ok(());
+            while asked.load(Ordering::SeqCst) {
+                match self.look(manager, unit).await {
+                    Seen::Active => return Ok(()),
+                    Seen::Ended => break,
+                    Seen::Pending => tokio::time::sleep(AGAIN).await,
+                }
             }
+            asked.store(true, Ordering::SeqCst);
             let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
             if is_error(&start, UNIT_EXISTS) {
                 self.stop(manager, unit).await?;
@@ -407,6 +438,21 @@ mod tests {
         };
         let (_server, systemd) = fake.serve().await;
         start(&systemd, "a.scope").await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_job_that_failed_untold_is_a_failure_at_the_next_look() {
+        let fake = Fake {
+            silent: true,
+            fails: true,
+            ..Fake::default()
+        };
+        let (_server, systemd) = fake.serve().await;
+        let error = start(&systemd, "a.scope").await.unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "start a.scope: the job ended, and the unit is not active"
+        );
     }
 
     #[tokio::test]

@@ -19,6 +19,8 @@ pub(super) struct Fake {
     pub(super) subscribed: bool,
     /// It tells of no job's end.
     pub(super) silent: bool,
+    /// The unit does not become active.
+    pub(super) fails: bool,
     /// It leaves the bus when it is asked for a change for the first time, having made it.
     pub(super) leaves: bool,
     /// It answers nothing.
@@ -41,7 +43,8 @@ impl Fake {
     pub(super) async fn serve(self) -> (Connection, DbusSystemd) {
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         let server = Builder::unix_stream(ours).server(Guid::generate()).p2p();
-        let server = server.serve_at(MANAGER, self).serve_at(UNIT, Unit).build();
+        let unit = Unit(if self.fails { "failed" } else { "active" });
+        let server = server.serve_at(MANAGER, self).serve_at(UNIT, unit).build();
         let client = Builder::unix_stream(theirs).p2p().build();
         let (server, client) = tokio::join!(server, client);
         let mut systemd = DbusSystemd::new(client.unwrap());
@@ -152,12 +155,18 @@ impl Fake {
     ) -> zbus::Result<()>;
 }
 
-struct Unit;
+/// With its state.
+struct Unit(&'static str);
 
 #[interface(name = "org.freedesktop.systemd1.Unit")]
 impl Unit {
     #[zbus(property)]
     fn active_state(&self) -> &str {
-        "active"
+        self.0
+    }
+
+    #[zbus(property)]
+    fn job(&self) -> (u32, ObjectPath<'_>) {
+        (0, ObjectPath::try_from("/").unwrap())
     }
 }
