@@ -1,6 +1,6 @@
 //! The loop: calls, events, timers, the watchdog.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -48,6 +48,8 @@ pub struct Engine {
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
     /// What could not be read of the node.
     pub(super) problems: Vec<String>,
+    /// Instances that wait for what all share.
+    pub(super) waiting: BTreeSet<PodUid>,
     /// What differs in the slice and outside was changed by this program.
     pub(super) wrote_shared: bool,
     pub(super) pass: Option<Pass>,
@@ -95,6 +97,7 @@ impl Engine {
             errands: Errands::default(),
             drift: BTreeMap::new(),
             problems: Vec::new(),
+            waiting: BTreeSet::new(),
             wrote_shared: true,
             pass: None,
             passes: 0,
@@ -315,6 +318,7 @@ impl Engine {
                         self.dirty.slice = true;
                         self.dirty.outside |= self.picture.outside_matters();
                         self.wrote_shared = true;
+                        self.shared_changed();
                         if let Some(pod) = PodUid::from_scope(&unit) {
                             self.look_for(&pod);
                         }

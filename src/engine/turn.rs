@@ -13,7 +13,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::drift::{self, Finding};
-use crate::plan::{self, Assessment, Facts, Instance, Planned, Step, plan_for};
+use crate::plan::{self, Assessment, Facts, Instance, Phase, Planned, Step, plan_for};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -317,6 +317,10 @@ impl Engine {
                 Some(outcome) => self.took(&who, outcome, now),
                 None => {
                     let waits = match &who {
+                        Some(pod) if self.waits_for_others(pod) => {
+                            self.waiting.insert(pod.clone());
+                            true
+                        }
                         Some(pod) => self.errands.has(&pod.scope()) || self.dirty.has(pod),
                         None => self.dirty.shared || self.dirty.slice || !self.errands.is_idle(),
                     };
@@ -334,6 +338,19 @@ impl Engine {
         settled
     }
 
+    /// Nothing is left to do for an instance, and it is not where it was to be: what it needs of what all share is not done
+    /// yet.
+    fn waits_for_others(&self, pod: &PodUid) -> bool {
+        let phase = self.picture.find(pod).map(|instance| instance.record.phase);
+        let under_way = matches!(phase, Some(Phase::Registered | Phase::Attaching));
+        under_way && !self.patience.rests(&Some(pod.clone())) && !self.patience.rests(&None)
+    }
+
+    /// What all share is another now, or cannot be brought there: those who waited for it are planned for again.
+    pub(super) fn shared_changed(&mut self) {
+        self.dirty.plan.append(&mut self.waiting);
+    }
+
     /// Steps were taken for one instance, or for what all share.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
         self.total.add(outcome);
@@ -343,6 +360,7 @@ impl Engine {
             self.dirty.slice = true;
             self.dirty.outside |= self.picture.outside_matters();
             self.wrote_shared = true;
+            self.shared_changed();
             self.log_failures(who);
             return;
         };
