@@ -26,6 +26,8 @@ pub(super) struct Outcome {
     pub moves: u32,
     /// What failed.
     pub errors: Vec<String>,
+    /// Of what all share: what failed, by its subject; nothing for what did not.
+    pub subjects: Vec<(String, Option<String>)>,
     /// Whether only the record changed, so that nothing has to be read anew.
     pub recorded_only: bool,
     /// Whether a partition was asked for.
@@ -60,6 +62,9 @@ pub(super) fn apply(
                 Step::Forget(scope) => system.cgroups.remove(scope).map_err(|error| error.to_string()),
                 _ => Ok(()),
             };
+            if pod.is_none() {
+                outcome.subjects.push((step.subject(), removed.as_ref().err().cloned()));
+            }
             match removed {
                 Ok(()) => systemds.push(Planned { pod, step }),
                 Err(error) => outcome.errors.push(error),
@@ -67,7 +72,11 @@ pub(super) fn apply(
             continue;
         }
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
-        if let Err(error) = take(system, instance, &step) {
+        let taken = take(system, instance, &step);
+        if pod.is_none() {
+            outcome.subjects.push((step.subject(), taken.as_ref().err().cloned()));
+        }
+        if let Err(error) = taken {
             outcome.errors.push(error);
             failed.extend(pod);
         }

@@ -153,6 +153,8 @@ pub(super) struct Picture {
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
+    /// What there is outside was read once: a former daemon may have restricted it.
+    looked_outside: bool,
     /// Admitted, and their scopes are being made.
     pub(super) starting: BTreeSet<PodUid>,
     /// Scopes without a record in which nobody is.
@@ -178,6 +180,7 @@ impl Picture {
             offline: CpuSet::new(),
             online: Vec::new(),
             outside_is_known: false,
+            looked_outside: false,
             starting: BTreeSet::new(),
             bare: BTreeSet::new(),
             gone: Lasting::new(SETTLE),
@@ -307,7 +310,7 @@ impl Picture {
                 let findings = drift::of_outside(&self.snapshot.outside, &outside);
                 node.findings.extend(findings);
                 (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
-                self.outside_is_known = true;
+                (self.outside_is_known, self.looked_outside) = (true, true);
             }
             Err(error) => node.problems.push(error.to_string()),
         }
@@ -318,10 +321,16 @@ impl Picture {
         !self.outside_is_known && self.facts.has_contained()
     }
 
+    /// It is read anew before it counts.
+    pub(super) fn forget_outside(&mut self) {
+        self.outside_is_known = false;
+    }
+
     /// What there is outside is looked at by every audit where it matters.
     pub(super) fn outside_matters(&self) -> bool {
         let saved = |outside: &crate::plan::Outside| outside.saved.is_some();
-        self.facts.has_contained() || self.snapshot.outside.values().any(saved) || !self.outside_is_known
+        let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
+        self.facts.has_contained() || was || !self.looked_outside
     }
 
     fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
