@@ -30,6 +30,8 @@ pub(super) struct Outcome {
     pub subjects: Vec<(String, Option<String>)>,
     /// Whether only the record changed, so that nothing has to be read anew.
     pub recorded_only: bool,
+    /// Whether only float's CPUs changed, besides the record.
+    pub float_only: bool,
     /// Whether a partition was asked for.
     pub asked_for_partition: bool,
 }
@@ -47,6 +49,7 @@ pub(super) fn apply(
     for Planned { pod, step } in steps {
         let outcome = outcomes.entry(pod.clone()).or_insert_with(|| Outcome {
             recorded_only: true,
+            float_only: true,
             ..Outcome::default()
         });
         let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
@@ -101,6 +104,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_) => return,
     }
     outcome.recorded_only = false;
+    outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
     let partition = |name: &str| name != "member";
     outcome.asked_for_partition |= match step {
         Step::Write(_, File::Partition, name) => partition(name),

@@ -41,6 +41,8 @@ pub(super) struct Dirty {
     pub(super) unknown: BTreeSet<PodUid>,
     /// Instances; true where it was this program that changed them.
     pub(super) instances: BTreeMap<PodUid, bool>,
+    /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
+    pub(super) floats: BTreeMap<PodUid, bool>,
     /// Instances the audit has not come by yet.
     pub(super) audit: VecDeque<PodUid>,
     /// Instances to be planned for, as they are known.
@@ -60,12 +62,14 @@ impl Dirty {
             || !self.unknown.is_empty()
             || !self.audit.is_empty()
             || !self.plan.is_empty()
+            || !self.floats.is_empty()
             || self.instances.keys().any(|pod| !rests(pod))
     }
 
     /// Whether an instance is to be looked at or planned for.
     pub(super) fn has(&self, pod: &PodUid) -> bool {
-        self.instances.contains_key(pod) || self.plan.contains(pod) || self.everyone || self.unknown.contains(pod)
+        let known = self.instances.contains_key(pod) || self.floats.contains_key(pod) || self.plan.contains(pod);
+        known || self.everyone || self.unknown.contains(pod)
     }
 }
 
@@ -469,7 +473,7 @@ impl Picture {
         let mut now = match observe::instance(system, record, tree, leaves) {
             Ok(now) => now,
             Err(error) if error.is_gone() => {
-                let _ = watcher.instance(pod, &[]);
+                watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
                 return Ok(Look {
                     everyone,
@@ -479,7 +483,10 @@ impl Picture {
             }
             Err(error) => return Err(error),
         };
-        now.unwatched = watcher.instance(pod, &self.watched(system, &now)).err();
+        let float = now.inner.as_ref().map(|_| now.tree.float().as_str());
+        let float = float.map(|float| system.cgroup_root.join(float.trim_start_matches('/')));
+        let watched = watcher.instance(pod, &self.watched(system, &now));
+        now.unwatched = watched.and(watcher.float(pod, float)).err();
         let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
@@ -501,13 +508,36 @@ impl Picture {
         })
     }
 
+    /// Read nothing of an instance but float's CPUs; as it was left and what differs.
+    pub(super) fn look_at_float(
+        &mut self,
+        system: &System,
+        pod: &PodUid,
+        dirty: &mut Dirty,
+    ) -> Option<(Box<Instance>, Vec<Finding>)> {
+        let instance = self.snapshot.instances.get_mut(pod)?;
+        let path = instance.tree.float().clone();
+        let Ok(now) = observe::set(&*system.cgroups, &path, File::Cpus) else {
+            dirty.instances.entry(pod.clone()).or_insert(false);
+            return None;
+        };
+        let float = instance.inner.as_ref().and_then(|inner| inner.float.as_ref())?;
+        if float.cpus == now {
+            return None;
+        }
+        let before = Box::new(instance.clone());
+        let float = instance.inner.as_mut().and_then(|inner| inner.float.as_mut())?;
+        float.cpus = now;
+        let findings = drift::of_instance(&before, instance);
+        Some((before, findings))
+    }
+
     /// What tells of an instance's changes: its death, and the directories that only this program writes in.
     fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
         let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
         let mut paths = vec![directory(instance.scope()).join(File::Events.name())];
         if instance.inner.is_some() {
             paths.push(directory(instance.tree.vcpu()));
-            paths.push(directory(instance.tree.float()));
         }
         if instance.record.phase == Phase::Leaving {
             paths.push(directory(instance.tree.inner()).join(File::Events.name()));

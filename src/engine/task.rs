@@ -262,6 +262,11 @@ impl Engine {
                     dirty.topology = true;
                 }
             }
+            Event::Float(pod) => {
+                if self.picture.snapshot.instances.contains_key(&pod) {
+                    dirty.floats.entry(pod).or_insert(false);
+                }
+            }
             Event::Lost => self.audit(Trigger::Event),
         }
     }

@@ -173,7 +173,7 @@ impl Engine {
             found,
         } = node;
         for pod in found {
-            let _ = self.watcher.instance(&pod, &[]);
+            self.watcher.forget(&pod);
             self.dirty.instances.insert(pod.clone(), true);
             whom.insert(pod);
         }
@@ -218,6 +218,13 @@ impl Engine {
         let patience = &self.patience;
         let due = self.picture.due(&mut self.dirty, |pod| patience.rests(pod));
         let mut everyone = false;
+        for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
+            let drifted = self.picture.look_at_float(&self.system, &pod, &mut self.dirty);
+            if let Some((left, findings)) = drifted.filter(|_| !ours) {
+                self.drifted(Some(*left), findings);
+            }
+            whom.insert(pod);
+        }
         for (pod, ours) in due {
             everyone |= self.look_at(&pod, ours, gone);
             whom.insert(pod);
@@ -374,8 +381,11 @@ impl Engine {
         if outcome.asked_for_partition {
             self.picture.asked(pod);
         }
-        if outcome.recorded_only && outcome.errors.is_empty() {
+        let well = outcome.errors.is_empty();
+        if outcome.recorded_only && well {
             self.dirty.plan.insert(pod.clone());
+        } else if outcome.float_only && well {
+            self.dirty.floats.insert(pod.clone(), true);
         } else {
             self.dirty.instances.insert(pod.clone(), true);
         }
