@@ -216,7 +216,7 @@ mod tests {
     enum Event {
         Goes,
         Comes,
-        Dies(bool),
+        Dies,
         Enters(Phase),
         Has(Partition),
         Loses(Index),
@@ -242,7 +242,7 @@ mod tests {
         let event = prop_oneof![
             Just(Event::Goes),
             Just(Event::Comes),
-            any::<bool>().prop_map(Event::Dies),
+            Just(Event::Dies),
             select(phases).prop_map(Event::Enters),
             select(vec![Partition::Isolated, Partition::Root, Partition::Member]).prop_map(Event::Has),
             at().prop_map(Event::Loses),
@@ -279,11 +279,15 @@ mod tests {
     }
 
     fn happens(event: &Event, online: &CpuSet, owned: &CpuSet, instance: &mut Instance) {
-        let one = |at: &Index| -> CpuSet { online.iter().nth(at.index(online.len())).into_iter().collect() };
+        // Nobody has what another has.
+        let one = |at: &Index| -> CpuSet {
+            let cpu: CpuSet = online.iter().nth(at.index(online.len())).into_iter().collect();
+            cpu.difference(owned)
+        };
         let record = &mut instance.record;
         match event {
             Event::Goes | Event::Comes | Event::Step(_) => {}
-            Event::Dies(dead) => instance.populated = !dead,
+            Event::Dies => instance.populated = false,
             Event::Enters(phase) => record.phase = *phase,
             Event::Has(partition) => record.partition = *partition,
             // What was allocated is as many CPUs for life; kubelet may take some back.
@@ -292,8 +296,7 @@ mod tests {
                 let lost = record.exclusive.iter().nth(at.index(record.exclusive.len().max(1)));
                 record.exclusive = record.exclusive.difference(&lost.into_iter().collect());
             }
-            // Nobody is given what another has.
-            Event::Gets(at) => record.exclusive = record.exclusive.union(&one(at).difference(owned)),
+            Event::Gets(at) => record.exclusive = record.exclusive.union(&one(at)),
             Event::Holds(at) => instance.scope_exclusive = one(at),
             Event::Stays(at) => {
                 if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
@@ -345,7 +348,13 @@ mod tests {
         let before = now.instances.get(&whom).cloned();
         match event {
             Event::Goes => drop(now.instances.remove(&whom)),
-            Event::Comes => drop(start.instances.get(&whom).cloned().map(|instance| now.put(instance))),
+            Event::Comes => {
+                let again = start.instances.get(&whom).filter(|_| before.is_none());
+                let free = |instance: &&Instance| instance.owned().is_disjoint(&now.owned());
+                if let Some(instance) = again.filter(free).cloned() {
+                    now.put(instance);
+                }
+            }
             Event::Step(_) => apply(now, step.as_slice()),
             _ => {
                 let (online, owned) = (now.topology.online(), now.owned());
@@ -360,7 +369,6 @@ mod tests {
     fn start(case: &Case, ours: bool, classes: &[Option<Qos>]) -> (Snapshot, Policies) {
         let mut start = case.start();
         start.kubelet = Ok(case.kubelet(&case.after, &case.gone));
-        case.disturb(&mut start);
         let mut policies = Policies {
             float: case.float,
             ..Policies::default()

@@ -169,7 +169,7 @@ impl Case {
     }
 
     /// Somebody meddles.
-    pub(in crate::plan) fn disturb(&self, snapshot: &mut Snapshot) {
+    fn disturb(&self, snapshot: &mut Snapshot) {
         let all = snapshot.topology.online();
         for (number, kind, cpu) in &self.drifts {
             let Some(instance) = snapshot.instances.get_mut(&pod(*number)) else {
