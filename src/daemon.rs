@@ -12,13 +12,14 @@ use clap::Parser;
 use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::config::{self, Settings};
 use crate::dbus;
-use crate::engine::{self, Engine, System, holder};
+use crate::engine::{self, Engine, Handle, System, holder};
 use crate::journal;
 use crate::simulate;
 use crate::systemd::DbusSystemd;
@@ -147,13 +148,7 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     let bus = dbus::connect().await.context("connect to the system bus")?;
     dbus::check_alone(&bus).await?;
     let system = System::kernel(Arc::new(DbusSystemd::new(bus.clone())));
-    let (engine, handle) = Engine::new(system, settings).context("start inotify")?;
-
-    // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.
-    let heartbeat = sd_notify::watchdog_enabled().map_or(Duration::from_secs(3600), |interval| interval / 2);
-    let running = tokio::spawn(engine.run(cancel.clone(), heartbeat, || {
-        notify(&[NotifyState::Watchdog]);
-    }));
+    let (handle, mut running) = start_engine(system, settings, cancel.clone())?;
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;
     let adopted = handle.view().instances.len();
@@ -181,7 +176,6 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
-    let mut running = running;
     let failure = loop {
         let count = views.borrow_and_update().instances.len();
         notify(&[NotifyState::Status(&format!("{count} instances"))]);
@@ -204,6 +198,36 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
     cancel.cancel();
     running.await.context("the engine failed")?;
     failure.map_or(Ok(()), |lost| Err(lost.into()))
+}
+
+/// The engine on a thread of its own: whatever callers keep the doors busy with, it goes on.
+fn start_engine(
+    system: System,
+    settings: Settings,
+    cancel: CancellationToken,
+) -> anyhow::Result<(Handle, oneshot::Receiver<()>)> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("start the engine's runtime")?;
+    let (engine, handle) = {
+        let _inside = runtime.enter();
+        Engine::new(system, settings).context("start inotify")?
+    };
+    // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.
+    let heartbeat = sd_notify::watchdog_enabled().map_or(Duration::from_secs(3600), |interval| interval / 2);
+    let (ended, running) = oneshot::channel();
+    std::thread::Builder::new()
+        .name("engine".into())
+        .spawn(move || {
+            runtime.block_on(engine.run(cancel, heartbeat, || {
+                notify(&[NotifyState::Watchdog]);
+            }));
+            // A thread that panics drops it, which tells as much.
+            let _ = ended.send(());
+        })
+        .context("start the engine's thread")?;
+    Ok((handle, running))
 }
 
 /// Telling systemd cannot fail in a way that anybody could act on.

@@ -26,8 +26,12 @@ pub(super) struct Outcome {
     pub moves: u32,
     /// What failed.
     pub errors: Vec<String>,
+    /// Of what all share: what failed, by its subject; nothing for what did not.
+    pub subjects: Vec<(String, Option<String>)>,
     /// Whether only the record changed, so that nothing has to be read anew.
     pub recorded_only: bool,
+    /// Whether only float's CPUs changed, besides the record.
+    pub float_only: bool,
     /// Whether a partition was asked for.
     pub asked_for_partition: bool,
 }
@@ -45,6 +49,7 @@ pub(super) fn apply(
     for Planned { pod, step } in steps {
         let outcome = outcomes.entry(pod.clone()).or_insert_with(|| Outcome {
             recorded_only: true,
+            float_only: true,
             ..Outcome::default()
         });
         let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
@@ -60,6 +65,9 @@ pub(super) fn apply(
                 Step::Forget(scope) => system.cgroups.remove(scope).map_err(|error| error.to_string()),
                 _ => Ok(()),
             };
+            if pod.is_none() {
+                outcome.subjects.push((step.subject(), removed.as_ref().err().cloned()));
+            }
             match removed {
                 Ok(()) => systemds.push(Planned { pod, step }),
                 Err(error) => outcome.errors.push(error),
@@ -67,7 +75,11 @@ pub(super) fn apply(
             continue;
         }
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
-        if let Err(error) = take(system, instance, &step) {
+        let taken = take(system, instance, &step);
+        if pod.is_none() {
+            outcome.subjects.push((step.subject(), taken.as_ref().err().cloned()));
+        }
+        if let Err(error) = taken {
             outcome.errors.push(error);
             failed.extend(pod);
         }
@@ -92,6 +104,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_) => return,
     }
     outcome.recorded_only = false;
+    outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
     let partition = |name: &str| name != "member";
     outcome.asked_for_partition |= match step {
         Step::Write(_, File::Partition, name) => partition(name),

@@ -173,7 +173,7 @@ impl Engine {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
         };
-        self.patience.wake(&Some(pod.clone()));
+        self.patience.wake(pod);
         self.dirty.instances.insert(pod.clone(), true);
         store::write(&self.system, before.scope(), Some(&before.record), &next)
             .map_err(|error| Kind::Failed.because(error.to_string()))?;

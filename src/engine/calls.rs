@@ -15,8 +15,8 @@ use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
-use crate::plan::Phase;
 use crate::plan::admission::{Kind, Refusal};
+use crate::plan::{Phase, Step};
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
@@ -125,7 +125,7 @@ impl Engine {
                     return self.inbox.release(&asker);
                 }
                 self.dirty.instances.entry(pod.clone()).or_insert(false);
-                self.patience.wake(&Some(pod.clone()));
+                self.patience.wake(&pod);
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }
@@ -259,7 +259,7 @@ impl Engine {
             let reasons = instance.degraded.iter();
             reasons.map(move |reason| format!("{pod}: {reason}"))
         });
-        let failures = self.patience.all_failures().map(|(_, failure)| failure.clone());
+        let failures = self.patience.all_failures().chain(self.shared.all_failures()).cloned();
         let degraded = reasons.chain(failures).chain(self.problems.iter().cloned()).collect();
         self.report_of(self.total.since(before), degraded)
     }
@@ -279,10 +279,15 @@ impl Engine {
     pub(super) fn amiss(&self, pod: &PodUid) -> Vec<String> {
         let view = self.view.borrow();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
-        let failures = self.patience.failures(&Some(pod.clone()));
-        let shared = self.patience.failures(&None);
         let mut all = reasons.unwrap_or_default();
-        all.extend(failures.iter().chain(shared).cloned());
+        all.extend(self.patience.failures(pod).iter().cloned());
+        // A tenant reads this: of what all share only what it waits for, and no other pod's name.
+        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
+        let needed = |subject: &String| {
+            let needs = partition.is_some_and(|partition| Step::is_needed(subject, partition));
+            needs && !subject.starts_with("kubepods")
+        };
+        all.extend(self.shared.failures_of(needed).cloned());
         all
     }
 

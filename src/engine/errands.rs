@@ -11,10 +11,10 @@ use super::apply::restore;
 use super::holder::Hold;
 use super::observe::{OWN, saved_attribute};
 use super::runtime;
-use crate::cgroup::{CgroupPath, Limits};
+use crate::cgroup::{CgroupError, CgroupPath, Limits};
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{Record, Step};
+use crate::plan::{OUTSIDE, Record, Step};
 use crate::systemd::{Devices, SystemdError};
 
 /// A call that takes longer than this is told of.
@@ -144,17 +144,25 @@ async fn take(system: &System, step: &Step) -> Result<(), String> {
     }
 }
 
-/// Record what a unit had: on stelia.slice, and beyond what the kernel keeps for one cgroup on the unit itself.
+/// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
+const ON_THE_SLICE: usize = 64;
+
+/// Record what a unit had: on stelia.slice, where older daemons look, and of more pods than it has room for on the pod's
+/// slice itself.
 fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
     let cgroups = &system.cgroups;
-    match cgroups.set_attribute(&CgroupPath::slice(), &saved_attribute(unit), saved) {
-        Err(error) if error.cause.raw_os_error() == Some(nix::libc::ENOSPC) => {
-            let own = CgroupPath::root().child("kubepods.slice").child(unit);
-            cgroups.set_attribute(&own, OWN, saved)
-        }
-        result => result,
-    }
-    .map_err(|error| error.to_string())
+    let slice = CgroupPath::slice();
+    let has_room = || -> Result<bool, CgroupError> {
+        let of_the_host = OUTSIDE.contains(&unit);
+        Ok(of_the_host || cgroups.attributes(&slice)?.len() < ON_THE_SLICE)
+    };
+    let own = || CgroupPath::root().child("kubepods.slice").child(unit);
+    has_room()
+        .and_then(|room| match room {
+            true => cgroups.set_attribute(&slice, &saved_attribute(unit), saved),
+            false => cgroups.set_attribute(&own(), OWN, saved),
+        })
+        .map_err(|error| error.to_string())
 }
 
 async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {

@@ -44,7 +44,7 @@ impl Engine {
     pub(super) fn leave(&mut self, pod: &PodUid) -> Result<(), Refusal> {
         // What leaves on purpose is not missed.
         self.told.remove(pod);
-        self.patience.wake(&Some(pod.clone()));
+        self.patience.wake(pod);
         let Some(before) = self.picture.snapshot.instances.get(pod).cloned() else {
             return Ok(());
         };

@@ -1,9 +1,7 @@
-//! How often something is tried at once, and how long it then rests: each instance by itself, and what all share.
+//! How often something is tried at once, and how long it then rests: each instance by itself, and each thing that all share.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
-
-use crate::kubelet::PodUid;
 
 /// Rounds of looking, planning and applying in a row. What is not done by then rests.
 const ROUNDS: u32 = 8;
@@ -21,18 +19,24 @@ struct Trial {
     failures: Vec<String>,
 }
 
-/// Who is tried, and who rests. `None` is what all share.
-#[derive(Debug, Default)]
-pub(super) struct Patience(BTreeMap<Option<PodUid>, Trial>);
+/// Who is tried, and who rests.
+#[derive(Debug)]
+pub(super) struct Patience<K>(BTreeMap<K, Trial>);
 
-impl Patience {
+impl<K> Default for Patience<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord + Clone> Patience<K> {
     /// Nothing is left to do, or it is gone.
-    pub(super) fn done(&mut self, who: &Option<PodUid>) {
+    pub(super) fn done(&mut self, who: &K) {
         self.0.remove(who);
     }
 
     /// A round was taken with `steps` steps, of which some failed.
-    pub(super) fn tried(&mut self, who: &Option<PodUid>, steps: usize, failures: Vec<String>, now: Instant) {
+    pub(super) fn tried(&mut self, who: &K, steps: usize, failures: Vec<String>, now: Instant) {
         let trial = self.0.entry(who.clone()).or_default();
         trial.rounds += 1;
         let progressed = failures.len() < steps;
@@ -50,7 +54,7 @@ impl Patience {
     }
 
     /// It is tried now, whatever was: kubelet wrote, somebody asks, or the audit comes by.
-    pub(super) fn wake(&mut self, who: &Option<PodUid>) {
+    pub(super) fn wake(&mut self, who: &K) {
         if let Some(trial) = self.0.get_mut(who) {
             trial.until = None;
             trial.rounds = 0;
@@ -66,23 +70,38 @@ impl Patience {
     }
 
     /// Whether it rests.
-    pub(super) fn rests(&self, who: &Option<PodUid>) -> bool {
+    pub(super) fn rests(&self, who: &K) -> bool {
         self.0.get(who).is_some_and(|trial| trial.until.is_some())
     }
 
     /// What could not be done when it was last tried.
-    pub(super) fn failures(&self, who: &Option<PodUid>) -> &[String] {
+    pub(super) fn failures(&self, who: &K) -> &[String] {
         self.0.get(who).map_or(&[], |trial| &trial.failures)
     }
 
     /// Everything that could not be done.
-    pub(super) fn all_failures(&self) -> impl Iterator<Item = (&Option<PodUid>, &String)> {
-        let trials = self.0.iter();
-        trials.flat_map(|(who, trial)| trial.failures.iter().map(move |text| (who, text)))
+    pub(super) fn all_failures(&self) -> impl Iterator<Item = &String> {
+        self.0.values().flat_map(|trial| &trial.failures)
+    }
+
+    /// What could not be done of these.
+    pub(super) fn failures_of(&self, of: impl Fn(&K) -> bool) -> impl Iterator<Item = &String> {
+        let these = self.0.iter().filter(move |(who, _)| of(who));
+        these.flat_map(|(_, trial)| &trial.failures)
+    }
+
+    /// Whether any of these rests.
+    pub(super) fn any_rests(&self, of: impl Fn(&K) -> bool) -> bool {
+        self.0.iter().any(|(who, trial)| trial.until.is_some() && of(who))
+    }
+
+    /// Nothing is left to do for others than these.
+    pub(super) fn keep(&mut self, of: impl Fn(&K) -> bool) {
+        self.0.retain(|who, _| of(who));
     }
 
     /// Who has rested long enough; they rest no more.
-    pub(super) fn rested(&mut self, now: Instant) -> Vec<Option<PodUid>> {
+    pub(super) fn rested(&mut self, now: Instant) -> Vec<K> {
         let rested = self
             .0
             .iter_mut()
@@ -105,19 +124,15 @@ impl Patience {
 mod tests {
     use super::*;
 
-    fn pod(number: u32) -> Option<PodUid> {
-        Some(PodUid::parse(&format!("b9e4f71c-64a5-4f8d-8574-{number:012x}")).unwrap())
-    }
-
     #[test]
     fn each_rest_is_longer_and_nobody_elses() {
-        let (mut patience, one, other) = (Patience::default(), pod(1), pod(2));
+        let (mut patience, one, other) = (Patience::default(), 1, 2);
         let mut now = Instant::now();
         for seconds in [1, 2, 4, 8, 16, 32, 32] {
             patience.tried(&one, 1, vec!["no".into()], now);
             assert!(patience.rests(&one) && !patience.rests(&other));
             assert_eq!(patience.next(), Some(now + Duration::from_secs(seconds)));
-            assert_eq!(patience.rested(now), []);
+            assert!(patience.rested(now).is_empty());
             now += Duration::from_secs(seconds);
             assert_eq!(patience.rested(now), std::slice::from_ref(&one));
         }
@@ -128,7 +143,7 @@ mod tests {
 
     #[test]
     fn what_gets_on_goes_on_at_once_but_not_for_ever() {
-        let (mut patience, one) = (Patience::default(), pod(1));
+        let (mut patience, one) = (Patience::default(), 1);
         let now = Instant::now();
         for _ in 1..ROUNDS {
             patience.tried(&one, 2, vec!["one of two".into()], now);

@@ -41,6 +41,8 @@ pub(super) struct Dirty {
     pub(super) unknown: BTreeSet<PodUid>,
     /// Instances; true where it was this program that changed them.
     pub(super) instances: BTreeMap<PodUid, bool>,
+    /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
+    pub(super) floats: BTreeMap<PodUid, bool>,
     /// Instances the audit has not come by yet.
     pub(super) audit: VecDeque<PodUid>,
     /// Instances to be planned for, as they are known.
@@ -60,12 +62,14 @@ impl Dirty {
             || !self.unknown.is_empty()
             || !self.audit.is_empty()
             || !self.plan.is_empty()
+            || !self.floats.is_empty()
             || self.instances.keys().any(|pod| !rests(pod))
     }
 
     /// Whether an instance is to be looked at or planned for.
     pub(super) fn has(&self, pod: &PodUid) -> bool {
-        self.instances.contains_key(pod) || self.plan.contains(pod) || self.everyone || self.unknown.contains(pod)
+        let known = self.instances.contains_key(pod) || self.floats.contains_key(pod) || self.plan.contains(pod);
+        known || self.everyone || self.unknown.contains(pod)
     }
 }
 
@@ -153,6 +157,8 @@ pub(super) struct Picture {
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
+    /// What there is outside was read once: a former daemon may have restricted it.
+    looked_outside: bool,
     /// Admitted, and their scopes are being made.
     pub(super) starting: BTreeSet<PodUid>,
     /// Scopes without a record in which nobody is.
@@ -178,6 +184,7 @@ impl Picture {
             offline: CpuSet::new(),
             online: Vec::new(),
             outside_is_known: false,
+            looked_outside: false,
             starting: BTreeSet::new(),
             bare: BTreeSet::new(),
             gone: Lasting::new(SETTLE),
@@ -307,7 +314,7 @@ impl Picture {
                 let findings = drift::of_outside(&self.snapshot.outside, &outside);
                 node.findings.extend(findings);
                 (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
-                self.outside_is_known = true;
+                (self.outside_is_known, self.looked_outside) = (true, true);
             }
             Err(error) => node.problems.push(error.to_string()),
         }
@@ -318,10 +325,16 @@ impl Picture {
         !self.outside_is_known && self.facts.has_contained()
     }
 
+    /// It is read anew before it counts.
+    pub(super) fn forget_outside(&mut self) {
+        self.outside_is_known = false;
+    }
+
     /// What there is outside is looked at by every audit where it matters.
     pub(super) fn outside_matters(&self) -> bool {
         let saved = |outside: &crate::plan::Outside| outside.saved.is_some();
-        self.facts.has_contained() || self.snapshot.outside.values().any(saved) || !self.outside_is_known
+        let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
+        self.facts.has_contained() || was || !self.looked_outside
     }
 
     fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
@@ -460,7 +473,7 @@ impl Picture {
         let mut now = match observe::instance(system, record, tree, leaves) {
             Ok(now) => now,
             Err(error) if error.is_gone() => {
-                let _ = watcher.instance(pod, &[]);
+                watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
                 return Ok(Look {
                     everyone,
@@ -470,7 +483,10 @@ impl Picture {
             }
             Err(error) => return Err(error),
         };
-        now.unwatched = watcher.instance(pod, &self.watched(system, &now)).err();
+        let float = now.inner.as_ref().map(|_| now.tree.float().as_str());
+        let float = float.map(|float| system.cgroup_root.join(float.trim_start_matches('/')));
+        let watched = watcher.instance(pod, &self.watched(system, &now));
+        now.unwatched = watched.and(watcher.float(pod, float)).err();
         let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
@@ -492,13 +508,36 @@ impl Picture {
         })
     }
 
+    /// Read nothing of an instance but float's CPUs; as it was left and what differs.
+    pub(super) fn look_at_float(
+        &mut self,
+        system: &System,
+        pod: &PodUid,
+        dirty: &mut Dirty,
+    ) -> Option<(Box<Instance>, Vec<Finding>)> {
+        let instance = self.snapshot.instances.get_mut(pod)?;
+        let path = instance.tree.float().clone();
+        let Ok(now) = observe::set(&*system.cgroups, &path, File::Cpus) else {
+            dirty.instances.entry(pod.clone()).or_insert(false);
+            return None;
+        };
+        let float = instance.inner.as_ref().and_then(|inner| inner.float.as_ref())?;
+        if float.cpus == now {
+            return None;
+        }
+        let before = Box::new(instance.clone());
+        let float = instance.inner.as_mut().and_then(|inner| inner.float.as_mut())?;
+        float.cpus = now;
+        let findings = drift::of_instance(&before, instance);
+        Some((before, findings))
+    }
+
     /// What tells of an instance's changes: its death, and the directories that only this program writes in.
     fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
         let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
         let mut paths = vec![directory(instance.scope()).join(File::Events.name())];
         if instance.inner.is_some() {
             paths.push(directory(instance.tree.vcpu()));
-            paths.push(directory(instance.tree.float()));
         }
         if instance.record.phase == Phase::Leaving {
             paths.push(directory(instance.tree.inner()).join(File::Events.name()));

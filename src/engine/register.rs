@@ -165,7 +165,7 @@ impl Engine {
         });
         match written {
             Ok(holder) => {
-                let _ = self.watcher.instance(pod, &[]);
+                self.watcher.forget(pod);
                 self.dirty.instances.insert(pod.clone(), true);
                 self.dirty.slice = true;
                 self.wrote_shared = true;

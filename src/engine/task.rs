@@ -42,7 +42,9 @@ pub struct Engine {
     pub(super) watcher: Watcher,
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
-    pub(super) patience: Patience,
+    pub(super) patience: Patience<PodUid>,
+    /// The same of what all share, by what it is about.
+    pub(super) shared: Patience<String>,
     pub(super) errands: Errands,
     /// What was drifted and is not right again yet, with the instance as it was left.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
@@ -94,6 +96,7 @@ impl Engine {
             watcher: Watcher::start()?,
             dirty: Dirty::default(),
             patience: Patience::default(),
+            shared: Patience::default(),
             errands: Errands::default(),
             drift: BTreeMap::new(),
             problems: Vec::new(),
@@ -175,12 +178,10 @@ impl Engine {
         }
         let now = Instant::now();
         self.picture.ripen(now, &mut self.dirty);
-        for who in self.patience.rested(now) {
-            match who {
-                Some(pod) => drop(self.dirty.instances.entry(pod).or_insert(true)),
-                None => self.dirty.shared = true,
-            }
+        for pod in self.patience.rested(now) {
+            self.dirty.instances.entry(pod).or_insert(true);
         }
+        self.dirty.shared |= !self.shared.rested(now).is_empty();
         if let Some(text) = self.errands.slow(now) {
             self.systemd_is_slow(Some(text));
         } else if self.errands.is_idle() {
@@ -221,6 +222,7 @@ impl Engine {
         let timers = [
             self.picture.next(),
             self.patience.next(),
+            self.shared.next(),
             self.errands.next(),
             self.calls.next(),
             self.jobs.next(),
@@ -250,14 +252,19 @@ impl Engine {
                 dirty.unknown.insert(pod);
             }
             Event::Pods => {
-                dirty.outside = true;
                 dirty.leftover = true;
+                self.look_outside();
             }
             Event::Instance(pod) => {
                 if self.picture.snapshot.instances.contains_key(&pod) {
                     dirty.instances.entry(pod).or_insert(false);
                     // A partition may have ended because its CPUs went offline.
                     dirty.topology = true;
+                }
+            }
+            Event::Float(pod) => {
+                if self.picture.snapshot.instances.contains_key(&pod) {
+                    dirty.floats.entry(pod).or_insert(false);
                 }
             }
             Event::Lost => self.audit(Trigger::Event),
@@ -274,11 +281,21 @@ impl Engine {
         self.dirty.leftover = true;
         self.dirty.scopes = true;
         self.dirty.shared = true;
-        self.dirty.outside |= self.picture.outside_matters();
+        self.look_outside();
         let pods = self.picture.snapshot.instances.keys().cloned();
         self.dirty.audit = pods.collect::<VecDeque<PodUid>>();
         self.patience.wake_all();
+        self.shared.wake_all();
         self.watch_node();
+    }
+
+    /// What there is outside is read where it matters, and else as soon as it does.
+    pub(super) fn look_outside(&mut self) {
+        if self.picture.outside_matters() {
+            self.dirty.outside = true;
+        } else {
+            self.picture.forget_outside();
+        }
     }
 
     /// Watch what is the node's; what cannot be watched is said.
@@ -303,12 +320,13 @@ impl Engine {
         match done {
             Done::Unit { unit, pod, result } => {
                 self.errands.ended(&unit);
-                match (&pod, result) {
-                    (_, Ok(())) => {}
-                    (_, Err(error)) => {
-                        self.total.failed = self.total.failed.wrapping_add(1);
-                        self.patience.tried(&pod, 1, vec![error], Instant::now());
-                        self.log_failures(&pod);
+                if let Err(error) = result {
+                    let now = Instant::now();
+                    self.total.failed = self.total.failed.wrapping_add(1);
+                    self.log_failure(pod.as_ref(), &error);
+                    match &pod {
+                        Some(pod) => self.patience.tried(pod, 1, vec![error], now),
+                        None => self.shared.tried(&unit, 1, vec![error], now),
                     }
                 }
                 match pod {
@@ -316,7 +334,7 @@ impl Engine {
                     None => {
                         self.picture.removed(&unit);
                         self.dirty.slice = true;
-                        self.dirty.outside |= self.picture.outside_matters();
+                        self.look_outside();
                         self.wrote_shared = true;
                         self.shared_changed();
                         if let Some(pod) = PodUid::from_scope(&unit) {

@@ -13,7 +13,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::drift::{self, Finding};
-use crate::plan::{self, Assessment, Facts, Instance, Phase, Planned, Step, plan_for};
+use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -111,8 +111,7 @@ impl Engine {
 
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
-        let rests = |pod: &PodUid| self.patience.rests(&Some(pod.clone()));
-        self.dirty.is_due(rests)
+        self.dirty.is_due(|pod| self.patience.rests(pod))
     }
 
     /// One turn.
@@ -146,9 +145,9 @@ impl Engine {
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
         self.show(&assessed, &gone);
-        assessed.retain(|pod, _| !self.patience.rests(&Some(pod.clone())));
-        let steps = self.plan(&assessed, shared);
-        let settled = self.take(steps, &assessed, now);
+        assessed.retain(|pod, _| !self.patience.rests(pod));
+        let plan = self.plan(&assessed, shared);
+        let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
         self.answer(settled.chain(self.resting(&whom)).collect());
         if !self.is_due() && self.errands.is_idle() {
@@ -158,8 +157,8 @@ impl Engine {
 
     /// Of those, who rests: nothing more is done for them now.
     fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
-        let resting = whom.iter().cloned().map(Some);
-        resting.filter(|who| self.patience.rests(who)).collect()
+        let resting = whom.iter().filter(|pod| self.patience.rests(pod));
+        resting.cloned().map(Some).collect()
     }
 
     /// Read what of the node may be out of date; whether that concerns everybody.
@@ -174,7 +173,7 @@ impl Engine {
             found,
         } = node;
         for pod in found {
-            let _ = self.watcher.instance(&pod, &[]);
+            self.watcher.forget(&pod);
             self.dirty.instances.insert(pod.clone(), true);
             whom.insert(pod);
         }
@@ -192,6 +191,7 @@ impl Engine {
     fn kubelet_changed(&mut self, before: &Result<crate::kubelet::CpuManagerState, String>) {
         self.picture.read_all_siblings(&self.system);
         self.patience.wake_all();
+        self.shared.wake_all();
         let now = &self.picture.snapshot.kubelet;
         self.metrics.saw_kubelet(now.is_ok());
         match (before, now) {
@@ -216,10 +216,15 @@ impl Engine {
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
         let patience = &self.patience;
-        let due = self
-            .picture
-            .due(&mut self.dirty, |pod| patience.rests(&Some(pod.clone())));
+        let due = self.picture.due(&mut self.dirty, |pod| patience.rests(pod));
         let mut everyone = false;
+        for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
+            let drifted = self.picture.look_at_float(&self.system, &pod, &mut self.dirty);
+            if let Some((left, findings)) = drifted.filter(|_| !ours) {
+                self.drifted(Some(*left), findings);
+            }
+            whom.insert(pod);
+        }
         for (pod, ours) in due {
             everyone |= self.look_at(&pod, ours, gone);
             whom.insert(pod);
@@ -246,8 +251,7 @@ impl Engine {
             }
             Err(error) => {
                 // What is known of it stands; it is tried again.
-                self.patience
-                    .tried(&Some(pod.clone()), 1, vec![error.to_string()], Instant::now());
+                self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(true);
                 false
             }
@@ -256,7 +260,7 @@ impl Engine {
 
     /// It is gone, and what was kept for it.
     fn forget(&mut self, pod: &PodUid) {
-        self.patience.done(&Some(pod.clone()));
+        self.patience.done(pod);
         self.numbers.remove(pod);
         self.drift.remove(&Some(pod.clone()));
         self.dirty.instances.remove(pod);
@@ -268,24 +272,27 @@ impl Engine {
     }
 
     /// The steps for those assessed, and for what all share.
-    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Vec<Planned> {
+    fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         if assessed.is_empty() && !shared {
-            return Vec::new();
+            return Plan::default();
         }
-        let mut steps = plan_for(snapshot, &self.picture.facts, policies, assessed);
-        let rests = self.patience.rests(&None);
+        let Plan { mut steps, waiting } = plan_for(snapshot, &self.picture.facts, policies, assessed);
+        let shared = steps.iter().filter(|planned| planned.pod.is_none());
+        let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
+        self.shared.keep(|subject| subjects.contains(subject));
         steps.retain(|planned| {
             let under_way = planned.step.is_systemds().is_some_and(|unit| self.errands.has(unit));
-            !(under_way || rests && planned.pod.is_none())
+            let rests = planned.pod.is_none() && self.shared.rests(&planned.step.subject());
+            !under_way && !rests
         });
-        steps
+        Plan { steps, waiting }
     }
 
     /// Take the steps; who is settled then: nothing is left to do, or nothing more can be done.
     fn take(
         &mut self,
-        steps: Vec<Planned>,
+        Plan { steps, waiting }: Plan,
         assessed: &BTreeMap<PodUid, Assessment>,
         now: Instant,
     ) -> BTreeSet<Option<PodUid>> {
@@ -317,7 +324,7 @@ impl Engine {
                 Some(outcome) => self.took(&who, outcome, now),
                 None => {
                     let waits = match &who {
-                        Some(pod) if self.waits_for_others(pod) => {
+                        Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod) => {
                             self.waiting.insert(pod.clone());
                             true
                         }
@@ -327,8 +334,8 @@ impl Engine {
                     if waits {
                         continue;
                     }
-                    if !self.patience.rests(&who) {
-                        self.patience.done(&who);
+                    if let Some(pod) = who.as_ref().filter(|pod| !self.patience.rests(pod)) {
+                        self.patience.done(pod);
                     }
                     self.repaired(&who);
                     settled.insert(who);
@@ -338,12 +345,11 @@ impl Engine {
         settled
     }
 
-    /// Nothing is left to do for an instance, and it is not where it was to be: what it needs of what all share is not done
-    /// yet.
-    fn waits_for_others(&self, pod: &PodUid) -> bool {
-        let phase = self.picture.find(pod).map(|instance| instance.record.phase);
-        let under_way = matches!(phase, Some(Phase::Registered | Phase::Attaching));
-        under_way && !self.patience.rests(&Some(pod.clone())) && !self.patience.rests(&None)
+    /// Whether what an instance needs of what all share cannot be done now.
+    fn waits_in_vain(&self, pod: &PodUid) -> bool {
+        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
+        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
+        self.shared.any_rests(needed)
     }
 
     /// What all share is another now, or cannot be brought there: those who waited for it are planned for again.
@@ -354,42 +360,51 @@ impl Engine {
     /// Steps were taken for one instance, or for what all share.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
         self.total.add(outcome);
-        self.patience
-            .tried(who, outcome.steps as usize, outcome.errors.clone(), now);
         let Some(pod) = who else {
+            for (subject, error) in &outcome.subjects {
+                error.iter().for_each(|error| self.log_failure(None, error));
+                self.shared.tried(
+                    subject,
+                    1 + usize::from(error.is_none()),
+                    error.clone().into_iter().collect(),
+                    now,
+                );
+            }
             self.dirty.slice = true;
-            self.dirty.outside |= self.picture.outside_matters();
+            self.look_outside();
             self.wrote_shared = true;
-            self.shared_changed();
-            self.log_failures(who);
-            return;
+            return self.shared_changed();
         };
+        self.patience
+            .tried(pod, outcome.steps as usize, outcome.errors.clone(), now);
         self.numbers.entry(pod.clone()).or_default().add(outcome);
         if outcome.asked_for_partition {
             self.picture.asked(pod);
         }
-        if outcome.recorded_only && outcome.errors.is_empty() {
+        let well = outcome.errors.is_empty();
+        if outcome.recorded_only && well {
             self.dirty.plan.insert(pod.clone());
+        } else if outcome.float_only && well {
+            self.dirty.floats.insert(pod.clone(), true);
         } else {
             self.dirty.instances.insert(pod.clone(), true);
         }
-        self.log_failures(who);
+        if self.patience.rests(pod) {
+            for failure in self.patience.failures(pod) {
+                self.log_failure(Some(pod), failure);
+            }
+        }
     }
 
-    pub(super) fn log_failures(&self, who: &Option<PodUid>) {
-        if !self.patience.rests(who) {
-            return;
-        }
+    pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
         let trigger = self.pass.as_ref().map_or("event", |pass| pass.trigger.name());
-        for failure in self.patience.failures(who) {
-            tracing::warn!(
-                MESSAGE_ID = journal::PASS_FAILED,
-                STELIA_POD_UID = who.as_ref().map(PodUid::as_str),
-                STELIA_REASON = failure,
-                STELIA_TRIGGER = trigger,
-                "{failure}"
-            );
-        }
+        tracing::warn!(
+            MESSAGE_ID = journal::PASS_FAILED,
+            STELIA_POD_UID = pod.map(PodUid::as_str),
+            STELIA_REASON = failure,
+            STELIA_TRIGGER = trigger,
+            "{failure}"
+        );
     }
 
     fn tell_refused(&self, pod: Option<&PodUid>) {
@@ -468,7 +483,7 @@ impl Engine {
     fn end_pass(&mut self) {
         let Some(pass) = self.pass.take() else { return };
         let did = self.total.since(pass.before);
-        let failures = self.patience.all_failures().count() + self.problems.len();
+        let failures = self.patience.all_failures().count() + self.shared.all_failures().count() + self.problems.len();
         if did.steps > 0 {
             tracing::info!(
                 MESSAGE_ID = journal::PASS,

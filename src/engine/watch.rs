@@ -10,6 +10,7 @@ use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::sync::Notify;
 
+use crate::cgroup::File;
 use crate::kubelet::PodUid;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 
@@ -26,6 +27,8 @@ pub(super) enum Event {
     Pods,
     /// Something of an instance changed.
     Instance(PodUid),
+    /// Nothing of it but float's CPUs.
+    Float(PodUid),
     /// The kernel dropped events.
     Lost,
 }
@@ -37,6 +40,7 @@ enum Place {
     Slice,
     Pods,
     Instance(PodUid),
+    Float(PodUid),
 }
 
 #[derive(Debug, Default)]
@@ -146,6 +150,20 @@ impl Watcher {
         self.keep(Place::Instance(pod.clone()), paths)
     }
 
+    /// Watch the directory of an instance's float, or no longer.
+    ///
+    /// # Errors
+    /// Why it cannot be watched.
+    pub(super) fn float(&mut self, pod: &PodUid, directory: Option<PathBuf>) -> Result<(), String> {
+        self.keep(Place::Float(pod.clone()), &directory.into_iter().collect::<Vec<_>>())
+    }
+
+    /// Watch nothing of an instance any more.
+    pub(super) fn forget(&mut self, pod: &PodUid) {
+        // Without paths nothing can fail.
+        let _ = self.instance(pod, &[]).and(self.float(pod, None));
+    }
+
     /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
     fn keep(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
         let from = (place.clone(), PathBuf::new());
@@ -195,7 +213,8 @@ fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
         (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),
         (Place::Slice, None) => Some(Event::Slice),
         (Place::Pods, _) => Some(Event::Pods),
-        (Place::Instance(pod), _) => Some(Event::Instance(pod)),
+        (Place::Float(pod), Some(name)) if name == File::Cpus.name() => Some(Event::Float(pod)),
+        (Place::Instance(pod) | Place::Float(pod), _) => Some(Event::Instance(pod)),
     }
 }
 

@@ -17,6 +17,9 @@ const MEMORY: usize = 3;
 const HUGETLB: usize = 4;
 const PIDS: usize = 5;
 
+/// `KERNFS_MAX_USER_XATTRS`.
+const MOST_ATTRIBUTES: usize = 128;
+
 fn failed(operation: String) -> impl FnOnce(Errno) -> CgroupError {
     move |cause| CgroupError {
         operation,
@@ -200,6 +203,9 @@ impl Cgroups for Model {
         let what = || format!("set {}{name} {value}", Place(cgroup, "user.stelia."));
         self.change(Call::Write, what, |state| {
             let attributes = &mut state.group_mut(cgroup)?.attributes;
+            if attributes.len() >= MOST_ATTRIBUTES && !attributes.contains_key(name) {
+                return Err(Errno::ENOSPC);
+            }
             attributes.insert(name.to_owned(), value.to_owned());
             Ok(())
         })

@@ -3,8 +3,10 @@
 mod allocator;
 mod crash;
 mod crun;
+mod fair;
 mod laws;
 mod life;
+mod linear;
 mod pod_level;
 mod rebind;
 mod refusals;
@@ -29,6 +31,7 @@ use crate::plan::placement::Vcpu;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::{self, Phase, Policies};
 use crate::proc::Procs;
+use crate::topology::Topology;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -70,8 +73,12 @@ fn vcpu(pod: &Pod) -> CgroupPath {
 
 impl Node {
     fn of(kernel: Kernel) -> Self {
+        Self::on(&topology(2, 2, 2), kernel)
+    }
+
+    fn on(topology: &Topology, kernel: Kernel) -> Self {
         let directory = tempfile::tempdir().unwrap();
-        let model = Model::node(&topology(2, 2, 2), directory.path(), kernel).unwrap();
+        let model = Model::node(topology, directory.path(), kernel).unwrap();
         // The NUMA nodes' pools have tests of their own.
         let policies = Policies {
             float: FloatPolicy::Node,
@@ -82,7 +89,7 @@ impl Node {
             policies,
             ..Settings::default()
         };
-        let checkpoint = Checkpoint::create(&settings.kubelet_root, &cpus("0-7")).unwrap();
+        let checkpoint = Checkpoint::create(&settings.kubelet_root, &topology.online()).unwrap();
         let (handle, cancel, running) = start(&model, &settings);
         Self {
             model,
@@ -171,6 +178,15 @@ impl Node {
             .instances
             .get(&pod.uid)
             .map(|instance| instance.state)
+    }
+
+    /// Wait until the daemon asks nothing any more.
+    async fn quiet(&self) {
+        let mut before = None;
+        while before != Some(self.model.counts()) {
+            before = Some(self.model.counts());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
     }
 
     async fn reconcile(&self) -> Report {

@@ -179,7 +179,7 @@ impl Engine {
             // It ended meanwhile.
             return;
         };
-        let failures = self.patience.failures(&Some(pod.clone())).to_vec();
+        let failures = self.patience.failures(pod).to_vec();
         if let Some(cause) = &moving.cause {
             let (record, former) = (&now.record, &moving.former);
             let back = record.exclusive == former.exclusive && record.phase == former.phase;

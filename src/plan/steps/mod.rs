@@ -112,6 +112,26 @@ impl Step {
         )
     }
 
+    /// What a step that is nobody's alone is about: such steps fail, and rest, each by itself.
+    pub fn subject(&self) -> String {
+        match (self.is_systemds(), self) {
+            (Some(unit), _) => unit.to_owned(),
+            (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
+            (None, Self::Unrecord(unit)) => unit.clone(),
+            (None, step) => step.to_string(),
+        }
+    }
+
+    /// Whether an instance with this partition needs what a step of this subject does: CPUs that the kernel keeps everybody
+    /// off are first in the slice's list; where it does not, everybody else is first kept off by the lists outside.
+    pub fn is_needed(subject: &str, partition: Partition) -> bool {
+        let list = format!("/{SLICE}/{}", File::CpusExclusive.name());
+        match partition {
+            Partition::Member => !subject.contains(SLICE),
+            Partition::Isolated | Partition::Root => subject == list,
+        }
+    }
+
     /// Whether it is systemd that takes it: nobody waits for that.
     pub fn is_systemds(&self) -> Option<&str> {
         match self {
@@ -191,7 +211,16 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let assessed = live
         .map(|instance| (instance.record.pod.clone(), assess(instance)))
         .collect();
-    plan_for(snapshot, &facts, policies, &assessed)
+    plan_for(snapshot, &facts, policies, &assessed).steps
+}
+
+/// What is to be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// The steps, in their order.
+    pub steps: Vec<Planned>,
+    /// Instances that cannot go on before steps that all share are done.
+    pub waiting: BTreeSet<PodUid>,
 }
 
 /// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
@@ -201,8 +230,9 @@ pub fn plan_for(
     facts: &Facts,
     policies: &Policies,
     assessed: &BTreeMap<PodUid, Assessment>,
-) -> Vec<Planned> {
+) -> Plan {
     let mut steps = Steps(Vec::new());
+    let mut waiting = BTreeSet::new();
     steps.shared(leave::abandoned(snapshot));
     let mut instances: Vec<(&Instance, &Assessment, Course)> = Vec::new();
     let mut records = Steps(Vec::new());
@@ -215,7 +245,10 @@ pub fn plan_for(
     // What must be written down before a thread is moved or pinned anew. Nobody is planned for meanwhile: whose CPUs are
     // whose may be another matter then.
     if !records.0.is_empty() {
-        return records.0;
+        return Plan {
+            steps: records.0,
+            waiting,
+        };
     }
 
     // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
@@ -256,7 +289,13 @@ pub fn plan_for(
     };
     for (instance, _, course) in &instances {
         let contained = instance.record.partition == Partition::Member;
-        if *course == Course::Hold && !(contained && unrestricted) {
+        if *course != Course::Hold {
+            continue;
+        }
+        if waits(instance) {
+            waiting.insert(instance.record.pod.clone());
+        }
+        if !(contained && unrestricted) {
             steps.of(instance, partition::hold(facts, instance));
         }
     }
@@ -276,12 +315,15 @@ pub fn plan_for(
     let busy = steps.busy();
     for (instance, _, course) in &instances {
         let next = next_phase(instance).filter(|_| *course != Course::Leave);
-        let holds = *course == Course::Hold;
-        if let Some(phase) = next.filter(|_| !busy.contains(&instance.record.pod) && !(holds && waits(instance))) {
+        let pod = &instance.record.pod;
+        if let Some(phase) = next.filter(|_| !busy.contains(pod) && !waiting.contains(pod)) {
             steps.of(instance, vec![Step::Enter(instance.scope().clone(), phase)]);
         }
     }
-    steps.0
+    Plan {
+        steps: steps.0,
+        waiting,
+    }
 }
 
 /// The phase an instance enters when nothing is left to do for it.

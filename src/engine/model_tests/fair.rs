@@ -1,0 +1,208 @@
+//! One tenant's calls, one broken instance, a systemd that hangs: nobody else waits for them.
+
+use std::time::Instant;
+
+use super::*;
+use crate::alloc::Qos;
+use crate::plan::allocator::Wish;
+
+impl Node {
+    /// Wait until this holds.
+    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !holds(self) {
+            assert!(began.elapsed() < Duration::from_secs(60), "{what}");
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// A plain pod that kubelet gives a CPU: floats leave it.
+    fn admit_plain(&mut self, number: u32, list: &str) {
+        self.checkpoint.admit(&uid(number), "web", &cpus(list)).unwrap();
+    }
+}
+
+#[tokio::test]
+async fn a_fork_chain_is_caught_when_its_instance_leaves() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let forks = node.model.spawn(pod.init, "sh").unwrap();
+    let chain = node.model.start_fork_chain(forks, 1).unwrap();
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    assert!(!node.model.exists(&scope(&pod)));
+    let caught = node.model.chain_task(chain).unwrap();
+    assert_eq!(node.model.cgroup(caught).unwrap(), pod.origin);
+    assert_eq!(node.model.cgroup(pod.init).unwrap(), pod.origin);
+}
+
+#[tokio::test]
+async fn a_task_that_does_not_freeze_leaves_all_the_same() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let sleeps = node.model.spawn(pod.init, "nfs").unwrap();
+    node.model.set_unfreezable(sleeps).unwrap();
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    assert!(!node.model.exists(&scope(&pod)));
+    assert_eq!(node.model.cgroup(sleeps).unwrap(), pod.origin);
+    node.check().await;
+}
+
+#[tokio::test]
+async fn several_deregistrations_of_one_pod_are_one() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let calls = (0..20).map(|_| {
+        let (handle, uid) = (node.handle.on_behalf_of(&pod.uid), pod.uid.clone());
+        tokio::spawn(async move { handle.deregister(uid).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+    node.check().await;
+}
+
+#[tokio::test]
+async fn an_instance_that_never_converges_keeps_nobody_from_following_kubelet() {
+    let mut node = Node::new();
+    let (broken, qemu) = node.isolated(1, "2").await;
+    let (other, _) = node.isolated(2, "5").await;
+    // Each thread makes the next and ends, among the vCPUs: whoever is listed there is gone when it is to be moved.
+    let thread = node.model.spawn_thread(qemu.vcpus[0], "chain").unwrap();
+    node.model.start_thread_chain(thread, 1).unwrap();
+    for _ in 0..4 {
+        let report = node.handle.audit(broken.uid.clone()).await.unwrap();
+        assert!(
+            report.degraded.iter().any(|reason| reason.contains("after 8 rounds")),
+            "{report:?}"
+        );
+    }
+    for number in [7, 6] {
+        node.admit_plain(number, &number.to_string());
+        let left = |node: &Node| !cpus(&node.read(&float(&other), File::Cpus)).contains(number);
+        node.until("the other's float follows", left).await;
+        let left = |node: &Node| !cpus(&node.read(&float(&broken), File::Cpus)).contains(number);
+        node.until("its own float follows", left).await;
+    }
+    // It rests, and nothing wakes anybody meanwhile.
+    let report = node.handle.audit(other.uid.clone()).await.unwrap();
+    assert_eq!((report.steps, report.degraded), (0, vec![]));
+}
+
+#[tokio::test]
+async fn a_systemd_that_hangs_delays_who_needs_it_and_loses_nothing() {
+    let mut node = Node::new();
+    let (one, _) = node.isolated(1, "2-3").await;
+    let pod = node.pod(2, "4");
+    node.model.hang_systemd(true);
+    let request = node.request(&pod);
+    let handle = node.handle.on_behalf_of(&pod.uid);
+    let registering = tokio::spawn(async move { handle.register(request).await });
+    // Nobody else gets its CPUs, and everybody else goes on.
+    node.admit_plain(7, "7");
+    let left = |node: &Node| !cpus(&node.read(&float(&one), File::Cpus)).contains(7);
+    node.until("a float follows kubelet", left).await;
+    let report = node.handle.audit(one.uid.clone()).await.unwrap();
+    assert_eq!(report.degraded, Vec::<String>::new());
+    assert!(!registering.is_finished());
+    let told = |node: &Node| {
+        let view = node.handle.view();
+        let problem = view.systemd_problem.as_deref();
+        problem.is_some_and(|problem| problem.contains("PID 1") && problem.contains(&pod.uid.scope()))
+    };
+    node.until("it is said by name", told).await;
+    node.model.hang_systemd(false);
+    registering.await.unwrap().unwrap();
+    node.until("it is no longer said", |node| {
+        node.handle.view().systemd_problem.is_none()
+    })
+    .await;
+    assert_eq!(node.phase(&pod), Some("floating"));
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_registration_waits_for_kubelets_second_write_and_is_woken_by_it() {
+    let mut node = Node::new();
+    let pod = node.model.add_pod(&uid(1), &cpus("2-3"), &Limits::default()).unwrap();
+    let request = RegisterRequest {
+        patience: Duration::from_secs(3600),
+        ..node.request(&pod)
+    };
+    let handle = node.handle.on_behalf_of(&pod.uid);
+    let registering = tokio::spawn(async move { handle.register(request).await });
+    // kubelet writes of others: nobody is tried again for that.
+    node.quiet().await;
+    node.admit_plain(7, "7");
+    node.quiet().await;
+    node.model.record_calls(true);
+    node.admit_plain(6, "6");
+    node.quiet().await;
+    let calls = node.model.calls();
+    assert!(
+        !calls.iter().any(|call| call.contains(pod.origin.as_str())),
+        "{calls:?}"
+    );
+    assert!(!registering.is_finished());
+    node.checkpoint.admit(&pod.uid, "vm", &cpus("2-3")).unwrap();
+    registering.await.unwrap().unwrap();
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_pods_refused_calls_leave_another_its_turn() {
+    let mut node = Node::new();
+    let rude = node.model.add_pod(&uid(8), &cpus("0-7"), &Limits::default()).unwrap();
+    let pod = node.pod(1, "2-3");
+    let handle = node.handle.on_behalf_of(&rude.uid);
+    let asks = |anchor| RegisterRequest {
+        anchor,
+        ..node.request(&rude)
+    };
+    let calls: Vec<_> = (0..200)
+        .map(|_| {
+            let (handle, request) = (handle.clone(), asks(None));
+            tokio::spawn(async move { handle.register(request).await })
+        })
+        .collect();
+    let began = node.model.counts();
+    node.register(&pod).await.unwrap();
+    let meanwhile = node.model.counts().since(began);
+    // Each of the other's steps has at most one of those calls before it: not all 200.
+    assert!(meanwhile.reads < 200 * 15, "{meanwhile:?}");
+    for call in calls {
+        assert_eq!(kind(call.await.unwrap()), Kind::NoAnchor);
+    }
+    node.check().await;
+}
+
+#[tokio::test]
+async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had_with_them() {
+    let mut node = allocator::node().await;
+    let vm = node.limited(1, 2);
+    let wish = Wish {
+        qos: Some(Qos::Lsr),
+        ..Wish::default()
+    };
+    node.ask(&vm, wish).await.unwrap();
+    let plain: Vec<Pod> = (100..300)
+        .map(|number| {
+            node.model
+                .add_pod(&uid(number), &CpuSet::new(), &Limits::default())
+                .unwrap()
+        })
+        .collect();
+    let qemu = node.model.add_qemu(vm.init, 2).unwrap();
+    node.attach(&vm, &qemu).await.unwrap();
+    assert_eq!(node.phase(&vm), Some("contained"));
+    let slice = |pod: &Pod| pod.origin.parent().unwrap();
+    let own = node.exclusive(&vm);
+    for pod in &plain {
+        assert!(cpus(&node.read(&slice(pod), File::CpusEffective)).is_disjoint(&own));
+    }
+    node.restart().await;
+    node.handle.deregister(vm.uid.clone()).await.unwrap();
+    for pod in &plain {
+        assert_eq!(node.read(&slice(pod), File::CpusEffective), "0-7");
+    }
+    node.check().await;
+}

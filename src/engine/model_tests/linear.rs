@@ -1,0 +1,161 @@
+//! Nothing grows with all instances where one changed: calls are counted at the seams, at 8 VMs and at 512.
+
+use super::*;
+use crate::model::Counts;
+
+impl Node {
+    /// A node with so many VMs of two vCPUs, each isolated, and kubelet's entries of two more.
+    async fn crowded(vms: u32) -> Self {
+        let mut node = Self::on(&topology(2, 320, 2), Kernel::V6_12);
+        // As after a boot: kubelet has given everybody's CPUs before the first VM registers.
+        for number in 0..vms + 2 {
+            node.checkpoint.admit(&uid(number), "vm", &own(number)).unwrap();
+        }
+        for number in 0..vms {
+            node.run(number).await;
+        }
+        // For so long the threads of the last of them are looked at (late.rs).
+        tokio::time::sleep(Duration::from_millis(8500)).await;
+        node.reconcile().await;
+        node
+    }
+
+    fn container(&self, number: u32) -> Pod {
+        // stelia.slice weighs what they weigh together, up to the kernel's largest weight.
+        let limits = Limits {
+            cpu_weight: Some(10),
+            ..Limits::default()
+        };
+        let added = self.model.add_pod(&uid(number), &own(number), &limits);
+        added.unwrap()
+    }
+
+    async fn run(&self, number: u32) -> (Pod, Qemu) {
+        let pod = self.container(number);
+        self.register(&pod).await.unwrap();
+        let qemu = self.model.add_qemu(pod.init, 2).unwrap();
+        self.attach(&pod, &qemu).await.unwrap();
+        (pod, qemu)
+    }
+
+    /// What the daemon asked and changed from here until nothing happens any more, and every call.
+    async fn counted(&self, work: impl Future) -> (Counts, Vec<String>) {
+        self.quiet().await;
+        let before = self.model.counts();
+        self.model.record_calls(true);
+        work.await;
+        self.quiet().await;
+        let calls = self.model.calls();
+        self.model.record_calls(false);
+        (self.model.counts().since(before), calls)
+    }
+}
+
+/// The CPUs of a VM: CPUs 0-63 of each socket are nobody's.
+fn own(number: u32) -> CpuSet {
+    let first = 64 + 2 * number;
+    [first, first + 1].into_iter().collect()
+}
+
+/// The pods whose cgroups are named in these calls.
+fn named(calls: &[String]) -> std::collections::BTreeSet<String> {
+    let prefix = "b9e4f71c-64a5-4f8d-8574-";
+    let found = calls
+        .iter()
+        .flat_map(|call| call.match_indices(prefix).map(move |(at, _)| &call[at..at + 36]));
+    found.map(str::to_owned).collect()
+}
+
+/// One test, because 512 VMs take a while to come up.
+#[tokio::test]
+async fn nothing_costs_more_at_512_vms_than_at_8_but_what_all_of_them_are_asked() {
+    let mut costs = Vec::new();
+    for vms in [8, 512] {
+        let mut node = Node::crowded(vms).await;
+        let (one_more, calls) = node.counted(node.run(vms)).await;
+        assert_eq!(named(&calls), [uid(vms).to_string()].into(), "one more VM at {vms}");
+        let (event, calls) = a_late_thread(&node).await;
+        assert_eq!(named(&calls), [uid(3).to_string()].into(), "one's event at {vms}");
+        assert_eq!(event.moves, 1);
+        costs.push((one_more, event));
+        everybody_returns(&mut node, vms).await;
+    }
+    assert_eq!(costs[0], costs[1]);
+}
+
+/// A thread among one VM's vCPUs.
+async fn a_late_thread(node: &Node) -> (Counts, Vec<String>) {
+    let vcpu = CgroupPath::slice()
+        .child(&uid(3).scope())
+        .child("instance")
+        .child("vcpu");
+    let threads = node.read(&vcpu, File::Threads);
+    let late = node
+        .model
+        .spawn_thread(threads.lines().next().unwrap().parse().unwrap(), "late");
+    let counted = node.counted(node.handle.audit(uid(3))).await;
+    assert_eq!(node.model.cgroup(late.unwrap()).unwrap().name(), "float");
+    counted
+}
+
+/// The daemon is started anew, and every runner returns at once.
+async fn everybody_returns(node: &mut Node, vms: u32) {
+    node.restart().await;
+    let calls = (0..vms).map(|number| {
+        let scope = CgroupPath::slice().child(&uid(number).scope());
+        let runner = node.read(&scope.child("instance"), File::Procs);
+        let runner: i32 = runner.lines().next().unwrap().parse().unwrap();
+        let request = RegisterRequest {
+            claim: Claim::default(),
+            caller: Some((runner, Peer::Instance(uid(number)))),
+            origin: None,
+            anchor: None,
+            patience: Duration::ZERO,
+        };
+        let handle = node.handle.on_behalf_of(&uid(number));
+        tokio::spawn(async move { handle.register(request).await })
+    });
+    for call in calls.collect::<Vec<_>>() {
+        call.await.unwrap().unwrap();
+    }
+    let before = node.model.changes();
+    node.reconcile().await;
+    assert_eq!(node.model.changes(), before);
+}
+
+#[tokio::test]
+async fn an_audit_reads_each_vm_once_and_writes_nothing() {
+    let mut each = Vec::new();
+    for vms in [8, 64] {
+        let node = Node::crowded(vms).await;
+        let (counts, calls) = node.counted(node.reconcile()).await;
+        assert_eq!((counts.writes, counts.moves, counts.systemd), (0, 0, 0));
+        assert_eq!(named(&calls).len(), vms as usize);
+        let twice = calls.iter().filter(|call| call.contains("vcpu/cgroup.threads")).count();
+        assert_eq!(twice, vms as usize);
+        each.push(calls.iter().filter(|call| call.contains(uid(3).as_str())).count());
+    }
+    assert_eq!(each[0], each[1]);
+}
+
+#[tokio::test]
+async fn kubelets_change_is_one_write_for_each_float_that_differs() {
+    let mut node = Node::crowded(64).await;
+    let plain = uid(9999);
+    // Two writes of kubelet's file: the default set shrinks, the entry appears.
+    let work = async {
+        node.checkpoint.admit(&plain, "web", &cpus("10")).unwrap();
+        tokio::time::sleep(Duration::from_millis(300)).await;
+    };
+    node.model.record_calls(true);
+    let before = node.model.counts();
+    work.await;
+    node.quiet().await;
+    let counts = node.model.counts().since(before);
+    let floats: Vec<String> = node.model.calls();
+    let floats = floats
+        .iter()
+        .filter(|call| call.starts_with("write") && call.contains("float/cpuset.cpus"));
+    // CPU 10 is of the first socket, and so are VMs 0 to 63.
+    assert_eq!((floats.count(), counts.writes, counts.moves), (64, 64, 0));
+}
