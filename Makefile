@@ -15,7 +15,7 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws
+SECTIONS ?= sid soak emulated laws scale
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -43,7 +43,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -140,6 +140,9 @@ bench: ## how long a merge of topology hints and an assignment of CPUs take, bes
 bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZES="8 64" others, PRINT=1 holds none)
 	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
 
+bench-peers: ## what 512 connected runners cost the daemon's memory, held to bars (PEERS=n others, PRINT=1 holds none)
+	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked --bench peers
+
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)
 
@@ -175,7 +178,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -192,6 +195,9 @@ long-laws: export PROPTEST_MAX_GLOBAL_REJECTS = 1000000
 long-laws: # every property of the library, with many more cases than the tests take
 	@PROPTEST_CASES=$(CASES) $(CARGO) test --quiet --locked --release --lib -- --skip engine::model_tests --skip model::laws
 	@PROPTEST_CASES=$(DAYS) $(CARGO) test --quiet --locked --release --lib -- engine::model_tests::laws model::laws
+
+long-scale: # as many instances as a node of 32 CPUs carries: the daemon killed, systemd standing still
+	@NODE_CPUS=32 $(MAKE) --no-print-directory node-test
 
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo

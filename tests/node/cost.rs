@@ -1,0 +1,588 @@
+//! What the daemon does for what it is asked: its system calls, counted by strace, and its writes, moves and times beside those
+//! of a bare program that does the same by hand. Counts and ratios of one boot; the bars on times are wide.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::{scope, sleep};
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use inotify::{Inotify, WatchMask};
+use nix::sched::{CpuSet as Mask, sched_setaffinity};
+use nix::unistd::Pid;
+use steliad::dbus::client::{Dict, ManagerProxy};
+use steliad::kubelet::CpuManagerState;
+use zbus::proxy::CacheProperties;
+use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
+
+use crate::contained::{configure, unconfigure};
+use crate::crash::main_pid;
+use crate::host::{CGROUP, cpus, output, read, run, wait_until};
+use crate::pods::{Pod, on_node_undoing};
+use crate::promise::assert_isolated;
+use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
+
+/// System calls for the audit of one VM.
+const AUDIT: usize = 150;
+/// What one more VM may cost beside five, of what it costs beside one.
+const GROWTH: f64 = 1.5;
+/// Writes and moves of a registration and an attach, of those of the bare program.
+const CHANGES: f64 = 1.3;
+/// A bound on times, generous: the bar is 2 (`docs/performance.md`).
+const TIMES: f64 = 4.0;
+/// Medians are of so many.
+const ROUNDS: usize = 7;
+/// No system call of the daemon's for so long: it has done what there was to do.
+const QUIET: Duration = Duration::from_secs(1);
+
+/// strace on every thread of the daemon.
+struct Trace {
+    strace: Child,
+    log: PathBuf,
+}
+
+/// The system calls in a trace.
+#[derive(Debug)]
+struct Calls {
+    names: BTreeMap<String, usize>,
+    /// What changes something: in a cgroup, of an affinity, through systemd.
+    changes: Vec<String>,
+}
+
+impl Trace {
+    fn start() -> Self {
+        let daemon = main_pid();
+        let log = std::env::temp_dir().join("steliad-test.strace");
+        let _ = fs::remove_file(&log);
+        let mut command = Command::new("strace");
+        // Paths beside descriptors, and enough of a message to see whom it is for.
+        command
+            .args(["-f", "-qq", "-y", "-s", "400", "-p", &daemon, "-o"])
+            .arg(&log);
+        let strace = command.stderr(Stdio::null()).spawn().expect("strace");
+        wait_until("strace has all threads", || all_traced(&daemon)?.then_some(()));
+        let trace = Self { strace, log };
+        trace.wait_quiet();
+        trace
+    }
+
+    fn length(&self) -> u64 {
+        fs::metadata(&self.log).map_or(0, |file| file.len())
+    }
+
+    fn wait_quiet(&self) {
+        let mut before = (Instant::now(), self.length());
+        wait_until("the daemon is at rest", || {
+            if self.length() != before.1 {
+                before = (Instant::now(), self.length());
+            }
+            (before.0.elapsed() > QUIET).then_some(())
+        });
+    }
+
+    /// What the daemon calls meanwhile, and until it is at rest.
+    fn of(&self, meanwhile: impl FnOnce()) -> Calls {
+        let from = usize::try_from(self.length()).expect("a length");
+        meanwhile();
+        self.wait_quiet();
+        let text = fs::read(&self.log).expect("the trace");
+        Calls::of(&String::from_utf8_lossy(&text[from..]))
+    }
+}
+
+impl Drop for Trace {
+    fn drop(&mut self) {
+        // It lets go of the daemon; a killed one would as well.
+        let _ = output(&["kill", "-INT", &self.strace.id().to_string()]);
+        let _ = self.strace.wait();
+        let _ = fs::remove_file(&self.log);
+    }
+}
+
+/// Whether each thread of the process is traced.
+fn all_traced(pid: &str) -> Option<bool> {
+    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
+    let mut statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
+    Some(statuses.all(|status| !status.contains("TracerPid:\t0")))
+}
+
+impl Calls {
+    fn of(text: &str) -> Self {
+        let (mut names, mut changes) = (BTreeMap::new(), Vec::new());
+        for line in text.lines() {
+            // `PID name(…) = …`; what was interrupted ends in a line of its own, and signals are none.
+            let Some((_, call)) = line.split_once(' ') else {
+                continue;
+            };
+            let Some((name, arguments)) = call.trim_start().split_once('(') else {
+                continue;
+            };
+            if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_') {
+                continue;
+            }
+            *names.entry(name.to_owned()).or_insert(0) += 1;
+            let of_cgroup = match name {
+                "write" | "writev" | "pwrite64" => arguments.split(',').next().is_some_and(|fd| fd.contains(CGROUP)),
+                "mkdir" | "mkdirat" | "rmdir" | "unlinkat" | "setxattr" | "fsetxattr" | "removexattr" => true,
+                "sched_setaffinity" => true,
+                "sendmsg" => arguments.contains("org.freedesktop.systemd1"),
+                _ => false,
+            };
+            if of_cgroup {
+                changes.push(line.to_owned());
+            }
+        }
+        Self { names, changes }
+    }
+
+    fn total(&self) -> usize {
+        self.names.values().sum()
+    }
+
+    fn print(&self, what: &str) {
+        let mut names: Vec<(&String, &usize)> = self.names.iter().collect();
+        names.sort_unstable_by(|a, b| b.1.cmp(a.1));
+        let names = names.iter().take(8).map(|(name, times)| format!("{times} {name}"));
+        println!(
+            "  {what}: {} system calls, {} changes: {}",
+            self.total(),
+            self.changes.len(),
+            names.collect::<Vec<_>>().join(", ")
+        );
+    }
+}
+
+fn audit(bus: &Bus, pod: &Pod) {
+    bus.block_on(async {
+        let instance = bus.instance(pod).await;
+        instance.audit(Dict::new()).await.expect("audited");
+    });
+}
+
+fn reconcile(bus: &Bus) {
+    bus.block_on(async {
+        let manager = ManagerProxy::new(&bus.connection).await.expect("proxy");
+        manager.reconcile(Dict::new()).await.expect("reconciled");
+    });
+}
+
+/// One VM among as many as the node's 8 CPUs carry.
+#[test]
+fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
+    on_node_undoing(unconfigure, || {
+        // No audit is to come by but those asked for.
+        configure("audit-interval-s = 3600\n");
+        let bus = Bus::open();
+        let trace = Trace::start();
+        // The first time warms up what is kept.
+        reconcile(&bus);
+        let all_of_none = trace.of(|| reconcile(&bus));
+        all_of_none.print("the audit of the node without a VM");
+        drop(trace);
+
+        let vm = Pod::vm("measured", 1);
+        assert_isolated(&vm, 1);
+        let second = Sleeper::start("second");
+        let trace = Trace::start();
+        reconcile(&bus);
+        audit(&bus, &vm);
+        let of_it_beside_none = trace.of(|| audit(&bus, &vm));
+        of_it_beside_none.print("two calls: the path of the only VM, and its audit");
+        let all_of_one = trace.of(|| reconcile(&bus));
+        all_of_one.print("the audit of the node with 1 VM");
+        let start_beside_one = trace.of(|| {
+            bus.register(&second);
+            bus.attach(&second);
+        });
+        start_beside_one.print("register and attach beside 1 VM");
+        drop(trace);
+
+        let others: Vec<Sleeper> = (0..3).map(|n| Sleeper::isolated(&bus, &format!("other-{n}"))).collect();
+        let last = Sleeper::start("last");
+        let trace = Trace::start();
+        reconcile(&bus);
+        audit(&bus, &vm);
+        let of_it_beside_four = trace.of(|| audit(&bus, &vm));
+        of_it_beside_four.print("two calls: the path of one VM of 5, and its audit");
+        let all_of_five = trace.of(|| reconcile(&bus));
+        all_of_five.print("the audit of the node with 5 VMs");
+        let start_beside_five = trace.of(|| {
+            bus.register(&last);
+            bus.attach(&last);
+        });
+        start_beside_five.print("register and attach beside 5 VMs");
+        drop(trace);
+
+        let first = all_of_one.total().saturating_sub(all_of_none.total());
+        let each = all_of_five.total().saturating_sub(all_of_one.total()) / 4;
+        println!("  an audit of the node: {first} system calls for the first VM, {each} for each further one");
+        let start = start_beside_five.total() as f64 / start_beside_one.total() as f64;
+        println!("  a start beside 5 VMs: {start:.2} times the system calls of one beside 1");
+        for idle in [&of_it_beside_none, &of_it_beside_four, &all_of_one, &all_of_five] {
+            assert!(idle.changes.is_empty(), "{:#?}", idle.changes);
+        }
+        assert!(
+            !start_beside_five.changes.is_empty(),
+            "the trace sees no changes at all"
+        );
+        assert!(first <= AUDIT, "{first} system calls for the first VM");
+        // The others have fewer threads than one with a guest.
+        assert!(
+            each <= first,
+            "{first} system calls for the first VM, {each} for a further one"
+        );
+        let (none, four) = (of_it_beside_none.total(), of_it_beside_four.total());
+        assert!(four * 10 <= none * 12, "{none} system calls alone, {four} beside 4");
+        assert!(start <= GROWTH, "{start:.2} times the system calls");
+        last.assert_whole();
+        others.iter().for_each(Sleeper::assert_whole);
+    });
+}
+
+#[proxy(
+    interface = "org.freedesktop.systemd1.Manager",
+    default_service = "org.freedesktop.systemd1",
+    default_path = "/org/freedesktop/systemd1"
+)]
+trait Systemd {
+    fn subscribe(&self) -> zbus::Result<()>;
+    fn get_unit(&self, name: &str) -> zbus::Result<OwnedObjectPath>;
+    #[allow(clippy::type_complexity)]
+    fn start_transient_unit(
+        &self,
+        name: &str,
+        mode: &str,
+        properties: &[(&str, Variant<'_>)],
+        aux: &[(&str, &[(&str, Variant<'_>)])],
+    ) -> zbus::Result<OwnedObjectPath>;
+    #[zbus(signal)]
+    fn job_removed(&self, id: u32, job: ObjectPath<'_>, unit: &str, result: &str) -> zbus::Result<()>;
+}
+
+#[proxy(
+    interface = "org.freedesktop.systemd1.Scope",
+    default_service = "org.freedesktop.systemd1"
+)]
+trait Scope {
+    #[zbus(property)]
+    fn memory_max(&self) -> zbus::Result<u64>;
+    #[zbus(property)]
+    fn tasks_max(&self) -> zbus::Result<u64>;
+    #[zbus(property, name = "CPUWeight")]
+    fn cpu_weight(&self) -> zbus::Result<u64>;
+    #[zbus(property)]
+    fn device_policy(&self) -> zbus::Result<String>;
+    #[zbus(property)]
+    fn device_allow(&self) -> zbus::Result<Vec<(String, String)>>;
+}
+
+/// What an instance's scope is given of its container's.
+struct Limits {
+    memory: u64,
+    tasks: u64,
+    weight: u64,
+    policy: String,
+    devices: Vec<(String, String)>,
+}
+
+impl Limits {
+    /// As the daemon gave them to this one.
+    async fn of(bus: &Bus, systemd: &SystemdProxy<'_>, pod: &Pod) -> zbus::Result<Self> {
+        let unit = systemd.get_unit(&format!("stelia-instance-{}.scope", pod.uid)).await?;
+        let scope = ScopeProxy::builder(&bus.connection).path(unit);
+        let scope = scope.cache_properties(CacheProperties::No).build().await?;
+        Ok(Self {
+            memory: scope.memory_max().await?,
+            tasks: scope.tasks_max().await?,
+            weight: scope.cpu_weight().await?,
+            policy: scope.device_policy().await?,
+            devices: scope.device_allow().await?,
+        })
+    }
+}
+
+/// Somebody who makes an instance's tree and knows everything beforehand: no check, no reading back, no record.
+struct Bare {
+    /// Not in stelia.slice: that is the daemon's.
+    slice: PathBuf,
+    scope: PathBuf,
+    writes: usize,
+    moves: usize,
+}
+
+impl Bare {
+    fn new() -> Self {
+        let slice = Path::new(CGROUP).join("bare.slice");
+        Self {
+            scope: slice.join("bare.scope"),
+            slice,
+            writes: 0,
+            moves: 0,
+        }
+    }
+
+    fn write(&mut self, path: &Path, value: &str) {
+        fs::write(path, value).unwrap_or_else(|e| panic!("{value:?} to {}: {e}", path.display()));
+        self.writes += 1;
+    }
+
+    fn make(&mut self, path: &Path) {
+        let made = fs::DirBuilder::new().mode(0o755).create(path);
+        made.unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        self.writes += 1;
+    }
+
+    fn bring(&mut self, id: u32, to: &Path) {
+        self.write(to, &id.to_string());
+        self.writes -= 1;
+        self.moves += 1;
+    }
+
+    async fn scope(systemd: &SystemdProxy<'_>, holder: u32, limits: &Limits) {
+        let mut removed = systemd.receive_job_removed().await.expect("signals");
+        let properties = [
+            ("Slice", Variant::from("bare.slice")),
+            ("Delegate", Variant::from(true)),
+            ("DefaultDependencies", Variant::from(false)),
+            ("CollectMode", Variant::from("inactive-or-failed")),
+            ("PIDs", Variant::from(vec![holder])),
+            ("MemoryMax", Variant::from(limits.memory)),
+            ("TasksMax", Variant::from(limits.tasks)),
+            ("CPUWeight", Variant::from(limits.weight)),
+            ("DevicePolicy", Variant::from(limits.policy.clone())),
+            ("DeviceAllow", Variant::from(limits.devices.clone())),
+        ];
+        let job = systemd
+            .start_transient_unit("bare.scope", "fail", &properties, &[])
+            .await;
+        let job = job.expect("StartTransientUnit");
+        while let Some(signal) = removed.next().await {
+            let arguments = signal.args().expect("JobRemoved");
+            if arguments.job.as_str() == job.as_str() {
+                assert_eq!(arguments.result, "done");
+                return;
+            }
+        }
+        panic!("no JobRemoved");
+    }
+
+    /// What a registration and an attach come to.
+    fn isolate(&mut self, bus: &Bus, systemd: &SystemdProxy<'_>, limits: &Limits, sleeper: &Sleeper) -> Duration {
+        let float_cpus = crate::pods::pool().to_string();
+        let exclusive = sleeper.pod.exclusive();
+        let list = exclusive.to_string();
+        let started = Instant::now();
+        let mut holder = Command::new("sleep").arg("1000").spawn().expect("sleep");
+        bus.block_on(Self::scope(systemd, holder.id(), limits));
+        let (slice, scope) = (self.slice.clone(), self.scope.clone());
+        let inner = scope.join("instance");
+        let (float, vcpu) = (inner.join("float"), inner.join("vcpu"));
+        self.make(&inner);
+        self.bring(holder.id(), &inner.join("cgroup.procs"));
+        self.write(&scope.join("cgroup.subtree_control"), "+cpuset +cpu");
+        for leaf in [&float, &vcpu] {
+            self.make(leaf);
+            self.write(&leaf.join("cgroup.type"), "threaded");
+        }
+        self.write(&inner.join("cgroup.subtree_control"), "+cpuset +cpu");
+        self.write(&float.join("cpuset.cpus"), &float_cpus);
+        for pid in [sleeper.pod.pid, sleeper.floats] {
+            self.bring(pid, &float.join("cgroup.procs"));
+        }
+        self.write(&slice.join("cpuset.cpus.exclusive"), &list);
+        self.write(&vcpu.join("cpuset.cpus"), &list);
+        for level in [&scope, &inner, &vcpu] {
+            self.write(&level.join("cpuset.cpus.exclusive"), &list);
+        }
+        self.write(&vcpu.join("cpuset.cpus.partition"), "isolated");
+        self.bring(sleeper.pod.pid, &vcpu.join("cgroup.threads"));
+        pin(sleeper.pod.pid, exclusive.iter());
+        let took = started.elapsed();
+        assert_eq!(read(vcpu.join("cpuset.cpus.partition")), "isolated");
+        // It is not part of what is compared.
+        let _ = holder.kill();
+        let _ = holder.wait();
+        took
+    }
+
+    /// All back.
+    fn undo(&self, sleeper: &Sleeper) {
+        let put = |path: PathBuf, value: &str| {
+            fs::write(&path, value).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        };
+        let inner = self.scope.join("instance");
+        put(inner.join("vcpu/cpuset.cpus.partition"), "member");
+        for pid in [sleeper.pod.pid, sleeper.floats] {
+            pin(pid, 0..128);
+            put(sleeper.pod.origin().join("cgroup.procs"), &pid.to_string());
+        }
+        wait_until("the scope is gone", || (!self.scope.exists()).then_some(()));
+        // Nothing at all would not be written.
+        put(self.slice.join("cpuset.cpus.exclusive"), "\n");
+    }
+}
+
+fn pin(id: u32, to: impl Iterator<Item = u32>) {
+    let mut mask = Mask::new();
+    to.for_each(|cpu| mask.set(cpu as usize).expect("a CPU"));
+    sched_setaffinity(Pid::from_raw(id.cast_signed()), &mask).expect("sched_setaffinity");
+}
+
+fn median(mut of: Vec<Duration>) -> Duration {
+    of.sort_unstable();
+    of[of.len() / 2]
+}
+
+/// The writes and moves that the daemon told of this pod's last registration and attach.
+fn told(pod: &Pod) -> usize {
+    let words = ["journalctl", "-b", "-q", "--no-pager", "-o", "cat", "-u", "steliad"];
+    let journal = run(&[&words[..], &["-g", &pod.uid]].concat());
+    let numbers = |word: &str| -> usize {
+        let line = journal.lines().rfind(|line| line.starts_with(word));
+        let line = line.unwrap_or_else(|| panic!("no {word:?}: {journal}"));
+        let counts = line.rsplit_once(": ").expect("counts").1;
+        let counts = counts.split(|c: char| !c.is_ascii_digit());
+        counts.filter_map(|number| number.parse::<usize>().ok()).sum()
+    };
+    numbers("registered") + numbers("isolated")
+}
+
+#[test]
+fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
+    let stop = || {
+        output(&["systemctl", "stop", "bare.scope", "bare.slice"]);
+    };
+    on_node_undoing(stop, || {
+        let bus = Bus::open();
+        let sleeper = Sleeper::start("compared");
+        let systemd = bus.block_on(async {
+            let systemd = SystemdProxy::new(&bus.connection).await.expect("proxy");
+            systemd.subscribe().await.expect("subscribed");
+            systemd
+        });
+        bus.register(&sleeper);
+        let limits = bus
+            .block_on(Limits::of(&bus, &systemd, &sleeper.pod))
+            .expect("its limits");
+        assert!(!limits.devices.is_empty());
+        bus.deregister(&sleeper.pod);
+        let (mut ours, mut bares, mut changes) = (Vec::new(), Vec::new(), 0);
+        for _ in 0..ROUNDS {
+            let mut bare = Bare::new();
+            bares.push(bare.isolate(&bus, &systemd, &limits, &sleeper));
+            bare.undo(&sleeper);
+            changes = bare.writes + bare.moves;
+            let started = Instant::now();
+            bus.register(&sleeper);
+            bus.attach(&sleeper);
+            ours.push(started.elapsed());
+            sleeper.assert_whole();
+            bus.deregister(&sleeper.pod);
+        }
+        let told = told(&sleeper.pod);
+        println!("  {ours:?}; the bare program {bares:?}");
+        let (ours, bares) = (median(ours), median(bares));
+        let (more, longer) = (told as f64 / changes as f64, ours.as_secs_f64() / bares.as_secs_f64());
+        println!("  writes and moves: {told}, the bare program {changes}: {more:.2} times");
+        println!("  register and attach: {ours:.1?}, the bare program {bares:.1?}: {longer:.2} times");
+        assert!(more <= CHANGES, "{told} writes and moves, the bare program {changes}");
+        assert!(longer <= TIMES, "{ours:?}, the bare program {bares:?}");
+    });
+}
+
+const WAYS: [&str; 3] = ["steliad-runner.socket", "steliad-kubelet.path", "steliad.service"];
+
+/// From the rename of kubelet's file until the last float is seen to follow; each way and back.
+fn follow(sleepers: &[Sleeper], states: &[Vec<u8>; 2], cpu: u32) -> Duration {
+    let mut took = Vec::new();
+    for _ in 0..ROUNDS {
+        for (state, wanted) in [(&states[1], false), (&states[0], true)] {
+            // What the last change still moved is over.
+            sleep(Duration::from_millis(500));
+            let renamed = Instant::now();
+            replace_state(state);
+            while floats_have(sleepers, cpu, !wanted) || !floats_have(sleepers, cpu, wanted) {
+                assert!(renamed.elapsed() < Duration::from_secs(120), "floats do not follow");
+                sleep(Duration::from_micros(200));
+            }
+            took.push(renamed.elapsed());
+        }
+    }
+    median(took)
+}
+
+/// Reads kubelet's file whenever it is replaced and writes what it comes to, known beforehand by its default set.
+fn bare_follower(wanted: &BTreeMap<String, Vec<(PathBuf, String)>>, ready: &mpsc::Sender<()>, times: usize) {
+    let mut inotify = Inotify::init().expect("inotify");
+    let folder = "/var/lib/kubelet";
+    inotify.watches().add(folder, WatchMask::MOVED_TO).expect(folder);
+    ready.send(()).expect("the test");
+    let mut buffer = [0; 4096];
+    let mut seen = 0;
+    while seen < times {
+        for event in inotify.read_events_blocking(&mut buffer).expect("events") {
+            if event.name.is_none_or(|name| name != "cpu_manager_state") {
+                continue;
+            }
+            let bytes = fs::read("/var/lib/kubelet/cpu_manager_state").expect("the state");
+            let state = CpuManagerState::parse(&bytes).expect("a state");
+            for (path, value) in &wanted[&state.shared_pool().to_string()] {
+                fs::write(path, value).expect("a float");
+            }
+            seen += 1;
+        }
+    }
+}
+
+/// On the node with many CPUs (`run.sh`).
+#[test]
+fn on_many_cpus_floats_follow_kubelet_not_much_later_than_a_bare_program_writes_them() {
+    let start = || drop(run(&[&["systemctl", "start"], &WAYS[..]].concat()));
+    on_node_undoing(start, || {
+        let bus = Bus::open();
+        let number = room().min(8);
+        assert!(number >= 7, "this is for a larger node (node run --cpus 16)");
+        let sleepers: Vec<Sleeper> = (0..number)
+            .map(|n| Sleeper::isolated(&bus, &format!("sleeper-{n}")))
+            .collect();
+        let cpu = last_shared();
+        let states = two_states(&cpu.to_string());
+        // What each state comes to, by the daemon.
+        let mut wanted = BTreeMap::new();
+        for (state, has) in [(&states[1], false), (&states[0], true)] {
+            replace_state(state);
+            wait_until("floats follow", || floats_have(&sleepers, cpu, has).then_some(()));
+            let pool = CpuManagerState::parse(state).expect("a state").shared_pool();
+            let floats = sleepers.iter().map(|sleeper| {
+                let path = sleeper.pod.float().join("cpuset.cpus");
+                (path.clone(), read(&path))
+            });
+            wanted.insert(pool.to_string(), floats.collect::<Vec<_>>());
+        }
+        let ours = follow(&sleepers, &states, cpu);
+        run(&[&["systemctl", "stop"], &WAYS[..]].concat());
+        let (sender, ready) = mpsc::channel();
+        let bare = scope(|threads| {
+            threads.spawn(|| bare_follower(&wanted, &sender, 2 * ROUNDS));
+            ready.recv().expect("the bare program");
+            follow(&sleepers, &states, cpu)
+        });
+        start();
+        let longer = ours.as_secs_f64() / bare.as_secs_f64();
+        println!(
+            "  kubelet's rename to the last of {number} floats: {ours:.1?}, the bare program {bare:.1?}: {longer:.2} times"
+        );
+        assert!(longer <= TIMES, "{ours:?}, the bare program {bare:?}");
+        wait_until("the daemon has them all", || {
+            let list = output(&["steliactl", "--no-legend", "list"]);
+            (String::from_utf8_lossy(&list.stdout).lines().count() == number).then_some(())
+        });
+        let float = cpus(&read(sleepers[0].pod.float().join("cpuset.cpus")));
+        assert!(float.contains(cpu));
+        sleepers.iter().for_each(Sleeper::assert_whole);
+    });
+}

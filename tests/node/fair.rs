@@ -1,0 +1,446 @@
+//! Nobody's calls, processes or failures make another VM's start long: each kind of disturber against the same VM's start when
+//! nobody disturbs, in one boot.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::mpsc;
+use std::thread::spawn;
+use std::time::{Duration, Instant};
+
+use rustix::thread::gettid;
+use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use zbus::connection::Builder;
+use zbus::proxy::CacheProperties;
+use zbus::{Connection, Fd, Variant};
+
+use crate::client::{block_on, pidfd};
+use crate::contained::{configure, unconfigure};
+use crate::crash::{main_pid, quiet_vm};
+use crate::host::{cpus, read, run, wait_until};
+use crate::pods::{Pod, on_node_undoing};
+use crate::promise::state;
+
+const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+const SOCKET: &str = "unix:path=/run/stelia/runner/socket";
+/// How often a start is measured at a time.
+const STARTS: usize = 3;
+/// How much longer a disturbed start may take.
+const BAR: f64 = 3.0;
+/// No disturber goes on for longer, whatever becomes of the test.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Processes beget processes, each by one that ends at once: no look at who is there finds the one that is there next.
+const FORKS: &str = "
+import os, sys, time
+started = time.monotonic()
+while not os.path.exists(sys.argv[1]) and time.monotonic() < started + 300:
+    if os.fork():
+        os._exit(0)
+";
+
+/// A file beside the tests, which containers see too.
+fn beside(name: &str) -> PathBuf {
+    std::env::current_exe().expect("own path").with_file_name(name)
+}
+
+/// Exists once a disturber may end.
+fn over() -> PathBuf {
+    beside("fair-over")
+}
+
+/// Exists once the one who waits is to begin.
+pub fn sign() -> PathBuf {
+    beside("fair-sign")
+}
+
+/// How often systemd has started the daemon anew.
+pub fn restarts() -> String {
+    run(&["systemctl", "show", "-P", "NRestarts", "steliad.service"])
+}
+
+/// A process of these tests somewhere else.
+pub struct Task {
+    child: Child,
+    lines: std::io::Lines<BufReader<ChildStdout>>,
+}
+
+impl Task {
+    fn start(mut command: Command, what: &str) -> Self {
+        command.args(["env", &format!("STELIA_FAIR={what}")]);
+        command.arg(std::env::current_exe().expect("own path"));
+        command.args(["fair::process", "--exact", "--ignored", "--nocapture"]);
+        let mut child = command.stdout(Stdio::piped()).spawn().expect("a process");
+        let lines = BufReader::new(child.stdout.take().expect("stdout")).lines();
+        Self { child, lines }
+    }
+
+    pub fn in_pod(pod: &Pod, what: &str) -> Self {
+        let mut command = Command::new("kubelet-standin");
+        command.args(["pod", "exec", &pod.name, "--"]);
+        Self::start(command, what)
+    }
+
+    /// As a user without any privilege.
+    fn as_nobody(what: &str) -> Self {
+        let mut command = Command::new("runuser");
+        command.args(["-u", "nobody", "--"]);
+        Self::start(command, what)
+    }
+
+    /// Its next line with this word; what follows the word.
+    pub fn wait_for(&mut self, word: &str) -> String {
+        let mut said = Vec::new();
+        for line in &mut self.lines {
+            let line = line.expect("a line");
+            // libtest begins the line with the test's name.
+            if let Some((_, rest)) = line.split_once(word) {
+                return rest.trim().to_owned();
+            }
+            said.push(line);
+        }
+        panic!("never said {word}:\n{}", said.join("\n"));
+    }
+
+    /// Wait until it has ended, well.
+    pub fn end(mut self) {
+        let rest: Vec<String> = self.lines.map_while(Result::ok).collect();
+        let status = self.child.wait().expect("its end");
+        assert!(status.success(), "{status}:\n{}", rest.join("\n"));
+    }
+}
+
+/// Start to isolated of the VM, in microseconds, each time; the last one stays up.
+fn starts(victim: &Pod, times: usize) -> Vec<u64> {
+    let mut task = Task::in_pod(victim, &format!("starts {times}"));
+    let took = task.wait_for("TOOK");
+    task.end();
+    took.split_whitespace().map(|us| us.parse().expect("a time")).collect()
+}
+
+fn median(mut of: Vec<u64>) -> f64 {
+    of.sort_unstable();
+    of[of.len() / 2] as f64
+}
+
+/// kubelet gives CPUs to another pod and takes them back: float follows both. No audit comes by meanwhile, so that it is the
+/// event that is seen.
+fn assert_events_are_seen(victim: &Pod) {
+    let file = victim.float().join("cpuset.cpus");
+    let before = read(&file);
+    let last = cpus(&before).iter().last().expect("a shared CPU").to_string();
+    run(&["kubelet-standin", "entry", "add", OTHER, "other", &last]);
+    wait_until("float follows", || (read(&file) != before).then_some(()));
+    run(&["kubelet-standin", "entry", "remove", OTHER]);
+    wait_until("float follows back", || (read(&file) == before).then_some(()));
+}
+
+/// The daemon, in its own view of the node, may not write float's files any more, and has to: one step of this instance fails
+/// until it is deregistered, which takes the mount away with the directory.
+fn make_float_immovable(pod: &Pod) {
+    let float = pod.float();
+    let float = float.to_str().expect("path");
+    let daemon = main_pid();
+    let inside = ["nsenter", "--mount", "--target", &daemon];
+    run(&[&inside[..], &["mount", "--bind", float, float]].concat());
+    run(&[&inside[..], &["mount", "-o", "remount,bind,ro", float]].concat());
+    let first = cpus(&read(pod.float().join("cpuset.cpus"))).iter().next();
+    let first = first.expect("a shared CPU").to_string();
+    fs::write(pod.float().join("cpuset.cpus"), first).expect("float's CPUs");
+}
+
+#[test]
+fn nobody_makes_another_vms_start_long() {
+    on_node_undoing(unconfigure, || {
+        configure("audit-interval-s = 3600\n");
+        let victim = quiet_vm("victim");
+        // Its first process collects the orphans that chains leave.
+        let attacker = Pod::start("attacker", &["--cpus", "1"], &["tini", "--", "sleep", "100000"]);
+        let _ = fs::remove_file(over());
+        let (daemon, restarted) = (main_pid(), restarts());
+        // Whatever is slower the first time.
+        starts(&victim, 1);
+        let before = starts(&victim, STARTS);
+        let mut figures = Vec::new();
+        for what in [
+            "deregister",
+            "register",
+            "audit",
+            "forks-in-float",
+            "forks-in-origin",
+            "threads-in-vcpu",
+            "fails",
+            "describe",
+        ] {
+            let mut disturber = match what {
+                "describe" => Task::as_nobody(what),
+                _ => Task::in_pod(&attacker, what),
+            };
+            disturber.wait_for("BUSY");
+            if what == "fails" {
+                make_float_immovable(&attacker);
+            }
+            let took = starts(&victim, STARTS);
+            assert_eq!(state(&victim).as_deref(), Some("isolated"), "{what}");
+            assert_events_are_seen(&victim);
+            fs::write(over(), "").expect("the sign that it is over");
+            let said = disturber.wait_for("DISTURBED");
+            if what == "fails" {
+                assert!(said.contains("Read-only file system"), "nothing failed: {said}");
+            }
+            disturber.end();
+            fs::remove_file(over()).expect("the sign");
+            println!("  {what}: starts in {took:?} us; {said:.200}");
+            figures.push((what, median(took)));
+            assert_eq!((main_pid(), restarts()), (daemon.clone(), restarted.clone()), "{what}");
+        }
+        let after = starts(&victim, STARTS);
+        let undisturbed = median([&before[..], &after].concat());
+        println!(
+            "  undisturbed: {:.1} ms, {before:?} us before and {after:?} us after",
+            undisturbed / 1000.0
+        );
+        for (what, took) in &figures {
+            println!(
+                "  {what}: {:.1} ms, {:.2} times that",
+                took / 1000.0,
+                took / undisturbed
+            );
+        }
+        for (what, took) in figures {
+            assert!(
+                took <= BAR * undisturbed,
+                "{what}: {:.2} times as long",
+                took / undisturbed
+            );
+        }
+    });
+}
+
+/// Everything below runs somewhere else: in a pod, or as another user.
+#[test]
+#[ignore = "a process of the other tests"]
+fn process() {
+    let Ok(what) = std::env::var("STELIA_FAIR") else { return };
+    let (what, argument) = what.split_once(' ').unwrap_or((&what, ""));
+    match what {
+        "starts" => measure(argument.parse().expect("a number")),
+        "late" => register_late(Path::new(argument)),
+        "describe" => block_on(describe_all_the_time()),
+        what => block_on(disturb(what)),
+    }
+}
+
+fn is_over(since: Instant) -> bool {
+    over().exists() || since.elapsed() > PATIENCE
+}
+
+async fn connect() -> Connection {
+    let builder = Builder::address(SOCKET).p2p();
+    builder.build().await.expect("connect")
+}
+
+/// A process of this container, as its own /proc shows it.
+fn find(word: &str) -> Option<u32> {
+    let entries = fs::read_dir("/proc").expect("/proc").flatten();
+    let mut pids = entries.filter_map(|e| e.file_name().to_str()?.parse::<u32>().ok());
+    pids.find(|pid| fs::read_to_string(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line.contains(word)))
+}
+
+async fn register(manager: &ManagerProxy<'_>, anchor: &OwnedFd) -> zbus::Result<String> {
+    let mut options = Dict::new();
+    options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
+    let (path, _) = manager.register_instance("", "", options).await?;
+    Ok(path.to_string())
+}
+
+async fn instance(connection: &Connection, path: String) -> InstanceProxy<'static> {
+    let builder = InstanceProxy::builder(connection).path(path);
+    let builder = builder.cache_properties(CacheProperties::No);
+    builder.build().await.expect("proxy")
+}
+
+/// In a container of `quiet_vm`: what its runner would do, with a clock. No call may be refused.
+fn measure(times: usize) {
+    let anchor = pidfd(find("\0anchor").expect("the anchor"));
+    let qemu = pidfd(1);
+    let mut vcpus: Vec<i32> = Vec::new();
+    for task in fs::read_dir("/proc/1/task").expect("QEMU's threads").flatten() {
+        let name = fs::read_to_string(task.path().join("comm")).unwrap_or_default();
+        if name.starts_with("CPU ") {
+            let tid = task.file_name().to_str().and_then(|tid| tid.parse().ok());
+            vcpus.push(tid.expect("a thread id"));
+        }
+    }
+    let took = block_on(async {
+        let connection = connect().await;
+        let manager = ManagerProxy::new(&connection).await.expect("proxy");
+        if !manager.list_instances().await.expect("listed").is_empty() {
+            manager.deregister("", Dict::new()).await.expect("deregistered");
+        }
+        let mut took = Vec::new();
+        for n in 0..times {
+            let started = Instant::now();
+            let path = register(&manager, &anchor).await.expect("registered");
+            let instance = instance(&connection, path).await;
+            let list = (0..).zip(&vcpus).map(|(index, tid)| (index, *tid, Dict::new()));
+            let attached = instance.attach_vcpus(Fd::from(qemu.as_fd()), list.collect(), Dict::new());
+            attached.await.expect("attached");
+            took.push(started.elapsed().as_micros().to_string());
+            if n + 1 < times {
+                manager.deregister("", Dict::new()).await.expect("deregistered");
+            }
+        }
+        took
+    });
+    println!("TOOK {}", took.join(" "));
+}
+
+/// In a sleeper's container: registers when told to, and says when that is answered.
+fn register_late(sign: &Path) {
+    let anchor = pidfd(find("sleep\x00100001").expect("the anchor"));
+    block_on(async {
+        let connection = connect().await;
+        let manager = ManagerProxy::new(&connection).await.expect("proxy");
+        println!("BUSY");
+        let waiting = Instant::now();
+        while !sign.exists() {
+            assert!(waiting.elapsed() < PATIENCE, "never told to");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        let asked = Instant::now();
+        register(&manager, &anchor).await.expect("registered");
+        println!("REGISTERED after {} ms", asked.elapsed().as_millis());
+    });
+}
+
+/// Four at a time, on the system bus.
+async fn describe_all_the_time() {
+    let bus = Builder::system().build().await.expect("bus");
+    let started = Instant::now();
+    println!("BUSY");
+    let one = || async {
+        let manager = ManagerProxy::new(&bus).await.expect("proxy");
+        let mut calls = 0;
+        while !is_over(started) {
+            manager.describe().await.expect("described");
+            calls += 1;
+        }
+        calls
+    };
+    let (a, b, c, d) = tokio::join!(one(), one(), one(), one());
+    println!(
+        "DISTURBED {} descriptions in {} ms",
+        a + b + c + d,
+        started.elapsed().as_millis()
+    );
+}
+
+/// What threads of a vCPU do: each makes the next and ends.
+fn thread_chain(since: Instant) {
+    if !is_over(since) {
+        spawn(move || thread_chain(since));
+    }
+}
+
+/// In the container of somebody who wants no other VM to start.
+async fn disturb(what: &str) {
+    let mut anchor = Command::new("sleep").arg("100001").spawn().expect("sleep");
+    let started = Instant::now();
+    let over = over();
+    let over = over.to_str().expect("path");
+    let forks = || {
+        Command::new("python3")
+            .args(["-c", FORKS, over])
+            .spawn()
+            .expect("python3")
+    };
+    let fd = pidfd(anchor.id());
+    let said = {
+        let connection = connect().await;
+        let manager = ManagerProxy::new(&connection).await.expect("proxy");
+        let mut first = (what == "forks-in-origin").then(forks);
+        let mut path = String::new();
+        if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
+            path = register(&manager, &fd).await.expect("registered");
+        }
+        if what == "forks-in-float" {
+            first = Some(forks());
+        }
+        if what == "threads-in-vcpu" {
+            let (sender, tid) = mpsc::channel();
+            let (go, told) = mpsc::channel::<()>();
+            spawn(move || {
+                sender.send(gettid().as_raw_nonzero().get()).expect("the test");
+                let _ = told.recv();
+                thread_chain(started);
+                while !is_over(started) {
+                    std::thread::sleep(Duration::from_millis(50));
+                }
+            });
+            let vcpus = vec![(0, tid.recv().expect("a thread id"), Dict::new())];
+            let own = pidfd(std::process::id());
+            let instance = instance(&connection, path.clone()).await;
+            let attached = instance.attach_vcpus(Fd::from(own.as_fd()), vcpus, Dict::new());
+            attached.await.expect("attached");
+            go.send(()).expect("the vCPU");
+        }
+        println!("BUSY");
+        let said = call_all_the_time(what, &fd, &path, started).await;
+        // Its own calls were at their limit: what is left of the promise is not this test's.
+        let _ = manager.deregister("", Dict::new()).await;
+        if let Some(mut first) = first {
+            let _ = first.wait();
+        }
+        said
+    };
+    let _ = anchor.kill();
+    let _ = anchor.wait();
+    println!("DISTURBED {said} in {} ms", started.elapsed().as_millis());
+}
+
+/// On three connections, as fast as they are answered; what the last answer was.
+async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: &str, started: Instant) -> String {
+    let one = || async {
+        let (mut done, mut refused, mut last) = (0, 0, String::new());
+        let mut connection = connect().await;
+        while !is_over(started) {
+            let manager = ManagerProxy::new(&connection).await.expect("proxy");
+            let result = match what {
+                "deregister" => manager.deregister("", Dict::new()).await.map(|()| String::new()),
+                // Without an anchor: looked at and refused at once.
+                "register" => {
+                    let refused = manager.register_instance("", "", Dict::new()).await;
+                    refused.map(|(path, _)| path.to_string())
+                }
+                "forks-in-origin" => match register(&manager, anchor).await {
+                    Ok(_) => manager.deregister("", Dict::new()).await.map(|()| String::new()),
+                    error => error,
+                },
+                _ => {
+                    let instance = instance(&connection, path.to_owned()).await;
+                    let report = instance.audit(Dict::new()).await;
+                    report.map(|report| format!("{:?}", report.get("degraded")))
+                }
+            };
+            match result {
+                Ok(answer) => {
+                    done += 1;
+                    last = answer;
+                }
+                Err(zbus::Error::MethodError(name, text, _)) => {
+                    refused += 1;
+                    last = format!("{name}: {}", text.unwrap_or_default());
+                }
+                // Cut off.
+                Err(_) => connection = connect().await,
+            }
+        }
+        (done, refused, last)
+    };
+    let (a, b, c) = tokio::join!(one(), one(), one());
+    let (done, refused) = (a.0 + b.0 + c.0, a.1 + b.1 + c.1);
+    format!("{done} calls done and {refused} refused, the last with {}", a.2)
+}

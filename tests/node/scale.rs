@@ -1,0 +1,271 @@
+//! As many instances as the node has CPUs for, on a node of its own with many (`run.sh`): the daemon is killed, and systemd
+//! stands still.
+
+use std::fs;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use zbus::{Connection, Fd, Variant, connection::Builder};
+
+use std::os::fd::AsFd;
+
+use crate::client::{block_on, pidfd};
+use crate::crash::{kill_daemon, main_pid};
+use crate::fair::{Task, restarts, sign};
+use crate::host::{CGROUP, cpus, output, read, run, thread, wait_until};
+use crate::pods::{Pod, on_node, on_node_undoing};
+
+const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+/// Longer than `WatchdogSec=` of the daemon's unit.
+const BEYOND_THE_WATCHDOG: Duration = Duration::from_secs(70);
+/// Where PID 1 is, alone.
+const INIT: &str = "/sys/fs/cgroup/init.scope";
+const STATE: &str = "/var/lib/kubelet/cpu_manager_state";
+
+/// A pod of one CPU that does nothing: its first process is the vCPU, of the two others one is the anchor and one floats. It
+/// costs the node three sleeping processes where a VM costs it an emulated machine.
+pub struct Sleeper {
+    pub pod: Pod,
+    pub anchor: u32,
+    pub floats: u32,
+}
+
+impl Sleeper {
+    pub fn start(name: &str) -> Self {
+        let script = "sleep 100001 & sleep 100002 & exec sleep 100003";
+        let pod = Pod::start(name, &["--cpus", "1"], &["sh", "-c", script]);
+        let of = |seconds: &str, procs: &str| -> Option<u32> {
+            procs.lines().find_map(|pid| {
+                let line = fs::read_to_string(format!("/proc/{pid}/cmdline")).ok()?;
+                (line == format!("sleep\0{seconds}\0")).then(|| pid.parse().ok())?
+            })
+        };
+        let (anchor, floats) = wait_until("three that sleep", || {
+            let procs = read(pod.origin().join("cgroup.procs"));
+            of("100003", &procs)?;
+            Some((of("100001", &procs)?, of("100002", &procs)?))
+        });
+        Self { pod, anchor, floats }
+    }
+
+    /// A sleeper that is registered and attached.
+    pub fn isolated(bus: &Bus, name: &str) -> Self {
+        let sleeper = Self::start(name);
+        bus.register(&sleeper);
+        bus.attach(&sleeper);
+        sleeper
+    }
+
+    /// What an isolated instance promises, of this one.
+    pub fn assert_whole(&self) {
+        let pod = &self.pod;
+        let exclusive = pod.exclusive();
+        let vcpu = |file: &str| read(pod.vcpu().join(file));
+        assert_eq!(vcpu("cpuset.cpus.partition"), "isolated", "{}", pod.name);
+        assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive, "{}", pod.name);
+        let found = |pid: u32| thread(pid).unwrap_or_else(|| panic!("{} lost its process {pid}", pod.name));
+        let (first, floats, anchor) = (found(pod.pid), found(self.floats), found(self.anchor));
+        assert_eq!((first.cgroup, first.allowed), (pod.vcpu(), exclusive));
+        let float = cpus(&read(pod.float().join("cpuset.cpus")));
+        assert_eq!((floats.cgroup, floats.allowed), (pod.float(), float));
+        assert_eq!(anchor.cgroup, pod.origin());
+    }
+}
+
+/// Root's way in, for many calls.
+pub struct Bus {
+    runtime: tokio::runtime::Runtime,
+    pub connection: Connection,
+}
+
+impl Bus {
+    pub fn open() -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        let runtime = runtime.expect("runtime");
+        let connection = runtime.block_on(async { Builder::system().build().await.expect("bus") });
+        Self { runtime, connection }
+    }
+
+    pub fn block_on<T>(&self, future: impl Future<Output = T>) -> T {
+        self.runtime.block_on(future)
+    }
+
+    pub fn register(&self, sleeper: &Sleeper) {
+        self.block_on(async {
+            let anchor = pidfd(sleeper.anchor);
+            let mut options = Dict::new();
+            options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
+            let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
+            let registered = manager.register_instance(&sleeper.pod.uid, "", options).await;
+            registered.unwrap_or_else(|error| panic!("register {}: {error}", sleeper.pod.name));
+        });
+    }
+
+    pub fn attach(&self, sleeper: &Sleeper) {
+        self.block_on(async {
+            let first = pidfd(sleeper.pod.pid);
+            let instance = self.instance(&sleeper.pod).await;
+            let vcpus = vec![(0, 1, Dict::new())];
+            let attached = instance.attach_vcpus(Fd::from(first.as_fd()), vcpus, Dict::new()).await;
+            attached.unwrap_or_else(|error| panic!("attach {}: {error}", sleeper.pod.name));
+        });
+    }
+
+    pub fn deregister(&self, pod: &Pod) {
+        self.block_on(async {
+            let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
+            let done = manager.deregister(&pod.uid, Dict::new()).await;
+            done.unwrap_or_else(|error| panic!("deregister {}: {error}", pod.name));
+        });
+    }
+
+    /// The proxy of a pod's instance, which asks nothing by itself.
+    pub async fn instance(&self, pod: &Pod) -> InstanceProxy<'static> {
+        let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
+        let path = manager.get_instance(&pod.uid).await.expect("path");
+        InstanceProxy::builder(&self.connection)
+            .path(path)
+            .cache_properties(zbus::proxy::CacheProperties::No)
+            .build()
+            .await
+            .expect("proxy")
+    }
+}
+
+/// Another content of kubelet's file, as kubelet writes it.
+pub fn replace_state(bytes: &[u8]) {
+    let temporary = "/var/lib/kubelet/.test";
+    fs::write(temporary, bytes).expect(temporary);
+    fs::rename(temporary, STATE).expect(STATE);
+}
+
+/// kubelet's file as it is, and as it is while another pod has these CPUs.
+pub fn two_states(cpus: &str) -> [Vec<u8>; 2] {
+    let now = fs::read(STATE).expect(STATE);
+    run(&["kubelet-standin", "entry", "add", OTHER, "other", cpus]);
+    let then = fs::read(STATE).expect(STATE);
+    run(&["kubelet-standin", "entry", "remove", OTHER]);
+    [now, then]
+}
+
+/// The last CPU of the shared pool, and that floats are expected not to have it any more.
+pub fn last_shared() -> u32 {
+    crate::pods::pool().iter().last().expect("a shared CPU")
+}
+
+/// How many sleepers this node carries: two CPUs and the one that another pod is to get stay shared.
+pub fn room() -> usize {
+    cpus(&read("/sys/devices/system/cpu/online")).len() - 3
+}
+
+/// Whether every float has the CPU, or none has it.
+pub fn floats_have(sleepers: &[Sleeper], cpu: u32, wanted: bool) -> bool {
+    sleepers.iter().all(|sleeper| {
+        let float = read(sleeper.pod.float().join("cpuset.cpus"));
+        cpus(&float).contains(cpu) == wanted
+    })
+}
+
+fn all_are(sleepers: &[Sleeper], state: &str) -> bool {
+    let list = output(&["steliactl", "--no-legend", "list"]);
+    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    sleepers.iter().all(|sleeper| {
+        let line = text.lines().find(|line| line.starts_with(&sleeper.pod.uid));
+        line.is_some_and(|line| line.split_whitespace().nth(2) == Some(state))
+    })
+}
+
+fn many(bus: &Bus) -> Vec<Sleeper> {
+    let started = Instant::now();
+    let names = (0..room()).map(|n| format!("sleeper-{n}"));
+    let sleepers: Vec<Sleeper> = names.map(|name| Sleeper::isolated(bus, &name)).collect();
+    println!(
+        "  {} instances up after {} ms",
+        sleepers.len(),
+        started.elapsed().as_millis()
+    );
+    sleepers.iter().for_each(Sleeper::assert_whole);
+    sleepers
+}
+
+#[test]
+fn of_many_all_are_whole_after_the_daemon_was_killed() {
+    on_node(|| {
+        let sleepers = many(&Bus::open());
+        let killed = main_pid();
+        kill_daemon();
+        wait_until(&format!("all {} isolated again", sleepers.len()), || {
+            let now = main_pid();
+            (!now.is_empty() && now != killed && all_are(&sleepers, "isolated")).then_some(())
+        });
+        sleepers.iter().for_each(Sleeper::assert_whole);
+    });
+}
+
+fn freeze(value: &str) {
+    let _ = fs::write(format!("{INIT}/cgroup.freeze"), value);
+}
+
+fn is_frozen() -> bool {
+    read(format!("{INIT}/cgroup.events"))
+        .lines()
+        .any(|line| line == "frozen 1")
+}
+
+/// The kernel keeps signals that stop a process from PID 1, but not the freezer: everybody who asks systemd for something waits
+/// now, and neither `systemctl` nor the stand-in for kubelet is of use. What systemd would have to do for one must not hold
+/// up the others, nor the daemon's watchdog messages.
+#[test]
+fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
+    on_node_undoing(
+        || freeze("0"),
+        || {
+            let sleepers = many(&Bus::open());
+            let late = Sleeper::start("late");
+            let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
+            waiting.wait_for("BUSY");
+            let cpu = last_shared();
+            let [now, then] = two_states(&cpu.to_string());
+            wait_until("floats as before", || floats_have(&sleepers, cpu, true).then_some(()));
+            let (daemon, restarted) = (main_pid(), restarts());
+            freeze("1");
+            wait_until("PID 1 stands still", || is_frozen().then_some(()));
+            let frozen = Instant::now();
+            // Its scope is systemd's to make.
+            fs::write(sign(), "").expect("the sign to register");
+            sleep(Duration::from_secs(1));
+            for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
+                replace_state(state);
+                wait_until("all floats follow", || {
+                    floats_have(&sleepers, cpu, wanted).then_some(())
+                });
+            }
+            assert!(is_frozen() && !late.pod.scope().exists());
+            sleep(BEYOND_THE_WATCHDOG.saturating_sub(frozen.elapsed()));
+            assert_eq!(main_pid(), daemon);
+            freeze("0");
+            waiting.wait_for("REGISTERED");
+            waiting.end();
+            // What systemd noted meanwhile it has read by now: it has answered.
+            assert_eq!((main_pid(), restarts()), (daemon, restarted));
+            assert!(late.pod.scope().exists());
+            wait_until("the late one floats", || {
+                let procs = read(late.pod.float().join("cgroup.procs"));
+                procs.lines().any(|pid| *pid == late.floats.to_string()).then_some(())
+            });
+            assert!(all_are(&sleepers, "isolated"));
+            sleepers.iter().for_each(Sleeper::assert_whole);
+            block_on(async {
+                let bus = Builder::system().build().await.expect("bus");
+                let manager = ManagerProxy::new(&bus).await.expect("proxy");
+                manager
+                    .deregister(&late.pod.uid, Dict::new())
+                    .await
+                    .expect("deregistered");
+            });
+        },
+    );
+    let _ = fs::remove_file(sign());
+    assert!(read(format!("{CGROUP}/stelia.slice/cpuset.cpus.exclusive")).is_empty());
+}
