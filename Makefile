@@ -15,7 +15,10 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated scale
+SECTIONS ?= sid soak emulated laws scale
+# How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
+CASES    ?= 20000
+DAYS     ?= 4000
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
 # Another folder of recorded cases for `make vectors`.
@@ -40,7 +43,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-scale help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -175,7 +178,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated scale")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -186,6 +189,12 @@ long-soak: soak
 
 long-emulated: # every guest emulated, as where the node has no KVM
 	@NODE_GUEST=tcg $(MAKE) --no-print-directory node-test FILTER="$(EMULATED)"
+
+# A property that rejects some of its cases rejects as many times more of them. Optimised: so many cases outweigh the build.
+long-laws: export PROPTEST_MAX_GLOBAL_REJECTS = 1000000
+long-laws: # every property of the library, with many more cases than the tests take
+	@PROPTEST_CASES=$(CASES) $(CARGO) test --quiet --locked --release --lib -- --skip engine::model_tests --skip model::laws
+	@PROPTEST_CASES=$(DAYS) $(CARGO) test --quiet --locked --release --lib -- engine::model_tests::laws model::laws
 
 long-scale: # as many instances as a node of 32 CPUs carries: the daemon killed, systemd standing still
 	@NODE_CPUS=32 $(MAKE) --no-print-directory node-test

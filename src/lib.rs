@@ -7,7 +7,7 @@
 //! | [`dbus`] | the D-Bus contract: interfaces, client proxies, errors, the two doors |
 //! | [`runner`] | `stelia-runner`: PID 1 of the VM's container |
 //! | [`ctl`] | `steliactl`: the operator's view |
-//! | [`engine`] | observe, apply, the reconcile loop |
+//! | [`engine`] | the loop: events, bounded turns, calls |
 //! | [`plan`] | pure decisions: admission, placement, steps |
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
 //! | [`node_topology`] | what schedulers are told of the node: NodeResourceTopology |

@@ -198,8 +198,8 @@ fn a_registration_moves_each_process_once_and_an_attach_each_vcpu_once() {
         // The holder and the runner; five files of the tree, float's CPUs, its memory nodes are the pod's.
         assert_eq!(counts("registered")[0], 2);
         assert!(counts("registered")[1] <= 9);
-        // Slice, scope, instance, vcpu's list, its CPUs, the partition.
-        assert_eq!(counts("isolated"), [2, 6]);
+        // Scope, instance, vcpu's list, its CPUs, the partition. The slice's list is everybody's and not among them.
+        assert_eq!(counts("isolated"), [2, 5]);
     });
 }
 

@@ -138,7 +138,10 @@ fn a_runner_finds_a_restarted_daemon_and_says_when_its_instance_is_deregistered(
         wait_ready(&pod);
         run(&["steliactl", "deregister", &pod.uid]);
         wait_until("not ready", || (!probe(&pod, "readiness").0).then_some(()));
-        assert!(probe(&pod, "readiness").1.contains("deregistered"));
+        // It was leaving for a moment.
+        wait_until("said", || {
+            probe(&pod, "readiness").1.contains("deregistered").then_some(())
+        });
         assert!(probe(&pod, "liveness").0);
         assert_eq!(state(&pod), None);
     });

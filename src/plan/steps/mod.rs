@@ -422,6 +422,6 @@ fn exclusive(cgroup: &CgroupPath, cpus: &CpuSet) -> Step {
 }
 
 #[cfg(test)]
-mod properties;
+pub(super) mod properties;
 #[cfg(test)]
 pub(crate) mod tests;

@@ -14,25 +14,25 @@ use crate::topology::testing::{Shape, shapes};
 
 /// Pods 0 to 3 have instances, the others only entries.
 const PODS: usize = 6;
-const INSTANCES: usize = 4;
+pub(in crate::plan) const INSTANCES: usize = 4;
 
-fn pod(number: usize) -> PodUid {
+pub(in crate::plan) fn pod(number: usize) -> PodUid {
     PodUid::parse(&format!("0000000{number}-0000-4000-8000-000000000000")).unwrap()
 }
 
 /// A host, who has which CPU before and after, and what else happens.
 #[derive(Debug, Clone)]
-struct Case {
+pub(in crate::plan) struct Case {
     shape: Shape,
     before: Vec<usize>,
-    after: Vec<usize>,
-    gone: Vec<bool>,
+    pub(in crate::plan) after: Vec<usize>,
+    pub(in crate::plan) gone: Vec<bool>,
     instances: Vec<(Phase, Partition, i32)>,
     drifts: Vec<(usize, u8, usize)>,
-    float: FloatPolicy,
+    pub(in crate::plan) float: FloatPolicy,
 }
 
-fn cases() -> impl Strategy<Value = Case> {
+pub(in crate::plan) fn cases() -> impl Strategy<Value = Case> {
     let phase = prop_oneof![
         Just(Phase::Floating),
         Just(Phase::Attaching),
@@ -75,7 +75,7 @@ impl Case {
             .collect()
     }
 
-    fn kubelet(&self, owners: &[usize], gone: &[bool]) -> CpuManagerState {
+    pub(in crate::plan) fn kubelet(&self, owners: &[usize], gone: &[bool]) -> CpuManagerState {
         let mut state = snapshot(vec![]).kubelet.unwrap();
         state.entries.clear();
         state.default_cpus = self.cpus(owners, |owner| owner >= PODS || gone[owner]);
@@ -91,7 +91,7 @@ impl Case {
     }
 
     /// Everything as it is when all is well.
-    fn start(&self) -> Snapshot {
+    pub(in crate::plan) fn start(&self) -> Snapshot {
         let mut start = snapshot(vec![]);
         start.topology = self.shape.topology();
         start.kubelet = Ok(self.kubelet(&self.before, &[false; PODS]));
