@@ -151,6 +151,29 @@ fn make_float_immovable(pod: &Pod) {
     fs::write(pod.float().join("cpuset.cpus"), first).expect("float's CPUs");
 }
 
+/// CPU time of the daemon so far, in clock ticks (hundredths of a second).
+fn ticks() -> u64 {
+    let stat = read(format!("/proc/{}/stat", main_pid()));
+    let fields = stat.rsplit_once(')').expect("a name").1.split_whitespace();
+    let times = fields.skip(11).take(2);
+    times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
+}
+
+/// What disturbs, and what the same processes are when no instance is concerned: on an emulated node whoever begets processes
+/// slows everything down, and that is not the daemon's doing.
+const DISTURBERS: [(&str, Option<&str>); 10] = [
+    ("deregister", None),
+    ("register", None),
+    ("audit", None),
+    ("forks-elsewhere", None),
+    ("forks-in-float", Some("forks-elsewhere")),
+    ("forks-in-origin", Some("forks-elsewhere")),
+    ("threads-elsewhere", None),
+    ("threads-in-vcpu", Some("threads-elsewhere")),
+    ("fails", None),
+    ("describe", None),
+];
+
 #[test]
 fn nobody_makes_another_vms_start_long() {
     on_node_undoing(unconfigure, || {
@@ -162,18 +185,10 @@ fn nobody_makes_another_vms_start_long() {
         let (daemon, restarted) = (main_pid(), restarts());
         // Whatever is slower the first time.
         starts(&victim, 1);
-        let before = starts(&victim, STARTS);
-        let mut figures = Vec::new();
-        for what in [
-            "deregister",
-            "register",
-            "audit",
-            "forks-in-float",
-            "forks-in-origin",
-            "threads-in-vcpu",
-            "fails",
-            "describe",
-        ] {
+        let mut before = starts(&victim, STARTS);
+        let mut all: Vec<(&str, f64)> = Vec::new();
+        let mut missed = Vec::new();
+        for (what, control) in DISTURBERS {
             let mut disturber = match what {
                 "describe" => Task::as_nobody(what),
                 _ => Task::in_pod(&attacker, what),
@@ -182,40 +197,42 @@ fn nobody_makes_another_vms_start_long() {
             if what == "fails" {
                 make_float_immovable(&attacker);
             }
+            let (began, ticked) = (Instant::now(), ticks());
             let took = starts(&victim, STARTS);
+            let busy = (ticks() - ticked) as f64 / 100.0 / began.elapsed().as_secs_f64();
             assert_eq!(state(&victim).as_deref(), Some("isolated"), "{what}");
             assert_events_are_seen(&victim);
             fs::write(over(), "").expect("the sign that it is over");
             let said = disturber.wait_for("DISTURBED");
-            if what == "fails" {
-                assert!(said.contains("Read-only file system"), "nothing failed: {said}");
-            }
+            assert!(
+                what != "fails" || said.contains("Read-only file system"),
+                "nothing failed: {said}"
+            );
             disturber.end();
             fs::remove_file(over()).expect("the sign");
-            println!("  {what}: starts in {took:?} us; {said:.200}");
-            figures.push((what, median(took)));
             assert_eq!((main_pid(), restarts()), (daemon.clone(), restarted.clone()), "{what}");
-        }
-        let after = starts(&victim, STARTS);
-        let undisturbed = median([&before[..], &after].concat());
-        println!(
-            "  undisturbed: {:.1} ms, {before:?} us before and {after:?} us after",
-            undisturbed / 1000.0
-        );
-        for (what, took) in &figures {
+            // Just before and just after: whatever else this machine does, it does to both.
+            let after = starts(&victim, STARTS);
+            let undisturbed = median([&before[..], &after].concat());
+            let times = median(took.clone()) / undisturbed;
             println!(
-                "  {what}: {:.1} ms, {:.2} times that",
-                took / 1000.0,
-                took / undisturbed
+                "  {what}: {times:.2} times as long, {took:?} us, undisturbed {before:?} and {after:?}; \
+                 the daemon had {busy:.2} of a CPU; {said:.200}"
             );
+            let of_control = all.iter().find(|(name, _)| Some(*name) == control);
+            let base = of_control.map_or(1.0, |(_, times)| times.max(1.0));
+            if times > BAR * base && !what.ends_with("elsewhere") {
+                missed.push(format!(
+                    "{what}: {times:.2} times as long, {base:.2} without the daemon"
+                ));
+            }
+            all.push((what, times));
+            before = after;
         }
-        for (what, took) in figures {
-            assert!(
-                took <= BAR * undisturbed,
-                "{what}: {:.2} times as long",
-                took / undisturbed
-            );
+        for (what, times) in &all {
+            println!("  start beside {what}: {times:.2} times the undisturbed one");
         }
+        assert!(missed.is_empty(), "{missed:#?}");
     });
 }
 
@@ -361,13 +378,16 @@ async fn disturb(what: &str) {
     let said = {
         let connection = connect().await;
         let manager = ManagerProxy::new(&connection).await.expect("proxy");
-        let mut first = (what == "forks-in-origin").then(forks);
+        let mut first = matches!(what, "forks-in-origin" | "forks-elsewhere").then(forks);
         let mut path = String::new();
         if matches!(what, "audit" | "fails" | "forks-in-float" | "threads-in-vcpu") {
             path = register(&manager, &fd).await.expect("registered");
         }
         if what == "forks-in-float" {
             first = Some(forks());
+        }
+        if what == "threads-elsewhere" {
+            thread_chain(started);
         }
         if what == "threads-in-vcpu" {
             let (sender, tid) = mpsc::channel();
@@ -388,6 +408,9 @@ async fn disturb(what: &str) {
             go.send(()).expect("the vCPU");
         }
         println!("BUSY");
+        while what.ends_with("elsewhere") && !is_over(started) {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
         let said = call_all_the_time(what, &fd, &path, started).await;
         // Its own calls were at their limit: what is left of the promise is not this test's.
         let _ = manager.deregister("", Dict::new()).await;
