@@ -124,8 +124,10 @@ impl Engine {
                     }
                     return self.inbox.release(&asker);
                 }
-                self.dirty.instances.entry(pod.clone()).or_insert(false);
-                self.patience.wake(&pod);
+                // It is looked at as by the audit: a rest is not cut short, or a tenant could ask for ever.
+                if !self.dirty.audit.contains(&pod) {
+                    self.dirty.audit.push_back(pod.clone());
+                }
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }
