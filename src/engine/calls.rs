@@ -168,7 +168,10 @@ impl Engine {
         let mut found = BTreeSet::new();
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
-        let pods = self.picture.snapshot.instances.keys().cloned().map(Some);
+        // A scope that is being made is systemd's to make: nobody waits for that.
+        let starting = &self.picture.starting;
+        let pods = self.picture.snapshot.instances.keys();
+        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
         self.calls.rounds.push(Round {
             left: pods.chain([None]).collect(),
             before: self.total,
