@@ -2,15 +2,15 @@
 //! stands still.
 
 use std::fs;
+use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
-use zbus::{Connection, Fd, Variant, connection::Builder};
+use zbus::connection::Builder;
+use zbus::{Connection, Fd, Variant};
 
-use std::os::fd::AsFd;
-
-use crate::client::{block_on, pidfd};
+use crate::client::pidfd;
 use crate::crash::{kill_daemon, main_pid};
 use crate::fair::{Task, restarts, sign};
 use crate::host::{CGROUP, cpus, output, read, run, thread, wait_until};
@@ -221,8 +221,10 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
     on_node_undoing(
         || freeze("0"),
         || {
-            let sleepers = many(&Bus::open());
+            let bus = Bus::open();
+            let sleepers = many(&bus);
             let late = Sleeper::start("late");
+            let _ = fs::remove_file(sign());
             let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
             waiting.wait_for("BUSY");
             let cpu = last_shared();
@@ -251,19 +253,12 @@ fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
             assert_eq!((main_pid(), restarts()), (daemon, restarted));
             assert!(late.pod.scope().exists());
             wait_until("the late one floats", || {
-                let procs = read(late.pod.float().join("cgroup.procs"));
-                procs.lines().any(|pid| *pid == late.floats.to_string()).then_some(())
+                let now = thread(late.floats)?;
+                (now.cgroup == late.pod.float()).then_some(())
             });
             assert!(all_are(&sleepers, "isolated"));
             sleepers.iter().for_each(Sleeper::assert_whole);
-            block_on(async {
-                let bus = Builder::system().build().await.expect("bus");
-                let manager = ManagerProxy::new(&bus).await.expect("proxy");
-                manager
-                    .deregister(&late.pod.uid, Dict::new())
-                    .await
-                    .expect("deregistered");
-            });
+            bus.deregister(&late.pod);
         },
     );
     let _ = fs::remove_file(sign());
