@@ -94,6 +94,7 @@ impl Status {
         for (scope, reason) in &node.unreadable {
             degraded.push(format!("{scope} is left alone: {reason}"));
         }
+        degraded.extend(node.systemd_problem.clone());
         let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
         if failures > 0 {
             degraded.push(format!(
@@ -307,6 +308,19 @@ mod tests {
         assert_eq!(
             (&json["CPUSource"], &json["Classes"]["bbbbbbbb"]),
             (&"steliad".into(), &"LSR".into())
+        );
+    }
+
+    #[test]
+    fn a_systemd_that_hangs_is_named() {
+        let node = Node {
+            systemd_problem: Some("systemd (PID 1) has not answered".to_owned()),
+            ..Node::default()
+        };
+        let status = Status::of(&node);
+        assert_eq!(
+            (status.state, status.degraded),
+            ("degraded", vec!["systemd (PID 1) has not answered".to_owned()])
         );
     }
 

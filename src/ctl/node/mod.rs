@@ -20,6 +20,9 @@ pub struct Node {
     pub pool: Option<CpuSet>,
     /// Why it cannot be used.
     pub kubelet_problem: Option<String>,
+    /// What systemd has not answered about for too long a time.
+    #[serde(default)]
+    pub systemd_problem: Option<String>,
     /// Who chooses CPUs: `kubelet` or `steliad`; absent: a daemon that is older than that choice.
     #[serde(default)]
     pub cpu_source: Option<String>,
