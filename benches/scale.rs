@@ -17,10 +17,11 @@ use rustix::time::{ClockId, clock_gettime};
 use steliad::cgroup::{CgroupPath, Cgroups, File, Limits};
 use steliad::config::Settings;
 use steliad::cpuset::CpuSet;
-use steliad::engine::{Engine, Handle};
+use steliad::engine::{Engine, Handle, Peer, RegisterRequest};
 use steliad::kubelet::PodUid;
 use steliad::model::kubelet::Checkpoint;
 use steliad::model::{Counts, Kernel, Model, topology};
+use steliad::plan::admission::Claim;
 use steliad::simulate::{attach_request, register_request};
 use tokio_util::sync::CancellationToken;
 
@@ -32,6 +33,8 @@ const GROWTH: f64 = 1.3;
 const AUDIT: Duration = Duration::from_millis(50);
 /// CPU time from a change of kubelet's file until all floats follow, at 512 VMs.
 const KUBELET: Duration = Duration::from_millis(20);
+/// CPU time of a new daemon until every runner of 512 that return at once is served.
+const RESTART: Duration = Duration::from_secs(5);
 
 const NUMBERS: [u32; 5] = [8, 64, 110, 256, 512];
 /// Growth is told between these.
@@ -59,6 +62,8 @@ struct Figures {
     kubelet: Duration,
     /// By the clock, from the write to the last float.
     kubelet_took: Duration,
+    /// A new daemon adopts everything, and every runner returns to it at once.
+    restart: Duration,
 }
 
 fn cpu_time(clock: ClockId) -> Duration {
@@ -110,7 +115,7 @@ fn main() -> anyhow::Result<()> {
         Err(_) => NUMBERS.to_vec(),
     };
     println!(
-        "{:>4} {:>14} {:>12} {:>6} {:>6} {:>6} {:>8} {:>10} {:>9} {:>9} {:>9} {:>9}",
+        "{:>4} {:>14} {:>12} {:>6} {:>6} {:>6} {:>8} {:>10} {:>9} {:>9} {:>9} {:>9} {:>9}",
         "VMs",
         "bring-up/VM",
         "of it, model",
@@ -122,7 +127,8 @@ fn main() -> anyhow::Result<()> {
         "its reads",
         "writes",
         "kubelet",
-        "by clock"
+        "by clock",
+        "restart"
     );
     let mut all: Vec<Figures> = Vec::new();
     for vms in numbers {
@@ -132,7 +138,7 @@ fn main() -> anyhow::Result<()> {
         runtime.shutdown_background();
         let per_vm = |calls: u64| calls as f64 / f64::from(vms);
         println!(
-            "{:>4} {:>14.3?} {:>12.3?} {:>6.1} {:>6.1} {:>6.1} {:>8.1} {:>10.3?} {:>9} {:>9} {:>9.3?} {:>9.3?}",
+            "{:>4} {:>14.3?} {:>12.3?} {:>6.1} {:>6.1} {:>6.1} {:>8.1} {:>10.3?} {:>9} {:>9} {:>9.3?} {:>9.3?} {:>9.3?}",
             vms,
             figures.bring_up,
             figures.model,
@@ -145,6 +151,7 @@ fn main() -> anyhow::Result<()> {
             figures.audit_calls.writes + figures.audit_calls.moves,
             figures.kubelet,
             figures.kubelet_took,
+            figures.restart,
         );
         all.push(figures);
     }
@@ -178,6 +185,7 @@ fn missed(all: &[Figures]) -> Vec<String> {
     if let Some(many) = of(MANY) {
         hold(format!("full audit of {MANY} VMs"), many.audit, AUDIT);
         hold(format!("kubelet's change at {MANY} VMs"), many.kubelet, KUBELET);
+        hold(format!("a new daemon with {MANY} VMs"), many.restart, RESTART);
     }
     if let (Some(few), Some(many)) = (of(FEW), of(MANY)) {
         let growth = |of: fn(&Figures) -> Duration| of(many).as_secs_f64() / of(few).as_secs_f64();
@@ -208,7 +216,7 @@ async fn run(vms: u32) -> anyhow::Result<Figures> {
     for number in 0..vms {
         checkpoint.admit(&uid(number)?, "vm", &cpus_of(number, vms))?;
     }
-    let (engine, handle) = Engine::new(model.system(), settings)?;
+    let (engine, handle) = Engine::new(model.system(), settings.clone())?;
     let cancel = CancellationToken::new();
     let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
     handle.reconcile().await?;
@@ -220,7 +228,9 @@ async fn run(vms: u32) -> anyhow::Result<Figures> {
 
     cancel.cancel();
     running.await.context("the engine failed")?;
+    let restart = restart(&model, settings, &meter, vms).await?;
     Ok(Figures {
+        restart,
         vms,
         bring_up: bring_up / vms,
         model: share / vms,
@@ -270,6 +280,37 @@ async fn bring_up(
     let isolated = isolated.filter(|instance| instance.degraded.is_empty()).count();
     ensure!(isolated == vms as usize, "only {isolated} of {vms} VMs are isolated");
     Ok((took, share, calls))
+}
+
+/// The daemon is started anew, and every runner asks for its registration again before it has looked at anything.
+async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> anyhow::Result<Duration> {
+    let before = meter.now();
+    let (engine, handle) = Engine::new(model.system(), settings)?;
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
+    let mut calls = Vec::new();
+    for number in 0..vms {
+        let pod = uid(number)?;
+        let domain = CgroupPath::slice().child(&pod.scope()).child("instance");
+        let procs = model.read(&domain, File::Procs)?;
+        let runner = procs.lines().next().context("a runner")?.parse()?;
+        let request = RegisterRequest {
+            claim: Claim::default(),
+            caller: Some((runner, Peer::Instance(pod.clone()))),
+            origin: None,
+            anchor: None,
+            patience: Duration::from_secs(5),
+        };
+        let handle = handle.on_behalf_of(&pod);
+        calls.push(tokio::spawn(async move { handle.register(request).await }));
+    }
+    for call in calls {
+        call.await?.context("a runner was refused")?;
+    }
+    let took = meter.now().saturating_sub(before);
+    cancel.cancel();
+    running.await.context("the engine failed")?;
+    Ok(took)
 }
 
 async fn audit(model: &Model, handle: &Handle, meter: &mut Meter) -> anyhow::Result<(Duration, Counts)> {

@@ -124,8 +124,10 @@ impl Engine {
                     }
                     return self.inbox.release(&asker);
                 }
-                self.dirty.instances.entry(pod.clone()).or_insert(false);
-                self.patience.wake(&pod);
+                // It is looked at as by the audit: a rest is not cut short, or a tenant could ask for ever.
+                if !self.dirty.audit.contains(&pod) {
+                    self.dirty.audit.push_back(pod.clone());
+                }
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }
@@ -166,7 +168,10 @@ impl Engine {
         let mut found = BTreeSet::new();
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
-        let pods = self.picture.snapshot.instances.keys().cloned().map(Some);
+        // A scope that is being made is systemd's to make: nobody waits for that.
+        let starting = &self.picture.starting;
+        let pods = self.picture.snapshot.instances.keys();
+        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
         self.calls.rounds.push(Round {
             left: pods.chain([None]).collect(),
             before: self.total,

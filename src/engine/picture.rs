@@ -408,7 +408,7 @@ impl Picture {
         let pod = instance.record.pod.clone();
         let before = self.snapshot.put(instance);
         let now = self.snapshot.instances.get(&pod);
-        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let mut facts = std::mem::take(&mut self.facts);
         let others = facts.replace(&self.snapshot, policies, before.as_ref(), now);
         self.news |= others && facts.pools().is_some();
         self.facts = facts;
@@ -418,7 +418,7 @@ impl Picture {
     /// Take an instance out; whether that concerns others.
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
-        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let mut facts = std::mem::take(&mut self.facts);
         let others = facts.replace(&self.snapshot, policies, before.as_ref(), None);
         self.news |= others && facts.pools().is_some();
         self.facts = facts;
@@ -443,7 +443,7 @@ impl Picture {
     /// The record of an instance is another now; whether that concerns others.
     pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
         let now = self.snapshot.instances.get(&before.record.pod);
-        let mut facts = std::mem::replace(&mut self.facts, Facts::default());
+        let mut facts = std::mem::take(&mut self.facts);
         let others = facts.replace(&self.snapshot, policies, Some(before), now);
         self.news |= others && facts.pools().is_some();
         self.facts = facts;

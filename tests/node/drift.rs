@@ -3,6 +3,7 @@
 use std::fs;
 
 use crate::host::{CGROUP, read, run, threads_of, wait_until};
+use crate::life::degraded;
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, counters, is_isolated};
 
@@ -104,5 +105,37 @@ fn a_cpu_that_goes_offline_and_comes_back_is_the_vms_again() {
             is_isolated(&pod, 2).then_some(())
         });
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);
+    });
+}
+
+/// The kernel's limit of watches, as it is and again when the test ends.
+struct Watches(String);
+
+impl Watches {
+    const LIMIT: &str = "/proc/sys/fs/inotify/max_user_watches";
+
+    fn none() -> Self {
+        let before = read(Self::LIMIT);
+        put(Self::LIMIT.into(), "1");
+        Self(before)
+    }
+}
+
+impl Drop for Watches {
+    fn drop(&mut self) {
+        put(Self::LIMIT.into(), &self.0);
+    }
+}
+
+#[test]
+fn an_instance_that_the_kernel_watches_for_nobody_says_so() {
+    on_node(|| {
+        let none = Watches::none();
+        let pod = Pod::vm("unwatched", 2);
+        wait_until("said", || degraded(&pod, "is not watched").then_some(()));
+        drop(none);
+        run(&["steliactl", "reconcile"]);
+        wait_until("no longer said", || (!degraded(&pod, "watched")).then_some(()));
+        assert_isolated(&pod, 2);
     });
 }

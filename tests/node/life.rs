@@ -6,7 +6,7 @@ use crate::promise::{assert_isolated, describe, is_isolated, state};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
-fn degraded(pod: &Pod, word: &str) -> bool {
+pub fn degraded(pod: &Pod, word: &str) -> bool {
     run(&["steliactl", "--json", "show", &pod.uid]).contains(word)
 }
 

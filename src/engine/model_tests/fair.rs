@@ -206,3 +206,48 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
     }
     node.check().await;
 }
+
+#[tokio::test]
+async fn who_waits_too_long_for_an_instance_to_be_gone_is_told_that_it_goes_on() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    // systemd neither removes the empty scope nor answers who asks it to.
+    node.model.set_settling(crate::model::Settling::OnCall);
+    node.model.hang_systemd(true);
+    let refusal = node.handle.deregister(pod.uid.clone()).await.unwrap_err();
+    assert_eq!(refusal.kind, Kind::Busy);
+    assert!(refusal.text.contains("goes on leaving"), "{refusal}");
+    assert_eq!(node.model.cgroup(pod.init).unwrap(), pod.origin);
+    node.model.hang_systemd(false);
+    node.model.settle();
+    node.until("it is gone", |node| node.phase(&pod).is_none()).await;
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_reload_applies_kubelets_root_and_the_audits_interval() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let other = node.directory.path().join("other");
+    let mut moved = Checkpoint::create(&other, &cpus("0-7")).unwrap();
+    moved.admit(&pod.uid, "vm", &cpus("2-3")).unwrap();
+    moved.admit(&uid(7), "web", &cpus("7")).unwrap();
+    let former = node.settings.clone();
+    node.settings.kubelet_root = other;
+    node.settings.audit_interval = Duration::from_secs(1);
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-6");
+    // The new root is watched, the old one no more.
+    node.checkpoint.admit(&uid(6), "web", &cpus("6")).unwrap();
+    moved.admit(&uid(5), "web", &cpus("5")).unwrap();
+    node.until("the new root's file is followed", |node| {
+        node.read(&float(&pod), File::Cpus) == "0-1,4,6"
+    })
+    .await;
+    // Nothing tells of this but the audit, and it comes by every second now.
+    node.model.meddle(&vcpu(&pod), File::Partition, "member").unwrap();
+    let right = |node: &Node| node.read(&vcpu(&pod), File::Partition) == "isolated";
+    node.until("the audit came by", right).await;
+    node.handle.reload(former).await.unwrap();
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-5,7");
+}

@@ -72,11 +72,14 @@ async fn nothing_costs_more_at_512_vms_than_at_8_but_what_all_of_them_are_asked(
     let mut costs = Vec::new();
     for vms in [8, 512] {
         let mut node = Node::crowded(vms).await;
-        let (one_more, calls) = node.counted(node.run(vms)).await;
-        assert_eq!(named(&calls), [uid(vms).to_string()].into(), "one more VM at {vms}");
         let (event, calls) = a_late_thread(&node).await;
         assert_eq!(named(&calls), [uid(3).to_string()].into(), "one's event at {vms}");
         assert_eq!(event.moves, 1);
+        let (mut one_more, calls) = node.counted(node.run(vms)).await;
+        assert_eq!(named(&calls), [uid(vms).to_string()].into(), "one more VM at {vms}");
+        // How many of the looks for late threads come meanwhile is a matter of time.
+        let looks = calls.iter().filter(|call| call.contains("vcpu/cgroup.threads"));
+        one_more.reads -= looks.count() as u64;
         costs.push((one_more, event));
         everybody_returns(&mut node, vms).await;
     }

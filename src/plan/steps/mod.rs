@@ -254,13 +254,17 @@ pub fn plan_for(
     // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
     // must leave CPUs leaves before anybody enters them.
     for (instance, assessment, course) in &instances {
-        if *course != Course::Leave {
-            let float = assessment.float.as_ref();
-            steps.of(
-                instance,
-                tree::steps(snapshot, facts, policies, instance, *course, float),
-            );
-        }
+        let float = assessment.float.as_ref();
+        let made = match course {
+            // It may take a while, or stay for good.
+            Course::Leave if instance.float().is_some() => {
+                let step = tree::float_step(snapshot, facts, policies, instance, float);
+                step.into_iter().collect()
+            }
+            Course::Leave => Vec::new(),
+            _ => tree::steps(snapshot, facts, policies, instance, *course, float),
+        };
+        steps.of(instance, made);
     }
     for (instance, _, course) in &instances {
         match course {
