@@ -93,6 +93,8 @@ fn daemon(directory: &Path, bus: &str, pods: usize) -> anyhow::Result<(Program, 
     fs::write(&file, scenario(pods)?).context("scenario.toml")?;
     let mut command = Command::new(env!("CARGO_BIN_EXE_steliad"));
     command.arg("--simulate").arg(&file).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+    // Hundreds of registrations are no news here.
+    command.env("STELIAD_LOG", "warn");
     let (program, line) = Program::start(&mut command).context("steliad")?;
     let sockets = line.strip_prefix("ready: ").with_context(|| line.clone())?;
     sleep(SETTLE);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
+use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
@@ -124,6 +125,9 @@ fn known(view: &View) -> BTreeSet<&str> {
     pods.map(PodUid::as_str).collect()
 }
 
+/// Messages of a peer that wait to be looked at: of its calls no more are under way (see [`gate`]).
+const QUEUED: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+
 /// One peer, from its first byte to its last.
 async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
     let door = Door::Runner(pidfd);
@@ -145,11 +149,13 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
     let build = Builder::socket(socket)
         .server(Guid::generate())
         .p2p()
+        .max_queued(QUEUED)
         .serve_at("/org/freedesktop/DBus", Driver)
         .serve_at(MANAGER_PATH, fdo::ObjectManager)
         .serve_at(MANAGER_PATH, manager)
         .build();
-    let connection = tokio::time::timeout(gate::HANDSHAKE_TIMEOUT, build).await??;
+    // What the handshake needs is given back with it: a runner's connection lasts as long as its VM.
+    let connection = tokio::time::timeout(gate::HANDSHAKE_TIMEOUT, Box::pin(build)).await??;
     exporter.attach(&connection);
     tokio::select! {
         () = exporter.follow() => {}
