@@ -126,7 +126,7 @@ fn known(view: &View) -> BTreeSet<&str> {
 }
 
 /// Messages of a peer that wait to be looked at: of its calls no more are under way (see [`gate`]).
-const QUEUED: NonZeroUsize = NonZeroUsize::new(4).unwrap();
+const QUEUED: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
 
 /// One peer, from its first byte to its last.
 async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {

@@ -5,12 +5,13 @@
 //! |---|---|
 //! | `handle`, `inbox` | calls come in, and wait for their turn, pod by pod |
 //! | `task` | the loop: calls, events, timers, the watchdog |
-//! | `picture`, `observe`, `watch` | what is known, the reading of what may be out of date, and what tells of a change |
+//! | `picture`, `observe` | what is known, and the reading of what may be out of date |
+//! | `watch`, `dirty`, `lasting` | what tells of a change, what is to be read anew, what counts once it has lasted |
 //! | `turn`, `apply`, `errands` | one bounded pass; its steps; calls to systemd, which nobody waits for |
 //! | `patience` | how often an instance is tried, and how long it rests |
 //! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
 //! | `store` | the one writer of records |
-//! | `publish`, `view`, `tell` | what doors and the journal are told |
+//! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod apply;
@@ -19,10 +20,13 @@ mod calls;
 mod container;
 #[cfg(test)]
 mod described_tests;
+mod dirty;
+mod drifted;
 mod errands;
 mod handle;
 pub mod holder;
 mod inbox;
+mod lasting;
 mod late;
 mod leave;
 mod metrics;

@@ -1,9 +1,11 @@
 //! What is known of the node, what of it may be out of date, and the reading anew of just that.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use super::dirty::Dirty;
+use super::lasting::Lasting;
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
 use super::{System, siblings};
@@ -24,104 +26,6 @@ const SETTLE: Duration = Duration::from_secs(1);
 const EMPTY: Duration = Duration::from_secs(2);
 /// How long an instance's tasks have for standing still.
 const FREEZE: Duration = Duration::from_millis(500);
-/// So many instances are read in one turn.
-const PORTION: usize = 32;
-
-/// What may be out of date.
-#[derive(Debug, Default)]
-pub(super) struct Dirty {
-    pub(super) kubelet: bool,
-    pub(super) topology: bool,
-    pub(super) slice: bool,
-    pub(super) outside: bool,
-    pub(super) leftover: bool,
-    /// Scopes may have come or gone.
-    pub(super) scopes: bool,
-    /// Scopes nobody knows.
-    pub(super) unknown: BTreeSet<PodUid>,
-    /// Instances; true where it was this program that changed them.
-    pub(super) instances: BTreeMap<PodUid, bool>,
-    /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
-    pub(super) floats: BTreeMap<PodUid, bool>,
-    /// Instances the audit has not come by yet.
-    pub(super) audit: VecDeque<PodUid>,
-    /// Instances to be planned for, as they are known.
-    pub(super) plan: BTreeSet<PodUid>,
-    /// Everybody is to be planned for.
-    pub(super) everyone: bool,
-    /// What all share is to be planned.
-    pub(super) shared: bool,
-}
-
-impl Dirty {
-    /// Whether anything is to be looked at that does not rest.
-    pub(super) fn is_due(&self, rests: impl Fn(&PodUid) -> bool) -> bool {
-        let node = self.kubelet || self.topology || self.slice || self.outside || self.leftover || self.scopes;
-        node || self.everyone
-            || self.shared
-            || !self.unknown.is_empty()
-            || !self.audit.is_empty()
-            || !self.plan.is_empty()
-            || !self.floats.is_empty()
-            || self.instances.keys().any(|pod| !rests(pod))
-    }
-
-    /// Whether an instance is to be looked at or planned for.
-    pub(super) fn has(&self, pod: &PodUid) -> bool {
-        let known = self.instances.contains_key(pod) || self.floats.contains_key(pod) || self.plan.contains(pod);
-        known || self.everyone || self.unknown.contains(pod)
-    }
-}
-
-/// Since when something lasts that counts once it has lasted.
-#[derive(Debug)]
-struct Lasting {
-    long: Duration,
-    since: BTreeMap<PodUid, Instant>,
-    counts: BTreeSet<PodUid>,
-}
-
-impl Lasting {
-    fn new(long: Duration) -> Self {
-        Self {
-            long,
-            since: BTreeMap::new(),
-            counts: BTreeSet::new(),
-        }
-    }
-
-    /// Whether it is so now; answers whether it counts.
-    fn is(&mut self, pod: &PodUid, so: bool, now: Instant) -> bool {
-        if !so {
-            self.since.remove(pod);
-            self.counts.remove(pod);
-            return false;
-        }
-        if !self.counts.contains(pod) {
-            self.since.entry(pod.clone()).or_insert(now);
-        }
-        self.counts.contains(pod)
-    }
-
-    /// Those for whom it begins to count.
-    fn ripe(&mut self, now: Instant) -> Vec<PodUid> {
-        let long = self.long;
-        let ripe = self
-            .since
-            .iter()
-            .filter(|(_, since)| now.duration_since(**since) >= long);
-        let ripe: Vec<PodUid> = ripe.map(|(pod, _)| pod.clone()).collect();
-        for pod in &ripe {
-            self.since.remove(pod);
-            self.counts.insert(pod.clone());
-        }
-        ripe
-    }
-
-    fn next(&self) -> Option<Instant> {
-        self.since.values().min().map(|since| *since + self.long)
-    }
-}
 
 /// What a look at the node's own facts found.
 #[derive(Debug, Default)]
@@ -646,21 +550,6 @@ impl Picture {
             .into_iter()
             .filter_map(Lasting::next)
             .min()
-    }
-
-    /// The instances to be read in this turn: those that changed, then a few for the audit. True: by this program.
-    pub(super) fn due(&self, dirty: &mut Dirty, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, bool)> {
-        let changed = dirty.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
-        let mut due: Vec<(PodUid, bool)> = changed.map(|(pod, ours)| (pod.clone(), *ours)).collect();
-        for (pod, _) in &due {
-            dirty.instances.remove(pod);
-        }
-        while due.len() < PORTION
-            && let Some(pod) = dirty.audit.pop_front()
-        {
-            due.push((pod, false));
-        }
-        due
     }
 }
 

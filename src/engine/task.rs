@@ -9,11 +9,12 @@ use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::calls::Calls;
+use super::dirty::Dirty;
 use super::errands::{Done, Errands};
 use super::handle::{Command, Followers, Handle};
 use super::inbox::{Asker, Inbox};
 use super::patience::Patience;
-use super::picture::{Dirty, Picture};
+use super::picture::Picture;
 use super::rebind::Jobs;
 use super::tell::Told;
 use super::turn::{Numbers, Pass};

@@ -12,7 +12,6 @@ use super::{LastPass, picture};
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
-use crate::plan::drift::{self, Finding};
 use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
 
 /// What was done.
@@ -216,7 +215,7 @@ impl Engine {
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
         let patience = &self.patience;
-        let due = self.picture.due(&mut self.dirty, |pod| patience.rests(pod));
+        let due = self.dirty.due(|pod| patience.rests(pod));
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, &mut self.dirty);
@@ -418,65 +417,6 @@ impl Engine {
             STELIA_PARTITION = text,
             "the kernel gives pod {} no {} partition ({text:?}): contained instead", record.pod, record.partition.name()
         );
-    }
-
-    /// Somebody changed what nobody but this program writes: told at once, and remembered until it is right again.
-    fn drifted(&mut self, left: Option<Instance>, findings: Vec<Finding>) {
-        if findings.is_empty() {
-            return;
-        }
-        for finding in &findings {
-            tracing::warn!(
-                MESSAGE_ID = journal::DRIFT,
-                STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
-                STELIA_DRIFT = finding.what,
-                STELIA_FOUND = finding.is,
-                STELIA_LEFT = finding.was,
-                "{} is {:?}, it was left as {:?}",
-                finding.what,
-                finding.is,
-                finding.was
-            );
-        }
-        self.counters.drift_found += findings.len() as u64;
-        let who = left.as_ref().map(|left| left.record.pod.clone());
-        let known = self.drift.entry(who).or_insert_with(|| (left, Vec::new()));
-        known.1.extend(findings);
-        self.publish_numbers(true);
-    }
-
-    /// Nothing is left to do: what was drifted is right again, or it is not.
-    fn repaired(&mut self, who: &Option<PodUid>) {
-        let Some((left, findings)) = self.drift.remove(who) else {
-            return;
-        };
-        let now = who.as_ref().and_then(|pod| self.picture.snapshot.instances.get(pod));
-        let still = match (&left, now) {
-            (Some(left), Some(now)) => drift::of_instance(left, now),
-            _ => Vec::new(),
-        };
-        let repaired = findings.iter().filter(|finding| !still.contains(finding)).count();
-        let left_over = findings.len() - repaired;
-        if left_over == 0 {
-            tracing::info!(
-                MESSAGE_ID = journal::REPAIRED,
-                STELIA_REPAIRED = repaired,
-                "{repaired} changes by others put right"
-            );
-        } else {
-            tracing::warn!(
-                MESSAGE_ID = journal::NOT_REPAIRED,
-                STELIA_LEFT_OVER = left_over,
-                "{left_over} changes by others are not put right yet"
-            );
-        }
-        self.counters.drift_repaired += repaired as u64;
-        self.total.repaired = self.total.repaired.wrapping_add(repaired as u32);
-        if let Some(pod) = who {
-            let numbers = self.numbers.entry(pod.clone()).or_default();
-            numbers.repaired = numbers.repaired.wrapping_add(repaired as u32);
-        }
-        self.publish_numbers(true);
     }
 
     /// Nothing is due any more.

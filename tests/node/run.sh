@@ -2,13 +2,12 @@
 # What only an old kernel shows is shown on the old kernel, and what needs many CPUs on a node that has them.
 # FILTER: names of tests, or parts of them. SHARD=K/N: every N-th of the tests, from the K-th on.
 noise=noise::of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus
-many="scale::of_many cost::on_many_cpus"
 # What was seen to hold on Debian unstable; the other tests of trixie were not tried there yet (FILTER runs them). conformance is known
 # to differ: kernel 7.2 lets cpuset.cpus and cpuset.mems of a cgroup with processes be emptied, which 6.12 refuses.
 unstable="sid:: crun:: isolation:: doors::a_pod limits::memory drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
 case $NODE_IMAGE.$(nproc) in
   bookworm.*) set -- bookworm:: ;;
-  *.16) set -- ${FILTER:-$noise $many} ;;
+  *.16) set -- ${FILTER:-$noise cost::on_many_cpus} ;;
   *.32) set -- ${FILTER:-scale::of_many} ;;
   sid.*) set -- --skip bookworm:: --skip $noise --skip scale::of_many --skip cost::on_many_cpus ${FILTER:-$unstable} ;;
   *) set -- --skip bookworm:: --skip sid:: --skip $noise --skip scale::of_many --skip cost::on_many_cpus $FILTER ;;
