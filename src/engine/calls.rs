@@ -209,18 +209,18 @@ impl Engine {
 
     /// Those instances, and what all share (`None`), are settled: nothing is left to do, or nothing more can be done.
     pub(super) fn answer(&mut self, settled: BTreeSet<Option<PodUid>>) {
-        if settled.is_empty() {
-            return;
-        }
         for pod in settled.iter().flatten() {
             for call in self.calls.of.remove(pod).into_iter().flatten() {
                 self.settle(pod, call);
             }
         }
-        if settled.contains(&None) && !self.dirty.slice && !self.dirty.shared {
+        if !self.dirty.slice && !self.dirty.shared {
             for (pod, call) in std::mem::take(&mut self.calls.parting) {
                 self.part(&pod, call);
             }
+        }
+        if settled.is_empty() {
+            return;
         }
         for round in std::mem::take(&mut self.calls.rounds) {
             self.settle_round(round, &settled);

@@ -211,16 +211,30 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
 async fn who_waits_too_long_for_an_instance_to_be_gone_is_told_that_it_goes_on() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
-    // systemd neither removes the empty scope nor answers who asks it to.
-    node.model.set_settling(crate::model::Settling::OnCall);
-    node.model.hang_systemd(true);
+    // Every write after that of the intent fails.
+    node.model.cut_after(1);
     let refusal = node.handle.deregister(pod.uid.clone()).await.unwrap_err();
     assert_eq!(refusal.kind, Kind::Busy);
     assert!(refusal.text.contains("goes on leaving"), "{refusal}");
-    assert_eq!(node.model.cgroup(pod.init).unwrap(), pod.origin);
+    node.restart().await;
+    node.until("it is gone", |node| !node.model.exists(&scope(&pod))).await;
+    node.quiet().await;
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_systemd_that_hangs_keeps_nobody_from_leaving() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    // It neither removes the empty scope nor answers who asks it to.
+    node.model.set_settling(crate::model::Settling::OnCall);
+    node.model.hang_systemd(true);
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    assert!(!node.model.exists(&scope(&pod)));
+    assert_eq!(node.read(&CgroupPath::slice(), File::CpusExclusive), "");
     node.model.hang_systemd(false);
     node.model.settle();
-    node.until("it is gone", |node| node.phase(&pod).is_none()).await;
+    node.quiet().await;
     node.check().await;
 }
 
