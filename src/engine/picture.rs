@@ -116,7 +116,7 @@ impl Picture {
         self.snapshot.instances.get(pod).filter(|instance| instance.populated)
     }
 
-    /// Read what of the node may be out of date. `audit`: the file of kubelet's too, although nothing tells of a new one.
+    /// Read what of the node may be out of date.
     pub(super) fn look_at_node(&mut self, system: &System, settings: &Settings, dirty: &mut Dirty) -> Node {
         let mut node = Node::default();
         let policies = &settings.policies;
