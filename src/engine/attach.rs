@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 
 use super::calls::{Goal, failed, no_instance};
 use super::container::identify_pidfd;
+use super::dirty::Stale;
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::late;
@@ -133,8 +134,15 @@ impl Engine {
         }
         request.join();
         let pod = request.pod.clone();
-        let mut gone = BTreeSet::new();
-        self.dirty.everyone |= self.look_at(&pod, false, &mut gone);
+        // Which of those that are attached have ended tells an unplugged vCPU from another list.
+        if self
+            .picture
+            .find(&pod)
+            .is_some_and(|known| !known.record.vcpus.is_empty())
+        {
+            let mut gone = BTreeSet::new();
+            self.dirty.everyone |= self.look_at(&pod, Stale::default(), &mut gone);
+        }
         let known = self.picture.find(&pod).ok_or_else(|| no_instance(&pod))?;
         match known.record.phase {
             Phase::Registered => return Err(Kind::Busy.because(format!("pod {pod} is still being registered"))),
@@ -174,9 +182,12 @@ impl Engine {
             return Err(no_instance(pod));
         };
         self.patience.wake(pod);
-        self.dirty.instances.insert(pod.clone(), true);
-        store::write(&self.system, before.scope(), Some(&before.record), &next)
-            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        self.dirty.wrote(pod.clone());
+        match store::write(&self.system, before.scope(), Some(&before.record), &next) {
+            // It ended, and nobody has looked yet.
+            Err(error) if error.is_gone() => return Err(no_instance(pod)),
+            result => result.map_err(|error| Kind::Failed.because(error.to_string()))?,
+        }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
             instance.refusals = 0;

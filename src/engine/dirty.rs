@@ -7,6 +7,16 @@ use crate::kubelet::PodUid;
 /// So many instances are read in one turn.
 const PORTION: usize = 32;
 
+/// What of an instance may be out of date.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Stale {
+    /// It was this program that changed it.
+    pub(super) ours: bool,
+    /// Its limits too, although they were as they should be. They are half of what there is to read, and nothing tells of their
+    /// changes.
+    pub(super) limits: bool,
+}
+
 /// What may be out of date.
 #[derive(Debug, Default)]
 pub(super) struct Dirty {
@@ -19,8 +29,8 @@ pub(super) struct Dirty {
     pub(super) scopes: bool,
     /// Scopes nobody knows.
     pub(super) unknown: BTreeSet<PodUid>,
-    /// Instances; true where it was this program that changed them.
-    pub(super) instances: BTreeMap<PodUid, bool>,
+    /// Instances, and what of them.
+    pub(super) instances: BTreeMap<PodUid, Stale>,
     /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
     pub(super) floats: BTreeMap<PodUid, bool>,
     /// Instances the audit has not come by yet.
@@ -52,17 +62,52 @@ impl Dirty {
         known || self.everyone || self.unknown.contains(pod)
     }
 
-    /// The instances to be read in this turn: those that changed, then a few for the audit. True: by this program.
-    pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, bool)> {
+    /// Somebody may have changed it.
+    pub(super) fn changed(&mut self, pod: PodUid) {
+        self.instances.entry(pod).or_default();
+    }
+
+    /// This program changed it.
+    pub(super) fn wrote(&mut self, pod: PodUid) {
+        self.instances.entry(pod).or_default().ours = true;
+    }
+
+    /// This program made it.
+    pub(super) fn made(&mut self, pod: PodUid) {
+        self.instances.insert(
+            pod,
+            Stale {
+                ours: true,
+                limits: true,
+            },
+        );
+    }
+
+    /// It is to be looked at again: what differs is this program's doing, unless somebody else may have changed it as well.
+    pub(super) fn again(&mut self, pod: PodUid) {
+        self.instances.entry(pod).or_insert(Stale {
+            ours: true,
+            limits: false,
+        });
+    }
+
+    /// The instances to be read in this turn: those that changed, then a few for the audit.
+    pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, Stale)> {
         let changed = self.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
-        let mut due: Vec<(PodUid, bool)> = changed.map(|(pod, ours)| (pod.clone(), *ours)).collect();
+        let mut due: Vec<(PodUid, Stale)> = changed.map(|(pod, stale)| (pod.clone(), *stale)).collect();
         for (pod, _) in &due {
             self.instances.remove(pod);
         }
         while due.len() < PORTION
             && let Some(pod) = self.audit.pop_front()
         {
-            due.push((pod, false));
+            due.push((
+                pod,
+                Stale {
+                    ours: false,
+                    limits: true,
+                },
+            ));
         }
         due
     }

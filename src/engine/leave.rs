@@ -61,7 +61,7 @@ impl Engine {
             instance.record = next;
         }
         self.dirty.everyone |= self.picture.record(&self.settings.policies, &before);
-        self.dirty.instances.insert(pod.clone(), true);
+        self.dirty.wrote(pod.clone());
         Ok(())
     }
 

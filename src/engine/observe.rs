@@ -190,7 +190,7 @@ pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError>
         Err(RecordError::Absent) => return Ok(Adopted::Abandoned(scope)),
         Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
     };
-    match instance(system, record, Tree::in_scope(scope), true) {
+    match instance(system, record, Tree::in_scope(scope), true, None) {
         Ok(instance) => Ok(Adopted::Instance(Box::new(instance))),
         Err(error) if error.is_gone() => Ok(Adopted::Nothing),
         Err(error) => Ok(Adopted::Unreadable(error.to_string())),
@@ -317,7 +317,7 @@ fn huge_pages() -> &'static [HugePage] {
 }
 
 /// A cgroup's own limits.
-fn limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
+fn own_limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
     let mut hugetlb = BTreeMap::new();
     for size in huge_pages().iter().copied() {
         if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
@@ -358,9 +358,9 @@ fn tighter(scope: Limits, subgroup: Limits) -> Limits {
 /// podPidsLimit on the pod), the rest its own. `None` when it is gone.
 pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
     let whole = container::whole(origin);
-    let mut all = limits(cgroups, &whole)?;
+    let mut all = own_limits(cgroups, &whole)?;
     if whole != *origin {
-        all = tighter(all, limits(cgroups, origin)?);
+        all = tighter(all, own_limits(cgroups, origin)?);
     }
     for level in std::iter::successors(whole.parent(), CgroupPath::parent) {
         for (limit, file) in [
@@ -376,11 +376,18 @@ pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Re
     Ok(Some(all))
 }
 
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too.
+/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `limits`: its scope's and its
+/// container's, where they are not to be read.
 ///
 /// # Errors
 /// It is gone, or cannot be read.
-pub(super) fn instance(system: &System, record: Record, tree: Tree, freezes: bool) -> Result<Instance, CgroupError> {
+pub(super) fn instance(
+    system: &System,
+    record: Record,
+    tree: Tree,
+    freezes: bool,
+    limits: Option<(Limits, Option<Limits>)>,
+) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
     let origin_procs = optional(cgroups.read(&record.origin, File::Procs))?.map(|text| numbers(&text));
@@ -395,18 +402,19 @@ pub(super) fn instance(system: &System, record: Record, tree: Tree, freezes: boo
             affinity: procs.affinity(thread.task.id).ok()?,
         })
     };
+    let (scope_limits, origin_limits) = match limits {
+        Some(known) => known,
+        None if here => (own_limits(cgroups, scope)?, effective_limits(cgroups, &record.origin)?),
+        None => (own_limits(cgroups, scope)?, None),
+    };
     Ok(Instance {
         populated: is_populated(&cgroups.read(scope, File::Events)?),
         scope_procs: numbers(&cgroups.read(scope, File::Procs)?),
         scope_controllers: words(&cgroups.read(scope, File::SubtreeControl)?),
         scope_exclusive: set(cgroups, scope, File::CpusExclusive)?,
         inner: inner(cgroups, &tree, freezes)?,
-        scope_limits: limits(cgroups, scope)?,
-        origin_limits: if here {
-            effective_limits(cgroups, &record.origin)?
-        } else {
-            None
-        },
+        scope_limits,
+        origin_limits: origin_limits.filter(|_| here),
         origin_cpus: if here {
             set(cgroups, &record.origin, File::Cpus)?
         } else {

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::dirty::Dirty;
+use super::dirty::{Dirty, Stale};
 use super::lasting::Lasting;
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
@@ -16,6 +16,7 @@ use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::CpuSource;
 use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
+use crate::plan::limits_are_carried;
 use crate::plan::partition::Partition;
 use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, Tree, pod_pool};
 use crate::topology::Topology;
@@ -250,7 +251,7 @@ impl Picture {
         }
         let gone = self.snapshot.instances.keys().filter(|pod| !here.contains(*pod));
         let gone: Vec<PodUid> = gone.filter(|pod| !self.starting.contains(*pod)).cloned().collect();
-        dirty.instances.extend(gone.into_iter().map(|pod| (pod, false)));
+        gone.into_iter().for_each(|pod| dirty.changed(pod));
         self.bare
             .retain(|scope| PodUid::from_scope(scope.name()).is_some_and(|pod| here.contains(&pod)));
         let unreadable = self.snapshot.unreadable.iter();
@@ -354,7 +355,7 @@ impl Picture {
         others
     }
 
-    /// Read an instance anew. `ours`: what differs was changed by this program.
+    /// Read an instance anew: so much of it.
     ///
     /// # Errors
     /// It cannot be read, which is no proof that it is gone.
@@ -364,7 +365,7 @@ impl Picture {
         policies: &Policies,
         watcher: &mut Watcher,
         pod: &PodUid,
-        ours: bool,
+        stale: Stale,
     ) -> Result<Look, CgroupError> {
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
@@ -374,7 +375,9 @@ impl Picture {
         }
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
-        let mut now = match observe::instance(system, record, tree, leaves) {
+        let carried = !stale.limits && limits_are_carried(known);
+        let limits = carried.then(|| (known.scope_limits.clone(), known.origin_limits.clone()));
+        let mut now = match observe::instance(system, record, tree, leaves, limits) {
             Ok(now) => now,
             Err(error) if error.is_gone() => {
                 watcher.forget(pod);
@@ -397,7 +400,7 @@ impl Picture {
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
-        let findings = if ours {
+        let findings = if stale.ours {
             Vec::new()
         } else {
             drift::of_instance(known, &now)
@@ -422,7 +425,7 @@ impl Picture {
         let instance = self.snapshot.instances.get_mut(pod)?;
         let path = instance.tree.float().clone();
         let Ok(now) = observe::set(&*system.cgroups, &path, File::Cpus) else {
-            dirty.instances.entry(pod.clone()).or_insert(false);
+            dirty.changed(pod.clone());
             return None;
         };
         let float = instance.inner.as_ref().and_then(|inner| inner.float.as_ref())?;
@@ -539,7 +542,7 @@ impl Picture {
             dirty.plan.insert(pod);
         }
         for pod in self.empty.ripe(now) {
-            dirty.instances.entry(pod).or_insert(true);
+            dirty.again(pod);
             dirty.shared = true;
         }
     }

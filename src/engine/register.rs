@@ -61,7 +61,7 @@ impl Engine {
         let mut pod = None;
         match self.admit(&waiting.request, &mut pod) {
             Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
-                self.dirty.instances.entry(pod.clone()).or_insert(false);
+                self.dirty.changed(pod.clone());
                 let (reply, holder) = (waiting.reply, None);
                 self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
             }
@@ -166,7 +166,7 @@ impl Engine {
         match written {
             Ok(holder) => {
                 self.watcher.forget(pod);
-                self.dirty.instances.insert(pod.clone(), true);
+                self.dirty.made(pod.clone());
                 self.dirty.slice = true;
                 self.wrote_shared = true;
                 self.hold(pod, holder);

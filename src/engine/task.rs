@@ -180,7 +180,7 @@ impl Engine {
         let now = Instant::now();
         self.picture.ripen(now, &mut self.dirty);
         for pod in self.patience.rested(now) {
-            self.dirty.instances.entry(pod).or_insert(true);
+            self.dirty.again(pod);
         }
         self.dirty.shared |= !self.shared.rested(now).is_empty();
         if let Some(text) = self.errands.slow(now) {
@@ -247,7 +247,7 @@ impl Engine {
             Event::Kubelet => dirty.kubelet = true,
             Event::Slice => dirty.slice = true,
             Event::Scope(pod) if self.picture.snapshot.instances.contains_key(&pod) => {
-                dirty.instances.entry(pod).or_insert(false);
+                dirty.changed(pod);
             }
             Event::Scope(pod) => {
                 dirty.unknown.insert(pod);
@@ -258,7 +258,7 @@ impl Engine {
             }
             Event::Instance(pod) => {
                 if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.instances.entry(pod).or_insert(false);
+                    dirty.changed(pod);
                     // A partition may have ended because its CPUs went offline.
                     dirty.topology = true;
                 }
@@ -331,7 +331,7 @@ impl Engine {
                     }
                 }
                 match pod {
-                    Some(pod) => drop(self.dirty.instances.insert(pod, true)),
+                    Some(pod) => self.dirty.wrote(pod),
                     None => {
                         self.picture.removed(&unit);
                         self.dirty.slice = true;
@@ -354,7 +354,7 @@ impl Engine {
     /// A scope came or went.
     fn look_for(&mut self, pod: &PodUid) {
         if self.picture.snapshot.instances.contains_key(pod) {
-            self.dirty.instances.insert(pod.clone(), true);
+            self.dirty.wrote(pod.clone());
         } else {
             self.dirty.unknown.insert(pod.clone());
         }

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
 use super::apply::{self, Outcome, apply};
+use super::dirty::Stale;
 use super::metrics::Trigger;
 use super::observe;
 use super::task::Engine;
@@ -173,7 +174,7 @@ impl Engine {
         } = node;
         for pod in found {
             self.watcher.forget(&pod);
-            self.dirty.instances.insert(pod.clone(), true);
+            self.dirty.again(pod.clone());
             whom.insert(pod);
         }
         if let Some(before) = kubelet_before {
@@ -224,19 +225,19 @@ impl Engine {
             }
             whom.insert(pod);
         }
-        for (pod, ours) in due {
-            everyone |= self.look_at(&pod, ours, gone);
+        for (pod, stale) in due {
+            everyone |= self.look_at(&pod, stale, gone);
             whom.insert(pod);
         }
         everyone
     }
 
     /// Read one instance; whether that concerns others.
-    pub(super) fn look_at(&mut self, pod: &PodUid, ours: bool, gone: &mut BTreeSet<PodUid>) -> bool {
+    pub(super) fn look_at(&mut self, pod: &PodUid, stale: Stale, gone: &mut BTreeSet<PodUid>) -> bool {
         let policies = &self.settings.policies;
         let look = self
             .picture
-            .look_at(&self.system, policies, &mut self.watcher, pod, ours);
+            .look_at(&self.system, policies, &mut self.watcher, pod, stale);
         match look {
             Ok(look) => {
                 if look.gone {
@@ -251,7 +252,7 @@ impl Engine {
             Err(error) => {
                 // What is known of it stands; it is tried again.
                 self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
-                self.dirty.instances.entry(pod.clone()).or_insert(true);
+                self.dirty.instances.entry(pod.clone()).or_insert(stale);
                 false
             }
         }
@@ -386,7 +387,7 @@ impl Engine {
         } else if outcome.float_only && well {
             self.dirty.floats.insert(pod.clone(), true);
         } else {
-            self.dirty.instances.insert(pod.clone(), true);
+            self.dirty.wrote(pod.clone());
         }
         if self.patience.rests(pod) {
             for failure in self.patience.failures(pod) {

@@ -304,10 +304,8 @@ impl Systemd for DbusSystemd {
             let scope = ScopeProxy::builder(&self.connection).path(path);
             // Each property is asked for, so all the others are not worth a call of their own.
             let scope = scope.cache_properties(CacheProperties::No).build().await?;
-            Ok(Some(Devices {
-                policy: scope.device_policy().await?,
-                allow: scope.device_allow().await?,
-            }))
+            let (policy, allow) = tokio::try_join!(scope.device_policy(), scope.device_allow())?;
+            Ok(Some(Devices { policy, allow }))
         };
         self.bounded(format!("read the devices of {unit}"), work).await
     }
@@ -372,8 +370,9 @@ impl Systemd for DbusSystemd {
         let work = || async {
             let manager = &self.manager().await?;
             // Subscribe before the call, or the job may be over before we listen.
-            self.subscribe(manager, &counted).await?;
-            let mut removed = manager.receive_job_removed().await?;
+            let subscribed = self.subscribe(manager, &counted);
+            let listens = async { Ok(manager.receive_job_removed().await?) };
+            let ((), mut removed) = tokio::try_join!(subscribed, listens)?;
             // It may have left after it did what it was asked: what is there then is no old one.
             while asked.load(Ordering::SeqCst) {
                 match self.look(manager, unit).await {

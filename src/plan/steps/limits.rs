@@ -38,6 +38,14 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
     steps
 }
 
+/// Whether the scope has what its container has, so that there is nothing to set.
+pub fn limits_are_carried(instance: &Instance) -> bool {
+    let sizes = instance.origin_limits.iter().flat_map(|origin| &origin.hugetlb);
+    let mut limited = sizes.filter(|(_, limit)| limit.is_some());
+    let has = |size| instance.scope_limits.hugetlb.contains_key(size);
+    limited.all(|(size, _)| has(size)) && scope(instance).is_empty()
+}
+
 /// The slice competes with kubepods.slice, whose weight grows with its pods: it weighs what its instances weigh.
 pub(super) fn slice(snapshot: &Snapshot, totals: &Totals) -> Vec<Step> {
     let mut steps = Vec::new();

@@ -17,6 +17,7 @@ use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
+pub use limits::limits_are_carried;
 pub use outside::{OUTSIDE, is_restricted};
 pub(super) use tree::float_cpus;
 
