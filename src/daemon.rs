@@ -176,9 +176,13 @@ async fn serve(settings: Settings) -> anyhow::Result<()> {
 
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut told = None;
     let failure = loop {
         let count = views.borrow_and_update().instances.len();
-        notify(&[NotifyState::Status(&format!("{count} instances"))]);
+        // Each word to systemd wakes it.
+        if told.replace(count) != Some(count) {
+            notify(&[NotifyState::Status(&format!("{count} instances"))]);
+        }
         tokio::select! {
             _ = terminate.recv() => break None,
             _ = interrupt.recv() => break None,
@@ -220,11 +224,14 @@ fn start_engine(
     std::thread::Builder::new()
         .name("engine".into())
         .spawn(move || {
-            runtime.block_on(engine.run(cancel, heartbeat, || {
+            // A task of the runtime's: what a runtime runs itself costs a system call each time it is woken.
+            let engine = runtime.spawn(engine.run(cancel, heartbeat, || {
                 notify(&[NotifyState::Watchdog]);
             }));
-            // A thread that panics drops it, which tells as much.
-            let _ = ended.send(());
+            // One that panicked drops the sender, which tells as much.
+            if runtime.block_on(engine).is_ok() {
+                let _ = ended.send(());
+            }
         })
         .context("start the engine's thread")?;
     Ok((handle, running))

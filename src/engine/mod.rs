@@ -14,6 +14,7 @@
 //! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
+mod alarm;
 mod apply;
 mod attach;
 mod calls;

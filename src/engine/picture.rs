@@ -415,11 +415,12 @@ impl Picture {
         })
     }
 
-    /// Read nothing of an instance but float's CPUs; as it was left and what differs.
+    /// Read nothing of an instance but float's CPUs; as it was left and what differs, unless that is this program's doing.
     pub(super) fn look_at_float(
         &mut self,
         system: &System,
         pod: &PodUid,
+        ours: bool,
         dirty: &mut Dirty,
     ) -> Option<(Box<Instance>, Vec<Finding>)> {
         let instance = self.snapshot.instances.get_mut(pod)?;
@@ -432,9 +433,10 @@ impl Picture {
         if float.cpus == now {
             return None;
         }
-        let before = Box::new(instance.clone());
+        let before = (!ours).then(|| Box::new(instance.clone()));
         let float = instance.inner.as_mut().and_then(|inner| inner.float.as_mut())?;
         float.cpus = now;
+        let before = before?;
         let findings = drift::of_instance(&before, instance);
         Some((before, findings))
     }

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
+use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
 use super::errands::{Done, Errands};
@@ -28,8 +29,6 @@ use crate::plan::allocator::CpuSource;
 use crate::plan::drift::Finding;
 use crate::systemd::SystemdError;
 
-/// The longest sleep.
-const FOREVER: Duration = Duration::from_secs(3600);
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
 
@@ -71,13 +70,14 @@ pub struct Engine {
     /// Rebind jobs.
     pub(super) jobs: Jobs,
     next_audit: Instant,
+    alarm: Alarm,
 }
 
 impl Engine {
     /// Make the engine and the handle to it, in the runtime it is to run in.
     ///
     /// # Errors
-    /// inotify is not to be had.
+    /// inotify or a timer is not to be had.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
@@ -116,13 +116,14 @@ impl Engine {
             told: BTreeMap::new(),
             jobs: Jobs::default(),
             next_audit: Instant::now(),
+            alarm: Alarm::new()?,
             system,
             settings,
         };
         Ok((engine, handle))
     }
 
-    /// Run until cancelled. `alive` is called at each turn and at least every `heartbeat`: it feeds the watchdog.
+    /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
         // systemd is waited for, once, and not for ever.
         let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
@@ -141,8 +142,13 @@ impl Engine {
             }
         }
         self.recall_job();
+        let mut said = Instant::now();
         loop {
-            alive();
+            // Not at every turn: it wakes systemd, which those who start VMs wait for.
+            if said.elapsed() >= heartbeat / 4 {
+                said = Instant::now();
+                alive();
+            }
             self.take_in();
             if cancel.is_cancelled() {
                 return;
@@ -152,7 +158,7 @@ impl Engine {
                 tokio::task::yield_now().await;
                 continue;
             }
-            let wake = self.next_wake(heartbeat);
+            let wake = self.next_wake(said + heartbeat, heartbeat / 8);
             tokio::select! {
                 () = cancel.cancelled() => return,
                 command = self.commands.recv() => match command {
@@ -161,7 +167,7 @@ impl Engine {
                 },
                 Some(done) = self.errands.done.recv() => self.done(done),
                 () = self.watcher.news() => {}
-                () = tokio::time::sleep_until(wake.into()) => {}
+                () = self.alarm.until(wake) => {}
             }
         }
     }
@@ -219,7 +225,8 @@ impl Engine {
         busy
     }
 
-    fn next_wake(&self, heartbeat: Duration) -> Instant {
+    /// When there is something to do next, or it is to be said that the engine is alive; that may be `late`.
+    fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
             self.picture.next(),
             self.patience.next(),
@@ -229,10 +236,9 @@ impl Engine {
             self.jobs.next(),
         ];
         let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
-        let alive = Instant::now() + heartbeat.min(FOREVER);
         // An audit that is about to come feeds the watchdog as well.
         let wake = wake.min(self.next_audit);
-        if wake <= alive + heartbeat / 8 { wake } else { alive }
+        if wake <= alive + late { wake } else { alive }
     }
 
     pub(super) fn next_audit_in(&mut self, interval: Duration) {

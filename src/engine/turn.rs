@@ -219,8 +219,8 @@ impl Engine {
         let due = self.dirty.due(|pod| patience.rests(pod));
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
-            let drifted = self.picture.look_at_float(&self.system, &pod, &mut self.dirty);
-            if let Some((left, findings)) = drifted.filter(|_| !ours) {
+            let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
+            if let Some((left, findings)) = drifted {
                 self.drifted(Some(*left), findings);
             }
             whom.insert(pod);

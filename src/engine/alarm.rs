@@ -1,0 +1,92 @@
+//! A long sleep that is one wake-up. The runtime's own timers are sorted coarsely while they are far away, and it wakes to sort
+//! them again on the way: three times for half a minute.
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use rustix::time::{
+    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
+};
+use tokio::net::unix::pipe::Receiver;
+
+/// A timer of the kernel's (timerfd_create(2)).
+pub(super) struct Alarm {
+    /// What the runtime has for pipes serves a timer as well: it is polled, and read without blocking.
+    timer: Receiver,
+    set: Option<Instant>,
+}
+
+impl Alarm {
+    /// Belongs to the runtime it is called in.
+    ///
+    /// # Errors
+    /// The kernel gives no timer.
+    pub(super) fn new() -> io::Result<Self> {
+        let timer = timerfd_create(
+            TimerfdClockId::Monotonic,
+            TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC,
+        )?;
+        Ok(Self {
+            timer: Receiver::from_owned_fd_unchecked(timer)?,
+            set: None,
+        })
+    }
+
+    /// Sleep until then. Whoever stops waiting for it may ask for another time.
+    pub(super) async fn until(&mut self, when: Instant) {
+        if let Err(cause) = self.ring(when).await {
+            tracing::debug!("a timer of the kernel's: {cause}");
+            tokio::time::sleep_until(when.into()).await;
+        }
+    }
+
+    async fn ring(&mut self, when: Instant) -> io::Result<()> {
+        if self.set != Some(when) {
+            // 0 would stop the timer.
+            let left = when
+                .saturating_duration_since(Instant::now())
+                .max(Duration::from_nanos(1));
+            let none = Timespec { tv_sec: 0, tv_nsec: 0 };
+            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let time = Itimerspec {
+                it_interval: none,
+                it_value: left,
+            };
+            timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
+            self.set = Some(when);
+        }
+        loop {
+            self.timer.readable().await?;
+            match self.timer.try_read(&mut [0u8; 8]) {
+                // It was set anew after it had rung.
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => continue,
+                read => read?,
+            };
+            self.set = None;
+            return Ok(());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn it_rings_at_the_time_that_was_asked_for_last_and_not_before() {
+        let mut alarm = Alarm::new().unwrap();
+        let began = Instant::now();
+        tokio::select! {
+            biased;
+            _ = alarm.until(began + Duration::from_millis(20)) => panic!("it does not ring at once"),
+            () = std::future::ready(()) => {}
+        }
+        // It has rung by then, and nobody heard it.
+        tokio::time::sleep(Duration::from_millis(40)).await;
+        let then = Instant::now() + Duration::from_millis(50);
+        alarm.until(then).await;
+        assert!(Instant::now() >= then);
+        // A time that is past is now.
+        alarm.until(began).await;
+    }
+}
