@@ -214,10 +214,12 @@ fn start_engine(
         .enable_all()
         .build()
         .context("start the engine's runtime")?;
+    let doors = tokio::runtime::Handle::current();
     let (engine, handle) = {
         let _inside = runtime.enter();
         Engine::new(system, settings).context("start inotify")?
     };
+    let engine = engine.calling_systemd_in(doors);
     // Half the watchdog's interval, as sd_watchdog_enabled(3) advises; without one, rarely.
     let heartbeat = sd_notify::watchdog_enabled().map_or(Duration::from_secs(3600), |interval| interval / 2);
     let (ended, running) = oneshot::channel();

@@ -20,7 +20,7 @@ use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::engine::{Engine, Failpoint, Handle, System, View};
 use crate::proc::KernelProcs;
-use crate::systemd::{Devices, Systemd, SystemdError};
+use crate::systemd::{Devices, Listening, Systemd, SystemdError};
 
 struct NoSystemd;
 
@@ -36,7 +36,19 @@ impl Systemd for NoSystemd {
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
         no_systemd(unit)
     }
-    async fn start_scope(&self, unit: &str, _: &str, _: u32, _: &Limits, _: &Devices) -> Result<(), SystemdError> {
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        Ok(Listening::default())
+    }
+
+    async fn start_scope(
+        &self,
+        _: Listening,
+        unit: &str,
+        _: &str,
+        _: u32,
+        _: &Limits,
+        _: &Devices,
+    ) -> Result<(), SystemdError> {
         no_systemd(unit)
     }
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {

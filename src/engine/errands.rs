@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::System;
@@ -38,24 +39,26 @@ pub(super) enum Done {
 /// The calls under way, by unit.
 pub(super) struct Errands {
     running: BTreeMap<String, Instant>,
+    /// Where they are made.
+    runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
     pub(super) done: mpsc::UnboundedReceiver<Done>,
     told: bool,
 }
 
-impl Default for Errands {
-    fn default() -> Self {
+impl Errands {
+    /// Make them in this runtime.
+    pub(super) fn of(runtime: Handle) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         Self {
             running: BTreeMap::new(),
+            runtime,
             sender,
             done,
             told: false,
         }
     }
-}
 
-impl Errands {
     /// Whether a call about this unit is under way.
     pub(super) fn has(&self, unit: &str) -> bool {
         self.running.contains_key(unit)
@@ -106,7 +109,7 @@ impl Errands {
         };
         self.running.insert(unit.clone(), Instant::now());
         let (system, sender) = (system.clone(), self.sender.clone());
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let result = take(&system, &step).await.map_err(|error| error.to_string());
             let _ = sender.send(Done::Unit { unit, pod, result });
         });
@@ -117,7 +120,7 @@ impl Errands {
         let unit = record.pod.scope();
         self.running.insert(unit.clone(), Instant::now());
         let (system, sender, record) = (system.clone(), self.sender.clone(), record.clone());
-        tokio::spawn(async move {
+        self.runtime.spawn(async move {
             let pod = record.pod.clone();
             let result = start(&system, &record, &limits).await;
             let _ = sender.send(Done::Started { pod, result });
@@ -166,16 +169,18 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
 }
 
 async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
-    let devices = devices(system, &record.origin).await?;
+    let systemd = &system.systemd;
+    let refused = |error: SystemdError| Kind::Failed.because(error.to_string());
+    // Each is a few questions to the bus, and none depends on the other's answer.
+    let listening = async { systemd.listen().await.map_err(refused) };
+    let (devices, listening) = tokio::try_join!(devices(system, &record.origin), listening)?;
     let holder = system.holders.start();
     let holder = holder.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
     system.failpoint.here();
-    let started = system
-        .systemd
-        .start_scope(&record.pod.scope(), &description, holder.pid(), limits, &devices)
-        .await;
-    started.map_err(|error| Kind::Failed.because(error.to_string()))?;
+    let (unit, pid) = (record.pod.scope(), holder.pid());
+    let started = systemd.start_scope(listening, &unit, &description, pid, limits, &devices);
+    started.await.map_err(refused)?;
     Ok(holder)
 }
 

@@ -38,7 +38,6 @@ impl Holders for KernelHolders {
         let child = Command::new("/proc/self/exe")
             .arg(ARGUMENT)
             .env_clear()
-            .current_dir("/")
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

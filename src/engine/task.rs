@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -98,7 +99,7 @@ impl Engine {
             dirty: Dirty::default(),
             patience: Patience::default(),
             shared: Patience::default(),
-            errands: Errands::default(),
+            errands: Errands::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             problems: Vec::new(),
             waiting: BTreeSet::new(),
@@ -121,6 +122,13 @@ impl Engine {
             settings,
         };
         Ok((engine, handle))
+    }
+
+    /// Have systemd called in another runtime: where the connection to it is, so that each answer is one wake-up.
+    #[must_use]
+    pub fn calling_systemd_in(mut self, runtime: runtime::Handle) -> Self {
+        self.errands = Errands::of(runtime);
+        self
     }
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.

@@ -11,7 +11,7 @@ use super::{Model, State};
 use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::engine::holder::{Hold, Holders};
-use crate::systemd::{Devices, Systemd, SystemdError};
+use crate::systemd::{Devices, Listening, Systemd, SystemdError};
 
 /// A unit with a cgroup.
 #[derive(Debug, Clone)]
@@ -198,8 +198,14 @@ impl Systemd for Model {
         .map_err(failed(&operation))
     }
 
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        self.systemd().await;
+        Ok(Listening::default())
+    }
+
     async fn start_scope(
         &self,
+        _: Listening,
         unit: &str,
         _: &str,
         pid: u32,

@@ -5,7 +5,7 @@ use crate::cgroup::Limits;
 use crate::cgroup::{Cgroups, File, KernelCgroups};
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::proc::Procs;
-use crate::systemd::{Devices, Systemd};
+use crate::systemd::{Devices, Listening, Systemd};
 use crate::topology::Topology;
 use std::os::fd::AsFd;
 
@@ -224,17 +224,31 @@ async fn a_scope_lives_as_long_as_something_runs_in_it() {
         ..Limits::default()
     };
     let gone = model
-        .start_scope(&unit, "", 9999, &limits, &Devices::default())
+        .start_scope(Listening::default(), &unit, "", 9999, &limits, &Devices::default())
         .await
         .unwrap_err();
     assert!(gone.to_string().contains("gone"), "{gone}");
     let pid = model.spawn(1, "task").unwrap();
     model
-        .start_scope(&unit, "", pid as u32, &limits, &Devices::default())
+        .start_scope(
+            Listening::default(),
+            &unit,
+            "",
+            pid as u32,
+            &limits,
+            &Devices::default(),
+        )
         .await
         .unwrap();
     let again = model
-        .start_scope(&unit, "", pid as u32, &limits, &Devices::default())
+        .start_scope(
+            Listening::default(),
+            &unit,
+            "",
+            pid as u32,
+            &limits,
+            &Devices::default(),
+        )
         .await
         .unwrap_err();
     assert!(again.to_string().contains("already loaded"), "{again}");

@@ -1,7 +1,7 @@
 //! systemd's manager over the system bus.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -10,7 +10,7 @@ use zbus::export::async_trait::async_trait;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, proxy};
 
-use super::{Devices, Systemd, SystemdError};
+use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::Limits;
 use crate::cpuset::CpuSet;
 
@@ -107,6 +107,30 @@ struct Subscription {
     order: Mutex<()>,
 }
 
+/// Being told of the ends of jobs, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Ends {
+    removed: JobRemovedStream,
+    _subscribed: Subscribed,
+}
+
+/// One that counts as subscribed. Subscribed only while a job is pending: a busy node has many units.
+#[derive(Debug)]
+struct Subscribed(DbusSystemd);
+
+impl Drop for Subscribed {
+    fn drop(&mut self) {
+        let left = self.0.subscription.jobs.fetch_sub(1, Ordering::SeqCst) - 1;
+        // Losing the call costs wake-ups only, so nobody waits for it.
+        if left == 0
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let systemd = self.0.clone();
+            runtime.spawn(async move { systemd.unsubscribe().await });
+        }
+    }
+}
+
 /// systemd through its D-Bus API.
 #[derive(Debug, Clone)]
 pub struct DbusSystemd {
@@ -171,24 +195,27 @@ impl DbusSystemd {
         }
     }
 
-    /// Be told of jobs that are over. `counted` says from when on [`Self::unsubscribe`] is to be called.
-    async fn subscribe(&self, manager: &ManagerProxy<'_>, counted: &AtomicBool) -> Result<(), Failure> {
-        let _order = self.subscription.order.lock().await;
-        if !counted.swap(true, Ordering::SeqCst) {
+    /// Be told of jobs that are over.
+    async fn ends(&self) -> Result<Ends, Failure> {
+        let manager = &self.manager().await?;
+        let subscribe = async {
+            let _order = self.subscription.order.lock().await;
             self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
-        }
-        match manager.subscribe().await {
-            // systemd kept a subscription whose end it did not hear of.
-            result if is_error(&result, ALREADY_SUBSCRIBED) => Ok(()),
-            result => Ok(result?),
-        }
+            let subscribed = Subscribed(self.clone());
+            match manager.subscribe().await {
+                // systemd kept a subscription whose end it did not hear of.
+                result if is_error(&result, ALREADY_SUBSCRIBED) => {}
+                result => result?,
+            }
+            Ok(subscribed)
+        };
+        let listen = async { Ok::<_, Failure>(manager.receive_job_removed().await?) };
+        let (_subscribed, removed) = tokio::try_join!(subscribe, listen)?;
+        Ok(Ends { removed, _subscribed })
     }
 
-    /// Subscribed only while a job is pending: a busy node has many units. Losing this call costs wake-ups only, so it is not
-    /// waited for.
     async fn unsubscribe(&self) {
         let Subscription { jobs, order } = &*self.subscription;
-        jobs.fetch_sub(1, Ordering::SeqCst);
         // Whoever holds it subscribes, so there is nothing to end.
         if let Ok(_order) = order.try_lock()
             && jobs.load(Ordering::SeqCst) == 0
@@ -202,14 +229,14 @@ impl DbusSystemd {
     async fn job_done(
         &self,
         manager: &ManagerProxy<'_>,
-        removed: &mut JobRemovedStream,
+        ends: &mut Ends,
         job: &OwnedObjectPath,
         unit: &str,
     ) -> Result<(), Failure> {
         let mut look = tokio::time::interval_at(tokio::time::Instant::now() + self.look, self.look);
         loop {
             let signal = tokio::select! {
-                signal = removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
+                signal = ends.removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
                 _ = look.tick() => {
                     match self.look(manager, unit).await {
                         Seen::Active => return Ok(()),
@@ -346,8 +373,14 @@ impl Systemd for DbusSystemd {
             .await
     }
 
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        let ends = self.bounded("listen for the ends of jobs".into(), || self.ends());
+        Ok(Listening(Some(ends.await?)))
+    }
+
     async fn start_scope(
         &self,
+        listening: Listening,
         unit: &str,
         description: &str,
         pid: u32,
@@ -366,13 +399,15 @@ impl Systemd for DbusSystemd {
         properties.extend(limit_properties(limits));
         properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
         properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
-        let (counted, asked) = (AtomicBool::new(false), AtomicBool::new(false));
+        let (asked, listening) = (AtomicBool::new(false), Lock::new(listening.0));
         let work = || async {
             let manager = &self.manager().await?;
-            // Subscribe before the call, or the job may be over before we listen.
-            let subscribed = self.subscribe(manager, &counted);
-            let listens = async { Ok(manager.receive_job_removed().await?) };
-            let ((), mut removed) = tokio::try_join!(subscribed, listens)?;
+            let heard = listening.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Before the call, or the job may be over before anybody listens.
+            let mut ends = match heard {
+                Some(ends) => ends,
+                None => self.ends().await?,
+            };
             // It may have left after it did what it was asked: what is there then is no old one.
             while asked.load(Ordering::SeqCst) {
                 match self.look(manager, unit).await {
@@ -387,13 +422,9 @@ impl Systemd for DbusSystemd {
                 self.stop(manager, unit).await?;
                 start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
             }
-            self.job_done(manager, &mut removed, &start?, unit).await
+            self.job_done(manager, &mut ends, &start?, unit).await
         };
-        let outcome = self.bounded(format!("start {unit}"), work).await;
-        if counted.into_inner() {
-            self.unsubscribe().await;
-        }
-        outcome
+        self.bounded(format!("start {unit}"), work).await
     }
 }
 
@@ -426,7 +457,10 @@ mod tests {
 
     async fn start(systemd: &DbusSystemd, unit: &str) -> Result<(), SystemdError> {
         let devices = Devices::default();
-        systemd.start_scope(unit, "a VM", 1, &Limits::default(), &devices).await
+        let listening = systemd.listen().await?;
+        systemd
+            .start_scope(listening, unit, "a VM", 1, &Limits::default(), &devices)
+            .await
     }
 
     #[tokio::test]

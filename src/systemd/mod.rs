@@ -36,6 +36,10 @@ pub struct SystemdError {
     pub cause: String,
 }
 
+/// Listening for the ends of systemd's jobs, until it is dropped.
+#[derive(Debug, Default)]
+pub struct Listening(Option<manager::Ends>);
+
 /// What the program asks of systemd.
 #[async_trait]
 pub trait Systemd: Send + Sync {
@@ -44,6 +48,11 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd does not answer.
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError>;
+    /// Begin to listen for the ends of jobs: whoever starts a scope needs it, and may do other things meanwhile.
+    ///
+    /// # Errors
+    /// systemd refuses, or does not answer.
+    async fn listen(&self) -> Result<Listening, SystemdError>;
     /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done. The caller
     /// is sure that there is no such cgroup yet.
     ///
@@ -51,6 +60,7 @@ pub trait Systemd: Send + Sync {
     /// systemd refuses, the job fails, or it takes longer than 90 s.
     async fn start_scope(
         &self,
+        listening: Listening,
         unit: &str,
         description: &str,
         pid: u32,

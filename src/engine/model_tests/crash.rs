@@ -100,7 +100,14 @@ async fn a_scope_whose_cgroup_the_former_daemon_had_removed_is_stopped() {
     let system = node.model.system();
     let holder = system.holders.start().unwrap();
     let (limits, devices) = (Limits::default(), crate::systemd::Devices::default());
-    let started = system.systemd.start_scope(&unit, "", holder.pid(), &limits, &devices);
+    let started = system.systemd.start_scope(
+        crate::systemd::Listening::default(),
+        &unit,
+        "",
+        holder.pid(),
+        &limits,
+        &devices,
+    );
     started.await.unwrap();
     node.model.set_settling(Settling::OnCall);
     drop(holder);
