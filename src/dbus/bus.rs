@@ -5,7 +5,7 @@ use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
 use zbus::{Connection, connection::Builder, fdo};
 
-use super::caller::Door;
+use super::caller::{Door, Users};
 use super::export::Exporter;
 use super::manager::Manager;
 use super::{BUS_NAME, MANAGER_PATH};
@@ -72,7 +72,8 @@ async fn already_running(bus: &DBusProxy<'_>) -> BusError {
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
 pub async fn serve(connection: &Bus, engine: Handle) -> Result<Name, BusError> {
-    let exporter = Exporter::new(engine.clone(), Door::Bus, None);
+    let door = Door::Bus(Users::default());
+    let exporter = Exporter::new(engine.clone(), door.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();
     server.at(MANAGER_PATH, fdo::ObjectManager).await?;
@@ -81,7 +82,7 @@ pub async fn serve(connection: &Bus, engine: Handle) -> Result<Name, BusError> {
             MANAGER_PATH,
             Manager {
                 engine,
-                door: Door::Bus,
+                door,
                 exporter: exporter.clone(),
                 readings: super::readings::Readings::default(),
             },
@@ -201,6 +202,24 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         check_alone(&second).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_bus_is_asked_once_who_a_sender_is() {
+        let bus = PrivateBus::start();
+        let (daemon, client) = (bus.connect().await, bus.connect().await);
+        let sender = client.unique_name().unwrap().to_owned();
+        let users = Users::default();
+        let own = rustix::process::geteuid().as_raw();
+        assert_eq!(users.of(&daemon, &sender).await.unwrap(), own);
+        client.close().await.unwrap();
+        let bus = DBusProxy::new(&daemon).await.unwrap();
+        while bus.name_has_owner(sender.as_ref().into()).await.unwrap() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        // The bus does not know it any more.
+        assert_eq!(users.of(&daemon, &sender).await.unwrap(), own);
+        assert!(Users::default().of(&daemon, &sender).await.is_err());
     }
 
     #[tokio::test]

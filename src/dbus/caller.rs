@@ -1,10 +1,12 @@
 //! Who calls, and what that caller may do.
 
+use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use zbus::Connection;
 use zbus::message::Header;
+use zbus::names::UniqueName;
 
 use super::error::Error;
 use super::polkit;
@@ -17,7 +19,7 @@ use crate::plan::admission::{Kind, Refusal};
 #[derive(Debug, Clone)]
 pub enum Door {
     /// The system bus.
-    Bus,
+    Bus(Users),
     /// The runner socket; the descriptor is the peer's pidfd, as the kernel gave it (SO_PEERPIDFD).
     Runner(Arc<OwnedFd>),
 }
@@ -44,6 +46,21 @@ impl Door {
         Ok(Some((pid, Peer::of(cgroup))))
     }
 
+    /// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
+    async fn bus_role(&self, connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
+        let (Self::Bus(users), Some(sender)) = (self, header.sender()) else {
+            return Err(Error::NotPermitted("the message has no sender".into()));
+        };
+        let user = users.of(connection, sender).await?;
+        // The daemon runs as root; a simulated one belongs to whoever started it.
+        let own = rustix::process::geteuid().as_raw();
+        Ok(if user == 0 || user == own {
+            Role::Root
+        } else {
+            Role::User
+        })
+    }
+
     /// Decide whether the caller of this message may do `operation`.
     pub async fn admit(
         &self,
@@ -56,7 +73,7 @@ impl Door {
         let role = match &process {
             Some((_, peer)) if peer.pod().is_some() => Role::Pod,
             Some(_) => Role::Stranger,
-            None => bus_role(connection, header).await?,
+            None => self.bus_role(connection, header).await?,
         };
         match decide(role, operation) {
             Decision::Allow => Ok(Caller { only: None, process }),
@@ -82,22 +99,36 @@ impl Caller {
     }
 }
 
-/// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
-async fn bus_role(connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
-    let Some(sender) = header.sender() else {
-        return Err(Error::NotPermitted("the message has no sender".into()));
-    };
-    let bus = zbus::fdo::DBusProxy::new(connection).await?;
-    let credentials = bus
-        .get_connection_credentials(sender.to_owned().into())
-        .await
-        .map_err(|cause| Error::NotPermitted(format!("the bus does not say who {sender} is: {cause}")))?;
-    // The daemon runs as root; a simulated one belongs to whoever started it.
-    let own = rustix::process::geteuid().as_raw();
-    match credentials.unix_user_id() {
-        Some(user) if user == 0 || user == own => Ok(Role::Root),
-        Some(_) => Ok(Role::User),
-        None => Err(Error::NotPermitted(format!("the bus does not say who {sender} is"))),
+/// The users of senders on the bus, as the bus told them. A connection's user never changes, and the bus gives no unique name
+/// twice (D-Bus specification, "Message Bus Names").
+#[derive(Debug, Clone, Default)]
+pub struct Users(Arc<Mutex<BTreeMap<String, u32>>>);
+
+/// So many are remembered; then all are asked for anew.
+const USERS: usize = 256;
+
+impl Users {
+    pub(super) async fn of(&self, connection: &Connection, sender: &UniqueName<'_>) -> Result<u32, Error> {
+        let known = |users: &Self| users.lock().get(sender.as_str()).copied();
+        if let Some(user) = known(self) {
+            return Ok(user);
+        }
+        let unknown = |cause: String| Error::NotPermitted(format!("the bus does not say who {sender} is{cause}"));
+        let bus = zbus::fdo::DBusProxy::new(connection).await?;
+        let credentials = bus.get_connection_credentials(sender.to_owned().into());
+        let credentials = credentials.await.map_err(|cause| unknown(format!(": {cause}")))?;
+        let user = credentials.unix_user_id().ok_or_else(|| unknown(String::new()))?;
+        let mut users = self.lock();
+        if users.len() >= USERS {
+            users.clear();
+        }
+        users.insert(sender.to_string(), user);
+        Ok(user)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u32>> {
+        // A map that is whole after every call.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -136,11 +136,11 @@ fn compare(live: &str, contract: &str) {
 async fn manager_is_what_its_xml_says() {
     let root = tempfile::tempdir().unwrap();
     let engine = handle(root.path());
-    let exporter = Exporter::new(engine.clone(), Door::Bus, None);
+    let exporter = Exporter::new(engine.clone(), Door::Bus(Default::default()), None);
     let mut xml = String::new();
     Manager {
         engine,
-        door: Door::Bus,
+        door: Door::Bus(Default::default()),
         exporter,
         readings: super::readings::Readings::default(),
     }
@@ -184,10 +184,10 @@ async fn job_is_what_its_xml_says() {
 async fn told(old: &View, new: &View) -> BTreeSet<String> {
     let root = tempfile::tempdir().unwrap();
     let engine = handle(root.path());
-    let exporter = Exporter::new(engine.clone(), Door::Bus, None);
+    let exporter = Exporter::new(engine.clone(), Door::Bus(Default::default()), None);
     let manager = Manager {
         engine,
-        door: Door::Bus,
+        door: Door::Bus(Default::default()),
         exporter,
         readings: super::readings::Readings::default(),
     };

@@ -99,7 +99,7 @@ impl Exporter {
 
     /// Tell of what changed of the node itself; a pod is not told.
     async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
-        let (Some(connection), Door::Bus) = (&self.connection(), &self.door) else {
+        let (Some(connection), Door::Bus(_)) = (&self.connection(), &self.door) else {
             return Ok(());
         };
         let manager = connection.object_server().interface::<_, Manager>(MANAGER_PATH).await?;

@@ -37,7 +37,7 @@ impl Instance {
         let view = Arc::new(InstanceView::registered(pod.clone()));
         Self {
             engine,
-            door: Door::Bus,
+            door: Door::Bus(Default::default()),
             pod,
             shown: Arc::new(RwLock::new(view)),
         }

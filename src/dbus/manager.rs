@@ -59,7 +59,7 @@ impl Manager {
     /// A fact of the node. Like the description it is not for pods: it tells of others.
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
-            Door::Bus => Ok(of(&self.engine.view())),
+            Door::Bus(_) => Ok(of(&self.engine.view())),
             Door::Runner(_) => Err(Error::NotPermitted(
                 "the node's properties are for the system bus only".into(),
             )),
