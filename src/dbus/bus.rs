@@ -132,42 +132,10 @@ impl Name {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead, BufReader};
-    use std::process::{Child, Command, Stdio};
     use std::time::Duration;
 
+    use super::super::private_bus::PrivateBus;
     use super::*;
-
-    /// A bus of its own; it ends with this value.
-    struct PrivateBus(Child, String);
-
-    impl PrivateBus {
-        fn start() -> Self {
-            let mut bus = Command::new("dbus-daemon");
-            bus.args(["--session", "--nofork", "--print-address"]);
-            let mut bus = bus.stdout(Stdio::piped()).spawn().unwrap();
-            let mut address = String::new();
-            let output = bus.stdout.take().unwrap();
-            BufReader::new(output).read_line(&mut address).unwrap();
-            Self(bus, address.trim().to_owned())
-        }
-
-        async fn connect(&self) -> Bus {
-            Builder::address(self.1.as_str()).build().await.unwrap()
-        }
-
-        fn stop(&mut self) {
-            self.0.kill().unwrap();
-            self.0.wait().unwrap();
-        }
-    }
-
-    impl Drop for PrivateBus {
-        fn drop(&mut self) {
-            let _ = self.0.kill();
-            let _ = self.0.wait();
-        }
-    }
 
     async fn lost(name: &mut Name) -> BusError {
         tokio::time::timeout(Duration::from_secs(10), name.lost())

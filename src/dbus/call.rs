@@ -1,9 +1,11 @@
 //! What every method call has in common: who asks is admitted, how long it took and how it was answered is counted, and a
 //! caller that left takes its call with it.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use futures_util::StreamExt;
 use zbus::Connection;
+use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 
 use super::caller::{Caller, Door};
@@ -39,7 +41,11 @@ impl Call<'_> {
         };
         // Nobody reads what a caller that left is told, and it is no answer to be counted.
         let left = || Error::Failed("the caller left".into());
-        let answer = while_connected(self.connection, admitted).await.ok_or_else(left)?;
+        let answer = tokio::select! {
+            biased;
+            answer = while_connected(self.connection, admitted) => answer.ok_or_else(left)?,
+            () = leaves(self.connection, self.header) => return Err(left()),
+        };
         let refused = answer.as_ref().err().map(kind);
         self.engine.metrics().answered(operation, refused, began.elapsed());
         answer
@@ -52,6 +58,32 @@ async fn while_connected<T>(connection: &Connection, work: impl Future<Output = 
         biased;
         done = work => Some(done),
         () = connection.closed() => None,
+    }
+}
+
+/// A call on the bus that takes longer than this is one whose caller may leave; most end before anybody could.
+const SLOW: Duration = Duration::from_secs(1);
+
+/// Wait until the sender has left the bus. A peer of the runner socket has no name: its connection is closed.
+async fn leaves(connection: &Connection, header: &Header<'_>) {
+    let left = async {
+        let Some(sender) = header.sender() else {
+            return std::future::pending().await;
+        };
+        tokio::time::sleep(SLOW).await;
+        let bus = DBusProxy::new(connection).await?;
+        let mut owners = bus
+            .receive_name_owner_changed_with_args(&[(0, sender.as_str())])
+            .await?;
+        // It may have left before this listened.
+        if bus.name_has_owner(sender.into()).await? {
+            owners.next().await;
+        }
+        Ok::<(), zbus::Error>(())
+    };
+    // Without the bus' word it counts as waiting.
+    if left.await.is_err() {
+        std::future::pending().await
     }
 }
 
@@ -79,12 +111,11 @@ fn kind(error: &Error) -> Kind {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use tokio::sync::mpsc;
     use zbus::connection::Builder;
     use zbus::{Guid, interface};
 
+    use super::super::private_bus::PrivateBus;
     use super::*;
 
     /// Says when a call of it begins and when it is over, whichever way.
@@ -128,6 +159,32 @@ mod tests {
         client.close().await.unwrap();
         let over = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
         assert_eq!(over, Ok(Some("over")));
+    }
+
+    /// Says when its caller has left the bus.
+    struct Left(mpsc::UnboundedSender<()>);
+
+    #[interface(name = "io.stelia.Test")]
+    impl Left {
+        async fn wait(&self, #[zbus(connection)] connection: &Connection, #[zbus(header)] header: Header<'_>) {
+            leaves(connection, &header).await;
+            let _ = self.0.send(());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_caller_that_leaves_the_bus_is_noticed_and_one_that_waits_is_not() {
+        let bus = PrivateBus::start();
+        let (daemon, client) = (bus.connect().await, bus.connect().await);
+        let (news, mut told) = mpsc::unbounded_channel();
+        daemon.object_server().at("/t", Left(news)).await.unwrap();
+        let name = daemon.unique_name().unwrap().clone();
+        let call = client.call_method(Some(name), "/t", Some("io.stelia.Test"), "Wait", &());
+        let waits = tokio::time::timeout(SLOW + Duration::from_millis(500), call).await;
+        assert!(waits.is_err() && told.try_recv().is_err());
+        client.close().await.unwrap();
+        let left = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
+        assert_eq!(left, Ok(Some(())));
     }
 
     #[test]

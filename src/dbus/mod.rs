@@ -18,6 +18,8 @@ mod manager;
 mod node_topology;
 mod options;
 mod polkit;
+#[cfg(test)]
+mod private_bus;
 mod readings;
 mod registration;
 mod report;
