@@ -125,9 +125,7 @@ impl Engine {
                     return self.inbox.release(&asker);
                 }
                 // It is looked at as by the audit: a rest is not cut short, or a tenant could ask for ever.
-                if !self.dirty.audit.contains(&pod) {
-                    self.dirty.audit.push_back(pod.clone());
-                }
+                self.dirty.audit.insert(pod.clone());
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }

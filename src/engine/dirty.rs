@@ -1,6 +1,7 @@
 //! What may be out of date, as events, calls and this program's own steps say it.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 use crate::kubelet::PodUid;
 
@@ -34,7 +35,9 @@ pub(super) struct Dirty {
     /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
     pub(super) floats: BTreeMap<PodUid, bool>,
     /// Instances the audit has not come by yet.
-    pub(super) audit: VecDeque<PodUid>,
+    pub(super) audit: BTreeSet<PodUid>,
+    /// The last one it came by: the next is the one after it, so that whoever asks again and again is not first each time.
+    audited: Option<PodUid>,
     /// Instances to be planned for, as they are known.
     pub(super) plan: BTreeSet<PodUid>,
     /// Everybody is to be planned for.
@@ -91,6 +94,15 @@ impl Dirty {
         });
     }
 
+    fn next_of_audit(&mut self) -> Option<PodUid> {
+        let last = self.audited.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut after = self.audit.range((last, Bound::Unbounded));
+        let next = after.next().or_else(|| self.audit.first()).cloned()?;
+        self.audit.remove(&next);
+        self.audited = Some(next.clone());
+        Some(next)
+    }
+
     /// The instances to be read in this turn: those that changed, then a few for the audit.
     pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, Stale)> {
         let changed = self.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
@@ -99,7 +111,7 @@ impl Dirty {
             self.instances.remove(pod);
         }
         while due.len() < PORTION
-            && let Some(pod) = self.audit.pop_front()
+            && let Some(pod) = self.next_of_audit()
         {
             due.push((
                 pod,
@@ -110,5 +122,23 @@ impl Dirty {
             ));
         }
         due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whoever_asks_for_an_audit_again_and_again_is_not_first_each_time() {
+        let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        let mut dirty = Dirty::default();
+        let rude = PORTION as u32;
+        dirty.audit.extend((0..=rude).map(pod));
+        let first = dirty.due(|_| false);
+        assert_eq!(first.len(), PORTION);
+        dirty.audit.extend((0..rude).map(pod));
+        let second = dirty.due(|_| false);
+        assert_eq!(second.first().map(|(pod, _)| pod.clone()), Some(pod(rude)));
     }
 }

@@ -1,6 +1,6 @@
 //! The loop: calls, events, timers, the watchdog.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -297,8 +297,7 @@ impl Engine {
         self.dirty.scopes = true;
         self.dirty.shared = true;
         self.look_outside();
-        let pods = self.picture.snapshot.instances.keys().cloned();
-        self.dirty.audit = pods.collect::<VecDeque<PodUid>>();
+        self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.patience.wake_all();
         self.shared.wake_all();
         self.watch_node();

@@ -173,8 +173,11 @@ impl Facts {
 
     /// The CPUs of the NUMA nodes that these CPUs are of.
     pub fn near(&self, cpus: &CpuSet) -> CpuSet {
-        let near = self.nodes.values().filter(|node| !node.is_disjoint(cpus));
-        near.flat_map(CpuSet::iter).collect()
+        let mut near = CpuSet::new();
+        for node in self.nodes.values().filter(|node| !node.is_disjoint(cpus)) {
+            near.union_with(node);
+        }
+        near
     }
 
     /// The first pod but `own` whose entry names one of these CPUs.
