@@ -9,6 +9,7 @@ mod calls;
 mod cuts;
 mod greeting;
 mod limits;
+mod line;
 pub(crate) mod stream;
 mod transport;
 
@@ -18,6 +19,7 @@ use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
 
+pub use line::Line;
 pub use stream::GateError;
 pub use transport::GatedSocket;
 
