@@ -9,6 +9,7 @@ use zbus::Connection;
 use zbus::object_server::SignalEmitter;
 
 use super::caller::Door;
+use super::changes;
 use super::error::Error;
 use super::instance::Instance;
 use super::job::{Job, job_path};
@@ -147,9 +148,7 @@ impl Exporter {
                 std::mem::replace(&mut *cell, new.clone())
             };
             if old != *new {
-                let object = server.interface::<_, Instance>(path.as_str()).await?;
-                let emitter = object.signal_emitter().to_owned();
-                object.get().await.changed(&emitter, &old, new).await?;
+                changes::tell(&SignalEmitter::new(connection, path)?, &old, new).await?;
             }
             return Ok(());
         }

@@ -17,13 +17,14 @@ use zbus::{Connection, Guid, fdo};
 
 use super::MANAGER_PATH;
 use super::caller::Door;
+use super::changes;
 use super::driver::Driver;
 use super::error::Error;
 use super::export::{Exporter, Shown};
-use super::gate::{self, GatedSocket, Gate, Line};
+use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
 use super::readings::Readings;
-use crate::engine::{Handle, View};
+use crate::engine::{Handle, InstanceView, View};
 use crate::kubelet::PodUid;
 use crate::proc::pid_of_pidfd;
 
@@ -138,8 +139,9 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
     // All that zbus needs is given back when the connection rests, which it does for nearly as long as its VM runs.
     Box::pin(peer.attend(Builder::socket(socket).server(Guid::generate()))).await?;
     while peer.rest().await {
-        let socket = GatedSocket::again(&peer.line);
-        Box::pin(peer.attend(Builder::authenticated_socket(socket, Guid::generate()))).await?;
+        let builder = Builder::authenticated_socket(GatedSocket::again(&peer.line), Guid::generate());
+        let waking = gate.waking().await;
+        Box::pin(waking.during(peer.attend(builder))).await?;
     }
     Ok(())
 }
@@ -236,15 +238,37 @@ impl Peer {
         }
     }
 
-    /// Wait until the peer sends something or its instance changed; false when the connection does not rest or the peer has
-    /// left.
+    /// Wait until zbus is needed again: the peer sends something, or its instance comes or goes. False when the connection
+    /// does not rest, or the peer has left.
+    ///
+    /// What a change of one VM is to others, CPUs of the shared pool, all of them are told: that does without zbus.
     async fn rest(&mut self) -> bool {
         if !self.line.is_resting() {
             return false;
         }
-        tokio::select! {
-            is_called = self.line.is_called() => is_called,
-            Ok(()) = self.own.changed() => true,
+        loop {
+            tokio::select! {
+                is_called = self.line.is_called() => return is_called,
+                Ok(()) = self.own.changed() => {}
+            }
+            let now = self.own.borrow_and_update().clone();
+            if self.told.is_some() != now.is_some() {
+                return true;
+            }
+            let told = std::mem::replace(&mut self.told, now);
+            if let (Some(old), Some(new)) = (told, &self.told)
+                && let Err(error) = self.tell_of_change(&old, new).await
+            {
+                tracing::debug!("objects of a connection: {error}");
+                return false;
+            }
         }
+    }
+
+    async fn tell_of_change(&self, old: &InstanceView, new: &InstanceView) -> anyhow::Result<()> {
+        for message in changes::messages(old, new)? {
+            gate::write(&self.line, message.data()).await?;
+        }
+        Ok(())
     }
 }

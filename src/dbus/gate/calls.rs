@@ -10,9 +10,9 @@ use super::stream::rest_of_header;
 /// Calls of a connection that may be unanswered; until one of them is answered nothing more is read. zbus starts a task for
 /// each call that it is given, so whoever is not held back here has as many commands in the engine's queue as it likes.
 pub(super) const OUTSTANDING: usize = 4;
-/// A connection on which nothing is under way rests after this long. A client's next call comes within a few milliseconds of
-/// the last answer, or after seconds; and of those that connect in a row few are awake at the same time.
-const QUIET: Duration = Duration::from_millis(20);
+/// A connection on which nothing is under way rests after this long. A client's next call follows on the last answer at once
+/// or after seconds, and of those that connect in a row few are to be awake at the same time.
+const QUIET: Duration = Duration::from_millis(5);
 
 /// What is under way on one connection.
 #[derive(Debug, Default)]
@@ -67,7 +67,8 @@ impl Calls {
 
     /// Wait until there is room for one more.
     pub(super) async fn room(&self) {
-        self.until(|state| !state.resting && state.unanswered < OUTSTANDING).await;
+        self.until(|state| !state.resting && state.unanswered < OUTSTANDING)
+            .await;
     }
 
     /// Tell something, unless the connection rests.
@@ -194,12 +195,11 @@ mod tests {
     async fn there_is_room_again_when_an_answer_went_out() {
         let calls = Calls::default();
         calls.began(4);
-        let wait = tokio::time::timeout(std::time::Duration::from_millis(20), calls.room());
+        let wait = tokio::time::timeout(Duration::from_millis(20), calls.room());
         assert!(wait.await.is_err());
-        let (room, ()) = tokio::join!(
-            tokio::time::timeout(std::time::Duration::from_secs(5), calls.room()),
-            async { calls.ended(1) }
-        );
+        let (room, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), calls.room()), async {
+            calls.ended(1)
+        });
         assert!(room.is_ok());
         calls.ended(100);
         calls.room().await;
@@ -208,7 +208,7 @@ mod tests {
     #[tokio::test]
     async fn a_connection_rests_when_nothing_is_under_way_and_not_before_its_first_answer() {
         let calls = Calls::default();
-        let rests = async || tokio::time::timeout(QUIET * 5, calls.rest()).await.is_ok();
+        let rests = async || tokio::time::timeout(QUIET * 10, calls.rest()).await.is_ok();
         assert!(!rests().await);
         calls.began(2);
         calls.ended(1);

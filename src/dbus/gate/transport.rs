@@ -78,6 +78,19 @@ impl GatedSocket {
     }
 }
 
+/// Write whole messages that answer nothing to a connection that rests.
+///
+/// # Errors
+/// The peer has left, or reads nothing: the connection is of no use any more.
+pub async fn write(line: &Arc<Line>, messages: &[u8]) -> io::Result<()> {
+    let mut writer = Writer {
+        line: line.clone(),
+        greeting: Greeting::over(),
+        answers: Answers::default(),
+    };
+    writer.send_all(messages, &[]).await
+}
+
 impl Socket for GatedSocket {
     type ReadHalf = Reader;
     type WriteHalf = Writer;
