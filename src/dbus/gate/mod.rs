@@ -3,7 +3,7 @@
 //! zbus trusts its peer before it authenticates: a line feed as first byte ends its handshake in a panic, descriptors sent
 //! early pile up, a header may claim 128 MiB, and a peer that says nothing is waited for without end. Every byte passes
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
-//! pod.
+//! pod. What is left of a connection while nothing is under way on it is a [`Line`].
 
 mod calls;
 mod cuts;
@@ -28,8 +28,8 @@ pub use transport::{GatedSocket, write};
 /// How long a peer may take to authenticate; to be put round `Builder::build`.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Connections that wake at the same time. A wave of calls, which follows on whatever all runners are told, then needs memory
-/// for so many of them and not for all; the allocator would keep it.
+/// Connections that wake at the same time. A wave of calls, which follows on whatever all runners are told, needs memory for
+/// so many of them then and not for all; the allocator would keep it.
 const WAKING: usize = 32;
 /// A connection counts as waking for so long, or until it rests. Of all pods' calls together 400 a second are read, so that
 /// slow ones do not take all turns.

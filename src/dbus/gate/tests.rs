@@ -311,28 +311,26 @@ async fn a_connection_that_rested_is_to_its_peer_what_it_was() {
     let server = Builder::socket(socket).server(Guid::generate()).p2p();
     let server = server.serve_at("/t", Echo::default()).build();
     let (server, client) = tokio::join!(server, Builder::unix_stream(client).p2p().build());
-    let (mut server, client) = (server.unwrap(), client.unwrap());
+    let (server, client) = (server.unwrap(), client.unwrap());
     let mut signals = MessageStream::from(&client);
+    call(&client).await;
+    rests(server, &line).await;
     for _ in 0..3 {
-        call(&client).await;
-        rests(server, &line).await;
         let silent = tokio::time::timeout(Duration::from_millis(50), line.is_called()).await;
         assert!(silent.is_err());
-        // What the peer sends meanwhile is answered when it is awake.
-        (_, server) = tokio::join!(call(&client), async {
+        // What the peer sends meanwhile is answered when the connection is awake.
+        let ((), server) = tokio::join!(call(&client), async {
             assert!(line.is_called().await);
             let server = again(&line).await;
             // Objects that are made anew are not told of.
             emit(&server, "Old").await;
             line.wake();
+            emit(&server, "New").await;
             server
         });
-        emit(&server, "New").await;
         rests(server, &line).await;
         let signal = Message::signal("/t", "io.stelia.Test", "Resting").build(&()).unwrap();
         write(&line, signal.data()).await.unwrap();
-        server = again(&line).await;
-        line.wake();
         let mut told = Vec::new();
         while told.last().is_none_or(|name| name != "Resting") {
             let message = tokio::time::timeout(Duration::from_secs(10), signals.next()).await;
@@ -343,8 +341,6 @@ async fn a_connection_that_rested_is_to_its_peer_what_it_was() {
         }
         assert_eq!(told, ["New", "Resting"]);
     }
-    call(&client).await;
-    rests(server, &line).await;
     client.close().await.unwrap();
     assert!(!line.is_called().await);
 }
