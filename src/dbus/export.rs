@@ -9,6 +9,7 @@ use zbus::Connection;
 use zbus::object_server::SignalEmitter;
 
 use super::caller::Door;
+use super::changes;
 use super::error::Error;
 use super::instance::Instance;
 use super::job::{Job, job_path};
@@ -56,11 +57,7 @@ impl Exporter {
 
     /// Follow the engine until it or the connection is gone.
     pub(super) async fn follow(&self) {
-        let followed = match &self.only {
-            Some(pod) => self.follow_pod(pod).await,
-            None => self.follow_node().await,
-        };
-        if let Err(error) = followed {
+        if let Err(error) = self.follow_node().await {
             tracing::debug!("objects of a connection: {error}");
         }
     }
@@ -79,18 +76,11 @@ impl Exporter {
         }
     }
 
-    /// There are as many of these connections as VMs: none is to wake, nor to compare anything, for what happens to others.
-    async fn follow_pod(&self, pod: &PodUid) -> Result<(), Error> {
-        let mut own = self.engine.follow(pod);
-        loop {
-            let now = own.borrow_and_update().clone();
-            if let Some(connection) = &self.connection() {
-                self.sync_own(connection, pod, now.as_ref()).await?;
-            }
-            if own.changed().await.is_err() {
-                return Ok(());
-            }
-        }
+    /// The instance of `pod` as the connection was last told of it.
+    pub(super) async fn told(&self, pod: &PodUid) -> Option<Shown> {
+        let shown = self.shown.lock().await;
+        let cell = shown.get(pod)?;
+        Some(cell.read().unwrap_or_else(PoisonError::into_inner).clone())
     }
 
     fn connection(&self) -> Option<Connection> {
@@ -113,7 +103,7 @@ impl Exporter {
             return Ok(());
         };
         if let Some(pod) = &self.only {
-            return self.sync_own(connection, pod, view.instances.get(pod)).await;
+            return self.sync_own(pod, view.instances.get(pod)).await;
         }
         let mut shown = self.shown.lock().await;
         let is_gone = |pod: &&PodUid| !view.instances.contains_key(*pod);
@@ -128,7 +118,11 @@ impl Exporter {
         self.sync_jobs(connection, view).await
     }
 
-    async fn sync_own(&self, connection: &Connection, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
+    /// The same of the one instance that is shown.
+    pub(super) async fn sync_own(&self, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
+        let Some(connection) = &self.connection() else {
+            return Ok(());
+        };
         let mut shown = self.shown.lock().await;
         match new {
             Some(new) => self.show(connection, &mut shown, pod, new).await,
@@ -154,9 +148,7 @@ impl Exporter {
                 std::mem::replace(&mut *cell, new.clone())
             };
             if old != *new {
-                let object = server.interface::<_, Instance>(path.as_str()).await?;
-                let emitter = object.signal_emitter().to_owned();
-                object.get().await.changed(&emitter, &old, new).await?;
+                changes::tell(&SignalEmitter::new(connection, path)?, &old, new).await?;
             }
             return Ok(());
         }

@@ -5,7 +5,6 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use zbus::message::Header;
-use zbus::object_server::SignalEmitter;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::NOT_PINNED;
@@ -73,40 +72,6 @@ impl Instance {
             Err(Error::NoSuchInstance(text))
         };
         call.answer(operation, for_caller).await
-    }
-
-    /// Tell of every property that differs between two views.
-    pub(super) async fn changed(
-        &self,
-        emitter: &SignalEmitter<'_>,
-        old: &InstanceView,
-        new: &InstanceView,
-    ) -> zbus::Result<()> {
-        if old.state != new.state {
-            self.state_changed(emitter).await?;
-        }
-        if old.degraded != new.degraded {
-            self.degraded_changed(emitter).await?;
-        }
-        if old.exclusive != new.exclusive {
-            self.exclusive_c_p_us_changed(emitter).await?;
-        }
-        if old.float != new.float {
-            self.float_c_p_us_changed(emitter).await?;
-        }
-        if old.mems != new.mems {
-            self.memory_nodes_changed(emitter).await?;
-        }
-        if old.partition != new.partition {
-            self.partition_changed(emitter).await?;
-        }
-        if old.placement != new.placement {
-            self.placement_changed(emitter).await?;
-        }
-        if old.isolated_us != new.isolated_us {
-            self.isolated_timestamp_changed(emitter).await?;
-        }
-        Ok(())
     }
 }
 

@@ -3,6 +3,7 @@
 mod bus;
 mod call;
 mod caller;
+mod changes;
 pub mod client;
 pub mod command_line;
 #[cfg(test)]

@@ -10,16 +10,21 @@ use anyhow::Context;
 use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-use zbus::{Guid, connection::Builder, fdo};
+use zbus::connection::Builder;
+use zbus::{Connection, Guid, fdo};
 
 use super::MANAGER_PATH;
 use super::caller::Door;
+use super::changes;
 use super::driver::Driver;
-use super::export::Exporter;
-use super::gate::{self, Gate};
+use super::error::Error;
+use super::export::{Exporter, Shown};
+use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
-use crate::engine::{Handle, View};
+use super::readings::Readings;
+use crate::engine::{Handle, InstanceView, View};
 use crate::kubelet::PodUid;
 use crate::proc::pid_of_pidfd;
 
@@ -130,38 +135,140 @@ const QUEUED: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
 
 /// One peer, from its first byte to its last.
 async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
-    let door = Door::Runner(pidfd);
-    let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
-    let Some(pod) = pod else {
-        anyhow::bail!("the peer belongs to no pod");
-    };
-    let socket = gate.admit(stream, pod.as_str(), &known(&engine.view()))?;
-    // One pod's calls wait for each other and for nobody else's.
-    let engine = engine.on_behalf_of(&pod);
-    let exporter = Exporter::new(engine.clone(), door.clone(), Some(pod));
-    let manager = Manager {
-        engine,
-        door,
-        exporter: exporter.clone(),
-        // A pod may have none of them.
-        readings: super::readings::Readings::default(),
-    };
-    let build = Builder::socket(socket)
-        .server(Guid::generate())
-        .p2p()
-        .max_queued(QUEUED)
-        .serve_at("/org/freedesktop/DBus", Driver)
-        .serve_at(MANAGER_PATH, fdo::ObjectManager)
-        .serve_at(MANAGER_PATH, manager)
-        .build();
-    // What the handshake needs is given back with it: a runner's connection lasts as long as its VM.
-    let connection = tokio::time::timeout(gate::HANDSHAKE_TIMEOUT, Box::pin(build)).await??;
-    exporter.attach(&connection);
-    tokio::select! {
-        () = exporter.follow() => {}
-        () = connection.closed() => {}
+    let (mut peer, socket) = Peer::admit(stream, pidfd, engine, gate)?;
+    // All that zbus needs is given back when the connection rests, which it does for nearly as long as its VM runs.
+    Box::pin(peer.attend(Builder::socket(socket).server(Guid::generate()))).await?;
+    while peer.rest().await {
+        let builder = Builder::authenticated_socket(GatedSocket::again(&peer.line), Guid::generate());
+        let waking = gate.waking().await;
+        Box::pin(waking.during(peer.attend(builder))).await?;
     }
-    connection.closed().await;
-    exporter.detach();
-    Ok(connection.close().await?)
+    Ok(())
+}
+
+/// A peer that was let in.
+struct Peer {
+    engine: Handle,
+    door: Door,
+    pod: PodUid,
+    line: Arc<Line>,
+    /// Its instance. There are as many of these connections as VMs: none is to wake, nor to compare anything, for what
+    /// happens to others.
+    own: watch::Receiver<Option<Shown>>,
+    /// The instance as the peer was last told of it.
+    told: Option<Shown>,
+}
+
+impl Peer {
+    fn admit(
+        stream: UnixStream,
+        pidfd: Arc<OwnedFd>,
+        engine: Handle,
+        gate: &Gate,
+    ) -> anyhow::Result<(Self, GatedSocket)> {
+        let door = Door::Runner(pidfd);
+        let pod = door.peer(&engine)?.and_then(|(_, peer)| peer.pod().cloned());
+        let Some(pod) = pod else {
+            anyhow::bail!("the peer belongs to no pod");
+        };
+        let socket = gate.admit(stream, pod.as_str(), &known(&engine.view()))?;
+        let peer = Self {
+            // One pod's calls wait for each other and for nobody else's.
+            engine: engine.on_behalf_of(&pod),
+            own: engine.follow(&pod),
+            door,
+            pod,
+            line: socket.line().clone(),
+            told: None,
+        };
+        Ok((peer, socket))
+    }
+
+    /// Answer the peer and tell it of its instance, until it leaves or its connection rests.
+    async fn attend(&mut self, builder: Builder<'_>) -> anyhow::Result<()> {
+        let exporter = Exporter::new(self.engine.clone(), self.door.clone(), Some(self.pod.clone()));
+        let manager = Manager {
+            engine: self.engine.clone(),
+            door: self.door.clone(),
+            exporter: exporter.clone(),
+            // A pod may have none of them.
+            readings: Readings::default(),
+        };
+        let build = builder
+            .p2p()
+            .max_queued(QUEUED)
+            .serve_at("/org/freedesktop/DBus", Driver)
+            .serve_at(MANAGER_PATH, fdo::ObjectManager)
+            .serve_at(MANAGER_PATH, manager)
+            .build();
+        let connection = tokio::time::timeout(gate::HANDSHAKE_TIMEOUT, build).await??;
+        exporter.attach(&connection);
+        if let Err(error) = self.tell(&connection, &exporter).await {
+            tracing::debug!("objects of a connection: {error}");
+        }
+        connection.closed().await;
+        self.told = exporter.told(&self.pod).await;
+        exporter.detach();
+        if self.line.is_resting() {
+            return Ok(());
+        }
+        Ok(connection.close().await?)
+    }
+
+    /// Tell the peer of its instance until the engine or the connection is gone.
+    async fn tell(&mut self, connection: &Connection, exporter: &Exporter) -> Result<(), Error> {
+        // Nothing of this is written: after a rest the peer knows it.
+        let known = exporter.sync_own(&self.pod, self.told.as_ref()).await;
+        self.line.wake();
+        known?;
+        loop {
+            // To its end, or a message might be half written when the connection rests.
+            let Some(telling) = self.line.tell() else {
+                return Ok(());
+            };
+            let now = self.own.borrow_and_update().clone();
+            exporter.sync_own(&self.pod, now.as_ref()).await?;
+            drop(telling);
+            tokio::select! {
+                changed = self.own.changed() => if changed.is_err() {
+                    return Ok(());
+                },
+                () = connection.closed() => return Ok(()),
+            }
+        }
+    }
+
+    /// Wait until zbus is needed again: the peer sends something, or its instance comes or goes. False when the connection
+    /// does not rest, or the peer has left.
+    ///
+    /// What a change of one VM is to others, CPUs of the shared pool, all of them are told: that does without zbus.
+    async fn rest(&mut self) -> bool {
+        if !self.line.is_resting() {
+            return false;
+        }
+        loop {
+            tokio::select! {
+                is_called = self.line.is_called() => return is_called,
+                Ok(()) = self.own.changed() => {}
+            }
+            let now = self.own.borrow_and_update().clone();
+            if self.told.is_some() != now.is_some() {
+                return true;
+            }
+            let told = std::mem::replace(&mut self.told, now);
+            if let (Some(old), Some(new)) = (told, &self.told)
+                && let Err(error) = self.tell_of_change(&old, new).await
+            {
+                tracing::debug!("objects of a connection: {error}");
+                return false;
+            }
+        }
+    }
+
+    async fn tell_of_change(&self, old: &InstanceView, new: &InstanceView) -> anyhow::Result<()> {
+        for message in changes::messages(old, new)? {
+            gate::write(&self.line, message.data()).await?;
+        }
+        Ok(())
+    }
 }

@@ -6,6 +6,7 @@ mod completions;
 mod evaluate;
 mod map;
 mod node_topology;
+mod resting;
 mod terminal;
 mod watching;
 

@@ -1,6 +1,7 @@
-//! How many calls of a connection are under way.
+//! What is under way on a connection: its calls, and what it is told.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use tokio::sync::Notify;
 
@@ -9,19 +10,45 @@ use super::stream::rest_of_header;
 /// Calls of a connection that may be unanswered; until one of them is answered nothing more is read. zbus starts a task for
 /// each call that it is given, so whoever is not held back here has as many commands in the engine's queue as it likes.
 pub(super) const OUTSTANDING: usize = 4;
+/// A connection on which nothing is under way rests after this long. A client's next call follows on the last answer at once
+/// or after seconds, and of those that connect in a row few are to be awake at the same time.
+const QUIET: Duration = Duration::from_millis(5);
 
-/// The calls of one connection that were passed on and not answered.
+/// What is under way on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
-    unanswered: AtomicUsize,
-    answered: Notify,
+    state: Mutex<State>,
+    /// Of what changed its one reader waits for one thing at a time.
+    changed: Notify,
 }
+
+#[derive(Debug, Default)]
+struct State {
+    /// Calls that were passed on and not answered.
+    unanswered: usize,
+    /// Whether any call was ever answered.
+    answered: bool,
+    /// How much is being told unasked.
+    telling: usize,
+    resting: bool,
+}
+
+impl State {
+    /// Whether zbus has nothing in hand that concerns this connection. Before the first answer it holds what it is to tell.
+    fn is_quiet(&self) -> bool {
+        self.answered && self.unanswered == 0 && self.telling == 0
+    }
+}
+
+/// Something is told that nobody asked for; over when dropped.
+#[derive(Debug)]
+pub struct Telling<'a>(&'a Calls);
 
 impl Calls {
     /// Calls were passed on.
     pub(super) fn began(&self, calls: u32) {
         let calls = usize::try_from(calls).unwrap_or(usize::MAX);
-        self.unanswered.fetch_add(calls, Ordering::SeqCst);
+        self.lock().unanswered += calls;
     }
 
     /// Answers went out.
@@ -29,18 +56,71 @@ impl Calls {
         if answers == 0 {
             return;
         }
+        let mut state = self.lock();
         // An answer that nobody asked for is not written; were one, it must not buy room for others.
-        let less = |calls: usize| Some(calls.saturating_sub(answers));
-        let _ = self.unanswered.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less);
+        state.unanswered = state.unanswered.saturating_sub(answers);
+        state.answered = true;
+        drop(state);
         // The permit stays where the one reader does not wait yet, so no answer is missed.
-        self.answered.notify_one();
+        self.changed.notify_one();
     }
 
     /// Wait until there is room for one more.
     pub(super) async fn room(&self) {
-        while self.unanswered.load(Ordering::SeqCst) >= OUTSTANDING {
-            self.answered.notified().await;
+        self.until(|state| !state.resting && state.unanswered < OUTSTANDING)
+            .await;
+    }
+
+    /// Tell something, unless the connection rests.
+    pub(super) fn tell(&self) -> Option<Telling<'_>> {
+        let mut state = self.lock();
+        if state.resting {
+            return None;
         }
+        state.telling += 1;
+        Some(Telling(self))
+    }
+
+    /// Wait until nothing was under way for a while; the connection rests then. For its reader, while it has nothing in hand:
+    /// no call begins meanwhile, and what is to be told from then on finds the connection resting.
+    pub(super) async fn rest(&self) {
+        loop {
+            self.until(State::is_quiet).await;
+            tokio::time::sleep(QUIET).await;
+            let mut state = self.lock();
+            if state.is_quiet() {
+                state.resting = true;
+                return;
+            }
+        }
+    }
+
+    pub(super) fn is_resting(&self) -> bool {
+        self.lock().resting
+    }
+
+    /// Rest no more.
+    pub(super) fn wake(&self) {
+        self.lock().resting = false;
+        self.changed.notify_one();
+    }
+
+    async fn until(&self, is_so: impl Fn(&State) -> bool) {
+        while !is_so(&self.lock()) {
+            self.changed.notified().await;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // Counters only: what a panicking holder left is still whole.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Telling<'_> {
+    fn drop(&mut self) {
+        self.0.lock().telling -= 1;
+        self.0.changed.notify_one();
     }
 }
 
@@ -115,14 +195,34 @@ mod tests {
     async fn there_is_room_again_when_an_answer_went_out() {
         let calls = Calls::default();
         calls.began(4);
-        let wait = tokio::time::timeout(std::time::Duration::from_millis(20), calls.room());
+        let wait = tokio::time::timeout(Duration::from_millis(20), calls.room());
         assert!(wait.await.is_err());
-        let (room, ()) = tokio::join!(
-            tokio::time::timeout(std::time::Duration::from_secs(5), calls.room()),
-            async { calls.ended(1) }
-        );
+        let (room, ()) = tokio::join!(tokio::time::timeout(Duration::from_secs(5), calls.room()), async {
+            calls.ended(1)
+        });
         assert!(room.is_ok());
         calls.ended(100);
         calls.room().await;
+    }
+
+    #[tokio::test]
+    async fn a_connection_rests_when_nothing_is_under_way_and_not_before_its_first_answer() {
+        let calls = Calls::default();
+        let rests = async || tokio::time::timeout(QUIET * 10, calls.rest()).await.is_ok();
+        assert!(!rests().await);
+        calls.began(2);
+        calls.ended(1);
+        assert!(!rests().await);
+        calls.ended(1);
+        let telling = calls.tell();
+        assert!(telling.is_some() && !rests().await);
+        drop(telling);
+        assert!(rests().await && calls.is_resting());
+        // From then on nothing is told and nothing read until it is awake.
+        assert!(calls.tell().is_none());
+        assert!(tokio::time::timeout(QUIET, calls.room()).await.is_err());
+        calls.wake();
+        calls.room().await;
+        assert!(calls.tell().is_some());
     }
 }

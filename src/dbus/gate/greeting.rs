@@ -29,6 +29,14 @@ pub(super) enum Outgoing {
 }
 
 impl Greeting {
+    /// Of a connection whose first call was answered before.
+    pub(super) fn over() -> Self {
+        Self {
+            over: true,
+            ..Self::default()
+        }
+    }
+
     /// `bytes` is a whole message, a line of the handshake, or, once the greeting is over, anything.
     pub(super) fn offer(&mut self, bytes: &[u8]) -> Outgoing {
         // D-Bus specification, message format: byte order, then type: 2 and 3 answer a call, 4 is a signal.

@@ -3,32 +3,67 @@
 //! zbus trusts its peer before it authenticates: a line feed as first byte ends its handshake in a panic, descriptors sent
 //! early pile up, a header may claim 128 MiB, and a peer that says nothing is waited for without end. Every byte passes
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
-//! pod.
+//! pod. What is left of a connection while nothing is under way on it is a [`Line`].
 
 mod calls;
 mod cuts;
 mod greeting;
 mod limits;
+mod line;
 pub(crate) mod stream;
 mod transport;
 
 use std::collections::BTreeSet;
+use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tokio::net::UnixStream;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
+pub use line::Line;
 pub use stream::GateError;
-pub use transport::GatedSocket;
+pub use transport::{GatedSocket, write};
 
 /// How long a peer may take to authenticate; to be put round `Builder::build`.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Connections that wake at the same time. A wave of calls, which follows on whatever all runners are told, needs memory for
+/// so many of them then and not for all; the allocator would keep it.
+const WAKING: usize = 32;
+/// A connection counts as waking for so long, or until it rests. Of all pods' calls together 400 a second are read, so that
+/// slow ones do not take all turns.
+const WAKING_FOR: Duration = Duration::from_millis(50);
+/// A connection wakes without a turn after this long: memory is not worth more of a runner's time, whoever takes the turns.
+const WAKING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The limits all connections share.
 #[derive(Debug, Clone)]
 pub struct Gate {
     limits: Arc<limits::Limits>,
     cuts: Arc<cuts::Cuts>,
+    waking: Arc<Semaphore>,
+}
+
+/// A connection's turn to wake; free again when dropped.
+#[derive(Debug)]
+pub struct Waking {
+    turn: Option<OwnedSemaphorePermit>,
+}
+
+impl Waking {
+    /// Do what a connection does when it is awake, and let others wake soon.
+    pub async fn during<T>(self, work: impl Future<Output = T>) -> T {
+        let turn = async {
+            tokio::time::sleep(WAKING_FOR).await;
+            drop(self.turn);
+            std::future::pending::<Infallible>().await
+        };
+        tokio::select! {
+            done = work => done,
+            never = turn => match never {},
+        }
+    }
 }
 
 impl Default for Gate {
@@ -39,6 +74,7 @@ impl Default for Gate {
         Self {
             limits: Arc::new(limits::Limits::new(most)),
             cuts: Arc::default(),
+            waking: Arc::new(Semaphore::new(WAKING)),
         }
     }
 }
@@ -52,6 +88,15 @@ impl Gate {
         let slot = limits::Limits::connect(&self.limits, pod, known, Instant::now())
             .inspect_err(|error| self.cuts.cut(pod, error))?;
         Ok(GatedSocket::new(stream, slot, self.cuts.clone()))
+    }
+
+    /// Wait for a connection's turn to wake, but not for long.
+    pub async fn waking(&self) -> Waking {
+        let turn = self.waking.clone().acquire_owned();
+        let turn = tokio::time::timeout(WAKING_PATIENCE, turn).await;
+        Waking {
+            turn: turn.ok().and_then(Result::ok),
+        }
     }
 }
 

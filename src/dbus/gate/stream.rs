@@ -93,6 +93,14 @@ impl Default for Stream {
 }
 
 impl Stream {
+    /// A stream between two messages.
+    pub(super) fn between_messages() -> Self {
+        Self {
+            state: header(),
+            pending_fds: 0,
+        }
+    }
+
     /// Whether the handshake has not ended.
     pub fn is_handshake(&self) -> bool {
         matches!(self.state, State::Handshake { .. })

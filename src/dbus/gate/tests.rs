@@ -4,12 +4,13 @@ use std::os::unix::net::UnixStream as StdStream;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
 use proptest::prelude::*;
 use rstest::rstest;
 use tokio::sync::Semaphore;
 use zbus::connection::Builder;
 use zbus::message::Flags;
-use zbus::{Connection, Fd, Guid, Message};
+use zbus::{Connection, Fd, Guid, Message, MessageStream};
 
 use super::stream::{GateError, MAX_FDS, MAX_HANDSHAKE, Stream};
 use super::*;
@@ -153,20 +154,7 @@ async fn works(gate: &Gate) {
     client.set_nonblocking(true).unwrap();
     let (server, client) = tokio::join!(serve(gate, server), Builder::unix_stream(client).p2p().build());
     let (_server, client) = (server.unwrap(), client.unwrap());
-    let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
-    let reply = client
-        .call_method(
-            None::<&str>,
-            "/t",
-            Some("io.stelia.Test"),
-            "PidOf",
-            &Fd::from(me.as_fd()),
-        )
-        .await;
-    assert_eq!(
-        reply.unwrap().body().deserialize::<i32>().unwrap(),
-        std::process::id() as i32
-    );
+    call(&client).await;
 }
 
 #[tokio::test]
@@ -286,4 +274,113 @@ async fn a_handshake_does_not_wait_for_other_pods_calls() {
     slots.iter().for_each(|slot| slot.spend(1000, now));
     let (_server, _client) = pair(&gate, "newcomer", Echo::default()).await;
     assert!(now.elapsed() < HANDSHAKE_TIMEOUT);
+}
+
+/// A call of `client`'s to `PidOf`, with a descriptor.
+async fn call(client: &Connection) {
+    let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+    let arguments = Fd::from(me.as_fd());
+    let reply = client.call_method(None::<&str>, "/t", Some("io.stelia.Test"), "PidOf", &arguments);
+    let reply = tokio::time::timeout(Duration::from_secs(10), reply).await.unwrap();
+    assert_eq!(
+        reply.unwrap().body().deserialize::<i32>().unwrap(),
+        std::process::id() as i32
+    );
+}
+
+async fn rests(server: Connection, line: &Line) {
+    let closed = tokio::time::timeout(Duration::from_secs(10), server.closed()).await;
+    assert!(closed.is_ok() && line.is_resting());
+}
+
+/// The connection after a rest, with the objects it had before.
+async fn again(line: &Arc<Line>) -> Connection {
+    let connection = Builder::authenticated_socket(GatedSocket::again(line), Guid::generate());
+    let connection = connection.p2p().serve_at("/t", Echo::default());
+    connection.build().await.unwrap()
+}
+
+#[tokio::test]
+async fn a_connection_that_rested_is_to_its_peer_what_it_was() {
+    let (client, server) = StdStream::pair().unwrap();
+    client.set_nonblocking(true).unwrap();
+    server.set_nonblocking(true).unwrap();
+    let server = UnixStream::from_std(server).unwrap();
+    let socket = Gate::default().admit(server, "pod", &BTreeSet::new()).unwrap();
+    let line = socket.line().clone();
+    let server = Builder::socket(socket).server(Guid::generate()).p2p();
+    let server = server.serve_at("/t", Echo::default()).build();
+    let (server, client) = tokio::join!(server, Builder::unix_stream(client).p2p().build());
+    let (server, client) = (server.unwrap(), client.unwrap());
+    let mut signals = MessageStream::from(&client);
+    call(&client).await;
+    rests(server, &line).await;
+    for _ in 0..3 {
+        let silent = tokio::time::timeout(Duration::from_millis(50), line.is_called()).await;
+        assert!(silent.is_err());
+        // What the peer sends meanwhile is answered when the connection is awake.
+        let ((), server) = tokio::join!(call(&client), async {
+            assert!(line.is_called().await);
+            let server = again(&line).await;
+            // Objects that are made anew are not told of.
+            emit(&server, "Old").await;
+            line.wake();
+            emit(&server, "New").await;
+            server
+        });
+        rests(server, &line).await;
+        let signal = Message::signal("/t", "io.stelia.Test", "Resting").build(&()).unwrap();
+        write(&line, signal.data()).await.unwrap();
+        let mut told = Vec::new();
+        while told.last().is_none_or(|name| name != "Resting") {
+            let message = tokio::time::timeout(Duration::from_secs(10), signals.next()).await;
+            let message = message.unwrap().unwrap().unwrap();
+            if message.message_type() == zbus::message::Type::Signal {
+                told.push(message.header().member().unwrap().to_string());
+            }
+        }
+        assert_eq!(told, ["New", "Resting"]);
+    }
+    client.close().await.unwrap();
+    assert!(!line.is_called().await);
+}
+
+async fn emit(server: &Connection, signal: &str) {
+    let emitted = server.emit_signal(None::<&str>, "/t", "io.stelia.Test", signal, &());
+    emitted.await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_with_a_call_under_way_does_not_rest() {
+    let echo = Echo::default();
+    let (server, client) = pair(&Gate::default(), "pod", echo.clone()).await;
+    call(&client).await;
+    client.send(&wait_call(None)).await.unwrap();
+    assert_running(&echo, 1).await;
+    assert!(!server.is_closed());
+    echo.may_end.add_permits(1);
+    let closed = tokio::time::timeout(Duration::from_secs(10), server.closed()).await;
+    assert!(closed.is_ok());
+}
+
+#[tokio::test]
+async fn a_connection_wakes_without_its_turn_when_others_take_all() {
+    let gate = Gate::default();
+    let mut turns = Vec::new();
+    for _ in 0..WAKING {
+        turns.push(gate.waking().await);
+    }
+    let start = Instant::now();
+    assert!(gate.waking().await.turn.is_none());
+    assert!(start.elapsed() >= WAKING_PATIENCE);
+    // Slow work keeps its turn for a moment only.
+    let slow = turns.pop().unwrap().during(tokio::time::sleep(WAKING_FOR * 10));
+    let (waking, ()) = tokio::join!(gate.waking(), slow);
+    assert!(waking.turn.is_some());
+    // Quick work gives it back at its end.
+    drop(waking);
+    let quick = gate.waking().await;
+    assert!(quick.turn.is_some());
+    quick.during(async {}).await;
+    assert!(gate.waking().await.turn.is_some());
 }

@@ -17,10 +17,11 @@ use zbus::export::async_trait::async_trait;
 use zbus::fdo::ConnectionCredentials;
 
 use super::GateError;
-use super::calls::{Answers, Calls};
+use super::calls::Answers;
 use super::cuts::Cuts;
 use super::greeting::{Greeting, Outgoing};
 use super::limits::Slot;
+use super::line::Line;
 use super::stream::{MAX_FDS, Stream};
 
 /// A peer that takes nothing for this long is cut off: what it does not read must not pile up here.
@@ -28,22 +29,20 @@ const WRITE_PATIENCE: Duration = Duration::from_secs(5);
 /// A message that is not whole after this long ends its connection: memory is held for it.
 const MESSAGE_PATIENCE: Duration = Duration::from_secs(5);
 
-/// A connection that went through the gate.
+/// A connection that went through the gate. zbus is told that it has ended when nothing was under way for a while: see
+/// [`Line`].
 #[derive(Debug)]
 pub struct GatedSocket {
-    stream: Arc<UnixStream>,
-    slot: Slot,
-    cuts: Arc<Cuts>,
+    line: Arc<Line>,
+    /// Whether the peer's handshake is to come.
+    is_new: bool,
 }
 
-/// The reading half; it owns the connection's place.
+/// The reading half.
 #[derive(Debug)]
 pub struct Reader {
-    stream: Arc<UnixStream>,
+    line: Arc<Line>,
     gate: Stream,
-    slot: Slot,
-    cuts: Arc<Cuts>,
-    calls: Arc<Calls>,
     /// When the message that is being read began.
     began: Option<Instant>,
 }
@@ -51,20 +50,45 @@ pub struct Reader {
 /// The writing half.
 #[derive(Debug)]
 pub struct Writer {
-    stream: Arc<UnixStream>,
+    line: Arc<Line>,
     greeting: Greeting,
-    calls: Arc<Calls>,
     answers: Answers,
 }
 
 impl GatedSocket {
+    /// A connection that was accepted.
     pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
         Self {
-            stream: Arc::new(stream),
-            slot,
-            cuts,
+            line: Arc::new(Line::new(stream, slot, cuts)),
+            is_new: true,
         }
     }
+
+    /// The same connection after a rest, for `Builder::authenticated_socket`.
+    pub fn again(line: &Arc<Line>) -> Self {
+        Self {
+            line: line.clone(),
+            is_new: false,
+        }
+    }
+
+    /// What is left of the connection when it rests.
+    pub fn line(&self) -> &Arc<Line> {
+        &self.line
+    }
+}
+
+/// Write whole messages that answer nothing to a connection that rests.
+///
+/// # Errors
+/// The peer has left, or reads nothing: the connection is of no use any more.
+pub async fn write(line: &Arc<Line>, messages: &[u8]) -> io::Result<()> {
+    let mut writer = Writer {
+        line: line.clone(),
+        greeting: Greeting::over(),
+        answers: Answers::default(),
+    };
+    writer.send_all(messages, &[]).await
 }
 
 impl Socket for GatedSocket {
@@ -72,19 +96,19 @@ impl Socket for GatedSocket {
     type WriteHalf = Writer;
 
     fn split(self) -> Split<Reader, Writer> {
-        let calls = Arc::<Calls>::default();
+        let (gate, greeting) = if self.is_new {
+            (Stream::default(), Greeting::default())
+        } else {
+            (Stream::between_messages(), Greeting::over())
+        };
         let reader = Reader {
-            stream: self.stream.clone(),
-            gate: Stream::default(),
-            slot: self.slot,
-            cuts: self.cuts,
-            calls: calls.clone(),
+            line: self.line.clone(),
+            gate,
             began: None,
         };
         let writer = Writer {
-            stream: self.stream,
-            greeting: Greeting::default(),
-            calls,
+            line: self.line,
+            greeting,
             answers: Answers::default(),
         };
         Split::new(reader, writer)
@@ -126,18 +150,6 @@ fn cut(error: GateError) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, error)
 }
 
-/// Wait until the peer has closed its end. What it sent before may be unread still: whoever is gone needs no answer.
-async fn left(stream: &UnixStream) {
-    loop {
-        // This interest is told of a closed stream, as the one in reading is, and not of bytes to read, so it does not end at
-        // once. A failure is the runtime's end.
-        match stream.ready(Interest::PRIORITY).await {
-            Ok(ready) if !ready.is_read_closed() => tokio::time::sleep(Duration::from_millis(100)).await,
-            _ => return,
-        }
-    }
-}
-
 #[async_trait]
 impl ReadHalf for Reader {
     async fn recvmsg(&mut self, buffer: &mut [u8]) -> io::Result<(usize, Vec<OwnedFd>)> {
@@ -145,10 +157,10 @@ impl ReadHalf for Reader {
         if let Err(error) = &read {
             let gate = error.get_ref().and_then(|cause| cause.downcast_ref::<GateError>());
             if let Some(error) = gate {
-                self.cuts.cut(self.slot.pod(), error);
+                self.line.cuts.cut(self.line.slot.pod(), error);
             }
             // The peer learns of it now, not when the last holder of the connection lets go.
-            let _ = rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both);
+            let _ = rustix::net::shutdown(self.line.stream.as_fd(), rustix::net::Shutdown::Both);
         }
         read
     }
@@ -158,7 +170,7 @@ impl ReadHalf for Reader {
     }
 
     async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
-        credentials(&self.stream)
+        credentials(&self.line.stream)
     }
 }
 
@@ -172,12 +184,12 @@ impl Reader {
             return;
         }
         loop {
-            self.calls.room().await;
+            self.line.calls.room().await;
             let now = Instant::now();
             let wait = if is_handshake {
-                self.slot.own_wait(now)
+                self.line.slot.own_wait(now)
             } else {
-                self.slot.wait(now)
+                self.line.slot.wait(now)
             };
             if wait.is_zero() {
                 return;
@@ -191,20 +203,25 @@ impl Reader {
             biased;
             () = self.turn() => {}
             // Its end would be read only after what it left unread, and until then its calls would go on.
-            () = left(&self.stream) => return Ok((0, Vec::new())),
+            () = self.line.left() => return Ok((0, Vec::new())),
         }
-        let stream = &*self.stream;
+        let stream = &self.line.stream;
         let read = stream.async_io(Interest::READABLE, || receive(stream, buffer));
         let (length, fds) = match self.began {
-            None => read.await?,
+            None => tokio::select! {
+                biased;
+                read = read => read?,
+                // Nothing was read: what the peer sends from now on is read when the connection is awake again.
+                () = self.line.calls.rest() => return Ok((0, Vec::new())),
+            },
             Some(began) => tokio::time::timeout_at((began + MESSAGE_PATIENCE).into(), read)
                 .await
                 .map_err(|_| cut(GateError::MessageTooSlow))??,
         };
         let passed = self.gate.follow(&mut buffer[..length], fds.len()).map_err(cut)?;
         let now = Instant::now();
-        self.slot.spend(passed.cost, now);
-        self.calls.began(passed.calls);
+        self.line.slot.spend(passed.cost, now);
+        self.line.calls.began(passed.calls);
         // What began in this chunk began now; what goes on began when it did.
         let continues = self.began.filter(|_| passed.cost == 0);
         self.began = self.gate.is_within_message().then(|| continues.unwrap_or(now));
@@ -222,7 +239,7 @@ impl Writer {
     }
 
     async fn send(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
-        let stream = &*self.stream;
+        let stream = &self.line.stream;
         let write = stream.async_io(Interest::WRITABLE, || {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -244,7 +261,7 @@ impl Writer {
             Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "the peer reads nothing")),
         };
         match &sent {
-            Ok(length) => self.calls.ended(self.answers.follow(&buffer[..*length])),
+            Ok(length) => self.line.calls.ended(self.answers.follow(&buffer[..*length])),
             // A message may be half written, and its call stays unanswered: the connection is of no use any more. zbus would
             // only drop this one message.
             Err(_) => drop(rustix::net::shutdown(stream.as_fd(), rustix::net::Shutdown::Both)),
@@ -256,6 +273,12 @@ impl Writer {
 #[async_trait]
 impl WriteHalf for Writer {
     async fn sendmsg(&mut self, buffer: &[u8], fds: &[BorrowedFd<'_>]) -> io::Result<usize> {
+        let line = self.line.clone();
+        let Some(_telling) = line.tell() else {
+            // The objects that a peer knows are made anew before its connection is awake again, and zbus announces them. It
+            // has no call to answer then.
+            return Ok(buffer.len());
+        };
         match self.greeting.offer(buffer) {
             Outgoing::Now => return self.send(buffer, fds).await,
             Outgoing::Later => {}
@@ -272,7 +295,7 @@ impl WriteHalf for Writer {
     }
 
     async fn close(&mut self) -> io::Result<()> {
-        match rustix::net::shutdown(self.stream.as_fd(), rustix::net::Shutdown::Both) {
+        match rustix::net::shutdown(self.line.stream.as_fd(), rustix::net::Shutdown::Both) {
             // The peer was faster.
             Err(rustix::io::Errno::NOTCONN) => Ok(()),
             result => Ok(result?),
@@ -284,6 +307,6 @@ impl WriteHalf for Writer {
     }
 
     async fn peer_credentials(&mut self) -> io::Result<ConnectionCredentials> {
-        credentials(&self.stream)
+        credentials(&self.line.stream)
     }
 }

@@ -1,0 +1,120 @@
+//! What is told of an instance that changed: `PropertiesChanged`, one signal for each property.
+
+use std::collections::HashMap;
+
+use zbus::object_server::{Interface as _, SignalEmitter};
+use zbus::{Message, Variant};
+
+use super::instance::Instance;
+use super::instance_path;
+use crate::engine::InstanceView;
+
+const INTERFACE: &str = "org.freedesktop.DBus.Properties";
+const SIGNAL: &str = "PropertiesChanged";
+
+/// The interface, the properties that changed with their values, and those whose values are not told: none.
+type Body<'a> = (String, HashMap<&'static str, Variant<'a>>, &'static [&'static str]);
+
+/// A property's name, whether it changed, and its value now.
+type Property<'a> = (&'static str, bool, fn(&'a InstanceView) -> Variant<'a>);
+
+/// The bodies of the signals, one for each property that differs between two views of an instance.
+fn bodies<'a>(old: &InstanceView, new: &'a InstanceView) -> impl Iterator<Item = Body<'a>> + use<'a> {
+    let properties: [Property<'a>; 8] = [
+        ("State", old.state != new.state, |view| view.state.into()),
+        ("Degraded", old.degraded != new.degraded, |view| {
+            view.degraded.clone().into()
+        }),
+        ("ExclusiveCPUs", old.exclusive != new.exclusive, |view| {
+            view.exclusive.to_string().into()
+        }),
+        ("FloatCPUs", old.float != new.float, |view| {
+            view.float.to_string().into()
+        }),
+        ("MemoryNodes", old.mems != new.mems, |view| view.mems.as_str().into()),
+        ("Partition", old.partition != new.partition, |view| {
+            view.partition.as_str().into()
+        }),
+        ("Placement", old.placement != new.placement, |view| {
+            view.placement.into()
+        }),
+        ("IsolatedTimestamp", old.isolated_us != new.isolated_us, |view| {
+            view.isolated_us.into()
+        }),
+    ];
+    let changed = properties.into_iter().filter(|(_, differs, _)| *differs);
+    changed.map(|(name, _, value)| {
+        let properties = HashMap::from([(name, value(new))]);
+        (Instance::name().to_string(), properties, [].as_slice())
+    })
+}
+
+/// Tell of every property that differs between two views.
+pub(super) async fn tell(emitter: &SignalEmitter<'_>, old: &InstanceView, new: &InstanceView) -> zbus::Result<()> {
+    for body in bodies(old, new) {
+        emitter.emit(INTERFACE, SIGNAL, &body).await?;
+    }
+    Ok(())
+}
+
+/// The signals alone, for a connection that zbus does not have.
+pub(super) fn messages(old: &InstanceView, new: &InstanceView) -> zbus::Result<Vec<Message>> {
+    let path = instance_path(&new.pod);
+    bodies(old, new)
+        .map(|body| Message::signal(path.as_str(), INTERFACE, SIGNAL).build(&body))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use zbus::fdo::PropertiesChanged;
+    use zbus_xml::Node;
+
+    use super::*;
+    use crate::cpuset::CpuSet;
+    use crate::kubelet::PodUid;
+
+    #[test]
+    fn every_property_that_may_change_is_told_with_its_type_and_no_other() {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let old = InstanceView::registered(pod);
+        let new = InstanceView {
+            container: "other".to_owned(),
+            state: "leaving",
+            degraded: vec!["CPU 2 is offline".to_owned()],
+            exclusive: CpuSet::below(2),
+            float: CpuSet::below(3),
+            mems: "1".to_owned(),
+            partition: "isolated".to_owned(),
+            placement: "other",
+            registered_us: old.registered_us + 1,
+            isolated_us: old.isolated_us + 1,
+            ..old.clone()
+        };
+        let told: BTreeSet<String> = messages(&old, &new)
+            .unwrap()
+            .into_iter()
+            .map(|message| {
+                assert_eq!(message.header().path().unwrap().as_str(), instance_path(&new.pod));
+                let signal = PropertiesChanged::from_message(message).unwrap();
+                let arguments = signal.args().unwrap();
+                assert_eq!(arguments.interface_name(), &Instance::name());
+                let changed = arguments.changed_properties();
+                assert_eq!(changed.len(), 1);
+                let (name, value) = changed.iter().next().unwrap();
+                format!("{name} {}", value.value_signature())
+            })
+            .collect();
+        let contract = include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml");
+        let contract = Node::try_from(contract).unwrap();
+        let may_change = contract.interfaces()[0]
+            .properties()
+            .filter(|property| property.annotations().is_empty())
+            .map(|property| format!("{} {}", property.name(), property.ty()));
+        assert_eq!(told, may_change.collect());
+        assert!(messages(&new, &Arc::new(new.clone())).unwrap().is_empty());
+    }
+}

@@ -1,0 +1,88 @@
+//! What there is of a connection for as long as its peer is connected.
+
+use std::io::{self, ErrorKind};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rustix::net::RecvFlags;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+
+use super::calls::{Calls, Telling};
+use super::cuts::Cuts;
+use super::limits::Slot;
+
+/// A connection without anything of zbus, to which it is as good as its socket.
+///
+/// A runner asks a few things when its VM starts and is silent until that ends, while what zbus keeps for a connection is
+/// many times as large as this. So a connection on which nothing is under way rests: zbus is told that it ended, and is given
+/// it anew ([`GatedSocket::again`](super::GatedSocket::again)) when the peer sends something or is to be told something. The
+/// peer notices nothing.
+#[derive(Debug)]
+pub struct Line {
+    pub(super) stream: UnixStream,
+    pub(super) slot: Slot,
+    pub(super) cuts: Arc<Cuts>,
+    pub(super) calls: Calls,
+}
+
+impl Line {
+    pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
+        Self {
+            stream,
+            slot,
+            cuts,
+            calls: Calls::default(),
+        }
+    }
+
+    /// Whether the connection rests, or is not yet awake again.
+    pub fn is_resting(&self) -> bool {
+        self.calls.is_resting()
+    }
+
+    /// It is awake: what is written goes to the peer, and what the peer sends is read.
+    pub fn wake(&self) {
+        self.calls.wake();
+    }
+
+    /// Tell the peer something that it did not ask for: until the guard is dropped the connection does not rest. `None` when
+    /// it rests already.
+    pub fn tell(&self) -> Option<Telling<'_>> {
+        self.calls.tell()
+    }
+
+    /// While it rests: wait until there is something of the peer's to read and its pod has paid for its calls; false when
+    /// the peer has left.
+    pub async fn is_called(&self) -> bool {
+        let look = || match rustix::net::recv(&self.stream, &mut [0; 1], RecvFlags::PEEK)? {
+            (_, 0) => Err(io::Error::from(ErrorKind::UnexpectedEof)),
+            _ => Ok(()),
+        };
+        if self.stream.async_io(Interest::READABLE, look).await.is_err() {
+            return false;
+        }
+        loop {
+            let wait = self.slot.wait(Instant::now());
+            if wait.is_zero() {
+                return true;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(wait) => {}
+                () = self.left() => return false,
+            }
+        }
+    }
+
+    /// Wait until the peer has closed its end. What it sent before may be unread still: whoever is gone needs no answer.
+    pub(super) async fn left(&self) {
+        loop {
+            // This interest is told of a closed stream, as the one in reading is, and not of bytes to read, so it does not
+            // end at once. A failure is the runtime's end.
+            match self.stream.ready(Interest::PRIORITY).await {
+                Ok(ready) if !ready.is_read_closed() => tokio::time::sleep(Duration::from_millis(100)).await,
+                _ => return,
+            }
+        }
+    }
+}

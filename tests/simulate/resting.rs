@@ -1,0 +1,97 @@
+//! A runner that was silent for a while: its connection rests in the daemon, which it must not notice.
+
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use steliad::dbus::client::{InstanceProxy, ManagerProxy};
+use tokio::time::{sleep, timeout};
+use zbus::fdo::{IntrospectableProxy, ObjectManagerProxy, PropertiesChanged};
+use zbus::message::Type;
+use zbus::{Connection, MessageStream};
+
+use super::*;
+
+/// More than the daemon waits.
+const SILENCE: Duration = Duration::from_millis(200);
+
+/// The signals up to the first of this name, each with the one property that it tells of.
+async fn told(messages: &mut MessageStream, last: &str) -> Vec<String> {
+    let mut signals = Vec::new();
+    let until_last = async {
+        while !signals.iter().any(|signal: &String| signal.starts_with(last)) {
+            let message = messages.next().await.expect("a connection").expect("a message");
+            if message.message_type() != Type::Signal {
+                continue;
+            }
+            let name = message.header().member().expect("a name").to_string();
+            let changed = PropertiesChanged::from_message(message);
+            let property = changed.map(|changed| {
+                let arguments = changed.args().expect("arguments");
+                arguments.changed_properties().keys().copied().collect::<String>()
+            });
+            signals.push(format!("{name} {}", property.unwrap_or_default()));
+        }
+    };
+    let in_time = timeout(Duration::from_secs(10), until_last).await;
+    assert!(in_time.is_ok(), "no {last} after {signals:?}");
+    signals
+}
+
+/// What the runner can ask for of its instance.
+async fn asked(runner: &Connection) -> (String, String, usize) {
+    let manager = ManagerProxy::new(runner).await.expect("the Manager");
+    let path = manager.get_instance("").await.expect("its instance");
+    let instance = InstanceProxy::builder(runner)
+        .path(path.clone())
+        .cache_properties(zbus::proxy::CacheProperties::No);
+    let instance = instance.build().await.expect("a proxy");
+    let introspectable = IntrospectableProxy::builder(runner)
+        .destination("io.stelia.Isolation1")
+        .path(path);
+    let introspectable = introspectable.build().await.expect("a proxy");
+    let objects = ObjectManagerProxy::builder(runner)
+        .destination("io.stelia.Isolation1")
+        .path(OBJECT);
+    let objects = objects.build().await.expect("a proxy");
+    sleep(SILENCE).await;
+    let state = instance.state().await.expect("its state");
+    sleep(SILENCE).await;
+    let interfaces = introspectable.introspect().await.expect("its interfaces");
+    sleep(SILENCE).await;
+    let managed = objects.get_managed_objects().await.expect("the objects");
+    (state, interfaces, managed.values().filter(|of| !of.is_empty()).count())
+}
+
+#[test]
+fn a_runner_that_was_silent_is_answered_and_told_as_before() {
+    let simulation = Simulation::start(&scenario(""));
+    let socket = format!("unix:path={}/{VM}.socket", simulation.sockets.display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("runtime").block_on(async {
+        let runner = zbus::connection::Builder::address(socket.as_str()).p2p().build();
+        let runner = runner.await.expect("the pod's socket");
+        let mut messages = MessageStream::from(&runner);
+        let (state, interfaces, objects) = asked(&runner).await;
+        assert_eq!((state.as_str(), objects), ("isolated", 1));
+        assert!(interfaces.contains("AttachVcpus"), "{interfaces}");
+        let announced = told(&mut messages, "InstanceNew").await;
+        assert!(announced.contains(&"InterfacesAdded ".to_owned()), "{announced:?}");
+
+        // It is told of changes, and of nothing that it knows.
+        sleep(SILENCE).await;
+        fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
+        let changed = told(&mut messages, "PropertiesChanged Degraded").await;
+        assert!(
+            changed.iter().all(|signal| signal.starts_with("PropertiesChanged")),
+            "{changed:?}"
+        );
+        assert_eq!(asked(&runner).await, (state, interfaces, objects));
+        sleep(SILENCE).await;
+        simulation.ctl(&["deregister", VM]);
+        let gone = told(&mut messages, "InstanceRemoved").await;
+        assert!(!gone.contains(&"InstanceNew ".to_owned()), "{gone:?}");
+        sleep(SILENCE).await;
+        let manager = ManagerProxy::new(&runner).await.expect("the Manager");
+        assert!(manager.list_instances().await.expect("a list").is_empty());
+    });
+}
