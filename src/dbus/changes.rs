@@ -1,4 +1,4 @@
-//! What is told of an instance that changed: `PropertiesChanged`, one signal for each property.
+//! What is told of an instance that changed: one `PropertiesChanged` with every property that did.
 
 use std::collections::HashMap;
 
@@ -18,8 +18,8 @@ type Body<'a> = (String, HashMap<&'static str, Variant<'a>>, &'static [&'static 
 /// A property's name, whether it changed, and its value now.
 type Property<'a> = (&'static str, bool, fn(&'a InstanceView) -> Variant<'a>);
 
-/// The bodies of the signals, one for each property that differs between two views of an instance.
-fn bodies<'a>(old: &InstanceView, new: &'a InstanceView) -> impl Iterator<Item = Body<'a>> + use<'a> {
+/// The body of the signal, where any property differs between two views of an instance.
+fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
     let properties: [Property<'a>; 8] = [
         ("State", old.state != new.state, |view| view.state.into()),
         ("Degraded", old.degraded != new.degraded, |view| {
@@ -43,26 +43,24 @@ fn bodies<'a>(old: &InstanceView, new: &'a InstanceView) -> impl Iterator<Item =
         }),
     ];
     let changed = properties.into_iter().filter(|(_, differs, _)| *differs);
-    changed.map(|(name, _, value)| {
-        let properties = HashMap::from([(name, value(new))]);
-        (Instance::name().to_string(), properties, [].as_slice())
-    })
+    let changed: HashMap<&str, Variant<'a>> = changed.map(|(name, _, value)| (name, value(new))).collect();
+    (!changed.is_empty()).then(|| (Instance::name().to_string(), changed, [].as_slice()))
 }
 
-/// Tell of every property that differs between two views.
+/// Tell of what differs between two views.
 pub(super) async fn tell(emitter: &SignalEmitter<'_>, old: &InstanceView, new: &InstanceView) -> zbus::Result<()> {
-    for body in bodies(old, new) {
-        emitter.emit(INTERFACE, SIGNAL, &body).await?;
+    match body(old, new) {
+        Some(body) => emitter.emit(INTERFACE, SIGNAL, &body).await,
+        None => Ok(()),
     }
-    Ok(())
 }
 
-/// The signals alone, for a connection that zbus does not have.
-pub(super) fn messages(old: &InstanceView, new: &InstanceView) -> zbus::Result<Vec<Message>> {
+/// The signal alone, for a connection that zbus does not have.
+pub(super) fn message(old: &InstanceView, new: &InstanceView) -> zbus::Result<Option<Message>> {
     let path = instance_path(&new.pod);
-    bodies(old, new)
+    body(old, new)
         .map(|body| Message::signal(path.as_str(), INTERFACE, SIGNAL).build(&body))
-        .collect()
+        .transpose()
 }
 
 #[cfg(test)]
@@ -94,19 +92,14 @@ mod tests {
             isolated_us: old.isolated_us + 1,
             ..old.clone()
         };
-        let told: BTreeSet<String> = messages(&old, &new)
-            .unwrap()
-            .into_iter()
-            .map(|message| {
-                assert_eq!(message.header().path().unwrap().as_str(), instance_path(&new.pod));
-                let signal = PropertiesChanged::from_message(message).unwrap();
-                let arguments = signal.args().unwrap();
-                assert_eq!(arguments.interface_name(), &Instance::name());
-                let changed = arguments.changed_properties();
-                assert_eq!(changed.len(), 1);
-                let (name, value) = changed.iter().next().unwrap();
-                format!("{name} {}", value.value_signature())
-            })
+        let message = message(&old, &new).unwrap().unwrap();
+        assert_eq!(message.header().path().unwrap().as_str(), instance_path(&new.pod));
+        let signal = PropertiesChanged::from_message(message).unwrap();
+        let arguments = signal.args().unwrap();
+        assert_eq!(arguments.interface_name(), &Instance::name());
+        let changed = arguments.changed_properties().iter();
+        let told: BTreeSet<String> = changed
+            .map(|(name, value)| format!("{name} {}", value.value_signature()))
             .collect();
         let contract = include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml");
         let contract = Node::try_from(contract).unwrap();
@@ -115,6 +108,6 @@ mod tests {
             .filter(|property| property.annotations().is_empty())
             .map(|property| format!("{} {}", property.name(), property.ty()));
         assert_eq!(told, may_change.collect());
-        assert!(messages(&new, &Arc::new(new.clone())).unwrap().is_empty());
+        assert!(super::message(&new, &Arc::new(new.clone())).unwrap().is_none());
     }
 }

@@ -266,7 +266,7 @@ impl Peer {
     }
 
     async fn tell_of_change(&self, old: &InstanceView, new: &InstanceView) -> anyhow::Result<()> {
-        for message in changes::messages(old, new)? {
+        if let Some(message) = changes::message(old, new)? {
             gate::write(&self.line, message.data()).await?;
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! What is under way on a connection: its calls, and what it is told.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::Notify;
 
@@ -13,6 +13,9 @@ pub(super) const OUTSTANDING: usize = 4;
 /// A connection on which nothing is under way rests after this long. A client's next call follows on the last answer at once
 /// or after seconds, and of those that connect in a row few are to be awake at the same time.
 const QUIET: Duration = Duration::from_millis(5);
+/// One that was woken within this time rests after as long a time again: whoever calls all the time is not to be built anew
+/// for each call.
+const SOON: Duration = Duration::from_secs(1);
 
 /// What is under way on one connection.
 #[derive(Debug, Default)]
@@ -31,6 +34,9 @@ struct State {
     /// How much is being told unasked.
     telling: usize,
     resting: bool,
+    /// When it began to rest last.
+    rested: Option<Instant>,
+    woken_soon: bool,
 }
 
 impl State {
@@ -86,10 +92,12 @@ impl Calls {
     pub(super) async fn rest(&self) {
         loop {
             self.until(State::is_quiet).await;
-            tokio::time::sleep(QUIET).await;
+            let quiet = if self.lock().woken_soon { SOON } else { QUIET };
+            tokio::time::sleep(quiet).await;
             let mut state = self.lock();
             if state.is_quiet() {
                 state.resting = true;
+                state.rested = Some(Instant::now());
                 return;
             }
         }
@@ -101,7 +109,10 @@ impl Calls {
 
     /// Rest no more.
     pub(super) fn wake(&self) {
-        self.lock().resting = false;
+        let mut state = self.lock();
+        state.resting = false;
+        state.woken_soon = state.rested.take().is_some_and(|rested| rested.elapsed() < SOON);
+        drop(state);
         self.changed.notify_one();
     }
 
@@ -224,5 +235,11 @@ mod tests {
         calls.wake();
         calls.room().await;
         assert!(calls.tell().is_some());
+        // Whoever is woken at once does not rest at once again.
+        assert!(!rests().await);
+        calls.rest().await;
+        tokio::time::sleep(SOON).await;
+        calls.wake();
+        assert!(rests().await);
     }
 }
