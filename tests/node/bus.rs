@@ -5,12 +5,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-use crate::crash::{isolate, main_pid, quiet_vm, wait_state};
+use crate::crash::{DAEMON, isolate, main_pid, quiet_vm, wait_state};
 use crate::host::{leftovers, output, run, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
-
-const DAEMON: &str = "/usr/libexec/stelia/steliad";
 
 /// The process that has the daemon's name on the bus.
 fn owner() -> String {
