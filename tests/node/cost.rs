@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::sync::mpsc;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
@@ -20,11 +20,11 @@ use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use crate::contained::{configure, unconfigure};
-use crate::crash::main_pid;
 use crate::host::{CGROUP, cpus, output, read, run, wait_until};
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::assert_isolated;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
+use crate::strace::Strace;
 
 /// System calls for the audit of one VM.
 const AUDIT: usize = 150;
@@ -39,9 +39,10 @@ const ROUNDS: usize = 7;
 /// No system call of the daemon's for so long: it has done what there was to do.
 const QUIET: Duration = Duration::from_secs(1);
 
-/// strace on every thread of the daemon.
+/// What the daemon calls.
 struct Trace {
-    strace: Child,
+    /// Ends when this is dropped.
+    _strace: Strace,
     log: PathBuf,
 }
 
@@ -55,17 +56,11 @@ struct Calls {
 
 impl Trace {
     fn start() -> Self {
-        let daemon = main_pid();
         let log = std::env::temp_dir().join("steliad-test.strace");
         let _ = fs::remove_file(&log);
-        let mut command = Command::new("strace");
         // Paths beside descriptors, and enough of a message to see whom it is for.
-        command
-            .args(["-f", "-qq", "-y", "-s", "400", "-p", &daemon, "-o"])
-            .arg(&log);
-        let strace = command.stderr(Stdio::null()).spawn().expect("strace");
-        wait_until("strace has all threads", || all_traced(&daemon)?.then_some(()));
-        let trace = Self { strace, log };
+        let strace = Strace::on_daemon(&["-y", "-s", "400", "-o", log.to_str().expect("path")]);
+        let trace = Self { _strace: strace, log };
         trace.wait_quiet();
         trace
     }
@@ -96,18 +91,8 @@ impl Trace {
 
 impl Drop for Trace {
     fn drop(&mut self) {
-        // It lets go of the daemon; a killed one would as well.
-        let _ = output(&["kill", "-INT", &self.strace.id().to_string()]);
-        let _ = self.strace.wait();
         let _ = fs::remove_file(&self.log);
     }
-}
-
-/// Whether each thread of the process is traced.
-fn all_traced(pid: &str) -> Option<bool> {
-    let tasks = fs::read_dir(format!("/proc/{pid}/task")).ok()?.flatten();
-    let mut statuses = tasks.filter_map(|task| fs::read_to_string(task.path().join("status")).ok());
-    Some(statuses.all(|status| !status.contains("TracerPid:\t0")))
 }
 
 impl Calls {
