@@ -192,9 +192,7 @@ fn nobody_makes_another_vms_start_long() {
         // Whatever is slower the first time.
         starts(&victim, 1);
         let mut before = starts(&victim, STARTS);
-        let mut all: Vec<(&str, f64)> = Vec::new();
-        let mut missed = Vec::new();
-        for what in DISTURBERS {
+        let mut beside = |what: &str| {
             let mut disturber = match what {
                 "describe" => Task::as_nobody(what),
                 _ => Task::in_pod(&attacker, what),
@@ -225,15 +223,24 @@ fn nobody_makes_another_vms_start_long() {
                 "  {what}: {times:.2} times as long, {took:?} us, undisturbed {before:?} and {after:?}; \
                  the daemon had {busy:.2} of a CPU; {said:.300}"
             );
-            if times > BAR && !what.ends_with("elsewhere") {
-                missed.push(format!("{what}: {times:.2} times as long"));
-            }
-            all.push((what, times));
             before = after;
+            times
+        };
+        let mut all = Vec::new();
+        for what in DISTURBERS {
+            let mut rounds = vec![beside(what)];
+            // What else this machine does, it may do to the disturbed starts alone, but hardly twice of three times.
+            if rounds[0] > BAR {
+                rounds.extend([beside(what), beside(what)]);
+                rounds.sort_unstable_by(f64::total_cmp);
+            }
+            all.push((what, rounds[rounds.len() / 2], rounds));
         }
-        for (what, times) in &all {
-            println!("  start beside {what}: {times:.2} times the undisturbed one");
+        for (what, times, rounds) in &all {
+            println!("  start beside {what}: {times:.2} times the undisturbed one, of {rounds:.2?}");
         }
+        let missed = |(what, times, _): &&(&str, f64, _)| *times > BAR && !what.ends_with("elsewhere");
+        let missed: Vec<_> = all.iter().filter(missed).collect();
         assert!(missed.is_empty(), "{missed:#?}");
     });
 }
