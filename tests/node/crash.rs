@@ -98,6 +98,7 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
             if whole {
                 isolated += 1;
                 wait_state(&pod, "isolated");
+                pod.wait_settled();
                 assert_isolated(&pod, 2);
                 pod.assert_alone();
             } else {
