@@ -16,6 +16,9 @@ use crate::host::{CGROUP, Thread, leftovers, output, read, run, scopes, thread, 
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, state};
 
+/// As its unit calls it.
+pub const DAEMON: &str = "/usr/libexec/stelia/steliad";
+
 /// One that is just being started again has no process to kill.
 pub fn kill_daemon() {
     output(&[
@@ -95,6 +98,7 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
             if whole {
                 isolated += 1;
                 wait_state(&pod, "isolated");
+                pod.wait_settled();
                 assert_isolated(&pod, 2);
                 pod.assert_alone();
             } else {
@@ -117,10 +121,17 @@ pub fn daemon_that_dies_at(n: u32) -> String {
     main_pid()
 }
 
-/// The daemon's process; nothing while there is none.
+/// The daemon's process; nothing while there is none. systemd is not asked: it would take too long to see a daemon that dies.
+/// Its cgroup now and then has others, too: a holder, which the daemon starts with an argument, or what is about to become
+/// one, and a reload's `busctl`, which systemd starts.
 pub fn main_pid() -> String {
     let procs = format!("{CGROUP}/system.slice/steliad.service/cgroup.procs");
-    fs::read_to_string(procs).unwrap_or_default().trim().to_owned()
+    let procs = fs::read_to_string(procs).unwrap_or_default();
+    let is_daemon = |pid: &&str| {
+        let text = |file: &str| fs::read_to_string(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        text("cmdline") == format!("{DAEMON}\0") && text("status").contains("\nPPid:\t1\n")
+    };
+    procs.lines().find(is_daemon).unwrap_or_default().to_owned()
 }
 
 /// A VM that asks for nothing by itself: one container serves all steps, and root does on the system bus what its runner

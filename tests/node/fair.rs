@@ -159,24 +159,30 @@ fn ticks() -> u64 {
     times.map(|ticks| ticks.parse::<u64>().expect("ticks")).sum()
 }
 
-/// What disturbs, and what the same processes are when no instance is concerned: on an emulated node whoever begets processes
-/// slows everything down, and that is not the daemon's doing.
-const DISTURBERS: [(&str, Option<&str>); 10] = [
-    ("deregister", None),
-    ("register", None),
-    ("audit", None),
-    ("forks-elsewhere", None),
-    ("forks-in-float", Some("forks-elsewhere")),
-    ("forks-in-origin", Some("forks-elsewhere")),
-    ("threads-elsewhere", None),
-    ("threads-in-vcpu", Some("threads-elsewhere")),
-    ("fails", None),
-    ("describe", None),
+/// What disturbs. Whoever begets processes slows everything down on an emulated node, so it is also seen what the same ones
+/// do elsewhere, in a container that is no instance; that is printed, and the bar is the same for all that concern one.
+const DISTURBERS: [&str; 10] = [
+    "deregister",
+    "register",
+    "audit",
+    "forks-elsewhere",
+    "forks-in-float",
+    "forks-in-origin",
+    "threads-elsewhere",
+    "threads-in-vcpu",
+    "fails",
+    "describe",
 ];
+
+/// However the test ends, nobody goes on disturbing those that come later.
+fn undo() {
+    fs::write(over(), "").expect("the sign that it is over");
+    unconfigure();
+}
 
 #[test]
 fn nobody_makes_another_vms_start_long() {
-    on_node_undoing(unconfigure, || {
+    on_node_undoing(undo, || {
         configure("audit-interval-s = 3600\n");
         let victim = quiet_vm("victim");
         // Its first process collects the orphans that chains leave.
@@ -186,9 +192,7 @@ fn nobody_makes_another_vms_start_long() {
         // Whatever is slower the first time.
         starts(&victim, 1);
         let mut before = starts(&victim, STARTS);
-        let mut all: Vec<(&str, f64)> = Vec::new();
-        let mut missed = Vec::new();
-        for (what, control) in DISTURBERS {
+        let mut beside = |what: &str| {
             let mut disturber = match what {
                 "describe" => Task::as_nobody(what),
                 _ => Task::in_pod(&attacker, what),
@@ -217,21 +221,26 @@ fn nobody_makes_another_vms_start_long() {
             let times = median(took.clone()) / undisturbed;
             println!(
                 "  {what}: {times:.2} times as long, {took:?} us, undisturbed {before:?} and {after:?}; \
-                 the daemon had {busy:.2} of a CPU; {said:.200}"
+                 the daemon had {busy:.2} of a CPU; {said:.300}"
             );
-            let of_control = all.iter().find(|(name, _)| Some(*name) == control);
-            let base = of_control.map_or(1.0, |(_, times)| times.max(1.0));
-            if times > BAR * base && !what.ends_with("elsewhere") {
-                missed.push(format!(
-                    "{what}: {times:.2} times as long, {base:.2} without the daemon"
-                ));
-            }
-            all.push((what, times));
             before = after;
+            times
+        };
+        let mut all = Vec::new();
+        for what in DISTURBERS {
+            let mut rounds = vec![beside(what)];
+            // What else this machine does, it may do to the disturbed starts alone, but hardly twice of three times.
+            if rounds[0] > BAR {
+                rounds.extend([beside(what), beside(what)]);
+                rounds.sort_unstable_by(f64::total_cmp);
+            }
+            all.push((what, rounds[rounds.len() / 2], rounds));
         }
-        for (what, times) in &all {
-            println!("  start beside {what}: {times:.2} times the undisturbed one");
+        for (what, times, rounds) in &all {
+            println!("  start beside {what}: {times:.2} times the undisturbed one, of {rounds:.2?}");
         }
+        let missed = |(what, times, _): &&(&str, f64, _)| *times > BAR && !what.ends_with("elsewhere");
+        let missed: Vec<_> = all.iter().filter(missed).collect();
         assert!(missed.is_empty(), "{missed:#?}");
     });
 }
@@ -424,10 +433,10 @@ async fn disturb(what: &str) {
     println!("DISTURBED {said} in {} ms", started.elapsed().as_millis());
 }
 
-/// On three connections, as fast as they are answered; what the last answer was.
+/// On three connections, as fast as they are answered; what the last answer and the last refusal were.
 async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: &str, started: Instant) -> String {
     let one = || async {
-        let (mut done, mut refused, mut last) = (0, 0, String::new());
+        let (mut done, mut refused) = (Vec::new(), Vec::new());
         let mut connection = connect().await;
         while !is_over(started) {
             let manager = ManagerProxy::new(&connection).await.expect("proxy");
@@ -449,21 +458,22 @@ async fn call_all_the_time(what: &str, anchor: &OwnedFd, path: &str, started: In
                 }
             };
             match result {
-                Ok(answer) => {
-                    done += 1;
-                    last = answer;
-                }
+                Ok(answer) => done.push(answer),
                 Err(zbus::Error::MethodError(name, text, _)) => {
-                    refused += 1;
-                    last = format!("{name}: {}", text.unwrap_or_default());
+                    refused.push(format!("{name}: {}", text.unwrap_or_default()));
                 }
                 // Cut off.
                 Err(_) => connection = connect().await,
             }
         }
-        (done, refused, last)
+        (done, refused)
     };
     let (a, b, c) = tokio::join!(one(), one(), one());
-    let (done, refused) = (a.0 + b.0 + c.0, a.1 + b.1 + c.1);
-    format!("{done} calls done and {refused} refused, the last with {}", a.2)
+    let words = |answers: [Vec<String>; 3]| {
+        let answers = answers.concat();
+        let last = answers.last().map_or_else(String::new, |last| format!(" ({last})"));
+        format!("{}{last}", answers.len())
+    };
+    let (done, refused) = (words([a.0, b.0, c.0]), words([a.1, b.1, c.1]));
+    format!("{done} calls done, {refused} refused")
 }

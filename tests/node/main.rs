@@ -37,4 +37,5 @@ mod promise;
 mod runner;
 mod scale;
 mod sid;
+mod strace;
 mod topology;

@@ -7,7 +7,7 @@ use steliad::cpuset::CpuSet;
 
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, read, run, wait_until};
-use crate::pods::{Pod, on_node};
+use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 
 /// The package as an older build of it: all that differs is the version.
@@ -101,7 +101,7 @@ fn known(pods: &[Pod], when: &str) {
 
 #[test]
 fn zz_removal_gives_the_hosts_units_back_what_a_contained_vm_took() {
-    on_node(|| {
+    on_node_undoing(unconfigure, || {
         configure("partition = \"member\"\n");
         let pod = Pod::vm("left-behind", 2);
         unconfigure();

@@ -14,7 +14,7 @@ use crate::client::pidfd;
 use crate::crash::{kill_daemon, main_pid};
 use crate::fair::{Task, restarts, sign};
 use crate::host::{CGROUP, cpus, output, read, run, thread, wait_until};
-use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::pods::{Pod, on_node};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 /// Longer than `WatchdogSec=` of the daemon's unit.
@@ -203,8 +203,23 @@ fn of_many_all_are_whole_after_the_daemon_was_killed() {
     });
 }
 
-fn freeze(value: &str) {
-    let _ = fs::write(format!("{INIT}/cgroup.freeze"), value);
+/// PID 1 stands still until this is dropped: before anything is undone, as that needs systemd.
+struct Frozen;
+
+impl Frozen {
+    fn new() -> Self {
+        // From here on it is undone, also when it does not come true.
+        let frozen = Self;
+        fs::write(format!("{INIT}/cgroup.freeze"), "1").expect("PID 1's freezer");
+        wait_until("PID 1 stands still", || is_frozen().then_some(()));
+        frozen
+    }
+}
+
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("{INIT}/cgroup.freeze"), "0");
+    }
 }
 
 fn is_frozen() -> bool {
@@ -218,49 +233,44 @@ fn is_frozen() -> bool {
 /// up the others, nor the daemon's watchdog messages.
 #[test]
 fn of_many_all_floats_follow_kubelet_while_systemd_stands_still() {
-    on_node_undoing(
-        || freeze("0"),
-        || {
-            let bus = Bus::open();
-            let sleepers = many(&bus);
-            let late = Sleeper::start("late");
-            let _ = fs::remove_file(sign());
-            let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
-            waiting.wait_for("BUSY");
-            let cpu = last_shared();
-            let [now, then] = two_states(&cpu.to_string());
-            wait_until("floats as before", || floats_have(&sleepers, cpu, true).then_some(()));
-            let (daemon, restarted) = (main_pid(), restarts());
-            freeze("1");
-            wait_until("PID 1 stands still", || is_frozen().then_some(()));
-            let frozen = Instant::now();
-            // Its scope is systemd's to make.
-            fs::write(sign(), "").expect("the sign to register");
-            sleep(Duration::from_secs(1));
-            for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
-                replace_state(state);
-                wait_until("all floats follow", || {
-                    floats_have(&sleepers, cpu, wanted).then_some(())
-                });
-            }
-            assert!(is_frozen() && !late.pod.scope().exists());
-            sleep(BEYOND_THE_WATCHDOG.saturating_sub(frozen.elapsed()));
-            assert_eq!(main_pid(), daemon);
-            freeze("0");
-            waiting.wait_for("REGISTERED");
-            waiting.end();
-            // What systemd noted meanwhile it has read by now: it has answered.
-            assert_eq!((main_pid(), restarts()), (daemon, restarted));
-            assert!(late.pod.scope().exists());
-            wait_until("the late one floats", || {
-                let now = thread(late.floats)?;
-                (now.cgroup == late.pod.float()).then_some(())
+    on_node(|| {
+        let bus = Bus::open();
+        let sleepers = many(&bus);
+        let late = Sleeper::start("late");
+        let _ = fs::remove_file(sign());
+        let mut waiting = Task::in_pod(&late.pod, &format!("late {}", sign().display()));
+        waiting.wait_for("BUSY");
+        let cpu = last_shared();
+        let [now, then] = two_states(&cpu.to_string());
+        wait_until("floats as before", || floats_have(&sleepers, cpu, true).then_some(()));
+        let (daemon, restarted) = (main_pid(), restarts());
+        let (frozen, since) = (Frozen::new(), Instant::now());
+        // Its scope is systemd's to make.
+        fs::write(sign(), "").expect("the sign to register");
+        sleep(Duration::from_secs(1));
+        for (state, wanted) in [(&then, false), (&now, true), (&then, false), (&now, true)] {
+            replace_state(state);
+            wait_until("all floats follow", || {
+                floats_have(&sleepers, cpu, wanted).then_some(())
             });
-            assert!(all_are(&sleepers, "isolated"));
-            sleepers.iter().for_each(Sleeper::assert_whole);
-            bus.deregister(&late.pod);
-        },
-    );
+        }
+        assert!(is_frozen() && !late.pod.scope().exists());
+        sleep(BEYOND_THE_WATCHDOG.saturating_sub(since.elapsed()));
+        assert_eq!(main_pid(), daemon);
+        drop(frozen);
+        waiting.wait_for("REGISTERED");
+        waiting.end();
+        // What systemd noted meanwhile it has read by now: it has answered.
+        assert_eq!((main_pid(), restarts()), (daemon, restarted));
+        assert!(late.pod.scope().exists());
+        wait_until("the late one floats", || {
+            let now = thread(late.floats)?;
+            (now.cgroup == late.pod.float()).then_some(())
+        });
+        assert!(all_are(&sleepers, "isolated"));
+        sleepers.iter().for_each(Sleeper::assert_whole);
+        bus.deregister(&late.pod);
+    });
     let _ = fs::remove_file(sign());
     // Without any scope systemd takes the controller away, and the file with it.
     let list = fs::read_to_string(format!("{CGROUP}/stelia.slice/cpuset.cpus.exclusive"));
