@@ -194,8 +194,8 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         });
         let all_of_one = idle(&trace, "the audit of the node with 1 VM", || reconcile(&bus));
         let start_beside_one = trace.of(|| {
-            bus.register(&second);
-            bus.attach(&second);
+            let path = bus.register(&second);
+            bus.attach(&second, path);
         });
         start_beside_one.print("register and attach beside 1 VM");
         drop(trace);
@@ -210,8 +210,8 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         });
         let all_of_five = idle(&trace, "the audit of the node with 5 VMs", || reconcile(&bus));
         let start_beside_five = trace.of(|| {
-            bus.register(&last);
-            bus.attach(&last);
+            let path = bus.register(&last);
+            bus.attach(&last, path);
         });
         start_beside_five.print("register and attach beside 5 VMs");
         drop(trace);
@@ -475,8 +475,8 @@ fn a_start_changes_what_a_bare_program_changes_and_takes_not_much_longer() {
             bare.undo(&sleeper);
             changes = bare.writes + bare.moves;
             let started = Instant::now();
-            bus.register(&sleeper);
-            bus.attach(&sleeper);
+            let path = bus.register(&sleeper);
+            bus.attach(&sleeper, path);
             ours.push(started.elapsed());
             sleeper.assert_whole();
             bus.deregister(&sleeper.pod);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
-use zbus::{Connection, Fd, Variant};
+use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 
 use crate::client::pidfd;
 use crate::crash::{kill_daemon, main_pid};
@@ -52,8 +52,8 @@ impl Sleeper {
     /// A sleeper that is registered and attached.
     pub fn isolated(bus: &Bus, name: &str) -> Self {
         let sleeper = Self::start(name);
-        bus.register(&sleeper);
-        bus.attach(&sleeper);
+        let path = bus.register(&sleeper);
+        bus.attach(&sleeper, path);
         sleeper
     }
 
@@ -91,21 +91,23 @@ impl Bus {
         self.runtime.block_on(future)
     }
 
-    pub fn register(&self, sleeper: &Sleeper) {
+    /// The instance's path.
+    pub fn register(&self, sleeper: &Sleeper) -> OwnedObjectPath {
         self.block_on(async {
             let anchor = pidfd(sleeper.anchor);
             let mut options = Dict::new();
             options.insert("anchor", Variant::from(Fd::from(anchor.as_fd())));
             let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
             let registered = manager.register_instance(&sleeper.pod.uid, "", options).await;
-            registered.unwrap_or_else(|error| panic!("register {}: {error}", sleeper.pod.name));
-        });
+            let registered = registered.unwrap_or_else(|error| panic!("register {}: {error}", sleeper.pod.name));
+            registered.0
+        })
     }
 
-    pub fn attach(&self, sleeper: &Sleeper) {
+    pub fn attach(&self, sleeper: &Sleeper, path: OwnedObjectPath) {
         self.block_on(async {
             let first = pidfd(sleeper.pod.pid);
-            let instance = self.instance(&sleeper.pod).await;
+            let instance = self.proxy(path).await;
             let vcpus = vec![(0, 1, Dict::new())];
             let attached = instance.attach_vcpus(Fd::from(first.as_fd()), vcpus, Dict::new()).await;
             attached.unwrap_or_else(|error| panic!("attach {}: {error}", sleeper.pod.name));
@@ -123,13 +125,13 @@ impl Bus {
     /// The proxy of a pod's instance, which asks nothing by itself.
     pub async fn instance(&self, pod: &Pod) -> InstanceProxy<'static> {
         let manager = ManagerProxy::new(&self.connection).await.expect("proxy");
-        let path = manager.get_instance(&pod.uid).await.expect("path");
-        InstanceProxy::builder(&self.connection)
-            .path(path)
-            .cache_properties(zbus::proxy::CacheProperties::No)
-            .build()
-            .await
-            .expect("proxy")
+        self.proxy(manager.get_instance(&pod.uid).await.expect("path")).await
+    }
+
+    async fn proxy(&self, path: OwnedObjectPath) -> InstanceProxy<'static> {
+        let proxy = InstanceProxy::builder(&self.connection).path(path);
+        let proxy = proxy.cache_properties(zbus::proxy::CacheProperties::No);
+        proxy.build().await.expect("proxy")
     }
 }
 

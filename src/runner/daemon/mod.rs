@@ -2,6 +2,7 @@
 
 mod link;
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -24,6 +25,8 @@ const RETRY: Duration = Duration::from_millis(500);
 /// A daemon that went away is looked for after this time first, and ever more seldom then: its socket may be there without
 /// it, and connecting starts it, which an administrator who stopped it may not want every second.
 const FIRST_RETURN: Duration = Duration::from_secs(2);
+/// And up to so much later.
+const SPREAD: Duration = Duration::from_secs(1);
 const LAST_RETURN: Duration = Duration::from_secs(60);
 /// A new connection has its objects a moment later.
 const OBJECT_RETRIES: u32 = 10;
@@ -81,6 +84,12 @@ pub struct Daemon {
     next: (Instant, Duration),
 }
 
+/// All the runners of a node lose the daemon at the same moment, and are not to return at the same one.
+fn spread() -> Duration {
+    let random = RandomState::new().build_hasher().finish();
+    SPREAD.mul_f64(random as f64 / u64::MAX as f64)
+}
+
 impl Daemon {
     /// No connection is made yet.
     pub fn new(socket: &Path) -> Daemon {
@@ -94,7 +103,7 @@ impl Daemon {
     /// Forget the connection; the next call makes a new one.
     pub fn disconnect(&mut self) {
         self.link = None;
-        self.next = (Instant::now() + FIRST_RETURN, FIRST_RETURN);
+        self.next = (Instant::now() + FIRST_RETURN + spread(), FIRST_RETURN);
     }
 
     /// Wait for a signal of the daemon's, for its loss or its return. Dropping the wait loses nothing.
