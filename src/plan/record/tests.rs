@@ -58,6 +58,30 @@ fn a_record_comes_back_as_it_was_written() {
     }
 }
 
+/// Whatever changes here, a daemon of version 0.1.0 cannot adopt: what is new goes into attributes of its own.
+#[test]
+fn a_record_is_written_in_the_words_of_version_0_1_0() {
+    let written: Vec<(&str, String)> = record().attributes();
+    let words: Vec<String> = written.iter().map(|(name, value)| format!("{name}={value}")).collect();
+    let wanted = [
+        "pod-uid=b9e4f71c-64a5-4f8d-8574-41363cbaf8e5",
+        "container=instance",
+        "origin=/kubepods.slice/x.scope",
+        "anchor=40:400",
+        "mems=0",
+        "registered-us=7",
+        "vcpu-props=0 core-id=1 socket-id=0",
+        "placement=linear",
+        "partition=isolated",
+        "vcpus=0:50:500:2,1:51:501:-",
+        "exclusive-cpus=2-3 of 2-3",
+        "isolated-us=8",
+        "phase=isolated",
+        "schema=1",
+    ];
+    assert_eq!(words, wanted);
+}
+
 #[test]
 fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
     assert_eq!(map(&record())["schema"], "1");
