@@ -76,6 +76,11 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended.
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError>;
+    /// The ids of a process's threads, which says nothing else of them.
+    ///
+    /// # Errors
+    /// It ended.
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError>;
     /// A thread's name (`comm`); empty when it ended.
     fn name(&self, id: i32) -> String;
     /// The CPUs a thread may run on.
@@ -197,18 +202,23 @@ impl Procs for KernelProcs {
         ns_numbers(&status).ok_or_else(|| bad(format!("read NSpid of {id}"), "no such line"))
     }
 
-    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
         let directory = self.root.join(format!("{pid}/task"));
         let failed = |cause| ProcError {
             operation: format!("list {}", directory.display()),
             cause,
         };
-        let mut threads = Vec::new();
+        let mut ids = Vec::new();
         for entry in fs::read_dir(&directory).map_err(failed)? {
             let name = entry.map_err(failed)?.file_name();
-            let Some(tid) = name.to_str().and_then(|name| name.parse().ok()) else {
-                continue;
-            };
+            ids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
+        Ok(ids)
+    }
+
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
+        let mut threads = Vec::new();
+        for tid in self.thread_ids(pid)? {
             let thread = self.identify(tid).and_then(|task| {
                 Ok(Thread {
                     task,

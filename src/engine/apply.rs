@@ -124,14 +124,12 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
         Step::ResetThread(tid) => affinity(system, *tid, None),
         Step::Pin(tid, cpu) => affinity(system, *tid, Some(*cpu)),
         Step::ResetProcess(pid) => {
-            let threads = match system.procs.threads(*pid) {
+            let threads = match system.procs.thread_ids(*pid) {
                 Ok(threads) => threads,
                 Err(error) if error.is_gone() => return Ok(()),
                 Err(error) => return Err(error.to_string()),
             };
-            threads
-                .iter()
-                .try_for_each(|thread| affinity(system, thread.task.id, None))
+            threads.into_iter().try_for_each(|tid| affinity(system, tid, None))
         }
         Step::Unrecord(unit) => cgroups
             .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))

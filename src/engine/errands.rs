@@ -2,6 +2,7 @@
 //! hangs delays those who need it and nobody else.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Handle;
@@ -171,11 +172,15 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
 async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
     let systemd = &system.systemd;
     let refused = |error: SystemdError| Kind::Failed.because(error.to_string());
-    // Each is a few questions to the bus, and none depends on the other's answer.
+    // Questions to the bus and the start of a program, none of which depends on another.
     let listening = async { systemd.listen().await.map_err(refused) };
-    let (devices, listening) = tokio::try_join!(devices(system, &record.origin), listening)?;
-    let holder = system.holders.start();
-    let holder = holder.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))?;
+    let holders = system.holders.clone();
+    let holder = async {
+        let started = tokio::task::spawn_blocking(move || holders.start());
+        let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
+        started.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))
+    };
+    let (devices, listening, holder) = tokio::try_join!(devices(system, &record.origin), listening, holder)?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
     system.failpoint.here();
     let (unit, pid) = (record.pod.scope(), holder.pid());

@@ -250,6 +250,11 @@ impl Procs for Model {
         self.look(what, |state| Ok(state.task(id)?.numbers.clone()))
     }
 
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
+        let what = || format!("list {pid}/task");
+        self.look(what, |state| Ok(state.threads_of(state.task(pid)?.process)))
+    }
+
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
         self.look(
             || format!("list {pid}/task"),
