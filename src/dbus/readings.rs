@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::sync::Semaphore;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::Error;
 use crate::cgroup::Cgroups;
@@ -16,6 +17,8 @@ use crate::kubelet::config::{self, KubeletConfig};
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);
+/// After a reading nobody reads for so many times as long.
+const PAUSES: u32 = 2;
 
 /// The turn of those who ask, and what was read last. One for the whole daemon.
 #[derive(Clone)]
@@ -49,14 +52,36 @@ impl Readings {
             .acquire_owned()
             .await
             .map_err(|cause| failed(&cause))?;
-        let recent = self.recent.clone();
+        let (recent, runtime) = (self.recent.clone(), Handle::current());
         let work = tokio::task::spawn_blocking(move || {
-            // Here and not with the caller, who may leave before it is done: the next one's turn is after it.
-            let _turn = turn;
+            // Here and not with the caller, who may leave before it is done: the next one's turn is after it, and after a
+            // pause, so that all readings together take no more than their share of a CPU.
+            let _turn = Turn {
+                turn: Some(turn),
+                began: Instant::now(),
+                runtime,
+            };
             // What a panicking reader left is as old as its time says.
             work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
         });
         work.await.map_err(|cause| failed(&cause))?
+    }
+}
+
+/// A turn that ends some time after it is dropped.
+struct Turn {
+    turn: Option<OwnedSemaphorePermit>,
+    began: Instant,
+    runtime: Handle,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let (turn, pause) = (self.turn.take(), self.began.elapsed() * PAUSES);
+        self.runtime.spawn(async move {
+            tokio::time::sleep(pause).await;
+            drop(turn);
+        });
     }
 }
 

@@ -7,6 +7,8 @@ use crate::kubelet::PodUid;
 
 /// So many instances are read in one turn.
 const PORTION: usize = 32;
+/// So many turns the audit stands back in a row.
+const STANDS_BACK: u32 = 8;
 
 /// What of an instance may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -38,6 +40,8 @@ pub(super) struct Dirty {
     pub(super) audit: BTreeSet<PodUid>,
     /// The last one it came by: the next is the one after it, so that whoever asks again and again is not first each time.
     audited: Option<PodUid>,
+    /// For how many turns the audit has stood back.
+    stood_back: u32,
     /// Instances to be planned for, as they are known.
     pub(super) plan: BTreeSet<PodUid>,
     /// Everybody is to be planned for.
@@ -103,13 +107,20 @@ impl Dirty {
         Some(next)
     }
 
-    /// The instances to be read in this turn: those that changed, then a few for the audit.
+    /// The instances to be read in this turn: those that changed; a few for the audit, which any pod may ask for as often as its
+    /// socket lets it, where nothing changed, and now and then all the same.
     pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, Stale)> {
         let changed = self.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
         let mut due: Vec<(PodUid, Stale)> = changed.map(|(pod, stale)| (pod.clone(), *stale)).collect();
         for (pod, _) in &due {
             self.instances.remove(pod);
         }
+        let has_work = !due.is_empty() || !self.floats.is_empty();
+        if has_work && !self.audit.is_empty() && self.stood_back < STANDS_BACK {
+            self.stood_back += 1;
+            return due;
+        }
+        self.stood_back = 0;
         while due.len() < PORTION
             && let Some(pod) = self.next_of_audit()
         {
@@ -140,5 +151,21 @@ mod tests {
         dirty.audit.extend((0..rude).map(pod));
         let second = dirty.due(|_| false);
         assert_eq!(second.first().map(|(pod, _)| pod.clone()), Some(pod(rude)));
+    }
+
+    #[test]
+    fn the_audit_stands_back_where_something_changed_and_not_for_ever() {
+        let pod = |number: u32| PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap();
+        let mut dirty = Dirty::default();
+        dirty.audit.insert(pod(1));
+        let mut turns = 0;
+        while !dirty.audit.is_empty() {
+            dirty.changed(pod(0));
+            assert_eq!(dirty.due(|_| false).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
+            turns += 1;
+        }
+        assert_eq!(turns, STANDS_BACK + 1);
+        dirty.audit.insert(pod(1));
+        assert_eq!(dirty.due(|_| false).len(), 1);
     }
 }

@@ -24,7 +24,7 @@ use crate::topology::Topology;
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long systemd has for removing an empty scope.
-const EMPTY: Duration = Duration::from_secs(2);
+const EMPTY: Duration = Duration::from_millis(500);
 /// How long an instance's tasks have for standing still.
 const FREEZE: Duration = Duration::from_millis(500);
 

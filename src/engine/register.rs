@@ -116,6 +116,11 @@ impl Engine {
             );
             return Err(Kind::InstanceExists.because(text));
         }
+        // systemd is still to stop the former scope, which is gone: it must not come to stop the new one.
+        if self.errands.has(scope.name()) {
+            let text = format!("systemd has not stopped the former {} yet", scope.name());
+            return Err(Kind::InstanceExists.because(text));
+        }
         let limits = effective_limits(&*self.system.cgroups, &record.origin)
             .map_err(|error| Kind::Failed.because(error.to_string()))?;
         Ok(Admitted::New(Box::new(record), limits.unwrap_or_default()))

@@ -353,6 +353,7 @@ impl Engine {
                         self.shared_changed();
                         if let Some(pod) = PodUid::from_scope(&unit) {
                             self.look_for(&pod);
+                            self.retry_pod(&pod);
                         }
                     }
                 }

@@ -239,6 +239,31 @@ async fn a_systemd_that_hangs_keeps_nobody_from_leaving() {
 }
 
 #[tokio::test]
+async fn a_container_that_returns_while_its_former_unit_is_being_stopped_waits_for_that() {
+    let mut node = Node::new();
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    // systemd leaves the empty scope, so it is removed for it; that its unit is to be stopped, it hears too late.
+    node.model.set_settling(crate::model::Settling::OnCall);
+    node.model.hang_systemd(true);
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    let request = RegisterRequest {
+        patience: Duration::from_secs(3600),
+        ..node.request(&pod)
+    };
+    let handle = node.handle.on_behalf_of(&pod.uid);
+    node.model.record_calls(true);
+    let returning = tokio::spawn(async move { handle.register(request).await });
+    node.quiet().await;
+    let begun = node.model.calls().iter().any(|call| call == "start a holder");
+    assert!(!returning.is_finished() && !begun);
+    node.model.hang_systemd(false);
+    returning.await.unwrap().unwrap();
+    node.attach(&pod, &qemu).await.unwrap();
+    assert_eq!(node.phase(&pod), Some("isolated"));
+    node.check().await;
+}
+
+#[tokio::test]
 async fn a_reload_applies_kubelets_root_and_the_audits_interval() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
