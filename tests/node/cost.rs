@@ -29,6 +29,8 @@ use crate::strace::Strace;
 
 /// System calls for the audit of one VM.
 const AUDIT: usize = 150;
+/// What a further VM's audit may cost, of what the first one's costs.
+const SAME: f64 = 1.05;
 /// What one more VM may cost beside five, of what it costs beside one.
 const GROWTH: f64 = 1.5;
 /// Writes and moves of a registration and an attach, of those of the bare program.
@@ -226,9 +228,9 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
             "the trace sees no changes at all"
         );
         assert!(first <= AUDIT, "{first} system calls for the first VM");
-        // The others have fewer threads than one with a guest.
+        // The others have fewer threads than one with a guest. What wakes the daemon meanwhile is a few calls, in either count.
         assert!(
-            each <= first,
+            each as f64 <= first as f64 * SAME,
             "{first} system calls for the first VM, {each} for a further one"
         );
         assert!(
