@@ -223,34 +223,13 @@ async fn a_scope_lives_as_long_as_something_runs_in_it() {
         pids_max: Some(9),
         ..Limits::default()
     };
-    let gone = model
-        .start_scope(Listening::default(), &unit, "", 9999, &limits, &Devices::default())
-        .await
-        .unwrap_err();
+    let devices = Devices::default();
+    let start = |pid| model.start_scope(Listening::default(), &unit, "", pid, &limits, &devices);
+    let gone = start(9999).await.unwrap_err();
     assert!(gone.to_string().contains("gone"), "{gone}");
     let pid = model.spawn(1, "task").unwrap();
-    model
-        .start_scope(
-            Listening::default(),
-            &unit,
-            "",
-            pid as u32,
-            &limits,
-            &Devices::default(),
-        )
-        .await
-        .unwrap();
-    let again = model
-        .start_scope(
-            Listening::default(),
-            &unit,
-            "",
-            pid as u32,
-            &limits,
-            &Devices::default(),
-        )
-        .await
-        .unwrap_err();
+    start(pid as u32).await.unwrap();
+    let again = start(pid as u32).await.unwrap_err();
     assert!(again.to_string().contains("already loaded"), "{again}");
     let scope = CgroupPath::slice().child(&unit);
     assert_eq!(model.cgroup(pid).unwrap(), scope);
