@@ -98,6 +98,11 @@ impl CpuSet {
         Self { words }
     }
 
+    /// The set as the kernel's mask: number `n` is bit `n % 64` of word `n / 64`.
+    pub(crate) fn words(&self) -> &[u64] {
+        &self.words
+    }
+
     fn word(&self, index: usize) -> u64 {
         self.words.get(index).copied().unwrap_or_default()
     }

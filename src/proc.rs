@@ -5,11 +5,9 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
 
-use nix::sched::CpuSet as Mask;
-use nix::unistd::Pid;
-
+use crate::affinity;
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
+use crate::cpuset::{CpuSet, MAX_CPUS};
 use crate::files;
 
 /// A process or thread that cannot be mistaken for a later one with the same number.
@@ -88,6 +86,13 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended.
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError>;
+    /// The process a thread is of, and the CPUs the thread may run on.
+    ///
+    /// # Errors
+    /// It ended.
+    fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
+        Ok((self.process(tid)?, self.affinity(tid)?))
+    }
     /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`).
     ///
     /// # Errors
@@ -169,6 +174,14 @@ pub(crate) fn ns_numbers(status: &str) -> Option<Vec<i32>> {
     line.split_whitespace().map(|number| number.parse().ok()).collect()
 }
 
+pub(crate) fn allowed(status: &str) -> Option<CpuSet> {
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().parse().ok()
+}
+
+/// The process a thread is of.
 pub(crate) fn thread_group(status: &str) -> Option<i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
@@ -242,31 +255,26 @@ impl Procs for KernelProcs {
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
-        let mask = nix::sched::sched_getaffinity(Pid::from_raw(tid)).map_err(|cause| ProcError {
-            operation: format!("get affinity of thread {tid}"),
-            cause: cause.into(),
-        })?;
-        Ok((0..Mask::count() as u32)
-            .filter(|cpu| mask.is_set(*cpu as usize).unwrap_or(false))
-            .collect())
+        let status = self.read(&format!("{tid}/status"))?;
+        allowed(&status).ok_or_else(|| bad(format!("find Cpus_allowed_list of thread {tid}"), &status))
+    }
+
+    fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
+        // Both are in one file.
+        let status = self.read(&format!("{tid}/status"))?;
+        let both = || Some((thread_group(&status)?, allowed(&status)?));
+        both().ok_or_else(|| bad(format!("find Tgid and Cpus_allowed_list of thread {tid}"), &status))
     }
 
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
         let cpus = match cpu {
-            Some(cpu) => cpu..cpu.saturating_add(1),
-            None => 0..Mask::count() as u32,
-        };
-        let set = || {
-            let mut mask = Mask::new();
-            for cpu in cpus {
-                mask.set(cpu as usize)?;
-            }
-            nix::sched::sched_setaffinity(Pid::from_raw(tid), &mask)
+            Some(cpu) => std::iter::once(cpu).collect(),
+            None => CpuSet::below(MAX_CPUS),
         };
         let what = cpu.map_or("every CPU of its cpuset".to_owned(), |cpu| format!("CPU {cpu}"));
-        set().map_err(|cause| ProcError {
+        affinity::set(tid, &cpus).map_err(|cause| ProcError {
             operation: format!("set affinity of thread {tid} to {what}"),
-            cause: cause.into(),
+            cause,
         })
     }
 
@@ -293,7 +301,8 @@ mod tests {
             let place = dir.path().join(place);
             fs::create_dir_all(&place).unwrap();
             fs::write(place.join("comm"), b"CPU \xff\n").unwrap();
-            fs::write(place.join("status"), b"Name:\tCPU \xff\nTgid:\t7\nNSpid:\t7\t3\n").unwrap();
+            let status = b"Name:\tCPU \xff\nTgid:\t7\nNSpid:\t7\t3\nCpus_allowed_list:\t2\n";
+            fs::write(place.join("status"), status).unwrap();
             fs::write(place.join("cgroup"), b"0::/a\n").unwrap();
             let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
             let stat = [b"7 (CPU \xff) S ", fields.join(" ").as_bytes()].concat();
@@ -303,10 +312,40 @@ mod tests {
         let task = TaskId { id: 7, start: 22 };
         assert_eq!(procs.identify(7).unwrap(), task);
         assert_eq!(procs.process(7).unwrap(), 7);
+        assert_eq!(procs.process_and_affinity(7).unwrap(), (7, "2".parse().unwrap()));
         let numbers = vec![7, 3];
         assert_eq!(procs.numbers(7).unwrap(), numbers);
         assert_eq!(procs.threads(7).unwrap(), [Thread { task, numbers }]);
         assert_eq!(procs.name(7), "CPU \u{fffd}");
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_a_cpu_and_let_go_of() {
+        let pinned = std::thread::spawn(|| {
+            let (procs, me) = (KernelProcs::new("/proc"), nix::unistd::gettid().as_raw());
+            let all = procs.affinity(me).unwrap();
+            let last = all.iter().last().unwrap();
+            procs.set_affinity(me, Some(last)).unwrap();
+            let pinned = procs.process_and_affinity(me).unwrap();
+            assert_eq!(pinned, (std::process::id() as i32, std::iter::once(last).collect()));
+            procs.set_affinity(me, None).unwrap();
+            assert!(all.is_subset(&procs.affinity(me).unwrap()));
+            // No machine has it.
+            assert!(procs.set_affinity(me, Some(MAX_CPUS - 1)).is_err());
+        });
+        pinned.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_may_run_on_cpus_beyond_the_thousandth() {
+        let status = "Cpus_allowed:\tff\nCpus_allowed_list:\t0-1,4000-4095\n";
+        assert_eq!(allowed(status), Some("0-1,4000-4095".parse().unwrap()));
+        assert_eq!(allowed("Name:\tx\n"), None);
+        let cpus: CpuSet = "64,4095".parse().unwrap();
+        assert_eq!(
+            (cpus.words().len(), cpus.words()[1], cpus.words()[63]),
+            (64, 1, 1 << 63)
+        );
     }
 
     #[test]

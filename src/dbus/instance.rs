@@ -13,6 +13,7 @@ use super::caller::{Caller, Door};
 use super::error::Error;
 use super::export::Shown;
 use super::manager::Options;
+use super::options;
 use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
@@ -177,7 +178,7 @@ impl Instance {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<Options, Error> {
         self.answer(connection, &header, Operation::Audit, || async move {
-            drop(options);
+            options::known(&options, &[])?;
             report_dict(self.engine.audit(self.pod.clone()).await?)
         })
         .await
@@ -190,7 +191,7 @@ impl Instance {
         #[zbus(header)] header: Header<'_>,
     ) -> Result<(), Error> {
         self.answer(connection, &header, Operation::Deregister, || async move {
-            drop(options);
+            options::known(&options, &[])?;
             Ok(self.engine.deregister(self.pod.clone()).await?)
         })
         .await

@@ -396,10 +396,11 @@ pub(super) fn instance(
     let same = |task: TaskId| procs.identify(task.id).is_ok_and(|now| now == task);
     let now = |thread: &VcpuThread| {
         let cgroup = procs.cgroup(thread.task.id).ok()?;
+        let (process, affinity) = procs.process_and_affinity(thread.task.id).ok()?;
         Some(VcpuNow {
-            process: procs.process(thread.task.id).ok()?,
+            process,
             cgroup,
-            affinity: procs.affinity(thread.task.id).ok()?,
+            affinity,
         })
     };
     let (scope_limits, origin_limits) = match limits {

@@ -329,15 +329,14 @@ fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
         );
         return Err(Kind::InvalidArgument.because(text));
     }
-    // Private PID namespace: its first process is one of the container's own, and only one.
-    let first = |numbers: &&Vec<i32>| numbers.len() >= 2 && numbers.last() == Some(&1);
-    let firsts = candidate
-        .processes
-        .iter()
-        .map(|(_, numbers)| numbers)
-        .filter(first)
-        .count();
-    if firsts != 1 {
+    // Private PID namespace: its first process is one of the container's own, and only one. Those of namespaces within are
+    // not asked: a sandbox of virtiofsd's or passt's is the container's own business, and where the container has none of its
+    // own, one within does not make up for it.
+    let all = || candidate.processes.iter().map(|(_, numbers)| numbers);
+    let depth = all().map(Vec::len).min().unwrap_or_default();
+    let first = |numbers: &&Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
+    let firsts = all().filter(first).count();
+    if depth < 2 || firsts != 1 {
         let text = format!(
             "container {} of pod {} has no PID namespace of its own (hostPID or shareProcessNamespace?): {firsts} of \
              its {} processes are the first of one",

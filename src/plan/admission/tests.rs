@@ -177,7 +177,9 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
 #[rstest]
 #[case(vec![(100, vec![100]), (101, vec![101])])] // hostPID
 #[case(vec![(100, vec![100, 7]), (101, vec![101, 8])])] // shareProcessNamespace: the pause container is the first
-#[case(vec![(100, vec![100, 1]), (101, vec![101, 7, 1])])] // a namespace within
+#[case(vec![(100, vec![100]), (101, vec![101, 1])])] // hostPID, and a namespace within
+#[case(vec![(100, vec![100, 7]), (101, vec![101, 8, 1])])] // the same of a shared one
+#[case(vec![(100, vec![100, 1]), (101, vec![101, 1])])] // of two containers
 fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: Vec<(i32, Vec<i32>)>) {
     let candidate = Candidate {
         processes,
@@ -192,6 +194,21 @@ fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: 
         )),
         Kind::SharedPidNamespace
     );
+}
+
+#[test]
+fn namespaces_within_the_containers_own_are_its_own_business() {
+    let candidate = Candidate {
+        processes: vec![
+            (100, vec![100, 1]),
+            (101, vec![101, 7, 1]),
+            (102, vec![102, 9, 1]),
+            (103, vec![103, 9, 2]),
+        ],
+        ..candidate()
+    };
+    let admitted = admit_given(&CheckedClaim::default(), &candidate, &kubelet(&[("i", "2-3")]), &[]);
+    assert_eq!(admitted.map(|record| record.pod), Ok(candidate.container.pod));
 }
 
 #[test]
