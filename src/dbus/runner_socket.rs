@@ -1,14 +1,15 @@
 //! The runners' door: peer-to-peer D-Bus on a socket that is mounted into tenants' containers.
 
 use std::collections::BTreeSet;
-use std::future::poll_fn;
+use std::io;
 use std::num::NonZeroUsize;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 use anyhow::Context;
-use nix::errno::Errno;
 use nix::sys::socket::{getsockopt, sockopt};
+use rustix::io::Errno;
+use rustix::net::{SocketFlags, accept_with};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -51,19 +52,12 @@ async fn accept(
     let gate = Gate::default();
     let mut queue_was_empty = None;
     loop {
-        let accept = poll_fn(|context| {
-            let accepted = listener.poll_accept(context);
-            if accepted.is_pending() {
-                queue_was_empty = Some(ticks_since_boot());
-            }
-            accepted
-        });
         let accepted = tokio::select! {
             () = cancel.cancelled() => return,
-            accepted = accept => accepted,
+            accepted = next(&listener, &mut queue_was_empty) => accepted,
         };
         match accepted {
-            Ok((stream, _)) => {
+            Ok(stream) => {
                 let peer = match identify(&stream, queue_was_empty) {
                     Ok(peer) => peer,
                     Err(error) => {
@@ -92,6 +86,22 @@ async fn accept(
     }
 }
 
+/// The next connection. `queue_was_empty`: when the kernel last said that none was waiting, in clock ticks since boot. That
+/// it is asked for itself: the runtime also lets wait who has had his share of it, or before it has heard of a connection.
+async fn next(listener: &UnixListener, queue_was_empty: &mut Option<u64>) -> io::Result<UnixStream> {
+    // Whoever connects all the time is not all that the runtime has to do.
+    tokio::task::consume_budget().await;
+    let before = ticks_since_boot();
+    match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+        Ok(stream) => UnixStream::from_std(stream.into()),
+        Err(Errno::AGAIN) => {
+            *queue_was_empty = Some(before);
+            Ok(listener.accept().await?.0)
+        }
+        Err(cause) => Err(cause.into()),
+    }
+}
+
 /// Clock ticks since boot, as `/proc/<pid>/stat` counts a process's start.
 fn ticks_since_boot() -> u64 {
     let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
@@ -106,7 +116,7 @@ fn ticks_since_boot() -> u64 {
 /// is younger than that is turned away once, and comes in at its next attempt.
 fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> anyhow::Result<OwnedFd> {
     match getsockopt(stream, sockopt::PeerPidfd) {
-        Err(Errno::ENOPROTOOPT) => {}
+        Err(nix::errno::Errno::ENOPROTOOPT) => {}
         result => return Ok(result?),
     }
     let pid = getsockopt(stream, sockopt::PeerCredentials)?.pid();
@@ -270,5 +280,34 @@ impl Peer {
             gate::write(&self.line, message.data()).await?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_queue_was_empty_when_the_kernel_says_so_and_not_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("socket");
+        let listener = UnixListener::bind(&path).unwrap();
+        let connect = || std::os::unix::net::UnixStream::connect(&path).unwrap();
+        let (mut empty, _queued) = (None, [connect(), connect(), connect()]);
+        // The runtime has not heard of them yet.
+        for _ in 0..3 {
+            next(&listener, &mut empty).await.unwrap();
+            assert_eq!(empty, None);
+        }
+        let late = tokio::task::spawn_blocking({
+            let path = path.clone();
+            move || std::os::unix::net::UnixStream::connect(path).unwrap()
+        });
+        next(&listener, &mut empty).await.unwrap();
+        late.await.unwrap();
+        assert!(empty.is_none_or(|empty| empty <= ticks_since_boot()));
+        let (first, _late) = tokio::join!(next(&listener, &mut empty), async { connect() });
+        first.unwrap();
+        assert!(empty.is_some());
     }
 }
