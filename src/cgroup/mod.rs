@@ -117,6 +117,8 @@ pub enum File {
     MemoryOomGroup,
     /// `memory.current`
     MemoryCurrent,
+    /// `memory.stat`
+    MemoryStat,
     /// `cpu.weight`
     CpuWeight,
     /// `cpu.max`
@@ -179,6 +181,7 @@ impl File {
             Self::MemorySwapMax => "memory.swap.max",
             Self::MemoryOomGroup => "memory.oom.group",
             Self::MemoryCurrent => "memory.current",
+            Self::MemoryStat => "memory.stat",
             Self::CpuWeight => "cpu.weight",
             Self::CpuMax => "cpu.max",
             Self::CpuStat => "cpu.stat",

@@ -376,8 +376,29 @@ pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Re
     Ok(Some(all))
 }
 
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `limits`: its scope's and its
-/// container's, where they are not to be read.
+/// Limits of an instance as they were last read.
+#[derive(Debug, Clone)]
+pub(super) struct KnownLimits {
+    pub(super) scope: Limits,
+    pub(super) origin: Option<Limits>,
+    pub(super) memory_held: Option<u64>,
+}
+
+/// Memory that cannot be taken from a cgroup, bytes: all but the page cache of files.
+fn memory_held(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
+    let Some(all) = number(cgroups, cgroup, File::MemoryCurrent)? else {
+        return Ok(None);
+    };
+    let stat = optional(cgroups.read(cgroup, File::MemoryStat))?.unwrap_or_default();
+    let cached = stat.lines().filter_map(|line| {
+        let (name, bytes) = line.split_once(' ')?;
+        matches!(name, "active_file" | "inactive_file").then(|| bytes.parse::<u64>().ok())?
+    });
+    Ok(Some(all.saturating_sub(cached.sum())))
+}
+
+/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `limits`: where they are not to
+/// be read.
 ///
 /// # Errors
 /// It is gone, or cannot be read.
@@ -386,7 +407,7 @@ pub(super) fn instance(
     record: Record,
     tree: Tree,
     freezes: bool,
-    limits: Option<(Limits, Option<Limits>)>,
+    limits: Option<KnownLimits>,
 ) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
@@ -403,10 +424,23 @@ pub(super) fn instance(
             affinity,
         })
     };
-    let (scope_limits, origin_limits) = match limits {
+    let limits = match limits {
         Some(known) => known,
-        None if here => (own_limits(cgroups, scope)?, effective_limits(cgroups, &record.origin)?),
-        None => (own_limits(cgroups, scope)?, None),
+        None => {
+            let (scope_has, origin) = (
+                own_limits(cgroups, scope)?,
+                here.then(|| effective_limits(cgroups, &record.origin))
+                    .transpose()?
+                    .flatten(),
+            );
+            let of_origin = origin.as_ref().and_then(|origin| origin.memory_max);
+            let less = of_origin.filter(|limit| scope_has.memory_max.is_none_or(|now| now > *limit));
+            KnownLimits {
+                memory_held: less.map(|_| memory_held(cgroups, scope)).transpose()?.flatten(),
+                scope: scope_has,
+                origin,
+            }
+        }
     };
     Ok(Instance {
         populated: is_populated(&cgroups.read(scope, File::Events)?),
@@ -414,8 +448,9 @@ pub(super) fn instance(
         scope_controllers: words(&cgroups.read(scope, File::SubtreeControl)?),
         scope_exclusive: set(cgroups, scope, File::CpusExclusive)?,
         inner: inner(cgroups, &tree, freezes)?,
-        scope_limits,
-        origin_limits: origin_limits.filter(|_| here),
+        scope_limits: limits.scope,
+        origin_limits: limits.origin.filter(|_| here),
+        memory_held: limits.memory_held,
         origin_cpus: if here {
             set(cgroups, &record.origin, File::Cpus)?
         } else {

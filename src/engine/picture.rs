@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::dirty::{Dirty, Stale};
 use super::lasting::Lasting;
-use super::observe::{self, Adopted, Version};
+use super::observe::{self, Adopted, KnownLimits, Version};
 use super::watch::Watcher;
 use super::{System, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, File};
@@ -376,7 +376,11 @@ impl Picture {
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
         let carried = !stale.limits && limits_are_carried(known);
-        let limits = carried.then(|| (known.scope_limits.clone(), known.origin_limits.clone()));
+        let limits = carried.then(|| KnownLimits {
+            scope: known.scope_limits.clone(),
+            origin: known.origin_limits.clone(),
+            memory_held: known.memory_held,
+        });
         let mut now = match observe::instance(system, record, tree, leaves, limits) {
             Ok(now) => now,
             Err(error) if error.is_gone() => {

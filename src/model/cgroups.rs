@@ -52,9 +52,12 @@ impl State {
             File::CpuStat => true,
             File::CpuWeight | File::CpuMax => !root && self.has_controller(cgroup, CPU),
             File::HugetlbMax(size) => !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB),
-            File::MemoryMax | File::MemoryHigh | File::MemorySwapMax | File::MemoryOomGroup | File::MemoryCurrent => {
-                !root && self.has_controller(cgroup, MEMORY)
-            }
+            File::MemoryMax
+            | File::MemoryHigh
+            | File::MemorySwapMax
+            | File::MemoryOomGroup
+            | File::MemoryCurrent
+            | File::MemoryStat => !root && self.has_controller(cgroup, MEMORY),
         };
         if present { Ok(()) } else { Err(Errno::ENOENT) }
     }
@@ -89,7 +92,8 @@ impl State {
             File::CpuWeight => group.limits.cpu_weight.unwrap_or(100).to_string(),
             File::CpuMax if group.cpu_max.is_empty() => "max 100000".to_owned(),
             File::CpuMax => group.cpu_max.clone(),
-            File::MemoryCurrent => "0".to_owned(),
+            File::MemoryCurrent => group.memory.to_string(),
+            File::MemoryStat => format!("anon {}\nactive_file 0\ninactive_file 0", group.memory),
             File::CpuStat => "usage_usec 0".to_owned(),
         })
     }
@@ -140,6 +144,7 @@ impl State {
             }
             // Root gets past the permissions; the file has nothing to write with.
             File::MemoryCurrent
+            | File::MemoryStat
             | File::CpuStat
             | File::Events
             | File::CpusEffective

@@ -181,6 +181,17 @@ impl Model {
         self.outside(|state| state.write_file(cgroup, file, value))
     }
 
+    /// What is in a cgroup has so many bytes of anonymous memory from now on.
+    ///
+    /// # Errors
+    /// There is no such cgroup.
+    pub fn uses_memory(&self, cgroup: &CgroupPath, bytes: u64) -> io::Result<()> {
+        self.outside(|state| {
+            state.group_mut(cgroup)?.memory = bytes;
+            Ok(())
+        })
+    }
+
     /// A container as the runtime makes it below kubepods.slice: `cpus` in its cpuset, a PID namespace of its own, the
     /// runner, its anchor, and one more process. kubelet's checkpoint is the caller's to write.
     ///

@@ -32,6 +32,8 @@ pub(super) struct Group {
     pub cpuset: Cpuset,
     /// `memory.*`, `pids.max`, `cpu.weight`, `hugetlb.*`: what the model keeps and does not enforce, but for `pids.max`.
     pub limits: Limits,
+    /// `memory.current`, all of it anonymous.
+    pub memory: u64,
     /// `cpu.max`; empty for `max`.
     pub cpu_max: String,
     /// The names of the cgroups in it.

@@ -1,6 +1,7 @@
 //! Why an instance's promise is not whole, in words; nothing on the good day.
 
 use super::entitlement::Entitlement;
+use super::steps::too_much_memory;
 use super::{Facts, Instance, Phase, Snapshot};
 use crate::cpuset::CpuSet;
 
@@ -47,6 +48,14 @@ pub(super) fn degraded(
                 record.entry
             ));
         }
+    }
+    if let Some((limit, held)) = too_much_memory(instance) {
+        let now = instance.scope_limits.memory_max;
+        let now = now.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+        reasons.push(format!(
+            "the container's memory limit is {limit} bytes now, and {held} bytes are held: the limit stays as it was ({now}) until the \
+             new one fits"
+        ));
     }
     if record.phase.has_vcpus() {
         vcpus(facts, instance, &mut reasons);

@@ -86,6 +86,8 @@ pub struct Instance {
     pub scope_limits: Limits,
     /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
     pub origin_limits: Option<Limits>,
+    /// Memory of the scope that cannot be taken from it, bytes: looked at where the origin may have less than the scope.
+    pub memory_held: Option<u64>,
     /// Processes in the origin; `None` when the origin is gone.
     pub origin_procs: Option<Vec<i32>>,
     /// `cpuset.cpus` of the origin; empty when it is gone.
@@ -254,6 +256,7 @@ impl Instance {
             inner: None,
             scope_limits: Limits::default(),
             origin_limits: None,
+            memory_held: None,
             origin_procs: None,
             origin_cpus: record.entry.clone(),
             anchor_lives: true,

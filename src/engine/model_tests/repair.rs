@@ -199,3 +199,36 @@ async fn a_scope_with_a_newer_record_keeps_its_partition_beside_others_that_come
     node.reconcile().await;
     holds(&node, "2-3");
 }
+
+#[tokio::test]
+async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
+    let mut node = Node::new();
+    let (pod, _) = node.isolated(1, "2-3").await;
+    let limit = |bytes: &str| node.model.meddle(&pod.origin, File::MemoryMax, bytes).unwrap();
+    let reasons = || node.handle.view().instances[&pod.uid].degraded.clone();
+    limit("4096000");
+    node.reconcile().await;
+    assert_eq!(node.read(&scope(&pod), File::MemoryMax), "4096000");
+    node.model.uses_memory(&scope(&pod), 3_000_000).unwrap();
+    limit("2048000");
+    node.reconcile().await;
+    assert_eq!(node.read(&scope(&pod), File::MemoryMax), "4096000");
+    let told = reasons().join("; ");
+    assert!(
+        told.contains("2048000") && told.contains("3000000") && told.contains("4096000"),
+        "{told}"
+    );
+    // Nothing is tried again and again.
+    let before = node.model.changes();
+    assert_eq!((node.reconcile().await.steps, node.model.changes()), (0, before));
+    node.model.uses_memory(&scope(&pod), 2_000_000).unwrap();
+    node.reconcile().await;
+    assert_eq!(node.read(&scope(&pod), File::MemoryMax), "2048000");
+    node.reconcile().await;
+    assert_eq!(reasons(), Vec::<String>::new());
+    // More is never waited for.
+    limit("8192000");
+    node.reconcile().await;
+    assert_eq!(node.read(&scope(&pod), File::MemoryMax), "8192000");
+    node.check().await;
+}

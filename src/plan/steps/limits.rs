@@ -21,8 +21,12 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
         hugetlb: Default::default(),
         ..limits.clone()
     };
-    if by_systemd(origin) != by_systemd(now) {
-        steps.push(Step::Limit(instance.scope().name().to_owned(), by_systemd(origin)));
+    let mut want = by_systemd(origin);
+    if too_much_memory(instance).is_some() {
+        want.memory_max = now.memory_max;
+    }
+    if want != by_systemd(now) {
+        steps.push(Step::Limit(instance.scope().name().to_owned(), want));
     }
     if origin.oom_group != now.oom_group {
         let value = u8::from(origin.oom_group).to_string();
@@ -36,6 +40,17 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
         }
     }
     steps
+}
+
+/// Memory of which the container may have less from now on than its VM holds: the limit and what is held, bytes.
+///
+/// kubelet lets a limit be lowered in place as soon as the container's own cgroup uses less, and that is nearly empty: the VM is
+/// in the scope. There the kernel would kill it, so what it has stays until the new limit fits.
+pub fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
+    let limit = instance.origin_limits.as_ref()?.memory_max?;
+    let held = instance.memory_held.filter(|held| *held > limit)?;
+    let is_less = instance.scope_limits.memory_max.is_none_or(|now| now > limit);
+    is_less.then_some((limit, held))
 }
 
 /// Whether the scope has what its container has, so that there is nothing to set.

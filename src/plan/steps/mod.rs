@@ -18,6 +18,7 @@ use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
 pub use limits::limits_are_carried;
+pub(super) use limits::too_much_memory;
 pub use outside::{OUTSIDE, is_restricted};
 pub(super) use tree::float_cpus;
 

@@ -33,6 +33,7 @@ pub(crate) fn instance() -> Instance {
         inner: None,
         scope_limits: Limits::default(),
         origin_limits: Some(Limits::default()),
+        memory_held: None,
         origin_procs: Some(vec![40, 41, 42]),
         origin_cpus: cpus("2-3"),
         anchor_lives: true,
