@@ -208,6 +208,37 @@ impl CpuSet {
         self.words.iter().zip(&other.words).all(|(one, two)| one & two == 0)
     }
 
+    /// A mask as the kernel prints it: hexadecimal, in groups of at most 32 bits with commas between them, the lowest CPUs last.
+    /// `None` for anything else, and for a CPU beyond [`MAX_CPUS`].
+    pub fn from_mask(text: &str) -> Option<Self> {
+        let mut words = Vec::new();
+        for (index, group) in text.split(',').rev().enumerate() {
+            let digits = (1..=8).contains(&group.len()) && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let bits = u64::from(u32::from_str_radix(group, 16).ok().filter(|_| digits)?);
+            match words.last_mut() {
+                Some(word) if index % 2 == 1 => *word |= bits << 32,
+                _ => words.push(bits),
+            }
+        }
+        let set = Self::of_words(words);
+        set.words.len().le(&(MAX_CPUS as usize / 64)).then_some(set)
+    }
+
+    /// The same mask, as the kernel takes it.
+    pub fn to_mask(&self) -> String {
+        let groups = self
+            .words
+            .iter()
+            .rev()
+            .flat_map(|word| [word >> 32, word & 0xffff_ffff]);
+        let groups: Vec<String> = groups.map(|group| format!("{group:08x}")).collect();
+        if groups.is_empty() {
+            "0".into()
+        } else {
+            groups.join(",")
+        }
+    }
+
     /// The mask systemd's `AllowedCPUs` takes: bytes, little-endian, CPU 0 the lowest bit of the first.
     pub fn to_systemd_mask(&self) -> Vec<u8> {
         let mut mask: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();

@@ -18,7 +18,8 @@ use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
 use crate::plan::limits_are_carried;
 use crate::plan::partition::Partition;
-use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, Tree, pod_pool};
+use crate::plan::workers::Workers;
+use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Slice, Snapshot, Tree, pod_pool};
 use crate::topology::Topology;
 
 /// How long kubelet may have no entry for a live instance before that is said.
@@ -79,9 +80,10 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Nothing is known yet.
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
-        let snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        snapshot.safe_partition = observe::safe_partition(system);
         Self {
             facts: Facts::of(&snapshot, &settings.policies),
             snapshot,
@@ -150,6 +152,8 @@ impl Picture {
         if std::mem::take(&mut dirty.slice) {
             match observe::slice(&*system.cgroups) {
                 Ok(slice) => {
+                    let workers = self.look_at_workers(system);
+                    let slice = Slice { workers, ..slice };
                     node.findings.extend(drift::of_slice(&self.snapshot.slice, &slice));
                     self.snapshot.slice = slice;
                 }
@@ -177,6 +181,21 @@ impl Picture {
             dirty.shared = true;
         }
         node
+    }
+
+    /// The kernel's unbound workers. Where nobody depends on them they are as they were. Where they cannot be read they may run
+    /// anywhere: what is to be done about that fails with the reason, and is tried again.
+    fn look_at_workers(&self, system: &System) -> Option<Workers> {
+        let known = self.snapshot.slice.workers.clone();
+        let closed = self.facts.totals().closed_to_workers();
+        if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
+            return known;
+        }
+        let unread = || Workers {
+            cpus: closed.clone(),
+            ..known.unwrap_or_default()
+        };
+        observe::workers(system, closed).unwrap_or_else(|_| Some(unread()))
     }
 
     fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
