@@ -224,7 +224,7 @@ impl CpuSet {
         set.words.len().le(&(MAX_CPUS as usize / 64)).then_some(set)
     }
 
-    /// The same mask, as the kernel takes it.
+    /// The same mask, as the kernel takes it: it refuses digits beyond its own CPUs, be they zeros.
     pub fn to_mask(&self) -> String {
         let groups = self
             .words
@@ -232,11 +232,9 @@ impl CpuSet {
             .rev()
             .flat_map(|word| [word >> 32, word & 0xffff_ffff]);
         let groups: Vec<String> = groups.map(|group| format!("{group:08x}")).collect();
-        if groups.is_empty() {
-            "0".into()
-        } else {
-            groups.join(",")
-        }
+        let text = groups.join(",");
+        let text = text.trim_start_matches(['0', ',']);
+        if text.is_empty() { "0".into() } else { text.into() }
     }
 
     /// The mask systemd's `AllowedCPUs` takes: bytes, little-endian, CPU 0 the lowest bit of the first.
@@ -412,6 +410,31 @@ mod tests {
     fn a_bad_list_is_an_error_that_names_it(#[case] text: &str) {
         let error = text.parse::<CpuSet>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
+    }
+
+    #[rstest]
+    #[case("2-7", "fc")]
+    #[case("", "0")]
+    #[case("0,35", "8,00000001")]
+    #[case("64", "1,00000000,00000000")]
+    #[case("31-32,4095", &format!("80000000,{}00000001,80000000", "00000000,".repeat(125)))]
+    fn a_mask_is_printed_without_leading_zeros_and_read_back(#[case] list: &str, #[case] mask: &str) {
+        let cpus: CpuSet = list.parse().unwrap();
+        assert_eq!(cpus.to_mask(), mask);
+        assert_eq!(CpuSet::from_mask(mask), Some(cpus.clone()));
+        assert_eq!(CpuSet::from_mask(&format!("00000000,0,{mask}")), Some(cpus));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("0x1")]
+    #[case("+1")]
+    #[case("123456789")]
+    #[case("1,,1")]
+    #[case("1, 1")]
+    fn what_is_no_mask_is_none(#[case] text: &str) {
+        assert_eq!(CpuSet::from_mask(text), None);
+        assert_eq!(CpuSet::from_mask(&"ffffffff,".repeat(257)), None);
     }
 
     #[test]

@@ -83,7 +83,7 @@ pub fn snapshot(
     let mut snapshot = empty(kubelet.clone(), source, topology(system)?);
     snapshot.safe_partition = safe_partition(system);
     snapshot.slice = slice(cgroups)?;
-    snapshot.slice.workers = workers(system, &CpuSet::new())?;
+    snapshot.slice.workers = workers(system, &CpuSet::new(), None)?;
     (snapshot.outside, snapshot.outside_gone) = outside(cgroups, source)?;
     for name in scopes(cgroups)? {
         match adopt(system, &name)? {
@@ -163,8 +163,8 @@ pub(super) fn safe_partition(system: &System) -> Partition {
 /// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
 pub(super) const TAKEN: &str = "worker-cpus";
 
-/// The kernel's unbound workers, who are to be kept off these CPUs.
-pub(super) fn workers(system: &System, closed: &CpuSet) -> Result<Option<Workers>, CgroupError> {
+/// The kernel's unbound workers, who are to be kept off these CPUs. What was `taken` from them is read where it is not known.
+pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
     let error = |error: WorkqueueError| CgroupError {
         operation: error.operation,
         cause: error.cause,
@@ -172,7 +172,10 @@ pub(super) fn workers(system: &System, closed: &CpuSet) -> Result<Option<Workers
     let Some(now) = workqueue::in_force(&system.sys).map_err(error)? else {
         return Ok(None);
     };
-    let taken = taken(&*system.cgroups)?;
+    let taken = match known {
+        Some(known) => known,
+        None => taken(&*system.cgroups)?,
+    };
     // What the kernel keeps them off by itself tells only whether something can be given back.
     let isolated = if taken.is_subset(closed) {
         CpuSet::new()

@@ -63,6 +63,8 @@ pub(super) struct Picture {
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
+    /// This program wrote down anew what is taken from the kernel's workers, or tried to.
+    moved_workers: bool,
     /// What there is outside was read once: a former daemon may have restricted it.
     looked_outside: bool,
     /// Admitted, and their scopes are being made.
@@ -92,6 +94,7 @@ impl Picture {
             online: Vec::new(),
             outside_is_known: false,
             looked_outside: false,
+            moved_workers: false,
             starting: BTreeSet::new(),
             bare: BTreeSet::new(),
             gone: Lasting::new(SETTLE),
@@ -153,6 +156,7 @@ impl Picture {
             match observe::slice(&*system.cgroups) {
                 Ok(slice) => {
                     let workers = self.look_at_workers(system);
+                    self.moved_workers = false;
                     let slice = Slice { workers, ..slice };
                     node.findings.extend(drift::of_slice(&self.snapshot.slice, &slice));
                     self.snapshot.slice = slice;
@@ -191,11 +195,16 @@ impl Picture {
         if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
             return known;
         }
+        // Nobody else writes that down.
+        let known_taken = known
+            .as_ref()
+            .map(|known| known.taken.clone())
+            .filter(|_| !self.moved_workers);
         let unread = || Workers {
             cpus: closed.clone(),
             ..known.unwrap_or_default()
         };
-        observe::workers(system, closed).unwrap_or_else(|_| Some(unread()))
+        observe::workers(system, closed, known_taken).unwrap_or_else(|_| Some(unread()))
     }
 
     fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
@@ -247,6 +256,11 @@ impl Picture {
     /// Before somebody is contained it must be known what there is outside; else it is nobody's business.
     pub(super) fn needs_outside(&self) -> bool {
         !self.outside_is_known && self.facts.has_contained()
+    }
+
+    /// What is taken from the kernel's workers is read anew.
+    pub(super) fn moved_workers(&mut self) {
+        self.moved_workers = true;
     }
 
     /// It is read anew before it counts.

@@ -3,7 +3,7 @@
 use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
-use crate::host::{SLICE, cpus, partitioned, read, run, wait_until, workers};
+use crate::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_given_back, assert_isolated, state};
 

@@ -2,7 +2,7 @@
 
 use steliad::cpuset::CpuSet;
 
-use crate::host::{cpus, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
+use crate::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe, is_isolated, state};
 

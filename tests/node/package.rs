@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use steliad::cpuset::CpuSet;
 
 use crate::contained::{configure, unconfigure};
-use crate::host::{kind, partitioned, read, run, wait_until};
+use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 

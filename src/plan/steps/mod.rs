@@ -121,7 +121,7 @@ impl Step {
             (Some(unit), _) => unit.to_owned(),
             (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
             (None, Self::Unrecord(unit)) => unit.clone(),
-            (None, Self::KeepWorkersOff(_)) => "the kernel's unbound workers".to_owned(),
+            (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
             (None, step) => step.to_string(),
         }
     }
@@ -131,7 +131,7 @@ impl Step {
     pub fn is_needed(subject: &str, partition: Partition) -> bool {
         let list = format!("/{SLICE}/{}", File::CpusExclusive.name());
         match partition {
-            Partition::Member => !subject.contains(SLICE),
+            Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
             Partition::Isolated | Partition::Root => subject == list,
         }
     }
@@ -149,6 +149,8 @@ impl Step {
 
 /// The slice that all instances are in.
 const SLICE: &str = "stelia.slice";
+/// What no instance waits for: without a mask its promise is less by the kernel's workers, which is told of the node.
+const WORKERS: &str = "the kernel's unbound workers";
 
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
 /// are not taken in that pass.

@@ -8,7 +8,7 @@ use steliad::cpuset::CpuSet;
 
 use super::{Sleeper, instance, nodes, on_allocator, vm};
 use crate::crash::{daemon_that_dies_at, isolate, main_pid, quiet_vm, wait_state};
-use crate::host::{cpus, output, partitioned, read, run, wait_until};
+use crate::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
 use crate::pods::Pod;
 use crate::promise::{assert_isolated, state};
 use crate::runner::probe;
