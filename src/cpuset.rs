@@ -213,6 +213,35 @@ impl CpuSet {
         self.words.iter().zip(&other.words).all(|(one, two)| one & two == 0)
     }
 
+    /// A mask as the kernel prints it: hexadecimal, in groups of at most 32 bits with commas between them, the lowest CPUs last.
+    /// `None` for anything else, and for a CPU beyond [`MAX_CPUS`].
+    pub fn from_mask(text: &str) -> Option<Self> {
+        let mut words = Vec::new();
+        for (index, group) in text.split(',').rev().enumerate() {
+            let digits = (1..=8).contains(&group.len()) && group.bytes().all(|byte| byte.is_ascii_hexdigit());
+            let bits = u64::from(u32::from_str_radix(group, 16).ok().filter(|_| digits)?);
+            match words.last_mut() {
+                Some(word) if index % 2 == 1 => *word |= bits << 32,
+                _ => words.push(bits),
+            }
+        }
+        let set = Self::of_words(words);
+        set.words.len().le(&(MAX_CPUS as usize / 64)).then_some(set)
+    }
+
+    /// The same mask, as the kernel takes it: it refuses digits beyond its own CPUs, be they zeros.
+    pub fn to_mask(&self) -> String {
+        let groups = self
+            .words
+            .iter()
+            .rev()
+            .flat_map(|word| [word >> 32, word & 0xffff_ffff]);
+        let groups: Vec<String> = groups.map(|group| format!("{group:08x}")).collect();
+        let text = groups.join(",");
+        let text = text.trim_start_matches(['0', ',']);
+        if text.is_empty() { "0".into() } else { text.into() }
+    }
+
     /// The mask systemd's `AllowedCPUs` takes: bytes, little-endian, CPU 0 the lowest bit of the first.
     pub fn to_systemd_mask(&self) -> Vec<u8> {
         let mut mask: Vec<u8> = self.words.iter().flat_map(|word| word.to_le_bytes()).collect();
@@ -386,6 +415,31 @@ mod tests {
     fn a_bad_list_is_an_error_that_names_it(#[case] text: &str) {
         let error = text.parse::<CpuSet>().unwrap_err().to_string();
         assert!(error.contains(text), "{error}");
+    }
+
+    #[rstest]
+    #[case("2-7", "fc")]
+    #[case("", "0")]
+    #[case("0,35", "8,00000001")]
+    #[case("64", "1,00000000,00000000")]
+    #[case("31-32,4095", &format!("80000000,{}00000001,80000000", "00000000,".repeat(125)))]
+    fn a_mask_is_printed_without_leading_zeros_and_read_back(#[case] list: &str, #[case] mask: &str) {
+        let cpus: CpuSet = list.parse().unwrap();
+        assert_eq!(cpus.to_mask(), mask);
+        assert_eq!(CpuSet::from_mask(mask), Some(cpus.clone()));
+        assert_eq!(CpuSet::from_mask(&format!("00000000,0,{mask}")), Some(cpus));
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("0x1")]
+    #[case("+1")]
+    #[case("123456789")]
+    #[case("1,,1")]
+    #[case("1, 1")]
+    fn what_is_no_mask_is_none(#[case] text: &str) {
+        assert_eq!(CpuSet::from_mask(text), None);
+        assert_eq!(CpuSet::from_mask(&"ffffffff,".repeat(257)), None);
     }
 
     #[test]

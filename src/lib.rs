@@ -52,6 +52,7 @@ pub mod runner;
 pub mod simulate;
 pub mod systemd;
 pub mod topology;
+pub mod workqueue;
 
 #[cfg(test)]
 mod tests {

@@ -34,7 +34,7 @@ pub struct Fragment {
     pub float_cpu_max: Option<String>,
     /// Placement of vCPUs: `guest`, `full-pcpus`, `spread-by-pcpus` or `linear`.
     pub placement: Option<String>,
-    /// Partition of the vCPUs: `isolated`, `root` or `member`.
+    /// Partition of the vCPUs: `auto`, `isolated`, `root` or `member`.
     pub partition: Option<String>,
     /// Who chooses exclusive CPUs: `kubelet` or `steliad`.
     pub cpu_source: Option<String>,
@@ -94,7 +94,7 @@ impl Settings {
             ("float-min-cpus", policies.float_min_cpus.to_string()),
             ("float-cpu-max", text(&policies.float_cpu_max)),
             ("placement", text(policies.placement.name())),
-            ("partition", text(policies.partition.name())),
+            ("partition", text(policies.partition.map_or("auto", Partition::name))),
             ("cpu-source", text(allocator.source.name())),
             ("reserved-cpus", text(&allocator.reserved.to_string())),
             ("qos", text(allocator.qos.name())),
@@ -236,7 +236,9 @@ impl Fragment {
             policies.placement = allowed("placement", &text, Policy::parse(&text), names)?;
         }
         if let Some(text) = self.partition {
-            policies.partition = allowed("partition", &text, Partition::parse(&text), "isolated, root or member")?;
+            let kind = Partition::parse(&text).map(Some);
+            let kind = if text == "auto" { Some(None) } else { kind };
+            policies.partition = allowed("partition", &text, kind, "auto, isolated, root or member")?;
         }
         if let Some(seconds) = self.rebind_interval_s {
             let interval = Some(seconds).filter(|seconds| *seconds <= 86_400);

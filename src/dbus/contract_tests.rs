@@ -76,6 +76,7 @@ fn handle(root: &std::path::Path) -> Handle {
         holders: Arc::new(crate::engine::holder::KernelHolders),
         cgroup_root: root.into(),
         sys: root.into(),
+        kernel: String::new(),
         run: root.into(),
         failpoint: Failpoint::default(),
     };

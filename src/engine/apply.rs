@@ -3,14 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::observe::{OWN, outside, saved_attribute};
+use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::{System, store};
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 use crate::plan::allocator::CpuSource;
-use crate::plan::{Instance, Planned, Step};
+use crate::plan::{Instance, Planned, Step, workers};
 use crate::topology::Topology;
+use crate::workqueue;
 
 /// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
 const STEPS: usize = 1024;
@@ -99,6 +100,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         | Step::Weigh(_)
         | Step::Restrict { .. }
         | Step::Unrecord(_)
+        | Step::KeepWorkersOff(_)
         | Step::Restore(..) => outcome.writes += 1,
         Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) => {}
         Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_) => return,
@@ -134,6 +136,7 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
         Step::Unrecord(unit) => cgroups
             .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
             .map_err(|error| error.to_string()),
+        Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {
             let Some(instance) = instance else { return Ok(()) };
             let Some(next) = step.recorded(&instance.record, now_us()) else {
@@ -145,6 +148,38 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             Ok(())
         }
     }
+}
+
+/// Keep the kernel's unbound workers off these CPUs, and let them have what else was taken from them. What is taken is written
+/// down first, and forgotten last.
+fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), String> {
+    let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
+    let Some(masks) = workqueue::masks(&system.sys).map_err(|error| error.to_string())? else {
+        return Ok(());
+    };
+    let before = taken(&**cgroups).map_err(|error| error.to_string())?;
+    let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
+        return Err(format!(
+            "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
+            masks.requested.union(&before)
+        ));
+    };
+    let record = |taken: &CpuSet| {
+        let written = if taken.is_empty() {
+            cgroups.remove_attribute(&slice, TAKEN)
+        } else {
+            cgroups.set_attribute(&slice, TAKEN, &taken.to_string())
+        };
+        written.map_err(|error| error.to_string())
+    };
+    if !taken.is_subset(&before) {
+        record(&taken.union(&before))?;
+    }
+    workqueue::allow(&system.sys, &cpus).map_err(|error| error.to_string())?;
+    if !before.is_subset(&taken) {
+        record(&taken)?;
+    }
+    Ok(())
 }
 
 /// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
@@ -170,7 +205,8 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
         .map_err(|error| error.to_string())
 }
 
-/// Give every unit outside stelia.slice back what it had; the names of those that were restricted.
+/// Give every unit outside stelia.slice, and the kernel's unbound workers, back what they had; the names of those that were
+/// restricted.
 ///
 /// # Errors
 /// stelia.slice cannot be read, or systemd refuses.
@@ -182,6 +218,10 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
             restore(&system, &unit, &saved).await.map_err(anyhow::Error::msg)?;
             released.push(unit);
         }
+    }
+    if !taken(&*system.cgroups)?.is_empty() {
+        keep_workers_off(&system, &CpuSet::new()).map_err(anyhow::Error::msg)?;
+        released.push("kernel's unbound workers".to_owned());
     }
     Ok(released)
 }

@@ -16,13 +16,16 @@ use crate::excerpt::excerpt;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{CpuSource, leftover};
+use crate::plan::partition::{Partition, isolated_is_safe};
 use crate::plan::record::RecordError;
+use crate::plan::workers::Workers;
 use crate::plan::{
     Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted,
     pod_pool,
 };
 use crate::proc::TaskId;
 use crate::topology::Topology;
+use crate::workqueue::{self, WorkqueueError};
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
 /// at all; but a file that is there must be understood.
@@ -78,7 +81,9 @@ pub fn snapshot(
 ) -> Result<Snapshot, CgroupError> {
     let cgroups = &*system.cgroups;
     let mut snapshot = empty(kubelet.clone(), source, topology(system)?);
+    snapshot.safe_partition = safe_partition(system);
     snapshot.slice = slice(cgroups)?;
+    snapshot.slice.workers = workers(system, &CpuSet::new(), None)?;
     (snapshot.outside, snapshot.outside_gone) = outside(cgroups, source)?;
     for name in scopes(cgroups)? {
         match adopt(system, &name)? {
@@ -110,6 +115,7 @@ pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource,
         leftover: CpuSet::new(),
         kubelet,
         topology,
+        safe_partition: Partition::Isolated,
         slice: Slice::default(),
         outside: BTreeMap::new(),
         outside_gone: BTreeSet::new(),
@@ -141,7 +147,56 @@ pub(super) fn slice(cgroups: &dyn Cgroups) -> Result<Slice, CgroupError> {
         exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
         weight: number(cgroups, &slice, File::CpuWeight)?,
         controllers: words(&controllers),
+        workers: None,
     })
+}
+
+/// The kind of partition that this kernel makes without danger to the node.
+pub(super) fn safe_partition(system: &System) -> Partition {
+    if isolated_is_safe(&system.kernel) {
+        Partition::Isolated
+    } else {
+        Partition::Root
+    }
+}
+
+/// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
+pub(super) const TAKEN: &str = "worker-cpus";
+
+/// The kernel's unbound workers, who are to be kept off these CPUs. What was `taken` from them is read where it is not known.
+pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
+    let error = |error: WorkqueueError| CgroupError {
+        operation: error.operation,
+        cause: error.cause,
+    };
+    let Some(now) = workqueue::in_force(&system.sys).map_err(error)? else {
+        return Ok(None);
+    };
+    let taken = match known {
+        Some(known) => known,
+        None => taken(&*system.cgroups)?,
+    };
+    // What the kernel keeps them off by itself tells only whether something can be given back.
+    let isolated = if taken.is_subset(closed) {
+        CpuSet::new()
+    } else {
+        workqueue::isolated(&system.sys).map_err(error)?
+    };
+    Ok(Some(Workers {
+        cpus: now,
+        taken,
+        isolated,
+    }))
+}
+
+/// What is recorded as taken from the workers.
+pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
+    let text = optional(
+        cgroups
+            .attribute(&CgroupPath::slice(), TAKEN)
+            .map(Option::unwrap_or_default),
+    )?;
+    Ok(cpus(&text.unwrap_or_default()))
 }
 
 /// The names of the scopes that are instances', or were to be.

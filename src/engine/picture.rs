@@ -18,7 +18,8 @@ use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
 use crate::plan::limits_are_carried;
 use crate::plan::partition::Partition;
-use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, Tree, pod_pool};
+use crate::plan::workers::Workers;
+use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Slice, Snapshot, Tree, pod_pool};
 use crate::topology::Topology;
 
 /// How long kubelet may have no entry for a live instance before that is said.
@@ -62,6 +63,8 @@ pub(super) struct Picture {
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
+    /// This program wrote down anew what is taken from the kernel's workers, or tried to.
+    moved_workers: bool,
     /// What there is outside was read once: a former daemon may have restricted it.
     looked_outside: bool,
     /// Admitted, and their scopes are being made.
@@ -79,9 +82,10 @@ pub(super) struct Picture {
 
 impl Picture {
     /// Nothing is known yet.
-    pub(super) fn new(settings: &Settings) -> Self {
+    pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
-        let snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        snapshot.safe_partition = observe::safe_partition(system);
         Self {
             facts: Facts::of(&snapshot, &settings.policies),
             snapshot,
@@ -90,6 +94,7 @@ impl Picture {
             online: Vec::new(),
             outside_is_known: false,
             looked_outside: false,
+            moved_workers: false,
             starting: BTreeSet::new(),
             bare: BTreeSet::new(),
             gone: Lasting::new(SETTLE),
@@ -150,6 +155,9 @@ impl Picture {
         if std::mem::take(&mut dirty.slice) {
             match observe::slice(&*system.cgroups) {
                 Ok(slice) => {
+                    let workers = self.look_at_workers(system);
+                    self.moved_workers = false;
+                    let slice = Slice { workers, ..slice };
                     node.findings.extend(drift::of_slice(&self.snapshot.slice, &slice));
                     self.snapshot.slice = slice;
                 }
@@ -177,6 +185,26 @@ impl Picture {
             dirty.shared = true;
         }
         node
+    }
+
+    /// The kernel's unbound workers. Where nobody depends on them they are as they were. Where they cannot be read they may run
+    /// anywhere: what is to be done about that fails with the reason, and is tried again.
+    fn look_at_workers(&self, system: &System) -> Option<Workers> {
+        let known = self.snapshot.slice.workers.clone();
+        let closed = self.facts.totals().closed_to_workers();
+        if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
+            return known;
+        }
+        // Nobody else writes that down.
+        let known_taken = known
+            .as_ref()
+            .map(|known| known.taken.clone())
+            .filter(|_| !self.moved_workers);
+        let unread = || Workers {
+            cpus: closed.clone(),
+            ..known.unwrap_or_default()
+        };
+        observe::workers(system, closed, known_taken).unwrap_or_else(|_| Some(unread()))
     }
 
     fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
@@ -228,6 +256,11 @@ impl Picture {
     /// Before somebody is contained it must be known what there is outside; else it is nobody's business.
     pub(super) fn needs_outside(&self) -> bool {
         !self.outside_is_known && self.facts.has_contained()
+    }
+
+    /// What is taken from the kernel's workers is read anew.
+    pub(super) fn moved_workers(&mut self) {
+        self.moved_workers = true;
     }
 
     /// It is read anew before it counts.

@@ -24,6 +24,8 @@ pub struct System {
     pub cgroup_root: PathBuf,
     /// `/sys`: CPU topology.
     pub sys: PathBuf,
+    /// The kernel's release, as `uname -r` prints it.
+    pub kernel: String,
     /// `/run`: the runtimes' container configurations.
     pub run: PathBuf,
     /// Where the process is to die, in tests of what is found afterwards.
@@ -41,6 +43,9 @@ impl System {
             holders: Arc::new(KernelHolders),
             cgroup_root,
             sys: "/sys".into(),
+            kernel: nix::sys::utsname::uname()
+                .map(|names| names.release().to_string_lossy().into_owned())
+                .unwrap_or_default(),
             run: "/run".into(),
             failpoint: Failpoint::from_environment(),
         }

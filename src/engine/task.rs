@@ -91,7 +91,7 @@ impl Engine {
             asker: None,
         };
         let engine = Self {
-            picture: Picture::new(&settings),
+            picture: Picture::new(&system, &settings),
             commands,
             inbox: Inbox::default(),
             calls: Calls::default(),

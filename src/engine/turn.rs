@@ -371,6 +371,7 @@ impl Engine {
                 );
             }
             self.dirty.slice = true;
+            self.picture.moved_workers();
             self.look_outside();
             self.wrote_shared = true;
             return self.shared_changed();

@@ -86,6 +86,8 @@ pub struct Model {
 
 struct State {
     kernel: Kernel,
+    /// As `uname -r` prints it.
+    release: String,
     settling: Settling,
     topology: Topology,
     /// Every CPU of the machine, offline ones included.

@@ -99,6 +99,7 @@ impl Model {
         };
         let mut state = State {
             kernel,
+            release: "7.2.0".to_owned(),
             settling: Settling::AtOnce,
             topology: topology.clone(),
             online: cpus.clone(),
@@ -129,6 +130,9 @@ impl Model {
             fs::create_dir_all(directory.join(name))?;
         }
         state.write_sys()?;
+        let workqueue = directory.join("sys/devices/virtual/workqueue");
+        fs::create_dir_all(&workqueue)?;
+        fs::write(workqueue.join("cpumask"), format!("{}\n", state.cpus.to_mask()))?;
         Ok(Self {
             state: Arc::new(Mutex::new(state)),
             daemon: None,
@@ -154,6 +158,7 @@ impl Model {
             holders: Arc::new(seam),
             cgroup_root: directory.join("cgroup"),
             sys: directory.join("sys"),
+            kernel: state.release.clone(),
             run: directory.join("run"),
         }
     }
@@ -161,6 +166,21 @@ impl Model {
     /// When empty scopes are removed; at first [`Settling::AtOnce`].
     pub fn set_settling(&self, settling: Settling) {
         self.lock().settling = settling;
+    }
+
+    /// Every CPU of the machine, offline ones included.
+    pub fn cpus(&self) -> CpuSet {
+        self.lock().cpus.clone()
+    }
+
+    /// What stands for `/sys`.
+    pub fn system_files(&self) -> std::path::PathBuf {
+        self.lock().directory.join("sys")
+    }
+
+    /// Another kernel than the newest, for daemons that start from now on.
+    pub fn set_kernel(&self, release: &str) {
+        self.lock().release = release.to_owned();
     }
 
     /// Take CPUs offline, or bring them back, so that exactly these are online.

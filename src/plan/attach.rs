@@ -24,7 +24,7 @@ pub fn attached(
         .collect();
     // BE may run on LSR's CPUs: no partition may keep it out.
     let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
-        policies.partition
+        policies.partition.unwrap_or(snapshot.safe_partition)
     } else {
         Partition::Member
     };

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Instance, Leaf, Outside, Slice};
+use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
 /// One thing that is not as it was left.
@@ -27,17 +28,29 @@ pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
     findings
 }
 
-/// What differs in the slice, with as many instances as it was left with.
-pub fn of_slice(before: &Slice, now: &Slice) -> Option<Finding> {
+/// What differs in the slice and of the kernel's workers, with as many instances as they were left with.
+pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
     // The file appears, empty, with the first scope.
     let list = |slice: &Slice| slice.exclusive.clone().unwrap_or_default();
     let (was, is) = (list(before), list(now));
-    (was != is).then(|| Finding {
-        pod: None,
-        what: "cpuset.cpus.exclusive of stelia.slice".into(),
-        was: was.to_string(),
-        is: is.to_string(),
-    })
+    let mut findings = Vec::new();
+    let mut differ = |what: &str, was: &CpuSet, is: &CpuSet| {
+        findings.push(Finding {
+            pod: None,
+            what: what.into(),
+            was: was.to_string(),
+            is: is.to_string(),
+        });
+    };
+    if was != is {
+        differ("cpuset.cpus.exclusive of stelia.slice", &was, &is);
+    }
+    if let (Some(was), Some(is)) = (&before.workers, &now.workers)
+        && !is.cpus.is_disjoint(&was.taken.difference(&was.cpus))
+    {
+        differ("cpumask of the kernel's unbound workers", &was.cpus, &is.cpus);
+    }
+    findings
 }
 
 /// What differs in the units outside that are restricted.

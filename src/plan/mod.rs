@@ -24,6 +24,7 @@ mod replay;
 mod snapshot;
 mod steps;
 mod totals;
+pub mod workers;
 
 pub use attach::attached;
 pub use facts::{Assessment, Facts};

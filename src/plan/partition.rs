@@ -1,5 +1,17 @@
 //! The kind of cpuset partition `vcpu/` is made.
 
+/// Whether a kernel of this release makes and unmakes `isolated` partitions without danger to the node.
+///
+/// Since Linux 6.7 the kernel takes isolated CPUs from its unbound workers. It did so with cpuset's mutex held, and waited there for
+/// `kthreadd` to make new workers; `kthreadd` waits like every fork while somebody moves a task to another cgroup, and whoever does
+/// waits for that mutex. Nothing in the node forks or ends after that (run on 6.12: within seconds). Later kernels let go of the mutex
+/// first; 7.2 is the first one on which that was seen to hold.
+pub fn isolated_is_safe(release: &str) -> bool {
+    let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
+    let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
+    matches!(version, (Some(major), Some(minor)) if (major, minor) >= (7, 2))
+}
+
 /// The values of `cpuset.cpus.partition` (kernel: `Documentation/admin-guide/cgroup-v2.rst`) that can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
@@ -7,7 +19,8 @@ pub enum Partition {
     /// Nobody else runs there, and the scheduler does not balance: every thread must be pinned.
     #[default]
     Isolated,
-    /// Nobody else runs there; the scheduler balances the threads among the CPUs.
+    /// Nobody else runs there, once the kernel's unbound workers are told to stay away; the scheduler balances the threads among
+    /// the CPUs, unless each is pinned.
     Root,
     /// No partition: others are only kept away by the lists of what is outside. The state is `contained` then.
     Member,
@@ -28,5 +41,27 @@ impl Partition {
         [Self::Isolated, Self::Root, Self::Member]
             .into_iter()
             .find(|partition| partition.name() == text)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernel_that_could_stop_the_node_is_known_by_its_release() {
+        for unsafe_one in [
+            "6.12.107+deb13-cloud-amd64",
+            "6.7.0",
+            "7.1.9",
+            "5.14.0-570.el9.x86_64",
+            "",
+            "unknown",
+        ] {
+            assert!(!isolated_is_safe(unsafe_one), "{unsafe_one}");
+        }
+        for safe in ["7.2.13+deb14-cloud-amd64", "7.2-rc1", "7.10.0", "8.0.1"] {
+            assert!(isolated_is_safe(safe), "{safe}");
+        }
     }
 }

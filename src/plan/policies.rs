@@ -10,8 +10,8 @@ use super::pools::FloatPolicy;
 pub struct Policies {
     /// How vCPUs are placed from now on.
     pub placement: Policy,
-    /// The partition instances get from now on.
-    pub partition: Partition,
+    /// The partition instances get from now on; `None`: what this kernel makes without danger, `isolated` or else `root`.
+    pub partition: Option<Partition>,
     /// Which shared CPUs instances float on.
     pub float: FloatPolicy,
     /// With fewer CPUs than this in its NUMA nodes an instance floats on the whole pool.
@@ -26,7 +26,7 @@ impl Default for Policies {
     fn default() -> Self {
         Self {
             placement: Policy::default(),
-            partition: Partition::default(),
+            partition: None,
             float: FloatPolicy::default(),
             float_min_cpus: 2,
             float_cpu_max: "max".into(),

@@ -5,6 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::Record;
 use super::admission::LiveContainer;
 use super::allocator::CpuSource;
+use super::partition::Partition;
+use super::workers::Workers;
 use crate::cgroup::{CgroupPath, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
@@ -19,6 +21,8 @@ pub struct Snapshot {
     pub kubelet: Result<CpuManagerState, String>,
     /// CPUs that a static CPU manager which rules no more gave to containers that still run.
     pub leftover: CpuSet,
+    /// What kind of partition this kernel makes without danger to the node.
+    pub safe_partition: Partition,
     /// The online CPUs.
     pub topology: Topology,
     /// `stelia.slice`.
@@ -54,6 +58,8 @@ pub struct Slice {
     pub weight: Option<u64>,
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
+    /// The kernel's unbound workers, whose record is the slice's; `None` where the kernel says nothing of them.
+    pub workers: Option<Workers>,
 }
 
 /// A unit outside stelia.slice.

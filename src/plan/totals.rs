@@ -1,5 +1,6 @@
 //! What all instances have together, kept up to date as each of them changes: nothing is summed anew because one did.
 
+use super::partition::Partition;
 use super::steps::{Course, course_of, growing};
 use super::{Facts, Instance, Snapshot};
 use crate::alloc::Qos;
@@ -54,6 +55,7 @@ struct Share {
     qos: Option<Qos>,
     exclusive: CpuSet,
     growing: CpuSet,
+    root: CpuSet,
     held: CpuSet,
     contained: CpuSet,
     weight: u64,
@@ -66,7 +68,7 @@ impl Share {
         let live = instance.populated;
         let record = &instance.record;
         let holds = live && course_of(snapshot, facts, instance) == Course::Hold;
-        let partitioned = record.partition != super::partition::Partition::Member;
+        let partitioned = record.partition != Partition::Member;
         let weight = || {
             let origin = instance.origin_limits.as_ref();
             let origin = origin.and_then(|limits| limits.cpu_weight);
@@ -76,15 +78,21 @@ impl Share {
             let origin = instance.origin_limits.as_ref();
             origin.is_some_and(|limits| limits.hugetlb.values().any(Option::is_some))
         };
+        let growing = if holds && partitioned {
+            growing(instance)
+        } else {
+            CpuSet::new()
+        };
         Self {
             owned: instance.owned(),
             qos: record.qos(),
             exclusive: record.exclusive.clone(),
-            growing: if holds && partitioned {
-                growing(instance)
+            root: if record.partition == Partition::Root {
+                growing.clone()
             } else {
                 CpuSet::new()
             },
+            growing,
             held: instance.scope_exclusive.clone(),
             contained: if holds && !partitioned {
                 record.exclusive.clone()
@@ -110,6 +118,8 @@ pub struct Totals {
     recorded_lsr: Tally,
     /// The lists of those that have, or are to have, CPUs which the kernel keeps everybody else off.
     growing: Tally,
+    /// Of those the ones whose partition leaves the kernel's unbound workers where they are.
+    root: Tally,
     /// What scopes hold.
     held: Tally,
     /// The CPUs of instances that no partition protects.
@@ -168,6 +178,7 @@ impl Totals {
         let mut tallies = vec![
             (&mut self.owned, &share.owned),
             (&mut self.growing, &share.growing),
+            (&mut self.root, &share.root),
             (&mut self.held, &share.held),
             (&mut self.contained, &share.contained),
         ];
@@ -200,6 +211,11 @@ impl Totals {
 
     pub(super) fn growing(&self) -> &CpuSet {
         self.growing.cpus()
+    }
+
+    /// The CPUs that the kernel's unbound workers must be told to keep off.
+    pub fn closed_to_workers(&self) -> &CpuSet {
+        self.root.cpus()
     }
 
     pub(super) fn held(&self) -> &CpuSet {

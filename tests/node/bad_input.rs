@@ -2,10 +2,11 @@
 
 use std::fs;
 
+use steliad::cpuset::CpuSet;
 use steliad::dbus::client::ManagerProxy;
 
 use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};
-use crate::host::{CGROUP, SLICE, read, scopes};
+use crate::host::{SLICE, partitioned, read, scopes};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
 
@@ -46,7 +47,7 @@ fn words_of_a_pod_are_held_against_what_kubelet_and_the_kernel_say() {
         }
         assert_eq!(read(pod.origin().join("cgroup.procs")), before);
         assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
-        assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
+        assert_eq!(partitioned(), CpuSet::new());
     });
 }
 

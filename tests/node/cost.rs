@@ -21,7 +21,7 @@ use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use crate::contained::{configure, unconfigure};
-use crate::host::{CGROUP, cpus, output, read, run, wait_until};
+use crate::host::{CGROUP, cpus, kind, output, read, run, wait_until};
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::assert_isolated;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
@@ -408,11 +408,11 @@ impl Bare {
         for level in [&scope, &inner, &vcpu] {
             self.write(&level.join("cpuset.cpus.exclusive"), &list);
         }
-        self.write(&vcpu.join("cpuset.cpus.partition"), "isolated");
+        self.write(&vcpu.join("cpuset.cpus.partition"), kind());
         self.bring(sleeper.pod.pid, &vcpu.join("cgroup.threads"));
         pin(sleeper.pod.pid, exclusive.iter());
         let took = started.elapsed();
-        assert_eq!(read(vcpu.join("cpuset.cpus.partition")), "isolated");
+        assert_eq!(read(vcpu.join("cpuset.cpus.partition")), kind());
         // It is not part of what is compared.
         let _ = holder.kill();
         let _ = holder.wait();

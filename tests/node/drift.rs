@@ -56,7 +56,7 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
             ("slice's list", &|| {
                 run(&["systemctl", "daemon-reload"]);
                 run(&["systemctl", "daemon-reexec"]);
-                put(pod.vcpu().join("cpuset.cpus.partition"), "root");
+                put(pod.vcpu().join("cpuset.cpus.partition"), "member");
             }),
         ];
         for (what, drift) in drifts {
@@ -68,9 +68,10 @@ fn every_kind_of_drift_is_repaired_at_once_and_told() {
             wait_until("counted", || (counters().1 > counted.1).then_some(()));
             wait_until("told", || (told() > lines).then_some(()));
         }
-        // No event tells of an affinity: the audit finds it. One is asked for here.
+        // No event tells of an affinity, nor of the mask of the kernel's workers: the audit finds them. One is asked for here.
         let counted = counters();
         run(&["taskset", "-pc", "0-1", &second]);
+        put("/sys/devices/virtual/workqueue/cpumask".into(), "ff");
         let report = run(&["steliactl", "reconcile"]);
         println!("  {}", report.replace('\n', "; "));
         assert_eq!(assert_isolated(&pod, 2).vcpus, before.vcpus);

@@ -8,6 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use steliad::cpuset::CpuSet;
+use steliad::plan::partition::isolated_is_safe;
 
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";
@@ -43,14 +44,23 @@ pub fn cpus(text: &str) -> CpuSet {
 }
 
 /// Wait until `now` answers, and say how long that took.
-pub fn wait_until<T>(what: &str, mut now: impl FnMut() -> Option<T>) -> T {
+pub fn wait_until<T>(what: &str, now: impl FnMut() -> Option<T>) -> T {
+    wait_until_or(what, String::new, now)
+}
+
+/// The same; when it comes too late, `seen` says what there was instead.
+pub fn wait_until_or<T>(what: &str, seen: impl Fn() -> String, mut now: impl FnMut() -> Option<T>) -> T {
     let started = Instant::now();
     loop {
         if let Some(found) = now() {
             println!("  {what}: after {} ms", started.elapsed().as_millis());
             return found;
         }
-        assert!(started.elapsed() < PATIENCE, "not within {PATIENCE:?}: {what}");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "not within {PATIENCE:?}: {what}{}",
+            seen()
+        );
         sleep(Duration::from_millis(20));
     }
 }
@@ -112,16 +122,39 @@ pub fn scopes() -> BTreeSet<PathBuf> {
     paths.filter(|p| p.extension().is_some_and(|e| e == "scope")).collect()
 }
 
+/// The CPUs that partitions keep from everybody else.
+pub fn partitioned() -> CpuSet {
+    let left = cpus(&read(format!("{CGROUP}/cpuset.cpus.effective")));
+    cpus(&read("/sys/devices/system/cpu/online")).difference(&left)
+}
+
+/// The kind of partition that a VM gets on this kernel.
+pub fn kind() -> &'static str {
+    if isolated_is_safe(&read("/proc/sys/kernel/osrelease")) {
+        "isolated"
+    } else {
+        "root"
+    }
+}
+
+/// Where the kernel's unbound workers may run.
+pub fn workers() -> CpuSet {
+    let mask = read("/sys/devices/virtual/workqueue/cpumask");
+    CpuSet::from_mask(&mask).unwrap_or_else(|| panic!("no mask: {mask:?}"))
+}
+
 /// What is left of instances on this node, in words; empty on a clean node.
 pub fn leftovers() -> Vec<String> {
     let mut left: Vec<String> = scopes().iter().map(|p| p.display().to_string()).collect();
-    for file in [
-        format!("{SLICE}/cpuset.cpus.exclusive"),
-        format!("{CGROUP}/cpuset.cpus.isolated"),
-    ] {
-        let text = fs::read_to_string(&file).unwrap_or_default();
-        if !text.trim().is_empty() {
-            left.push(format!("{file}: {}", text.trim()));
+    let file = format!("{SLICE}/cpuset.cpus.exclusive");
+    let text = fs::read_to_string(&file).unwrap_or_default();
+    if !text.trim().is_empty() {
+        left.push(format!("{file}: {}", text.trim()));
+    }
+    let closed = cpus(&read("/sys/devices/system/cpu/possible")).difference(&workers());
+    for (what, cpus) in [("partitioned", partitioned()), ("closed to workers", closed)] {
+        if !cpus.is_empty() {
+            left.push(format!("{what}: {cpus}"));
         }
     }
     // Scopes that systemd still believes in, and whatever of ours failed.

@@ -3,7 +3,7 @@
 use steliad::dbus::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
-use crate::host::{CGROUP, SLICE, cpus, read, run, wait_until};
+use crate::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_given_back, assert_isolated, state};
 
@@ -36,8 +36,10 @@ fn a_killed_container_gives_its_cpus_back() {
             let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
             given.is_disjoint(&exclusive).then_some(())
         });
-        let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
-        assert!(isolated.is_disjoint(&exclusive), "{isolated}");
+        assert!(partitioned().is_disjoint(&exclusive), "{}", partitioned());
+        wait_until("its CPUs are the kernel's workers' again", || {
+            exclusive.is_subset(&workers()).then_some(())
+        });
         wait_until("not listed any more", || state(&pod).is_none().then_some(()));
         // The other instance noticed nothing. kubelet's entry of the killed one is still there, so its float is the same.
         survivor.assert_alone();

@@ -1,6 +1,8 @@
 //! What happens to an instance in its life: resized, given away, restarted, orphaned, crowded.
 
-use crate::host::{CGROUP, cpus, output, read, run, scopes, thread, wait_until};
+use steliad::cpuset::CpuSet;
+
+use crate::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe, is_isolated, state};
 
@@ -54,7 +56,7 @@ fn cpus_that_kubelet_gives_to_another_pod_are_left_at_once() {
         wait_until("not isolated any more", || {
             (state(&pod).as_deref() == Some("floating")).then_some(())
         });
-        assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
+        assert_eq!(partitioned(), CpuSet::new());
         assert!(degraded(&pod, OTHER));
         run(&["kubelet-standin", "entry", "remove", OTHER]);
         run(&["kubelet-standin", "entry", "add", &pod.uid, "instance", &own]);
@@ -87,7 +89,7 @@ fn without_its_anchor_the_vm_stays_isolated_and_the_loss_is_said() {
         wait_until("said", || degraded(&pod, "is gone").then_some(()));
         let now = pod.threads();
         assert_eq!((now.vcpus, now.others), (before.vcpus, before.others));
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
     });
 }
 
@@ -108,9 +110,7 @@ fn a_qemu_that_is_killed_while_it_is_attached_leaves_nothing() {
             output(&["pkill", "-KILL", "-x", "qemu-system-x86"]);
             wait_until("the container ended", || thread(pod.pid).is_none().then_some(()));
             wait_until("scope gone", || scopes().is_empty().then_some(()));
-            wait_until("CPUs given back", || {
-                read(format!("{CGROUP}/cpuset.cpus.isolated")).is_empty().then_some(())
-            });
+            wait_until("CPUs given back", || partitioned().is_empty().then_some(()));
             run(&["kubelet-standin", "pod", "delete", &pod.name]);
         }
     });
@@ -132,8 +132,7 @@ fn more_and_fewer_vcpus_than_cpus_both_run() {
         let roomy = Pod::start_vm("roomy", 1, &["--cpus", "3"]);
         roomy.wait_running();
         assert_isolated(&roomy, 1);
-        let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
-        assert!(roomy.exclusive().is_subset(&isolated));
+        assert!(workers().is_disjoint(&crowded.exclusive().union(&roomy.exclusive())));
     });
 }
 
@@ -157,7 +156,7 @@ fn the_record_of_a_newer_version_is_left_alone_and_reported() {
         let described = describe()["node"]["unreadable"].to_string();
         assert!(described.contains("has schema"), "{described}");
         assert_eq!(pod.threads(), before);
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
         run(&["setfattr", "-n", "user.stelia.schema", "-v", &schema, &scope]);
         run(&["systemctl", "restart", "steliad"]);
         assert_eq!(assert_isolated(&pod, 2), before);

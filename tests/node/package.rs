@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use steliad::cpuset::CpuSet;
 
 use crate::contained::{configure, unconfigure};
-use crate::host::{CGROUP, cpus, read, run, wait_until};
+use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
 
@@ -82,10 +82,10 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         let mut exclusive = CpuSet::new();
         for (pod, before) in pods.iter().zip(&before) {
             assert_eq!(pod.threads(), *before);
-            assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+            assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
             exclusive = exclusive.union(&pod.exclusive());
         }
-        assert_eq!(cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated"))), exclusive);
+        assert_eq!(partitioned(), exclusive);
         run(&["apt-get", "-qq", "install", "-y", &package]);
         known(&pods, "after the new installation");
         assert_eq!(isolated(), before);

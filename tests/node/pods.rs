@@ -12,7 +12,9 @@ use serde::Deserialize;
 use steliad::cpuset::CpuSet;
 
 use crate::guest::Accel;
-use crate::host::{CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until};
+use crate::host::{
+    CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until, wait_until_or,
+};
 use crate::promise::describe;
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
@@ -128,7 +130,8 @@ impl Pod {
     }
 
     pub fn wait_running(&self) {
-        wait_until(&format!("guest of {} running", self.name), || {
+        let logs = || format!("; its container says:\n{}", self.logs());
+        wait_until_or(&format!("guest of {} running", self.name), logs, || {
             let logs = self.logs();
             let ended = !logs.contains("guest running") && crate::host::thread(self.pid).is_none();
             assert!(!ended, "the runner ended:\n{logs}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use steliad::cpuset::CpuSet;
 
-use crate::host::{CGROUP, SLICE, cpus, output, read, run, thread};
+use crate::host::{CGROUP, SLICE, cpus, kind, output, partitioned, read, run, thread, workers};
 use crate::pods::{Pod, Threads, pool};
 
 /// Everything an isolated instance promises. `vcpus` is how many its guest has. Answers its threads.
@@ -42,13 +42,14 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
         "the origin's processes"
     );
     let vcpu = |file: &str| read(pod.vcpu().join(file));
-    assert_eq!(vcpu("cpuset.cpus.partition"), "isolated");
+    assert_eq!(vcpu("cpuset.cpus.partition"), kind());
     assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
     assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive);
     assert_eq!(&cpus(&read(pod.float().join("cpuset.cpus"))), shared);
     // Nobody else may use them, by the kernel's own word.
-    let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
-    assert!(exclusive.is_subset(&isolated), "{exclusive} not in {isolated}");
+    let taken = partitioned();
+    assert!(exclusive.is_subset(&taken), "{exclusive} not in {taken}");
+    assert!(workers().is_disjoint(&exclusive), "unbound workers on {}", workers());
     let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
     assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
     for other in ["system.slice", "init.scope", "kubepods.slice"] {
@@ -64,7 +65,7 @@ pub fn assert_given_back(pod: &Pod, before: Threads) {
     assert!(!pod.scope().exists());
     assert_eq!(state(pod), None);
     assert_eq!(read(format!("{SLICE}/cpuset.cpus.exclusive")), "");
-    assert_eq!(read(format!("{CGROUP}/cpuset.cpus.isolated")), "");
+    assert_eq!(partitioned(), CpuSet::new());
     let origin = cpus(&read(pod.origin().join("cpuset.cpus")));
     assert_eq!(origin, pod.exclusive());
     for was in [before.vcpus, before.others, before.anchor].concat() {
@@ -93,7 +94,7 @@ pub fn is_isolated(pod: &Pod, vcpus: usize) -> bool {
             .others
             .iter()
             .all(|thread| thread.cgroup == pod.float() && thread.allowed == shared)
-        && read(pod.vcpu().join("cpuset.cpus.partition")) == "isolated"
+        && read(pod.vcpu().join("cpuset.cpus.partition")) == kind()
         && cpus(&read(pod.vcpu().join("cpuset.cpus.exclusive"))) == exclusive
         && cpus(&read(pod.float().join("cpuset.cpus"))) == shared
         && state(pod).as_deref() == Some("isolated")

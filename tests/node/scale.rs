@@ -13,7 +13,7 @@ use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 use crate::client::pidfd;
 use crate::crash::{kill_daemon, main_pid};
 use crate::fair::{Task, restarts, sign};
-use crate::host::{CGROUP, cpus, output, read, run, thread, wait_until};
+use crate::host::{CGROUP, cpus, kind, output, read, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
@@ -62,7 +62,7 @@ impl Sleeper {
         let pod = &self.pod;
         let exclusive = pod.exclusive();
         let vcpu = |file: &str| read(pod.vcpu().join(file));
-        assert_eq!(vcpu("cpuset.cpus.partition"), "isolated", "{}", pod.name);
+        assert_eq!(vcpu("cpuset.cpus.partition"), kind(), "{}", pod.name);
         assert_eq!(cpus(&vcpu("cpuset.cpus.effective")), exclusive, "{}", pod.name);
         let found = |pid: u32| thread(pid).unwrap_or_else(|| panic!("{} lost its process {pid}", pod.name));
         let (first, floats, anchor) = (found(pod.pid), found(self.floats), found(self.anchor));

@@ -6,6 +6,7 @@ use super::{Check, Facts, Verdict};
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
 use crate::plan::allocator::CpuSource;
+use crate::plan::partition::isolated_is_safe;
 use crate::topology::Topology;
 
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
@@ -85,7 +86,15 @@ fn kernel(facts: &Facts) -> Check {
     // Remote partitions came with Linux 6.7; a distribution may have brought them to an older one.
     let has = facts.exclusive.or_else(|| Some(release(found)? >= (6, 7)));
     if has == Some(true) {
-        return ok("kernel", format!("{found}: partitions take CPUs from everybody else"));
+        let kind = if isolated_is_safe(found) {
+            "isolated"
+        } else {
+            "root, since isolated ones could stop this kernel (kernels.md)"
+        };
+        return ok(
+            "kernel",
+            format!("{found}: partitions take CPUs from everybody else, of kind {kind}"),
+        );
     }
     not_ok(
         "kernel",

@@ -211,11 +211,15 @@ proptest! {
 
     #[test]
     fn after_anything_that_happens_one_pass_makes_the_laws_hold(
-        ours in any::<bool>(), events in proptest::collection::vec(event(), 1..25),
+        ours in any::<bool>(), older in any::<bool>(), events in proptest::collection::vec(event(), 1..25),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let mut node = Node::new();
+            if older {
+                node.model.set_kernel("6.12.0");
+                node.restart().await;
+            }
             if ours {
                 node.settings.policies.allocator.source = CpuSource::Steliad;
                 node.handle.reload(node.settings.clone()).await.unwrap();

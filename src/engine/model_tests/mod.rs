@@ -11,6 +11,7 @@ mod pod_level;
 mod rebind;
 mod refusals;
 mod repair;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -27,6 +28,7 @@ use crate::kubelet::PodUid;
 use crate::model::kubelet::Checkpoint;
 use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use crate::plan::admission::{Claim, Kind, Refusal};
+use crate::plan::partition::Partition;
 use crate::plan::placement::Vcpu;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::{self, Phase, Policies};
@@ -107,8 +109,16 @@ impl Node {
     }
 
     async fn restart(&mut self) {
+        self.stop().await;
+        self.start();
+    }
+
+    async fn stop(&mut self) {
         self.cancel.cancel();
         (&mut self.running).await.unwrap();
+    }
+
+    fn start(&mut self) {
         (self.handle, self.cancel, self.running) = start(&self.model, &self.settings);
     }
 
@@ -180,6 +190,11 @@ impl Node {
             .map(|instance| instance.state)
     }
 
+    /// Where the kernel's unbound workers may run.
+    fn workers(&self) -> CpuSet {
+        crate::workqueue::in_force(&self.model.system_files()).unwrap().unwrap()
+    }
+
     /// Wait until the daemon asks nothing any more.
     async fn quiet(&self) {
         let mut before = None;
@@ -214,7 +229,7 @@ impl Node {
             assert!(owned.is_disjoint(exclusive), "{exclusive} is owned twice");
             owned = owned.union(exclusive);
         }
-        let mut promised = CpuSet::new();
+        let (mut promised, mut of_roots) = (CpuSet::new(), CpuSet::new());
         let mut vcpu_threads = BTreeMap::new();
         for instance in &live {
             let inner = instance.tree.inner().clone();
@@ -232,8 +247,14 @@ impl Node {
             }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
-                let partition = self.read(&inner.child("vcpu"), File::Partition);
-                assert_eq!(partition, "isolated", "{}", instance.record.pod);
+                let (partition, kind) = (
+                    self.read(&inner.child("vcpu"), File::Partition),
+                    instance.record.partition,
+                );
+                assert_eq!(partition, kind.name(), "{}", instance.record.pod);
+                if kind == Partition::Root {
+                    of_roots = of_roots.union(&instance.record.exclusive);
+                }
             }
             if matches!(instance.record.phase, Phase::Isolated | Phase::Contained) {
                 for thread in &instance.record.vcpus {
@@ -242,14 +263,23 @@ impl Node {
                 }
             }
         }
-        assert_eq!(isolated, promised, "isolated by the kernel, and promised");
+        assert_eq!(
+            isolated,
+            promised.difference(&of_roots),
+            "isolated by the kernel, and promised"
+        );
+        assert_eq!(
+            self.workers(),
+            self.model.cpus().difference(&of_roots),
+            "the kernel's unbound workers"
+        );
         let slice = cpus(&self.read(&CgroupPath::slice(), File::CpusExclusive));
         assert_eq!(slice, promised, "the slice's list");
         for (tid, cgroup, runs_on) in self.model.tasks() {
             match vcpu_threads.get(&tid) {
                 Some(wanted) => assert_eq!((&cgroup, &runs_on), (&wanted.0, &wanted.1), "vCPU thread {tid}"),
                 None => assert!(
-                    runs_on.is_disjoint(&isolated) && cgroup.name() != "vcpu",
+                    runs_on.is_disjoint(&promised) && cgroup.name() != "vcpu",
                     "thread {tid} of {cgroup} runs on {runs_on}"
                 ),
             }

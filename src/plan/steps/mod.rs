@@ -81,6 +81,8 @@ pub enum Step {
     Unrecord(String),
     /// Give a unit outside stelia.slice back what it had.
     Restore(String, CpuSet),
+    /// Keep the kernel's unbound workers off these CPUs and let them have what else was taken from them.
+    KeepWorkersOff(CpuSet),
 }
 
 impl Step {
@@ -120,6 +122,7 @@ impl Step {
             (Some(unit), _) => unit.to_owned(),
             (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
             (None, Self::Unrecord(unit)) => unit.clone(),
+            (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
             (None, step) => step.to_string(),
         }
     }
@@ -129,7 +132,7 @@ impl Step {
     pub fn is_needed(subject: &str, partition: Partition) -> bool {
         let list = format!("/{SLICE}/{}", File::CpusExclusive.name());
         match partition {
-            Partition::Member => !subject.contains(SLICE),
+            Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
             Partition::Isolated | Partition::Root => subject == list,
         }
     }
@@ -147,6 +150,8 @@ impl Step {
 
 /// The slice that all instances are in.
 const SLICE: &str = "stelia.slice";
+/// What no instance waits for: without a mask its promise is less by the kernel's workers, which is told of the node.
+const WORKERS: &str = "the kernel's unbound workers";
 
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
 /// are not taken in that pass.
@@ -287,6 +292,7 @@ pub fn plan_for(
     if uncovered {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
+    steps.shared(workers(snapshot, facts));
     // What an instance needs of others and does not have yet: without a list in the slice no partition, and before
     // everybody else is kept off its CPUs no promise.
     let waits = |instance: &Instance| match instance.record.partition {
@@ -330,6 +336,17 @@ pub fn plan_for(
         steps: steps.0,
         waiting,
     }
+}
+
+/// Before a partition is made that does not keep the kernel's unbound workers off, and when one is gone.
+fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
+    let closed = facts.totals().closed_to_workers();
+    let workers = snapshot.slice.workers.as_ref();
+    let changes = workers.is_some_and(|workers| super::workers::are_to_change(workers, closed));
+    changes
+        .then(|| Step::KeepWorkersOff(closed.clone()))
+        .into_iter()
+        .collect()
 }
 
 /// The phase an instance enters when nothing is left to do for it.

@@ -5,6 +5,7 @@ use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::Schema;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::record::tests::record;
+use crate::plan::workers::{Workers, masks};
 use crate::plan::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 use crate::proc::TaskId;
 use crate::topology::{Cpu, Topology};
@@ -60,10 +61,15 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
             pod_entries: BTreeMap::new(),
         }),
         topology: topology("0-7"),
+        safe_partition: Partition::Isolated,
         slice: Slice {
             exclusive: Some(CpuSet::new()),
             weight: Some(100),
             controllers: BTreeSet::new(),
+            workers: Some(Workers {
+                cpus: cpus("0-7"),
+                ..Workers::default()
+            }),
         },
         outside: BTreeMap::from([("system.slice".to_owned(), Outside::default())]),
         instances: instances
@@ -123,6 +129,11 @@ pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
                 snapshot.slice.controllers.insert(value[1..].to_owned());
             }
             Step::Weigh(weight) => snapshot.slice.weight = Some(*weight),
+            Step::KeepWorkersOff(closed) => {
+                let now = snapshot.slice.workers.as_mut().unwrap();
+                let (cpus, taken) = masks(&now.cpus, &now.isolated, &now.taken, closed).unwrap();
+                (now.cpus, now.taken) = (cpus, taken);
+            }
             Step::Restrict { unit, cpus, save } => {
                 let outside = snapshot.outside.get_mut(unit).unwrap();
                 outside.cpus = cpus.clone();

@@ -8,7 +8,7 @@ use steliad::cpuset::CpuSet;
 
 use super::{Sleeper, instance, nodes, on_allocator, vm};
 use crate::crash::{daemon_that_dies_at, isolate, main_pid, quiet_vm, wait_state};
-use crate::host::{CGROUP, cpus, output, read, run, wait_until};
+use crate::host::{CGROUP, cpus, output, partitioned, read, run, wait_until};
 use crate::pods::Pod;
 use crate::promise::{assert_isolated, state};
 use crate::runner::probe;
@@ -108,8 +108,7 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         assert_eq!(assert_isolated(&still, 2).vcpus.len(), 2);
         assert_eq!(thread_ids(&still), still_ids);
         // The CPUs it left are everybody's again.
-        let isolated = cpus(&read(format!("{CGROUP}/cpuset.cpus.isolated")));
-        assert_eq!(isolated, to.union(&still.exclusive()));
+        assert_eq!(partitioned(), to.union(&still.exclusive()));
         wait_running_on(&machine);
         wait_running_on(&still);
         let journal = run(&["journalctl", "-b", "-u", "steliad", "--no-pager", "-o", "cat"]);
