@@ -28,6 +28,7 @@ mod limits;
 mod linux_guest;
 mod metrics;
 mod migration;
+mod namespaces;
 mod noise;
 mod package;
 mod plan;
