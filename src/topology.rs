@@ -131,10 +131,16 @@ impl Topology {
     }
 }
 
+/// The kernel prints most of its lists into one page, and of a longer one only the beginning: the line feed is missing then.
+const PAGE: usize = 4096;
+
 fn list(path: &Path) -> io::Result<CpuSet> {
-    fs::read_to_string(path)?
-        .parse()
-        .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))
+    let text = fs::read_to_string(path)?;
+    let bad = |cause: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {cause}", path.display()));
+    if text.len() + 1 >= PAGE && !text.ends_with('\n') {
+        return Err(bad(format!("the kernel cut the list off after {} bytes", text.len())));
+    }
+    text.parse::<CpuSet>().map_err(|cause| bad(cause.to_string()))
 }
 
 /// Made-up hosts for tests of decisions.
@@ -194,6 +200,66 @@ pub(crate) mod testing {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The files of a host below a directory, as the kernel prints them.
+    fn written(topology: &Topology) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let write = |path: String, text: String| {
+            let path = dir.path().join("devices/system").join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, format!("{text}\n")).unwrap();
+        };
+        write("cpu/online".into(), topology.online().to_string());
+        for (number, cpu) in &topology.cpus {
+            let file = |name: &str| format!("cpu/cpu{number}/topology/{name}");
+            write(file("physical_package_id"), cpu.package.to_string());
+            write(file("core_id"), cpu.core.to_string());
+        }
+        let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+        for node in nodes {
+            let here = topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
+            let cpus: CpuSet = here.map(|(number, _)| *number).collect();
+            write(format!("node/node{node}/cpulist"), cpus.to_string());
+        }
+        dir
+    }
+
+    #[test]
+    fn hosts_of_the_article_and_of_4096_cpus_are_read() {
+        for (nodes, cores, near, sibling) in [(2, 32, "0-31,64-95", 65), (16, 128, "0-127,2048-2175", 2049)] {
+            let shape = testing::Shape {
+                nodes,
+                cores,
+                threads: 2,
+                interleaved: true,
+            };
+            let host = shape.topology();
+            let dir = written(&host);
+            let read = Topology::read(dir.path()).unwrap();
+            assert_eq!(read, host);
+            assert_eq!(read.near(&"1".parse().unwrap()).to_string(), near);
+            assert_eq!(read.siblings(1), [1, sibling].into_iter().collect());
+        }
+    }
+
+    #[test]
+    fn a_list_that_the_kernel_cut_off_is_not_believed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("devices/system/cpu/online");
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        // One thread of each core, where siblings are numbered one after the other.
+        let all: CpuSet = (0..4096).step_by(2).collect();
+        let text = all.to_string();
+        fs::write(&path, &text[..PAGE - 1]).unwrap();
+        let error = Topology::read(dir.path()).unwrap_err().to_string();
+        assert!(
+            error.contains("cpu/online") && error.contains("cut the list off"),
+            "{error}"
+        );
+        // A kernel that prints it whole.
+        fs::write(&path, format!("{text}\n")).unwrap();
+        assert_eq!(list(&path).unwrap(), all);
+    }
 
     #[test]
     fn a_host_of_two_sockets_is_read() {

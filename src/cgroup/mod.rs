@@ -2,6 +2,7 @@
 //!
 //! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
 
+pub(crate) mod hierarchy;
 mod kernel;
 mod limits;
 

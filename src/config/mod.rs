@@ -15,6 +15,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::excerpt::excerpt;
+use crate::kubelet::home::AUTO;
 use crate::plan::Policies;
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
@@ -24,7 +25,7 @@ use crate::plan::pools::FloatPolicy;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Fragment {
-    /// kubelet's root directory.
+    /// kubelet's root directory, or `auto`.
     pub kubelet_root: Option<PathBuf>,
     /// Which shared CPUs an instance floats on: `node`, `numa` or `pod`.
     pub float_policy: Option<String>,
@@ -61,7 +62,7 @@ pub struct Fragment {
 /// Checked configuration.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
-    /// kubelet's root directory; `cpu_manager_state` lies in it.
+    /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
     pub kubelet_root: PathBuf,
     /// What decisions depend on.
     pub policies: Policies,
@@ -74,7 +75,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Self {
-            kubelet_root: "/var/lib/kubelet".into(),
+            kubelet_root: AUTO.into(),
             policies: Policies::default(),
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
@@ -216,9 +217,9 @@ impl Fragment {
         let policies = &mut settings.policies;
         policies.allocator = allocator::check(&self)?;
         if let Some(path) = self.kubelet_root {
-            let absolute = |path: &PathBuf| path.is_absolute().then(|| path.clone());
+            let absolute = |path: &PathBuf| (path.is_absolute() || path == Path::new(AUTO)).then(|| path.clone());
             let shown = path.display().to_string();
-            settings.kubelet_root = allowed("kubelet-root", &shown, absolute(&path), "an absolute path")?;
+            settings.kubelet_root = allowed("kubelet-root", &shown, absolute(&path), "auto or an absolute path")?;
         }
         if let Some(text) = self.float_policy {
             policies.float = allowed("float-policy", &text, FloatPolicy::parse(&text), "node, numa or pod")?;

@@ -170,7 +170,7 @@ pub enum Command {
     },
     /// Print what is understood of kubelet's checkpoint files, or why one is refused; needs no daemon
     KubeletState {
-        /// cpu_manager_state, memory_manager_state, or a folder with both [default: /var/lib/kubelet]
+        /// cpu_manager_state, memory_manager_state, or a folder with both [default: kubelet's, as the daemon reads it]
         path: Option<PathBuf>,
     },
     /// Tell what kubelet would do with a pod, on this node or a described one: which CPUs and NUMA nodes, or the exact rejection;

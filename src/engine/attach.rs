@@ -181,6 +181,9 @@ impl Engine {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
         };
+        if let Some(text) = next.too_large() {
+            return Err(Kind::InvalidArgument.because(text));
+        }
         self.patience.wake(pod);
         self.dirty.wrote(pod.clone());
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {

@@ -26,6 +26,7 @@ mod drifted;
 mod errands;
 mod handle;
 pub mod holder;
+mod home;
 mod inbox;
 mod lasting;
 mod late;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::dirty::{Dirty, Stale};
+use super::home::KubeletRoot;
 use super::lasting::Lasting;
 use super::observe::{self, Adopted, KnownLimits, Version};
 use super::watch::Watcher;
@@ -60,6 +61,8 @@ pub(super) struct Picture {
     pub(super) snapshot: Snapshot,
     pub(super) facts: Facts,
     pub(super) version: Option<Version>,
+    /// Where it is read.
+    pub(super) kubelet: KubeletRoot,
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
@@ -90,6 +93,7 @@ impl Picture {
             facts: Facts::of(&snapshot, &settings.policies),
             snapshot,
             version: None,
+            kubelet: KubeletRoot::new(),
             offline: CpuSet::new(),
             online: Vec::new(),
             outside_is_known: false,
@@ -135,7 +139,7 @@ impl Picture {
         }
         if std::mem::take(&mut dirty.kubelet) {
             let source = policies.allocator.source;
-            node.kubelet_before = self.look_at_kubelet(settings, source);
+            node.kubelet_before = self.look_at_kubelet(source);
             anew |= node.kubelet_before.is_some();
             dirty.leftover |= node.kubelet_before.is_some();
         }
@@ -222,13 +226,13 @@ impl Picture {
     }
 
     /// kubelet's file, where it is another than the one that was read; what it said before.
-    fn look_at_kubelet(&mut self, settings: &Settings, source: CpuSource) -> Option<Result<CpuManagerState, String>> {
+    fn look_at_kubelet(&mut self, source: CpuSource) -> Option<Result<CpuManagerState, String>> {
         // Before the file itself: what is written meanwhile is younger than that, and seen at the next look.
-        let version = observe::kubelet_version(&settings.kubelet_root);
+        let version = self.kubelet.version();
         if version.is_some() && version == self.version {
             return None;
         }
-        let now = observe::kubelet(&settings.kubelet_root, source);
+        let now = self.kubelet.state(source);
         self.version = version;
         if now == self.snapshot.kubelet {
             return None;

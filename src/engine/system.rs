@@ -1,6 +1,6 @@
 //! The seams behind which the system stands, gathered.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -33,6 +33,11 @@ pub struct System {
 }
 
 impl System {
+    /// `/`: what `/sys` is in.
+    pub(crate) fn root(&self) -> &Path {
+        self.sys.parent().unwrap_or(Path::new("/"))
+    }
+
     /// The real system.
     pub fn kernel(systemd: Arc<dyn Systemd>) -> Self {
         let cgroup_root = PathBuf::from("/sys/fs/cgroup");

@@ -289,6 +289,8 @@ impl Engine {
     /// Look at everything.
     pub(super) fn audit(&mut self, trigger: Trigger) {
         self.trigger.get_or_insert(trigger);
+        let (setting, root) = (&self.settings.kubelet_root, self.system.root());
+        self.picture.kubelet.find(setting, root);
         self.picture.forget_version();
         self.dirty.kubelet = true;
         self.dirty.topology = true;
@@ -320,7 +322,7 @@ impl Engine {
         let pods = directory(&CgroupPath::root().child("kubepods.slice"));
         // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
         let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
-        let kubelet = self.watcher.kubelet(&self.settings.kubelet_root);
+        let kubelet = self.watcher.kubelet(self.picture.kubelet.path());
         let watched = kubelet.and(self.watcher.slice(&slice)).and(self.watcher.pods(pods));
         let unwatched = watched.err();
         if unwatched != self.picture.snapshot.unwatched {

@@ -86,7 +86,7 @@ impl Engine {
     pub(super) fn preview(&mut self) -> Result<Preview, Refusal> {
         let policies = &self.settings.policies;
         let source = policies.allocator.source;
-        let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
+        let kubelet = self.picture.kubelet.state(source);
         let mut snapshot = observe::snapshot(&self.system, &kubelet, source)
             .map_err(|error| Kind::Failed.because(error.to_string()))?;
         snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);

@@ -1,10 +1,11 @@
-//! What kubelet says: its checkpoint files, their checksum, its configuration, the names it gives pods' cgroups, and the
-//! CPU requests it tells runtimes.
+//! What kubelet says: its checkpoint files, their checksum, its configuration, where it lives, the names it gives pods'
+//! cgroups, and the CPU requests it tells runtimes.
 
 pub mod checkpoint;
 pub mod checksum;
 pub mod config;
 pub mod devices;
+pub mod home;
 pub mod memory;
 pub mod pod;
 mod request;

@@ -131,7 +131,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 }
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl`, nor a file, and what they are.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 16] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -147,6 +147,12 @@ const OTHERS: [&str; 12] = [
     "stelia-runner",
     "qemu-system-x",
     "origin-cgroup",
+    // A check of doctor's.
+    "kubelet-home",
+    // k3s's configuration.
+    "kubelet-arg",
+    "node-name",
+    "data-dir",
 ];
 
 #[test]

@@ -29,6 +29,7 @@ mod linux_guest;
 mod metrics;
 mod migration;
 mod movers;
+mod namespaces;
 mod noise;
 mod package;
 mod plan;

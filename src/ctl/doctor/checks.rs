@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, Facts, Verdict};
+use super::{Check, Facts, Verdict, home};
+use crate::cgroup::hierarchy::CONTROLLERS;
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
 use crate::plan::allocator::CpuSource;
@@ -11,8 +12,6 @@ use crate::topology::Topology;
 
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
 const SYSTEMD: u32 = 252;
-/// What instances need of the root cgroup.
-const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
 
 /// All checks, the most basic first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
@@ -20,6 +19,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         cgroup(facts),
         kernel(facts),
         systemd(facts),
+        home::check(facts),
         policy(facts),
         state(facts),
         cores(facts),
@@ -31,7 +31,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     ]
 }
 
-fn ok(check: &'static str, found: impl Into<String>) -> Check {
+pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {
     let (found, cure) = (found.into(), String::new());
     Check {
         check,
@@ -41,7 +41,12 @@ fn ok(check: &'static str, found: impl Into<String>) -> Check {
     }
 }
 
-fn not_ok(check: &'static str, verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Check {
+pub(super) fn not_ok(
+    check: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    cure: impl Into<String>,
+) -> Check {
     let (found, cure) = (found.into(), cure.into());
     Check {
         check,
@@ -52,6 +57,14 @@ fn not_ok(check: &'static str, verdict: Verdict, found: impl Into<String>, cure:
 }
 
 fn cgroup(facts: &Facts) -> Check {
+    if let Some(unfit) = &facts.unfit {
+        return not_ok(
+            "cgroup",
+            Verdict::Failed,
+            unfit,
+            "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line; kubelet and the runtime must use cgroup v2 too. Until then steliad.service is skipped, and runners find no daemon",
+        );
+    }
     let Some(controllers) = &facts.controllers else {
         return not_ok(
             "cgroup",

@@ -4,6 +4,9 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::KubeletHome;
+use crate::cgroup::hierarchy;
+use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
@@ -20,12 +23,16 @@ pub struct Facts {
     pub systemd: Option<u32>,
     /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
     pub controllers: Option<Vec<String>>,
+    /// Why the host's cgroups are not version 2's; `None` where they are.
+    pub unfit: Option<String>,
     /// Whether a cgroup of this kernel has `cpuset.cpus.exclusive`; `None` where no cgroup with cpuset is.
     pub exclusive: Option<bool>,
     /// The host's CPUs.
     pub topology: Result<Topology, String>,
     /// What the running kubelet was told.
     pub kubelet: Result<KubeletConfig, String>,
+    /// Which kubelet that is, and where the daemon reads.
+    pub home: KubeletHome,
     /// Who chooses exclusive CPUs, and how: steliad's own configuration, or its defaults where it cannot be read.
     pub allocator: AllocatorPolicies,
     /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
@@ -54,15 +61,14 @@ impl Facts {
         };
         let cgroup = sys.join("fs/cgroup");
         let kubelet = config::read(&root.join("proc"), root).map_err(|error| error.to_string());
-        let kubelet_root = kubelet.as_ref().map_or_else(
-            |_| KubeletConfig::default().root_dir,
-            |kubelet| kubelet.root_dir.clone(),
-        );
-        let loaded = crate::config::load(root);
-        let allocator = loaded.map_or_else(
-            |_| AllocatorPolicies::default(),
-            |loaded| loaded.settings.policies.allocator,
-        );
+        let settings = crate::config::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+        let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
+        let kubelet_root = match (&kubelet, &home.read) {
+            (Ok(kubelet), _) => kubelet.root_dir.clone(),
+            (Err(_), Ok(read)) => read.clone(),
+            (Err(_), Err(_)) => KubeletConfig::default().root_dir,
+        };
+        let allocator = settings.policies.allocator;
         let state = root
             .join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root))
             .join(CPU_MANAGER_STATE);
@@ -71,9 +77,11 @@ impl Facts {
             systemd: systemd(root),
             controllers: text(&cgroup.join("cgroup.controllers"))
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            unfit: text(&root.join("proc/self/cgroup")).and_then(|text| hierarchy::unfit(&text)),
             exclusive: has_exclusive(&cgroup),
             topology: Topology::read(&sys).map_err(|error| error.to_string()),
             kubelet,
+            home,
             state: match fs::read(&state) {
                 Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {
                     Ok(CpuManagerState::absent())

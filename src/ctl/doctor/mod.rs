@@ -2,6 +2,7 @@
 
 mod checks;
 mod facts;
+mod home;
 
 #[cfg(test)]
 mod tests;
@@ -15,6 +16,7 @@ use super::client::Failure;
 use super::view;
 pub use checks::checks;
 pub use facts::Facts;
+pub use home::KubeletHome;
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

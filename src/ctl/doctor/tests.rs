@@ -7,11 +7,21 @@ use super::*;
 use crate::cpuset::CpuSet;
 use crate::kubelet::checkpoint::Schema;
 use crate::kubelet::config::KubeletConfig;
+use crate::kubelet::home;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::topology::testing::Shape;
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+
+fn process(host: home::Host) -> home::Process {
+    home::Process {
+        pid: 812,
+        name: "kubelet".into(),
+        host,
+        root: Some("/var/lib/kubelet".into()),
+    }
+}
 
 /// A node with nothing to complain of: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
 fn fit() -> Facts {
@@ -40,9 +50,15 @@ fn fit() -> Facts {
         kernel: "6.12.9".to_owned(),
         systemd: Some(257),
         controllers: Some(["cpuset", "cpu", "io", "memory", "pids"].map(str::to_owned).to_vec()),
+        unfit: None,
         exclusive: Some(true),
         topology: Ok(shape.topology()),
         kubelet: Ok(kubelet),
+        home: KubeletHome {
+            process: Ok(process(home::Host::Kubelet)),
+            read: Ok("/var/lib/kubelet".into()),
+            is_kubelets: true,
+        },
         allocator: AllocatorPolicies::default(),
         state: Ok(state),
         isolcpus: cpus(""),
@@ -81,6 +97,9 @@ type Change = fn(&mut Facts);
 
 #[rstest]
 #[case::no_cgroup2("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = None)]
+#[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
+#[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
+#[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
 #[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
 #[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
 #[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
@@ -174,4 +193,52 @@ fn facts_are_read_from_the_nodes_files() {
         (String::new(), "7".to_owned())
     );
     assert!(facts.state.unwrap_err().contains("cpu_manager_state"));
+}
+
+#[test]
+fn kubelets_home_is_told_by_what_was_found() {
+    let told = |change: fn(&mut KubeletHome)| {
+        let mut facts = fit();
+        change(&mut facts.home);
+        let check = checks(&facts).into_iter().find(|check| check.check == "kubelet-home");
+        check.unwrap().found
+    };
+    let answers = told(|_| ());
+    assert!(answers.contains("process 812 (kubelet), which answers"), "{answers}");
+    let named = told(|home| home.process.as_mut().unwrap().root = None);
+    assert!(
+        named.contains("(kubelet), by its name; /var/lib/kubelet is read"),
+        "{named}"
+    );
+    let k3s = told(|home| home.process = Ok(process(home::Host::K3s)));
+    assert!(k3s.contains("/etc/rancher/k3s"), "{k3s}");
+    let away = told(|home| home.process = Err("no kubelet runs".into()));
+    assert_eq!(away, "no process known; /var/lib/kubelet is read");
+}
+
+#[test]
+fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    write(root, "proc/70/comm", "kubelet\n");
+    write(root, "proc/70/status", "Uid:\t0\t0\t0\t0\n");
+    write(root, "proc/70/cgroup", "0::/system.slice/kubelet.service\n");
+    write(root, "proc/70/cmdline", "kubelet\0--root-dir=/data/kubelet\0");
+    write(root, "proc/self/cgroup", "4:cpuset:/\n0::/\n");
+    write(root, "data/kubelet/cpu_manager_state", "{}");
+    let facts = Facts::read(root);
+    assert!(facts.unfit.unwrap().contains("hybrid"));
+    assert_eq!(facts.home.read, Ok("/var/lib/kubelet".into()));
+    assert!(!facts.home.is_kubelets);
+    write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
+    let facts = Facts::read(root);
+    assert_eq!(
+        (facts.home.read, facts.home.is_kubelets),
+        (Ok("/data/kubelet".into()), true)
+    );
+    // A link is as good as the directory.
+    write(root, "etc/stelia/steliad.toml", "");
+    fs::create_dir_all(root.join("var/lib")).unwrap();
+    std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();
+    assert!(Facts::read(root).home.is_kubelets);
 }

@@ -14,18 +14,17 @@ use std::path::{Path, PathBuf};
 use serde_json::Value;
 
 use crate::cgroup::KernelCgroups;
+use crate::config::{self, Settings};
 use crate::cpuset::CpuSet;
 use crate::ctl::cli::Json;
 use crate::ctl::client::Failure;
 use crate::ctl::view;
 use crate::engine::live_containers;
 use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use crate::kubelet::home;
 use crate::kubelet::memory::MEMORY_MANAGER_STATE;
 use crate::kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 use crate::plan::pod_pool;
-
-/// kubelet's root directory, unless it was told another.
-const KUBELET_ROOT: &str = "/var/lib/kubelet";
 
 /// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
 #[derive(Debug, Default)]
@@ -51,10 +50,11 @@ impl<T> Checked<T> {
 /// What is to be printed of a file, or of both files in a folder; of kubelet's own folder without a path.
 ///
 /// # Errors
-/// [`Failure::Partial`] with the reasons when a file is refused, is not there, or cannot be read.
+/// [`Failure::Partial`] with the reasons when a file is refused, is not there, or cannot be read; [`Failure::Other`] where it is not
+/// clear which folder is kubelet's.
 pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Failure> {
     let files = match path {
-        None => folder(Path::new(KUBELET_ROOT)),
+        None => folder(&read_by_the_daemon(Path::new("/"))?),
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
     };
@@ -73,6 +73,13 @@ pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Fail
         printed,
         reason: reasons.join("; "),
     })
+}
+
+/// The folder that the daemon reads, below `root` (`/`).
+fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
+    let settings = config::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+    let found = home::by_setting(&settings.kubelet_root, root, None);
+    found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }
 
 fn folder(path: &Path) -> Files {

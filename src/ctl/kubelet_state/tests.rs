@@ -254,3 +254,21 @@ fn a_wrong_checksum_is_in_the_json_too() {
         "{reason}"
     );
 }
+
+#[test]
+fn without_a_path_the_folder_is_the_one_that_the_daemon_reads() {
+    let root = TempDir::new().unwrap();
+    let write = |path: &str, text: &str| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write("var/lib/k0s/kubelet/cpu_manager_state", "{}");
+    let folder = read_by_the_daemon(root.path()).unwrap();
+    assert!(folder.ends_with("k0s/kubelet"), "{}", folder.display());
+    write("var/lib/kubelet/cpu_manager_state", "{}");
+    let unclear = read_by_the_daemon(root.path()).unwrap_err().to_string();
+    assert!(unclear.contains("set kubelet-root"), "{unclear}");
+    write("etc/stelia/steliad.toml", "kubelet-root = \"/k\"");
+    assert_eq!(read_by_the_daemon(root.path()).unwrap(), Path::new("/k"));
+}

@@ -4,6 +4,7 @@ mod allocator;
 mod crash;
 mod crun;
 mod fair;
+mod large;
 mod laws;
 mod life;
 mod linear;

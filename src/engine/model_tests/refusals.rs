@@ -71,13 +71,18 @@ async fn a_pod_that_kubelet_gave_no_cpus_or_others_is_refused() {
 }
 
 #[tokio::test]
-async fn a_container_without_its_own_pid_namespace_is_refused() {
+async fn a_pid_namespace_within_the_containers_own_is_its_own_business_and_one_beside_it_is_not() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");
-    let second = node.model.spawn_in_namespace(pod.init, "nested").unwrap();
+    let nested = node.model.spawn_in_namespace(pod.init, "nested").unwrap();
+    let stranger = node.pod(2, "4-5");
+    let number = stranger.init.to_string();
+    node.model.meddle(&pod.origin, File::Procs, &number).unwrap();
     refused(&node, node.register(&pod), Kind::SharedPidNamespace).await;
-    node.model.end(second).unwrap();
+    node.model.meddle(&stranger.origin, File::Procs, &number).unwrap();
     node.register(&pod).await.unwrap();
+    assert_eq!(node.model.cgroup(nested).unwrap(), float(&pod));
+    node.check().await;
 }
 
 #[tokio::test]

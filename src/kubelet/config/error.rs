@@ -12,8 +12,18 @@ pub enum ConfigError {
     #[error("no kubelet runs on this node")]
     NotRunning,
     /// More than one process could be kubelet.
-    #[error("more than one process is called kubelet and no pod's: {0:?}")]
+    #[error("more than one process could be kubelet and is no pod's: {0:?}")]
     Several(Vec<i32>),
+    /// A process that answers as kubelet does, of a name that is not known and without kubelet's flags.
+    #[error(
+        "process {pid} ({name}) answers on kubelet's socket, and where it has kubelet's configuration is not known"
+    )]
+    Unknown {
+        /// Its number.
+        pid: i32,
+        /// Its name, as far as it fits a line.
+        name: String,
+    },
     /// A file cannot be read.
     #[error("read {}: {cause}", path.display())]
     Read {
@@ -54,7 +64,7 @@ pub enum ConfigError {
 
 impl ConfigError {
     /// The answer to reading `path`.
-    pub(super) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub(in crate::kubelet) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Read {
             path: path.to_owned(),
             cause,

@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 pub use error::ConfigError;
 pub use flags::Flags;
 pub use read::read;
+pub(super) use read::text;
 
 use crate::cpuset::CpuSet;
 use crate::excerpt;

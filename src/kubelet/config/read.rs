@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use super::{ConfigError, Flags, Fragment, KubeletConfig};
-use crate::kubelet::ContainerCgroup;
+use crate::kubelet::home;
 
 /// A file larger than this is no configuration, in bytes.
 const MAX_BYTES: u64 = 1 << 20;
@@ -18,15 +18,10 @@ const MAX_BYTES: u64 = 1 << 20;
 /// # Errors
 /// No kubelet runs or more than one does, or a file of it is not there or does not parse.
 pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
-    let process = find(proc)?;
-    let cmdline = process.join("cmdline");
-    let bytes = fs::read(&cmdline).map_err(ConfigError::read(&cmdline))?;
-    let argv: Vec<String> = bytes
-        .split(|byte| *byte == 0)
-        .map(|argument| String::from_utf8_lossy(argument).into_owned())
-        .collect();
-    // Each argument ends in a NUL: what follows the last one is none.
-    let flags = Flags::parse(argv.split_last().map_or(&[], |(_, arguments)| arguments))?;
+    let process = home::find(proc, root)?;
+    let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
+    flags.root_dir = flags.root_dir.or(process.root);
+    let process = proc.join(process.pid.to_string());
     // A relative path is one below the folder kubelet was started in.
     let place = |path: &Path| -> Result<PathBuf, ConfigError> {
         let link = process.join("cwd");
@@ -51,55 +46,6 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     KubeletConfig::new(fragments, flags)
 }
 
-/// The directory of the one process that is kubelet.
-fn find(proc: &Path) -> Result<PathBuf, ConfigError> {
-    let mut found: Vec<i32> = Vec::new();
-    for entry in fs::read_dir(proc).map_err(ConfigError::read(proc))? {
-        let entry = entry.map_err(ConfigError::read(proc))?;
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()) else {
-            continue;
-        };
-        if is_kubelet(&entry.path()) {
-            found.push(pid);
-        }
-    }
-    found.sort_unstable();
-    match found.as_slice() {
-        [] => Err(ConfigError::NotRunning),
-        [pid] => Ok(proc.join(pid.to_string())),
-        _ => Err(ConfigError::Several(found)),
-    }
-}
-
-/// Whether a process is called kubelet, runs as root and in nobody's pod: anybody can take the name. One that ends while
-/// it is looked at is none.
-fn is_kubelet(process: &Path) -> bool {
-    let read = |name: &str| fs::read_to_string(process.join(name)).unwrap_or_default();
-    if read("comm").trim_end() != "kubelet" {
-        return false;
-    }
-    let status = read("status");
-    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
-    // Real, effective, saved, file system.
-    let root = uids.is_some_and(|uids| uids.split_whitespace().nth(1) == Some("0"));
-    let cgroups = read("cgroup");
-    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"));
-    root && cgroup.is_some_and(|cgroup| !is_tenants(cgroup))
-}
-
-/// Whether a cgroup is a container's, one below it, or an instance's.
-fn is_tenants(cgroup: &str) -> bool {
-    let mut path = cgroup;
-    while let Some((parent, _)) = path.rsplit_once('/') {
-        if ContainerCgroup::parse(path).is_some() {
-            return true;
-        }
-        path = parent;
-    }
-    let top = cgroup.split('/').nth(1).unwrap_or_default();
-    matches!(top, "kubepods" | "kubepods.slice" | "stelia.slice")
-}
-
 /// Every file `*.conf` in the folder and the folders in it, in the order in which kubelet walks: names sorted bytewise, a
 /// folder where its name is.
 fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> {
@@ -122,7 +68,8 @@ fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> 
     Ok(())
 }
 
-fn text(path: &Path) -> Result<String, ConfigError> {
+/// A file that may be a configuration.
+pub(in crate::kubelet) fn text(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
     read.map_err(ConfigError::read(path))?;

@@ -118,7 +118,31 @@ fn props(text: &str) -> Option<BTreeMap<u32, BTreeMap<String, i64>>> {
     text.split(',').filter(|part| !part.is_empty()).map(one).collect()
 }
 
+/// What the kernel takes of one attribute, in bytes (`XATTR_SIZE_MAX`).
+const LONGEST: usize = 64 << 10;
+/// What it takes of a cgroup's `user.` attributes together (`KERNFS_USER_XATTR_SIZE_LIMIT`); one that is written anew counts twice
+/// meanwhile.
+const ALL: usize = 128 << 10;
+
 impl Record {
+    /// Why the kernel would not take the record; `None` where it does. Some 800 vCPUs with all their properties fit, on CPUs that
+    /// are nowhere side by side.
+    pub fn too_large(&self) -> Option<String> {
+        let attributes = self.attributes();
+        let longest = attributes
+            .iter()
+            .map(|(_, value)| value.len())
+            .max()
+            .unwrap_or_default();
+        let all: usize = attributes.iter().map(|(_, value)| value.len()).sum();
+        (longest > LONGEST || all + longest > ALL).then(|| {
+            format!(
+                "the record of {} vCPUs takes {all} bytes, {longest} in one attribute: more than the kernel keeps on a cgroup",
+                self.vcpus.len()
+            )
+        })
+    }
+
     /// The attributes in the order in which they must be written, those that changed as well as all of them. Whoever dies in
     /// between leaves something to go on from: where the vCPUs go comes before the CPUs, which come before the phase that
     /// promises them; the schema, which makes the rest valid, is last.

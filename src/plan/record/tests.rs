@@ -116,3 +116,43 @@ fn a_damaged_attribute_is_named() {
     attributes.insert("vcpus".into(), "0:1:2".into());
     assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("vcpus")));
 }
+
+/// A VM of so many vCPUs, with what QEMU says of each, on every other CPU.
+fn of_vcpus(count: u32) -> Record {
+    let cpus: CpuSet = (0..count).map(|index| 2 * index).collect();
+    let names = ["core-id", "die-id", "node-id", "socket-id", "thread-id"];
+    let props = |index: u32| names.map(|name| (name.to_owned(), i64::from(index % 1000))).into();
+    let vcpu = |index: u32| VcpuThread {
+        index,
+        task: TaskId {
+            id: 4_194_000,
+            start: 1_234_567_890,
+        },
+        cpu: Some(2 * index),
+    };
+    Record {
+        exclusive: cpus.clone(),
+        entry: cpus,
+        vcpus: (0..count).map(vcpu).collect(),
+        props: (0..count).map(|index| (index, props(index))).collect(),
+        ..record()
+    }
+}
+
+#[test]
+fn a_record_of_a_large_vm_fits_the_kernels_attributes_and_one_that_does_not_is_named() {
+    let large = of_vcpus(512);
+    assert_eq!(large.too_large(), None);
+    assert_eq!(Record::parse(&map(&large)), Ok(large));
+    let text = of_vcpus(2048).too_large().unwrap();
+    assert!(text.contains("2048 vCPUs"), "{text}");
+    // CPUs alone: every other one of 4,096, four times.
+    let cpus: CpuSet = (0..4096).step_by(2).collect();
+    let alone = Record {
+        exclusive: cpus.clone(),
+        entry: cpus,
+        ..record()
+    };
+    assert_eq!(alone.too_large(), None);
+    assert_eq!(Record::parse(&map(&alone)), Ok(alone));
+}

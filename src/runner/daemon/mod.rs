@@ -14,6 +14,7 @@ use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 use super::error::Error;
 use super::qmp::Vcpu;
 use crate::alloc::Qos;
+use crate::cgroup::hierarchy;
 use crate::dbus::NOT_PINNED;
 use crate::dbus::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
 use crate::dbus::command_line::AllocationOptions;
@@ -287,7 +288,7 @@ impl Daemon {
         let link = link.map_err(|text| Error::Transport {
             operation: "connect",
             socket: self.socket.clone(),
-            text,
+            text: with_reason(text, unfit_host()),
         })?;
         let connection = link.connection.clone();
         self.link = Some(link);
@@ -311,6 +312,18 @@ impl Daemon {
     }
 }
 
+/// Why no daemon can run on this host, if that is known here: its unit is skipped there without a word to anybody.
+fn unfit_host() -> Option<String> {
+    hierarchy::unfit(&std::fs::read_to_string("/proc/self/cgroup").ok()?)
+}
+
+fn with_reason(text: String, unfit: Option<String>) -> String {
+    match unfit {
+        Some(unfit) => format!("{text}; {unfit}: steliad needs version 2"),
+        None => text,
+    }
+}
+
 /// Name and text of a D-Bus error reply. `None`: the call got no reply.
 fn answered(error: &zbus::Error) -> Option<(String, String)> {
     match error {
@@ -328,6 +341,19 @@ mod tests {
     use std::os::fd::AsFd;
 
     use super::*;
+
+    #[test]
+    fn a_host_whose_cgroups_are_of_version_1_is_named_where_the_daemon_is_missing() {
+        let text = with_reason(
+            "Connection refused".into(),
+            hierarchy::unfit("4:cpuset:/\n1:name=systemd:/\n"),
+        );
+        assert!(
+            text.starts_with("Connection refused; the host's cgroups are version 1"),
+            "{text}"
+        );
+        assert_eq!(with_reason("x".into(), hierarchy::unfit("0::/\n")), "x");
+    }
 
     #[tokio::test]
     async fn an_absent_daemon_is_waited_for_and_named() {

@@ -1,0 +1,131 @@
+//! Where kubelet lives: its root directory, and the process that it is or is part of. Distributions of Kubernetes differ in
+//! both, so it is known by what it does (it listens on `pod-resources/kubelet.sock` in its root directory, it writes
+//! `cpu_manager_state` there), and only then by a name.
+
+mod argv;
+mod process;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(super) use argv::argv;
+pub use process::{Host, Process, find};
+
+use super::checkpoint::CPU_MANAGER_STATE;
+
+/// The word in place of a root directory for the one that is found.
+pub const AUTO: &str = "auto";
+
+/// The root directories that distributions give kubelet: its own default (kubeadm, k3s, RKE2, MicroShift and most others), k0s's and
+/// MicroK8s's.
+pub const ROOTS: [&str; 3] = [
+    "/var/lib/kubelet",
+    "/var/lib/k0s/kubelet",
+    "/var/snap/microk8s/common/var/lib/kubelet",
+];
+
+/// The socket in its root directory on which kubelet tells of pods' resources (on by default since Kubernetes 1.15).
+const SOCKET: &str = "pod-resources/kubelet.sock";
+
+/// A directory that may be kubelet's, as it was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Home {
+    /// The directory.
+    pub root: PathBuf,
+    /// Whether it holds `cpu_manager_state`.
+    pub has_state: bool,
+    /// The process that listens on kubelet's socket in it, root's and no pod's.
+    pub listener: Option<i32>,
+}
+
+/// More than one directory could be kubelet's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("which is kubelet's root directory is not clear ({}): set kubelet-root", list(.0))]
+pub struct Unclear(Vec<Home>);
+
+fn list(homes: &[Home]) -> String {
+    let one = |home: &Home| {
+        let why = match home.listener {
+            Some(pid) => format!("process {pid} answers on its socket"),
+            None => format!("holds {CPU_MANAGER_STATE}"),
+        };
+        format!("{}: {why}", home.root.display())
+    };
+    homes.iter().map(one).collect::<Vec<_>>().join("; ")
+}
+
+/// Choose kubelet's: where it answers, else the one that holds its state; `None` where there is neither. `before` is what was
+/// found when it answered, and stays while kubelet is away.
+///
+/// # Errors
+/// [`Unclear`].
+pub fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Path>, Unclear> {
+    let answering = || homes.iter().filter(|home| home.listener.is_some());
+    let holding = || homes.iter().filter(|home| home.has_state);
+    let found: Vec<&Home> = if answering().next().is_some() {
+        answering().collect()
+    } else {
+        holding().collect()
+    };
+    let known = |home: &&&Home| home.listener.is_none() && Some(home.root.as_path()) == before;
+    match found.as_slice() {
+        [] => Ok(None),
+        [only] => Ok(Some(&only.root)),
+        several => match several.iter().find(known) {
+            Some(known) => Ok(Some(&known.root)),
+            None => Err(Unclear(several.iter().map(|home| (*home).clone()).collect())),
+        },
+    }
+}
+
+/// Look at the known root directories below `root` (`/`); one that is another by a link is left out. Who listens is asked only
+/// where there is more than one, because to ask kubelet is to connect to it.
+pub fn look(root: &Path) -> Vec<Home> {
+    let mut homes: Vec<(PathBuf, Home)> = Vec::new();
+    for known in ROOTS {
+        let place = root.join(known.trim_start_matches('/'));
+        let Ok(real) = fs::canonicalize(&place) else { continue };
+        if !real.is_dir() || homes.iter().any(|(other, _)| *other == real) {
+            continue;
+        }
+        let home = Home {
+            has_state: place.join(CPU_MANAGER_STATE).exists(),
+            root: place,
+            listener: None,
+        };
+        homes.push((real, home));
+    }
+    let mut homes: Vec<Home> = homes.into_iter().map(|(_, home)| home).collect();
+    if homes.len() > 1 {
+        for home in &mut homes {
+            let listener = process::listener(&home.root.join(SOCKET));
+            home.listener = listener.filter(|pid| process::look(&root.join("proc"), *pid).is_some());
+        }
+    }
+    homes
+}
+
+/// kubelet's root directory below `root` (`/`): the one that is found, else kubelet's default.
+///
+/// # Errors
+/// [`Unclear`].
+pub fn root_below(root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
+    let homes = look(root);
+    let default = || root.join(ROOTS[0].trim_start_matches('/'));
+    Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))
+}
+
+/// kubelet's root directory below `root` (`/`) by steliad's setting: that, or with [`AUTO`] the one that is found.
+///
+/// # Errors
+/// [`Unclear`].
+pub fn by_setting(setting: &Path, root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
+    if setting == Path::new(AUTO) {
+        root_below(root, before)
+    } else {
+        Ok(setting.to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,173 @@
+//! Whose a process is, where there are PID namespaces within a container's own, and cgroups below it.
+
+use std::fs;
+use std::path::PathBuf;
+
+use crate::bad_input::assert_refused;
+use crate::client::{Refusal, ask_from, block_on, pidfd, register};
+use crate::guest::Accel;
+use crate::host::{output, read, run, scopes, wait_until};
+use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::promise::{assert_given_back, assert_isolated};
+
+/// Makes a PID namespace and sleeps as its first process, as passt's sandbox does: with a user namespace, because it is no root.
+const NESTED: &str = "unshare -Upf tail -f /dev/null &";
+
+/// The numbers that a process has, outermost first.
+fn numbers(pid: &str) -> Vec<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"));
+    let words = line.unwrap_or_default().split_whitespace();
+    words.map(|word| word.parse().expect("a number")).collect()
+}
+
+/// The first process of a namespace within the container's, once it is there: how many namespaces it is in.
+fn wait_nested(pod: &Pod) -> usize {
+    wait_until("a namespace within", || {
+        let procs = fs::read_to_string(pod.origin().join("cgroup.procs")).unwrap_or_default();
+        let outer = numbers(&pod.pid.to_string()).len();
+        let mut all = procs.lines().map(numbers);
+        all.find(|numbers| numbers.len() > outer && numbers.last() == Some(&1))
+            .map(|numbers| numbers.len())
+    })
+}
+
+/// A pod whose container starts `before`, waits until `there` is true, and becomes a VM's.
+fn vm_beside(name: &str, options: &[&str], before: &str, there: &str, qemu: &[&str]) -> Pod {
+    let accel = Accel::of_node();
+    let vm = [
+        &["stelia-runner", "run", "--qmp", "/run/qmp", "--"][..],
+        &accel.qemu(),
+        qemu,
+    ]
+    .concat();
+    let script = format!("{before} until {there}; do sleep 0.1; done; exec \"$@\"");
+    let command = [&["sh", "-c", &script, "sh"][..], &vm].concat();
+    let options = [accel.device(), &["--cpus", "2"][..], options].concat();
+    let pod = Pod::start(name, &options, &command);
+    pod.wait_running();
+    pod
+}
+
+/// In how many PID namespaces the threads of this name are that float with the pod's VM; none runs where its vCPUs do.
+fn floating(pod: &Pod, name: &str) -> Vec<usize> {
+    let named = |leaf: PathBuf| {
+        let tids = read(leaf.join("cgroup.threads"));
+        let is_so =
+            |tid: &&str| fs::read_to_string(format!("/proc/{tid}/comm")).is_ok_and(|comm| comm.starts_with(name));
+        let mut depths: Vec<usize> = tids.lines().filter(is_so).map(|tid| numbers(tid).len()).collect();
+        depths.sort_unstable();
+        depths.dedup();
+        depths
+    };
+    assert!(named(pod.vcpu()).is_empty());
+    named(pod.float())
+}
+
+#[test]
+fn a_namespace_within_the_containers_own_is_its_own_business() {
+    on_node(|| {
+        let pod = vm_beside("passt", &[], NESTED, "pgrep -x tail > /dev/null", &["-smp", "2"]);
+        let before = assert_isolated(&pod, 2);
+        assert_eq!(floating(&pod, "tail"), [3]);
+        run(&["steliactl", "deregister", &pod.uid]);
+        assert_given_back(&pod, before);
+    });
+}
+
+#[test]
+fn virtiofsd_in_its_sandbox_before_the_vm_registers_is_no_reason_to_refuse_it() {
+    on_node(|| {
+        let virtiofsd = "/usr/libexec/virtiofsd --socket-path=/run/fs --shared-dir /usr/share --sandbox namespace &";
+        let qemu = [
+            "-smp",
+            "2",
+            "-object",
+            "memory-backend-memfd,id=shared,size=64M,share=on",
+            "-machine",
+            "memory-backend=shared",
+            "-chardev",
+            "socket,id=fs,path=/run/fs",
+            "-device",
+            "vhost-user-fs-pci,chardev=fs,tag=share",
+        ];
+        let qemu = [&["-m", "64"][..], &qemu].concat();
+        // What it makes its namespaces with; with fewer privileges it makes a user namespace first.
+        let pod = vm_beside("virtiofsd", &["--cap", "SYS_ADMIN"], virtiofsd, "[ -S /run/fs ]", &qemu);
+        assert_isolated(&pod, 2);
+        // The process that waits outside, and the one in the sandbox.
+        assert_eq!(floating(&pod, "virtiofsd"), [2, 3]);
+    });
+}
+
+#[test]
+fn a_namespace_within_does_not_make_up_for_one_of_the_containers_own() {
+    on_node(|| {
+        let sleeper = format!("{NESTED} sleep 10000; true");
+        let host = Pod::start("host", &["--cpus", "2", "--host-pid"], &["sh", "-c", &sleeper]);
+        assert_eq!(wait_nested(&host), 2);
+        assert_refused(&ask_from(&host, "|"), "SharedPidNamespace", &host.uid);
+
+        let first = Pod::start("first", &["--cpus", "2"], &["sh", "-c", "sleep 10000; true"]);
+        let options = ["--in", "first", "--container", "second", "--cpus", "2", "--share-pid"];
+        let second = Pod::start("second", &options, &["sh", "-c", &sleeper]);
+        assert_eq!(wait_nested(&second), 3);
+        assert_refused(&ask_from(&second, "|"), "SharedPidNamespace", &second.uid);
+        assert!(scopes().is_empty());
+        drop(first);
+    });
+}
+
+/// What root is answered who registers a pod with this process as the anchor.
+fn register_with_anchor(pod: &Pod, anchor: &str) -> Refusal {
+    let anchor = pidfd(anchor.parse().expect("a process id"));
+    block_on(async {
+        let bus = zbus::connection::Builder::system().build().await.expect("bus");
+        register(&bus, &pod.uid, "", Some(&anchor)).await
+    })
+}
+
+#[test]
+fn what_is_in_a_cgroup_below_the_containers_is_neither_its_anchor_nor_overlooked() {
+    // Until the container ends nobody but us would remove it.
+    let below = || {
+        let found = output(&[
+            "find",
+            "/sys/fs/cgroup/kubepods.slice",
+            "-type",
+            "d",
+            "-name",
+            "stelia-test",
+        ]);
+        let text = String::from_utf8_lossy(&found.stdout).into_owned();
+        text.lines().for_each(|path| drop(fs::remove_dir(path)));
+    };
+    on_node_undoing(below, || {
+        let shell = "sleep 10000 & sleep 20000 & wait";
+        let pod = Pod::start("below", &["--cpus", "2"], &["sh", "-c", shell]);
+        let sleepers = wait_until("two sleepers", || {
+            let procs = read(pod.origin().join("cgroup.procs"));
+            let pids = procs.lines().filter(|pid| **pid != pod.pid.to_string());
+            let pids: Vec<String> = pids.map(str::to_owned).collect();
+            (pids.len() == 2).then_some(pids)
+        });
+        let child = pod.origin().join("stelia-test");
+        fs::create_dir(&child).expect("a cgroup below the container's");
+        fs::write(child.join("cgroup.procs"), &sleepers[0]).expect("moved");
+        // The anchor's own place is wrong; and the others are not all where they would be moved from.
+        assert_refused(
+            &register_with_anchor(&pod, &sleepers[0]),
+            "NoAnchor",
+            "/stelia-test, not in ",
+        );
+        assert_refused(
+            &register_with_anchor(&pod, &sleepers[1]),
+            "InvalidArgument",
+            "/stelia-test too",
+        );
+        assert!(scopes().is_empty());
+        fs::write(pod.origin().join("cgroup.procs"), &sleepers[0]).expect("moved back");
+        fs::remove_dir(&child).expect("removed");
+        crate::client::register_and_deregister(&pod, sleepers[0].parse().expect("a process id"));
+    });
+}
