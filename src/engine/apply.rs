@@ -97,6 +97,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         | Step::Forget(_)
         | Step::Limit(..)
         | Step::Weigh(_)
+        | Step::Protect { .. }
         | Step::Restrict { .. }
         | Step::Unrecord(_)
         | Step::Restore(..) => outcome.writes += 1,

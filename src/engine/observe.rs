@@ -10,7 +10,7 @@ use std::time::SystemTime;
 
 use super::container::{self, lists};
 use super::{System, siblings};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits};
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
@@ -19,7 +19,7 @@ use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::record::RecordError;
 use crate::plan::{
     Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted,
-    pod_pool,
+    is_throttled, pod_pool,
 };
 use crate::proc::TaskId;
 use crate::topology::Topology;
@@ -140,6 +140,7 @@ pub(super) fn slice(cgroups: &dyn Cgroups) -> Result<Slice, CgroupError> {
     Ok(Slice {
         exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
         weight: number(cgroups, &slice, File::CpuWeight)?,
+        protected: protection(cgroups, &slice, File::MemoryMin)?.zip(protection(cgroups, &slice, File::MemoryLow)?),
         controllers: words(&controllers),
     })
 }
@@ -301,6 +302,24 @@ fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Opti
     Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
 }
 
+/// Memory that is protected, bytes: of `max` everything. `None` where there is no such file.
+fn protection(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
+    let all = |text: String| {
+        if text == "max" {
+            Some(u64::MAX)
+        } else {
+            text.parse().ok()
+        }
+    };
+    Ok(optional(cgroups.read(cgroup, file))?.and_then(all))
+}
+
+/// Whether this kernel clamps utilization: that does not change while it runs.
+fn has_clamps() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| Path::new("/proc/sys/kernel/sched_util_clamp_max").exists())
+}
+
 /// The sizes of huge pages this kernel has: they do not change while it runs.
 fn huge_pages() -> &'static [HugePage] {
     static SIZES: OnceLock<Vec<HugePage>> = OnceLock::new();
@@ -316,51 +335,106 @@ fn huge_pages() -> &'static [HugePage] {
     })
 }
 
-/// A cgroup's own limits.
-fn own_limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
-    let mut hugetlb = BTreeMap::new();
+/// A cgroup's own limits; its quota where that counts.
+fn own_limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath, quota_counts: bool) -> Result<Limits, CgroupError> {
+    let (mut hugetlb, mut hugetlb_reserved) = (BTreeMap::new(), BTreeMap::new());
     for size in huge_pages().iter().copied() {
-        if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
-            hugetlb.insert(size, text.parse().ok());
+        // Where one of a size is missing, so is the other.
+        let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? else {
+            continue;
+        };
+        hugetlb.insert(size, text.parse().ok());
+        if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbReservedMax(size)))? {
+            hugetlb_reserved.insert(size, text.parse().ok());
         }
     }
-    let group = optional(cgroups.read(cgroup, File::MemoryOomGroup))?;
+    let text = |file| optional(cgroups.read(cgroup, file));
+    let clamp = |file| if has_clamps() { text(file) } else { Ok(None) };
     Ok(Limits {
         memory_max: number(cgroups, cgroup, File::MemoryMax)?,
         memory_high: number(cgroups, cgroup, File::MemoryHigh)?,
+        memory_min: protection(cgroups, cgroup, File::MemoryMin)?.unwrap_or_default(),
+        memory_low: protection(cgroups, cgroup, File::MemoryLow)?.unwrap_or_default(),
         memory_swap_max: number(cgroups, cgroup, File::MemorySwapMax)?,
         pids_max: number(cgroups, cgroup, File::PidsMax)?,
         cpu_weight: number(cgroups, cgroup, File::CpuWeight)?,
-        oom_group: group.is_some_and(|text| text == "1"),
+        cpu_max: if quota_counts { quota(cgroups, cgroup)? } else { None },
+        uclamp_min: clamp(File::UclampMin)?,
+        uclamp_max: clamp(File::UclampMax)?,
+        io_weight: text(File::IoWeight)?.and_then(|text| default_weight(&text)),
+        io_max: IoMax::parse(&text(File::IoMax)?.unwrap_or_default()),
+        oom_group: text(File::MemoryOomGroup)?.is_some_and(|text| text == "1"),
         hugetlb,
+        hugetlb_reserved,
     })
+}
+
+fn quota(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<CpuQuota>, CgroupError> {
+    Ok(optional(cgroups.read(cgroup, File::CpuMax))?.and_then(|text| CpuQuota::parse(&text)))
+}
+
+/// Of `io.weight`; what is said of single devices is not carried.
+fn default_weight(text: &str) -> Option<u64> {
+    text.lines()
+        .find_map(|line| line.strip_prefix("default "))?
+        .parse()
+        .ok()
 }
 
 /// The limits of a container whose processes are in a subgroup of its scope. Not every limit is on both; by its weight the
 /// scope competes with others.
 fn tighter(scope: Limits, subgroup: Limits) -> Limits {
     let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
-    let sizes = scope.hugetlb.keys().chain(subgroup.hugetlb.keys());
-    let of = |limits: &Limits, size| limits.hugetlb.get(size).copied().flatten();
-    let hugetlb = sizes.map(|size| (*size, least(of(&scope, size), of(&subgroup, size))));
+    let sizes = |scope: &BTreeMap<HugePage, Option<u64>>, subgroup: &BTreeMap<HugePage, Option<u64>>| {
+        let all = scope.keys().chain(subgroup.keys());
+        let of = |limits: &BTreeMap<HugePage, Option<u64>>, size| limits.get(size).copied().flatten();
+        all.map(|size| (*size, least(of(scope, size), of(subgroup, size))))
+            .collect()
+    };
+    let (hugetlb, hugetlb_reserved) = (
+        sizes(&scope.hugetlb, &subgroup.hugetlb),
+        sizes(&scope.hugetlb_reserved, &subgroup.hugetlb_reserved),
+    );
+    let mut io_max = scope.io_max.clone();
+    for (device, max) in &subgroup.io_max {
+        let all = io_max.entry(device.clone()).or_default();
+        *all = all.least(*max);
+    }
     Limits {
         memory_max: least(scope.memory_max, subgroup.memory_max),
         memory_high: least(scope.memory_high, subgroup.memory_high),
         memory_swap_max: least(scope.memory_swap_max, subgroup.memory_swap_max),
         pids_max: least(scope.pids_max, subgroup.pids_max),
+        // What is protected in the subgroup counts up to what is on the scope.
+        memory_min: scope.memory_min,
+        memory_low: scope.memory_low,
         cpu_weight: scope.cpu_weight,
+        cpu_max: least_quota(scope.cpu_max, subgroup.cpu_max),
+        uclamp_min: scope.uclamp_min,
+        uclamp_max: scope.uclamp_max,
+        io_weight: scope.io_weight,
+        io_max,
         oom_group: scope.oom_group || subgroup.oom_group,
-        hugetlb: hugetlb.collect(),
+        hugetlb,
+        hugetlb_reserved,
     }
 }
 
+fn least_quota(one: Option<CpuQuota>, other: Option<CpuQuota>) -> Option<CpuQuota> {
+    one.into_iter().chain(other).reduce(CpuQuota::least)
+}
+
 /// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
-/// podPidsLimit on the pod), the rest its own. `None` when it is gone.
-pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
+/// podPidsLimit on the pod), of the quota the least of its own and its pod's, the rest its own. `None` when it is gone.
+pub(super) fn effective_limits(cgroups: &dyn Cgroups, record: &Record) -> Result<Option<Limits>, CgroupError> {
+    let (origin, quota_counts) = (&record.origin, is_throttled(record));
     let whole = container::whole(origin);
-    let mut all = own_limits(cgroups, &whole)?;
+    let mut all = own_limits(cgroups, &whole, quota_counts)?;
     if whole != *origin {
-        all = tighter(all, own_limits(cgroups, origin)?);
+        all = tighter(all, own_limits(cgroups, origin, quota_counts)?);
+    }
+    if let Some(pod) = whole.parent().filter(|_| quota_counts) {
+        all.cpu_max = least_quota(all.cpu_max, quota(cgroups, &pod)?);
     }
     for level in std::iter::successors(whole.parent(), CgroupPath::parent) {
         for (limit, file) in [
@@ -382,6 +456,50 @@ pub(super) struct KnownLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
     pub(super) memory_held: Option<u64>,
+    /// Which of them are to be read anew all the same.
+    pub(super) but: Option<Side>,
+}
+
+/// One of the two that have limits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The container and those it is in.
+    Origin,
+    /// The scope.
+    Scope,
+}
+
+/// The limits of an instance: all of them, or those of one side, or what is known.
+fn limits(
+    cgroups: &dyn Cgroups,
+    scope: &CgroupPath,
+    record: &Record,
+    here: bool,
+    known: Option<KnownLimits>,
+) -> Result<KnownLimits, CgroupError> {
+    let but = known.as_ref().map(|known| known.but);
+    if let (Some(None), Some(known)) = (but, &known) {
+        return Ok(known.clone());
+    }
+    let (of_scope, of_origin) = known.map(|known| (known.scope, known.origin)).unwrap_or_default();
+    let of_scope = match but {
+        Some(Some(Side::Origin)) => of_scope,
+        // A quota on it counts for everybody: it may be there by mistake.
+        _ => own_limits(cgroups, scope, true)?,
+    };
+    let of_origin = match but {
+        Some(Some(Side::Scope)) => of_origin,
+        _ if here => effective_limits(cgroups, record)?,
+        _ => None,
+    };
+    let max = of_origin.as_ref().and_then(|origin| origin.memory_max);
+    let less = max.filter(|limit| of_scope.memory_max.is_none_or(|now| now > *limit));
+    Ok(KnownLimits {
+        memory_held: less.map(|_| memory_held(cgroups, scope)).transpose()?.flatten(),
+        scope: of_scope,
+        origin: of_origin,
+        but: None,
+    })
 }
 
 /// Memory that cannot be taken from a cgroup, bytes: all but the page cache of files.
@@ -397,7 +515,7 @@ fn memory_held(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>
     Ok(Some(all.saturating_sub(cached.sum())))
 }
 
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `limits`: where they are not to
+/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `known`: limits that are not to
 /// be read.
 ///
 /// # Errors
@@ -407,7 +525,7 @@ pub(super) fn instance(
     record: Record,
     tree: Tree,
     freezes: bool,
-    limits: Option<KnownLimits>,
+    known: Option<KnownLimits>,
 ) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
@@ -424,24 +542,7 @@ pub(super) fn instance(
             affinity,
         })
     };
-    let limits = match limits {
-        Some(known) => known,
-        None => {
-            let (scope_has, origin) = (
-                own_limits(cgroups, scope)?,
-                here.then(|| effective_limits(cgroups, &record.origin))
-                    .transpose()?
-                    .flatten(),
-            );
-            let of_origin = origin.as_ref().and_then(|origin| origin.memory_max);
-            let less = of_origin.filter(|limit| scope_has.memory_max.is_none_or(|now| now > *limit));
-            KnownLimits {
-                memory_held: less.map(|_| memory_held(cgroups, scope)).transpose()?.flatten(),
-                scope: scope_has,
-                origin,
-            }
-        }
-    };
+    let limits = limits(cgroups, scope, &record, here, known)?;
     Ok(Instance {
         populated: is_populated(&cgroups.read(scope, File::Events)?),
         scope_procs: numbers(&cgroups.read(scope, File::Procs)?),

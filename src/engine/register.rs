@@ -18,7 +18,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
 use crate::plan::allocator::Allocation;
-use crate::plan::{Phase, Record};
+use crate::plan::{Phase, Record, limits_of_scope};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {
@@ -121,9 +121,10 @@ impl Engine {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(Kind::InstanceExists.because(text));
         }
-        let limits = effective_limits(&*self.system.cgroups, &record.origin)
+        let limits = effective_limits(&*self.system.cgroups, &record)
             .map_err(|error| Kind::Failed.because(error.to_string()))?;
-        Ok(Admitted::New(Box::new(record), limits.unwrap_or_default()))
+        let limits = limits_of_scope(&record, &limits.unwrap_or_default());
+        Ok(Admitted::New(Box::new(record), limits))
     }
 
     /// The same container asks again.

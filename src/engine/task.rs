@@ -277,6 +277,11 @@ impl Engine {
                     dirty.topology = true;
                 }
             }
+            Event::Limits(pod) => {
+                if self.picture.snapshot.instances.contains_key(&pod) {
+                    dirty.limited(pod);
+                }
+            }
             Event::Float(pod) => {
                 if self.picture.snapshot.instances.contains_key(&pod) {
                     dirty.floats.entry(pod).or_insert(false);

@@ -44,6 +44,7 @@ impl fmt::Display for Step {
             Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
+            Self::Protect { min, low } => write!(f, "set MemoryMin={min} and MemoryLow={low} of stelia.slice"),
             Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),
             Self::Forget(scope) => write!(f, "remove the empty scope {}", scope.as_str()),
             Self::Unrecord(unit) => write!(f, "forget what {unit} had, which is gone"),
