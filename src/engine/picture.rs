@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use super::dirty::{Dirty, Limits, Stale};
 use super::lasting::Lasting;
-use super::observe::{self, Adopted, KnownLimits, Side, Version};
+use super::limits::{KnownLimits, Side};
+use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
 use super::{System, container, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, File};

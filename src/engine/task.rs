@@ -287,7 +287,11 @@ impl Engine {
                     dirty.floats.entry(pod).or_insert(false);
                 }
             }
-            Event::Lost => self.audit(Trigger::Event),
+            Event::Lost => {
+                self.audit(Trigger::Event);
+                let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
+                everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
+            }
         }
     }
 

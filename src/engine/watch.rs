@@ -254,3 +254,27 @@ fn mask(place: &Place, path: &Path) -> WatchMask {
         WatchMask::MODIFY | WatchMask::DELETE_SELF
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_containers_directory_only_its_limits_are_looked_at() {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let told = |name| meaning(Place::Limits(pod.clone()), Some(name));
+        for name in [
+            "memory.max",
+            "cpu.max",
+            "io.max",
+            "hugetlb.1GB.rsvd.max",
+            "hugetlb.2MB.max",
+        ] {
+            assert_eq!(told(name), Some(Event::Limits(pod.clone())), "{name}");
+        }
+        for name in ["cgroup.procs", "memory.events", "cpuset.cpus", "hugetlb.2MB.events"] {
+            assert_eq!(told(name), None, "{name}");
+        }
+        assert_eq!(meaning(Place::Limits(pod), None), None);
+    }
+}

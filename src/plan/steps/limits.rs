@@ -56,7 +56,7 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
     let mut steps = Vec::new();
     let want = by_systemd(&want);
     if want != by_systemd(now) {
-        steps.push(Step::Limit(instance.scope().name().to_owned(), want));
+        steps.push(Step::Limit(instance.scope().name().to_owned(), Box::new(want)));
     }
     let write = |file, value| Step::Write(instance.scope().clone(), file, value);
     if origin.oom_group != now.oom_group {

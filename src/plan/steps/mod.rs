@@ -61,7 +61,7 @@ pub enum Step {
     /// Record that the kernel gives no partition: the instance is to be contained.
     Contain(CgroupPath),
     /// Set limits on a unit, through systemd.
-    Limit(String, Limits),
+    Limit(String, Box<Limits>),
     /// Set the weight of stelia.slice, through systemd.
     Weigh(u64),
     /// Set how much memory of stelia.slice is protected, bytes, through systemd.

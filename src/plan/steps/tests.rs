@@ -189,7 +189,7 @@ fn apply_one(instance: &mut Instance, step: &Step) {
                 io_max: instance.scope_limits.io_max.clone(),
                 uclamp_min: instance.scope_limits.uclamp_min.clone(),
                 uclamp_max: instance.scope_limits.uclamp_max.clone(),
-                ..limits.clone()
+                ..(**limits).clone()
             };
         }
         other => panic!("{other:?}"),
