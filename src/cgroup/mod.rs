@@ -10,7 +10,7 @@ use std::fmt;
 use std::io;
 
 pub use kernel::KernelCgroups;
-pub use limits::Limits;
+pub use limits::{CpuQuota, IoMax, Limits};
 
 /// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -112,6 +112,10 @@ pub enum File {
     MemoryMax,
     /// `memory.high`
     MemoryHigh,
+    /// `memory.min`
+    MemoryMin,
+    /// `memory.low`
+    MemoryLow,
     /// `memory.swap.max`
     MemorySwapMax,
     /// `memory.oom.group`
@@ -124,10 +128,20 @@ pub enum File {
     CpuWeight,
     /// `cpu.max`
     CpuMax,
+    /// `cpu.uclamp.min`
+    UclampMin,
+    /// `cpu.uclamp.max`
+    UclampMax,
     /// `cpu.stat`
     CpuStat,
+    /// `io.weight`
+    IoWeight,
+    /// `io.max`
+    IoMax,
     /// `hugetlb.<size>.max`
     HugetlbMax(HugePage),
+    /// `hugetlb.<size>.rsvd.max`
+    HugetlbReservedMax(HugePage),
 }
 
 /// The sizes of huge pages the kernel has names for.
@@ -179,13 +193,19 @@ impl File {
             Self::PidsMax => "pids.max",
             Self::MemoryMax => "memory.max",
             Self::MemoryHigh => "memory.high",
+            Self::MemoryMin => "memory.min",
+            Self::MemoryLow => "memory.low",
             Self::MemorySwapMax => "memory.swap.max",
             Self::MemoryOomGroup => "memory.oom.group",
             Self::MemoryCurrent => "memory.current",
             Self::MemoryStat => "memory.stat",
             Self::CpuWeight => "cpu.weight",
             Self::CpuMax => "cpu.max",
+            Self::UclampMin => "cpu.uclamp.min",
+            Self::UclampMax => "cpu.uclamp.max",
             Self::CpuStat => "cpu.stat",
+            Self::IoWeight => "io.weight",
+            Self::IoMax => "io.max",
             Self::HugetlbMax(size) => match size {
                 HugePage::Kb64 => "hugetlb.64KB.max",
                 HugePage::Mb2 => "hugetlb.2MB.max",
@@ -193,6 +213,14 @@ impl File {
                 HugePage::Mb512 => "hugetlb.512MB.max",
                 HugePage::Gb1 => "hugetlb.1GB.max",
                 HugePage::Gb16 => "hugetlb.16GB.max",
+            },
+            Self::HugetlbReservedMax(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.rsvd.max",
+                HugePage::Mb2 => "hugetlb.2MB.rsvd.max",
+                HugePage::Mb32 => "hugetlb.32MB.rsvd.max",
+                HugePage::Mb512 => "hugetlb.512MB.rsvd.max",
+                HugePage::Gb1 => "hugetlb.1GB.rsvd.max",
+                HugePage::Gb16 => "hugetlb.16GB.rsvd.max",
             },
         }
     }

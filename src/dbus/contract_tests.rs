@@ -63,6 +63,9 @@ impl Systemd for NoSystemd {
     async fn weigh(&self, unit: &str, _: u64) -> Result<(), SystemdError> {
         no_systemd(unit)
     }
+    async fn protect(&self, unit: &str, _: u64, _: u64) -> Result<(), SystemdError> {
+        no_systemd(unit)
+    }
     async fn allow_cpus(&self, unit: &str, _: &CpuSet) -> Result<(), SystemdError> {
         no_systemd(unit)
     }

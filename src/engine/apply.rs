@@ -98,6 +98,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         | Step::Forget(_)
         | Step::Limit(..)
         | Step::Weigh(_)
+        | Step::Protect { .. }
         | Step::Restrict { .. }
         | Step::Unrecord(_)
         | Step::KeepWorkersOff(_)

@@ -8,7 +8,7 @@ use super::System;
 use super::observe::{numbers, optional, populated, set};
 use super::runtime;
 use super::siblings::{live, request as request_of};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, PodUid, QosClass};
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
@@ -337,11 +337,7 @@ fn least_milli(
 /// A cgroup's own `cpu.max`, thousandths of a CPU.
 fn own_limit_milli(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
     let text = optional(cgroups.read(cgroup, File::CpuMax))?;
-    Ok(text.and_then(|text| {
-        let (quota, period) = text.split_once(' ')?;
-        let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
-        quota.checked_mul(1000)?.checked_div(period)
-    }))
+    Ok(text.and_then(|text| CpuQuota::parse(&text)?.milli()))
 }
 
 /// The CPU lists of the containers on this host that run.

@@ -15,9 +15,20 @@ const STANDS_BACK: u32 = 8;
 pub(super) struct Stale {
     /// It was this program that changed it.
     pub(super) ours: bool,
-    /// Its limits too, although they were as they should be. They are half of what there is to read, and nothing tells of their
-    /// changes.
-    pub(super) limits: bool,
+    /// Its limits too, although they were as they should be.
+    pub(super) limits: Limits,
+}
+
+/// Which limits of an instance may be out of date. They are half of what there is to read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Limits {
+    /// None that anybody knows of.
+    #[default]
+    None,
+    /// None that the kernel told of. The audit looks all the same: at the container's and at the scope's, by turns.
+    Untold,
+    /// Any of them.
+    All,
 }
 
 /// What may be out of date.
@@ -85,16 +96,21 @@ impl Dirty {
             pod,
             Stale {
                 ours: true,
-                limits: true,
+                limits: Limits::All,
             },
         );
+    }
+
+    /// Somebody wrote a limit of it, or of its container.
+    pub(super) fn limited(&mut self, pod: PodUid) {
+        self.instances.entry(pod).or_default().limits = Limits::All;
     }
 
     /// It is to be looked at again: what differs is this program's doing, unless somebody else may have changed it as well.
     pub(super) fn again(&mut self, pod: PodUid) {
         self.instances.entry(pod).or_insert(Stale {
             ours: true,
-            limits: false,
+            limits: Limits::None,
         });
     }
 
@@ -128,7 +144,7 @@ impl Dirty {
                 pod,
                 Stale {
                     ours: false,
-                    limits: true,
+                    limits: Limits::Untold,
                 },
             ));
         }

@@ -135,6 +135,10 @@ async fn take(system: &System, step: &Step) -> Result<(), String> {
     match step {
         Step::Limit(unit, limits) => systemd.limit(unit, limits).await.map_err(failed),
         Step::Weigh(weight) => systemd.weigh(CgroupPath::slice().name(), *weight).await.map_err(failed),
+        Step::Protect { min, low } => systemd
+            .protect(CgroupPath::slice().name(), *min, *low)
+            .await
+            .map_err(failed),
         Step::Restrict { unit, cpus, save } => {
             // Recorded first: whoever dies in between restores a list that was not changed yet.
             if let Some(save) = save {

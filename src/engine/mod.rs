@@ -31,6 +31,7 @@ mod inbox;
 mod lasting;
 mod late;
 mod leave;
+mod limits;
 mod metrics;
 #[cfg(test)]
 mod model_tests;

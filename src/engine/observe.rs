@@ -5,12 +5,12 @@ use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
-use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use super::container::{self, lists};
+use super::container::lists;
+use super::limits::{self, KnownLimits, number, protection};
 use super::{System, siblings};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, Limits};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use crate::cpuset::CpuSet;
 use crate::excerpt::excerpt;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
@@ -146,6 +146,7 @@ pub(super) fn slice(cgroups: &dyn Cgroups) -> Result<Slice, CgroupError> {
     Ok(Slice {
         exclusive: optional(cgroups.read(&slice, File::CpusExclusive))?.map(|text| cpus(&text)),
         weight: number(cgroups, &slice, File::CpuWeight)?,
+        protected: protection(cgroups, &slice, File::MemoryMin)?.zip(protection(cgroups, &slice, File::MemoryLow)?),
         controllers: words(&controllers),
         workers: None,
     })
@@ -351,108 +352,7 @@ pub(super) fn outside(
     Ok((found, gone))
 }
 
-/// A number in a file; `None` for `max` and where there is no such file.
-fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
-    Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
-}
-
-/// The sizes of huge pages this kernel has: they do not change while it runs.
-fn huge_pages() -> &'static [HugePage] {
-    static SIZES: OnceLock<Vec<HugePage>> = OnceLock::new();
-    SIZES.get_or_init(|| {
-        let here = |size: &HugePage| Path::new("/sys/kernel/mm/hugepages").join(size.directory()).exists();
-        let sizes: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
-        // A machine that says nothing is asked for every size.
-        if sizes.is_empty() {
-            HugePage::ALL.to_vec()
-        } else {
-            sizes
-        }
-    })
-}
-
-/// A cgroup's own limits.
-fn own_limits(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Limits, CgroupError> {
-    let mut hugetlb = BTreeMap::new();
-    for size in huge_pages().iter().copied() {
-        if let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? {
-            hugetlb.insert(size, text.parse().ok());
-        }
-    }
-    let group = optional(cgroups.read(cgroup, File::MemoryOomGroup))?;
-    Ok(Limits {
-        memory_max: number(cgroups, cgroup, File::MemoryMax)?,
-        memory_high: number(cgroups, cgroup, File::MemoryHigh)?,
-        memory_swap_max: number(cgroups, cgroup, File::MemorySwapMax)?,
-        pids_max: number(cgroups, cgroup, File::PidsMax)?,
-        cpu_weight: number(cgroups, cgroup, File::CpuWeight)?,
-        oom_group: group.is_some_and(|text| text == "1"),
-        hugetlb,
-    })
-}
-
-/// The limits of a container whose processes are in a subgroup of its scope. Not every limit is on both; by its weight the
-/// scope competes with others.
-fn tighter(scope: Limits, subgroup: Limits) -> Limits {
-    let least = |one: Option<u64>, other: Option<u64>| one.into_iter().chain(other).min();
-    let sizes = scope.hugetlb.keys().chain(subgroup.hugetlb.keys());
-    let of = |limits: &Limits, size| limits.hugetlb.get(size).copied().flatten();
-    let hugetlb = sizes.map(|size| (*size, least(of(&scope, size), of(&subgroup, size))));
-    Limits {
-        memory_max: least(scope.memory_max, subgroup.memory_max),
-        memory_high: least(scope.memory_high, subgroup.memory_high),
-        memory_swap_max: least(scope.memory_swap_max, subgroup.memory_swap_max),
-        pids_max: least(scope.pids_max, subgroup.pids_max),
-        cpu_weight: scope.cpu_weight,
-        oom_group: scope.oom_group || subgroup.oom_group,
-        hugetlb: hugetlb.collect(),
-    }
-}
-
-/// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
-/// podPidsLimit on the pod), the rest its own. `None` when it is gone.
-pub(super) fn effective_limits(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Option<Limits>, CgroupError> {
-    let whole = container::whole(origin);
-    let mut all = own_limits(cgroups, &whole)?;
-    if whole != *origin {
-        all = tighter(all, own_limits(cgroups, origin)?);
-    }
-    for level in std::iter::successors(whole.parent(), CgroupPath::parent) {
-        for (limit, file) in [
-            (&mut all.memory_max, File::MemoryMax),
-            (&mut all.memory_swap_max, File::MemorySwapMax),
-            (&mut all.pids_max, File::PidsMax),
-        ] {
-            if let Some(above) = number(cgroups, &level, file)? {
-                *limit = Some(limit.map_or(above, |own| own.min(above)));
-            }
-        }
-    }
-    Ok(Some(all))
-}
-
-/// Limits of an instance as they were last read.
-#[derive(Debug, Clone)]
-pub(super) struct KnownLimits {
-    pub(super) scope: Limits,
-    pub(super) origin: Option<Limits>,
-    pub(super) memory_held: Option<u64>,
-}
-
-/// Memory that cannot be taken from a cgroup, bytes: all but the page cache of files.
-fn memory_held(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
-    let Some(all) = number(cgroups, cgroup, File::MemoryCurrent)? else {
-        return Ok(None);
-    };
-    let stat = optional(cgroups.read(cgroup, File::MemoryStat))?.unwrap_or_default();
-    let cached = stat.lines().filter_map(|line| {
-        let (name, bytes) = line.split_once(' ')?;
-        matches!(name, "active_file" | "inactive_file").then(|| bytes.parse::<u64>().ok())?
-    });
-    Ok(Some(all.saturating_sub(cached.sum())))
-}
-
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `limits`: where they are not to
+/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `known`: limits that are not to
 /// be read.
 ///
 /// # Errors
@@ -462,7 +362,7 @@ pub(super) fn instance(
     record: Record,
     tree: Tree,
     freezes: bool,
-    limits: Option<KnownLimits>,
+    known: Option<KnownLimits>,
 ) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = tree.scope();
@@ -479,24 +379,7 @@ pub(super) fn instance(
             affinity,
         })
     };
-    let limits = match limits {
-        Some(known) => known,
-        None => {
-            let (scope_has, origin) = (
-                own_limits(cgroups, scope)?,
-                here.then(|| effective_limits(cgroups, &record.origin))
-                    .transpose()?
-                    .flatten(),
-            );
-            let of_origin = origin.as_ref().and_then(|origin| origin.memory_max);
-            let less = of_origin.filter(|limit| scope_has.memory_max.is_none_or(|now| now > *limit));
-            KnownLimits {
-                memory_held: less.map(|_| memory_held(cgroups, scope)).transpose()?.flatten(),
-                scope: scope_has,
-                origin,
-            }
-        }
-    };
+    let limits = limits::read(cgroups, scope, &record, here, known)?;
     Ok(Instance {
         populated: is_populated(&cgroups.read(scope, File::Events)?),
         scope_procs: numbers(&cgroups.read(scope, File::Procs)?),

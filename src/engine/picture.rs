@@ -4,12 +4,13 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use super::dirty::{Dirty, Stale};
+use super::dirty::{Dirty, Limits, Stale};
 use super::home::KubeletRoot;
 use super::lasting::Lasting;
-use super::observe::{self, Adopted, KnownLimits, Version};
+use super::limits::{KnownLimits, Side};
+use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
-use super::{System, siblings};
+use super::{System, container, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, File};
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
@@ -17,10 +18,10 @@ use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::CpuSource;
 use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
-use crate::plan::limits_are_carried;
 use crate::plan::partition::Partition;
 use crate::plan::workers::Workers;
 use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Slice, Snapshot, Tree, pod_pool};
+use crate::plan::{limits_are_carried, too_much_memory};
 use crate::topology::Topology;
 
 /// How long kubelet may have no entry for a live instance before that is said.
@@ -79,6 +80,8 @@ pub(super) struct Picture {
     freezing: Lasting,
     /// Instances that were last asked to become a partition.
     asked: BTreeSet<PodUid>,
+    /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
+    half_audited: BTreeSet<PodUid>,
     /// What is everybody's is not what it was when that was last asked.
     news: bool,
 }
@@ -105,6 +108,7 @@ impl Picture {
             empty: Lasting::new(EMPTY),
             freezing: Lasting::new(FREEZE),
             asked: BTreeSet::new(),
+            half_audited: BTreeSet::new(),
             news: true,
         }
     }
@@ -371,6 +375,7 @@ impl Picture {
             lasting.is(pod, false, now);
         }
         self.asked.remove(pod);
+        self.half_audited.remove(pod);
         self.list_abandoned();
         others
     }
@@ -412,12 +417,7 @@ impl Picture {
         }
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
-        let carried = !stale.limits && limits_are_carried(known);
-        let limits = carried.then(|| KnownLimits {
-            scope: known.scope_limits.clone(),
-            origin: known.origin_limits.clone(),
-            memory_held: known.memory_held,
-        });
+        let limits = self.known_limits(pod, stale.limits);
         let mut now = match observe::instance(system, record, tree, leaves, limits) {
             Ok(now) => now,
             Err(error) if error.is_gone() => {
@@ -434,7 +434,8 @@ impl Picture {
         let float = now.inner.as_ref().map(|_| now.tree.float().as_str());
         let float = float.map(|float| system.cgroup_root.join(float.trim_start_matches('/')));
         let watched = watcher.instance(pod, &self.watched(system, &now));
-        now.unwatched = watched.and(watcher.float(pod, float)).err();
+        let limits = watcher.limits(pod, &self.limited(system, &now));
+        now.unwatched = watched.and(watcher.float(pod, float)).and(limits).err();
         let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
@@ -480,6 +481,41 @@ impl Picture {
         let before = before?;
         let findings = drift::of_instance(&before, instance);
         Some((before, findings))
+    }
+
+    /// The limits of an instance that need not be read now; `None` where all are to be.
+    fn known_limits(&mut self, pod: &PodUid, stale: Limits) -> Option<KnownLimits> {
+        let known = self.snapshot.instances.get(pod)?;
+        // What has to wait for memory to be given up, and what nothing tells of, is looked at whenever there is an occasion.
+        let untold = known.unwatched.is_some() || too_much_memory(known).is_some();
+        let everything = !limits_are_carried(known) || stale == Limits::All || stale == Limits::Untold && untold;
+        if everything {
+            self.half_audited.remove(pod);
+            return None;
+        }
+        let but = match stale {
+            Limits::Untold if self.half_audited.remove(pod) => Some(Side::Scope),
+            Limits::Untold => {
+                self.half_audited.insert(pod.clone());
+                Some(Side::Origin)
+            }
+            _ => None,
+        };
+        Some(KnownLimits {
+            scope: known.scope_limits.clone(),
+            origin: known.origin_limits.clone(),
+            memory_held: known.memory_held,
+            but,
+        })
+    }
+
+    /// The directories of the cgroups whose limits are an instance's. Not kubepods', which all share.
+    fn limited(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
+        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut of_container = container::levels(&instance.record.origin);
+        of_container.extend(of_container.last().and_then(CgroupPath::parent));
+        of_container.push(instance.scope().clone());
+        of_container.iter().map(directory).collect()
     }
 
     /// What tells of an instance's changes: its death, and the directories that only this program writes in.

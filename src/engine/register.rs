@@ -9,7 +9,7 @@ use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
 use super::holder::Hold;
 use super::inbox::Asker;
-use super::observe::effective_limits;
+use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
 use crate::alloc::{Exclusivity, Qos};
@@ -18,7 +18,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
 use crate::plan::allocator::Allocation;
-use crate::plan::{Phase, Record};
+use crate::plan::{Phase, Record, limits_of_scope};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {
@@ -33,7 +33,7 @@ enum Admitted {
     /// The pod has this instance already, for the same container.
     Known(PodUid),
     /// It is to have one.
-    New(Box<Record>, Limits),
+    New(Box<Record>, Box<Limits>),
 }
 
 impl Engine {
@@ -72,7 +72,7 @@ impl Engine {
             }
             Ok(Admitted::New(record, limits)) => {
                 let pod = record.pod.clone();
-                self.errands.start(&self.system, &record, limits);
+                self.errands.start(&self.system, &record, *limits);
                 self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record);
                 let (reply, holder) = (waiting.reply, None);
                 self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
@@ -121,9 +121,10 @@ impl Engine {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(Kind::InstanceExists.because(text));
         }
-        let limits = effective_limits(&*self.system.cgroups, &record.origin)
+        let limits = effective_limits(&*self.system.cgroups, &record)
             .map_err(|error| Kind::Failed.because(error.to_string()))?;
-        Ok(Admitted::New(Box::new(record), limits.unwrap_or_default()))
+        let limits = limits_of_scope(&record, &limits.unwrap_or_default());
+        Ok(Admitted::New(Box::new(record), Box::new(limits)))
     }
 
     /// The same container asks again.

@@ -277,12 +277,21 @@ impl Engine {
                     dirty.topology = true;
                 }
             }
+            Event::Limits(pod) => {
+                if self.picture.snapshot.instances.contains_key(&pod) {
+                    dirty.limited(pod);
+                }
+            }
             Event::Float(pod) => {
                 if self.picture.snapshot.instances.contains_key(&pod) {
                     dirty.floats.entry(pod).or_insert(false);
                 }
             }
-            Event::Lost => self.audit(Trigger::Event),
+            Event::Lost => {
+                self.audit(Trigger::Event);
+                let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
+                everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
+            }
         }
     }
 

@@ -354,7 +354,17 @@ impl Engine {
 
     /// What all share is another now, or cannot be brought there: those who waited for it are planned for again.
     pub(super) fn shared_changed(&mut self) {
-        self.dirty.plan.append(&mut self.waiting);
+        for pod in std::mem::take(&mut self.waiting) {
+            // Files of its scope come with the slice's controllers.
+            if self
+                .picture
+                .find(&pod)
+                .is_some_and(|instance| !plan::limits_are_carried(instance))
+            {
+                self.dirty.again(pod.clone());
+            }
+            self.dirty.plan.insert(pod);
+        }
     }
 
     /// Steps were taken for one instance, or for what all share.

@@ -10,7 +10,7 @@ use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::sync::Notify;
 
-use crate::cgroup::File;
+use crate::cgroup::{File, Limits};
 use crate::kubelet::PodUid;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 
@@ -29,6 +29,8 @@ pub(super) enum Event {
     Instance(PodUid),
     /// Nothing of it but float's CPUs.
     Float(PodUid),
+    /// Somebody wrote one of its limits, or of its container's.
+    Limits(PodUid),
     /// The kernel dropped events.
     Lost,
 }
@@ -41,6 +43,7 @@ enum Place {
     Pods,
     Instance(PodUid),
     Float(PodUid),
+    Limits(PodUid),
 }
 
 #[derive(Debug, Default)]
@@ -158,10 +161,19 @@ impl Watcher {
         self.keep(Place::Float(pod.clone()), &directory.into_iter().collect::<Vec<_>>())
     }
 
+    /// Watch the directories whose limits are an instance's: its container's, its pod's and its scope's.
+    ///
+    /// # Errors
+    /// Why they cannot be watched.
+    pub(super) fn limits(&mut self, pod: &PodUid, directories: &[PathBuf]) -> Result<(), String> {
+        self.keep(Place::Limits(pod.clone()), directories)
+    }
+
     /// Watch nothing of an instance any more.
     pub(super) fn forget(&mut self, pod: &PodUid) {
         // Without paths nothing can fail.
         let _ = self.instance(pod, &[]).and(self.float(pod, None));
+        let _ = self.limits(pod, &[]);
     }
 
     /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
@@ -186,7 +198,7 @@ impl Watcher {
             if self.held.contains_key(&key) {
                 continue;
             }
-            match self.watches.add(path, mask(path)) {
+            match self.watches.add(path, mask(&place, path)) {
                 Ok(descriptor) => {
                     lock(&self.seen.places).insert(descriptor.clone(), place.clone());
                     self.held.insert(key, descriptor);
@@ -213,13 +225,24 @@ fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
         (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),
         (Place::Slice, None) => Some(Event::Slice),
         (Place::Pods, _) => Some(Event::Pods),
+        // What else is written there is the runtime's business, or our own.
+        (Place::Limits(pod), Some(name)) if is_limit(name) => Some(Event::Limits(pod)),
+        (Place::Limits(_), _) => None,
         (Place::Float(pod), Some(name)) if name == File::Cpus.name() => Some(Event::Float(pod)),
         (Place::Instance(pod) | Place::Float(pod), _) => Some(Event::Instance(pod)),
     }
 }
 
-fn mask(path: &Path) -> WatchMask {
-    if path.is_dir() {
+fn is_limit(name: &str) -> bool {
+    let sizes = name.starts_with("hugetlb.") && name.ends_with(".max");
+    sizes || Limits::FILES.iter().any(|file| file.name() == name)
+}
+
+fn mask(place: &Place, path: &Path) -> WatchMask {
+    if let Place::Limits(_) = place {
+        // Who wrote a file closes it; the kernel's own news of memory, which a pod can make at will, are no writes.
+        WatchMask::CLOSE_WRITE
+    } else if path.is_dir() {
         // A cgroup's files are modified; the kernel tells of a partition it made invalid in the same way.
         WatchMask::MOVED_TO
             | WatchMask::CLOSE_WRITE
@@ -229,5 +252,29 @@ fn mask(path: &Path) -> WatchMask {
             | WatchMask::MOVED_FROM
     } else {
         WatchMask::MODIFY | WatchMask::DELETE_SELF
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_containers_directory_only_its_limits_are_looked_at() {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let told = |name| meaning(Place::Limits(pod.clone()), Some(name));
+        for name in [
+            "memory.max",
+            "cpu.max",
+            "io.max",
+            "hugetlb.1GB.rsvd.max",
+            "hugetlb.2MB.max",
+        ] {
+            assert_eq!(told(name), Some(Event::Limits(pod.clone())), "{name}");
+        }
+        for name in ["cgroup.procs", "memory.events", "cpuset.cpus", "hugetlb.2MB.events"] {
+            assert_eq!(told(name), None, "{name}");
+        }
+        assert_eq!(meaning(Place::Limits(pod), None), None);
     }
 }

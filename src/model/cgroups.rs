@@ -8,11 +8,12 @@ use nix::errno::Errno;
 use super::counts::Call;
 use super::tree::CONTROLLERS;
 use super::{Kernel, Model, State};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage};
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
 
 /// Places in [`CONTROLLERS`].
 const CPUSET: usize = 0;
 const CPU: usize = 1;
+const IO: usize = 2;
 const MEMORY: usize = 3;
 const HUGETLB: usize = 4;
 const PIDS: usize = 5;
@@ -51,9 +52,16 @@ impl State {
             File::PidsMax => !root && self.has_controller(cgroup, PIDS),
             File::CpuStat => true,
             File::CpuWeight | File::CpuMax => !root && self.has_controller(cgroup, CPU),
-            File::HugetlbMax(size) => !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB),
+            // Debian's kernels are built without them.
+            File::UclampMin | File::UclampMax => false,
+            File::IoWeight | File::IoMax => !root && self.has_controller(cgroup, IO),
+            File::HugetlbMax(size) | File::HugetlbReservedMax(size) => {
+                !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB)
+            }
             File::MemoryMax
             | File::MemoryHigh
+            | File::MemoryMin
+            | File::MemoryLow
             | File::MemorySwapMax
             | File::MemoryOomGroup
             | File::MemoryCurrent
@@ -86,7 +94,20 @@ impl State {
             File::PidsMax => limit(group.limits.pids_max),
             File::MemoryMax => limit(group.limits.memory_max),
             File::MemoryHigh => limit(group.limits.memory_high),
+            File::MemoryMin => group.limits.memory_min.to_string(),
+            File::MemoryLow => group.limits.memory_low.to_string(),
             File::MemorySwapMax => limit(group.limits.memory_swap_max),
+            File::HugetlbReservedMax(size) => limit(group.limits.hugetlb_reserved.get(&size).copied().flatten()),
+            File::IoWeight => format!("default {}", group.limits.io_weight.unwrap_or(100)),
+            File::IoMax => {
+                let lines = group
+                    .limits
+                    .io_max
+                    .iter()
+                    .map(|(device, max)| format!("{device} {max}"));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            File::UclampMin | File::UclampMax => return Err(Errno::ENOENT),
             File::HugetlbMax(size) => limit(group.limits.hugetlb.get(&size).copied().flatten()),
             File::MemoryOomGroup => u8::from(group.limits.oom_group).to_string(),
             File::CpuWeight => group.limits.cpu_weight.unwrap_or(100).to_string(),
@@ -121,12 +142,30 @@ impl State {
                 self.group_mut(cgroup)?.cpu_max = if value.starts_with("max") { "" } else { value }.to_owned();
                 Ok(())
             }
+            File::IoMax => {
+                let (device, _) = value.split_once(' ').ok_or(Errno::EINVAL)?;
+                let all = &mut self.group_mut(cgroup)?.limits.io_max;
+                all.remove(device);
+                all.extend(IoMax::parse(value));
+                Ok(())
+            }
+            File::MemoryMin | File::MemoryLow => {
+                let bytes = value.parse().map_err(|_| Errno::EINVAL)?;
+                let limits = &mut self.group_mut(cgroup)?.limits;
+                match file {
+                    File::MemoryMin => limits.memory_min = bytes,
+                    _ => limits.memory_low = bytes,
+                }
+                Ok(())
+            }
             File::PidsMax
             | File::MemoryMax
             | File::MemoryHigh
             | File::MemorySwapMax
             | File::CpuWeight
-            | File::HugetlbMax(_) => {
+            | File::IoWeight
+            | File::HugetlbMax(_)
+            | File::HugetlbReservedMax(_) => {
                 let max = match value {
                     "max" => None,
                     number => Some(number.parse().map_err(|_| Errno::EINVAL)?),
@@ -137,13 +176,17 @@ impl State {
                     File::MemoryHigh => limits.memory_high = max,
                     File::MemorySwapMax => limits.memory_swap_max = max,
                     File::CpuWeight => limits.cpu_weight = max,
+                    File::IoWeight => limits.io_weight = max,
+                    File::HugetlbReservedMax(size) => drop(limits.hugetlb_reserved.insert(size, max)),
                     File::HugetlbMax(size) => drop(limits.hugetlb.insert(size, max)),
                     _ => limits.pids_max = max,
                 }
                 Ok(())
             }
             // Root gets past the permissions; the file has nothing to write with.
-            File::MemoryCurrent
+            File::UclampMin
+            | File::UclampMax
+            | File::MemoryCurrent
             | File::MemoryStat
             | File::CpuStat
             | File::Events

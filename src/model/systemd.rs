@@ -59,7 +59,14 @@ impl State {
             (File::MemorySwapMax, text(limits.memory_swap_max)),
             (File::PidsMax, text(limits.pids_max)),
         ];
+        files.push((File::MemoryMin, limits.memory_min.to_string()));
+        files.push((File::MemoryLow, limits.memory_low.to_string()));
+        files.push((
+            File::CpuMax,
+            limits.cpu_max.map_or("max".to_owned(), |quota| quota.to_string()),
+        ));
         files.extend(limits.cpu_weight.map(|weight| (File::CpuWeight, weight.to_string())));
+        files.extend(limits.io_weight.map(|weight| (File::IoWeight, weight.to_string())));
         for (file, value) in files {
             match self.write_file(cgroup, file, &value) {
                 Err(Errno::ENOENT) => {}
@@ -175,6 +182,21 @@ impl Systemd for Model {
             |state| {
                 let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
                 state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("set MemoryMin and MemoryLow of {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {min} and {low}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                state.write_file(&cgroup, File::MemoryMin, &min.to_string())?;
+                state.write_file(&cgroup, File::MemoryLow, &low.to_string())
             },
         )
         .map_err(failed(&operation))

@@ -30,7 +30,7 @@ pub(super) struct Group {
     pub freeze: bool,
     pub attributes: BTreeMap<String, String>,
     pub cpuset: Cpuset,
-    /// `memory.*`, `pids.max`, `cpu.weight`, `hugetlb.*`: what the model keeps and does not enforce, but for `pids.max`.
+    /// `memory.*`, `pids.max`, `cpu.weight`, `io.*`, `hugetlb.*`: what the model keeps and does not enforce, but for `pids.max`.
     pub limits: Limits,
     /// `memory.current`, all of it anonymous.
     pub memory: u64,

@@ -315,6 +315,7 @@ mod tests {
             Event::Limits(limited) => {
                 if let Some(limits) = &mut instance.origin_limits {
                     limits.hugetlb.insert(HugePage::Mb2, limited.then_some(1));
+                    limits.memory_low = if *limited { u64::MAX } else { 0 };
                 }
             }
         }

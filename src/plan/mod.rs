@@ -31,5 +31,8 @@ pub use facts::{Assessment, Facts};
 pub use policies::Policies;
 pub use record::{Phase, Record, VcpuThread};
 pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
-pub use steps::{OUTSIDE, Plan, Planned, Step, is_restricted, limits_are_carried, placed, plan, plan_for};
+pub use steps::{
+    OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, placed, plan,
+    plan_for, too_much_memory,
+};
 pub use totals::Totals;

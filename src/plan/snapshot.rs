@@ -56,6 +56,8 @@ pub struct Slice {
     pub exclusive: Option<CpuSet>,
     /// `cpu.weight`; `None` without the controller.
     pub weight: Option<u64>,
+    /// `memory.min` and `memory.low`, bytes; `None` without the controller.
+    pub protected: Option<(u64, u64)>,
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
     /// The kernel's unbound workers, whose record is the slice's; `None` where the kernel says nothing of them.

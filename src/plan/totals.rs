@@ -59,6 +59,8 @@ struct Share {
     held: CpuSet,
     contained: CpuSet,
     weight: u64,
+    /// `memory.min` and `memory.low`.
+    protected: (u64, u64),
     huge_pages: bool,
     live: bool,
 }
@@ -76,7 +78,14 @@ impl Share {
         };
         let limited = || {
             let origin = instance.origin_limits.as_ref();
-            origin.is_some_and(|limits| limits.hugetlb.values().any(Option::is_some))
+            origin.is_some_and(|limits| {
+                let mut all = limits.hugetlb.values().chain(limits.hugetlb_reserved.values());
+                all.any(Option::is_some)
+            })
+        };
+        let protected = || {
+            let limits = instance.origin_limits.as_ref().unwrap_or(&instance.scope_limits);
+            (limits.memory_min, limits.memory_low)
         };
         let growing = if holds && partitioned {
             growing(instance)
@@ -100,6 +109,7 @@ impl Share {
                 CpuSet::new()
             },
             weight: if live { weight() } else { 0 },
+            protected: if live { protected() } else { (0, 0) },
             huge_pages: live && limited(),
             live,
         }
@@ -125,6 +135,8 @@ pub struct Totals {
     /// The CPUs of instances that no partition protects.
     contained: Tally,
     weight: u64,
+    /// Wider than each: "everything" is the largest number there is, and several may say that.
+    protected: (u128, u128),
     huge_pages: usize,
     live: usize,
 }
@@ -161,6 +173,8 @@ impl Totals {
             tally.add(cpus);
         }
         self.weight += share.weight;
+        self.protected.0 += u128::from(share.protected.0);
+        self.protected.1 += u128::from(share.protected.1);
         self.huge_pages += usize::from(share.huge_pages);
         self.live += usize::from(share.live);
     }
@@ -170,6 +184,8 @@ impl Totals {
             tally.take(cpus);
         }
         self.weight -= share.weight;
+        self.protected.0 -= u128::from(share.protected.0);
+        self.protected.1 -= u128::from(share.protected.1);
         self.huge_pages -= usize::from(share.huge_pages);
         self.live -= usize::from(share.live);
     }
@@ -229,6 +245,12 @@ impl Totals {
     /// The weights of those that live; 0 without any.
     pub(super) fn weight(&self) -> u64 {
         self.weight
+    }
+
+    /// `memory.min` and `memory.low` of those that live, bytes: below the slice as much counts as is on the slice.
+    pub(super) fn protected_memory(&self) -> (u64, u64) {
+        let capped = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
+        (capped(self.protected.0), capped(self.protected.1))
     }
 
     /// Whether anybody has a limit of huge pages.

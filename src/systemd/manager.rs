@@ -11,7 +11,7 @@ use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, proxy};
 
 use super::{Devices, Listening, Systemd, SystemdError};
-use crate::cgroup::Limits;
+use crate::cgroup::{CpuQuota, Limits};
 use crate::cpuset::CpuSet;
 
 /// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
@@ -368,6 +368,11 @@ impl Systemd for DbusSystemd {
         self.set(unit, &[("CPUWeight", Variant::from(weight))]).await
     }
 
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
+        let properties = [("MemoryMin", Variant::from(min)), ("MemoryLow", Variant::from(low))];
+        self.set(unit, &properties).await
+    }
+
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
         self.set(unit, &[("AllowedCPUs", Variant::from(cpus.to_systemd_mask()))])
             .await
@@ -437,12 +442,16 @@ fn limit_properties(limits: &Limits) -> Vec<(&'static str, Variant<'static>)> {
         ("MemoryHigh", limits.memory_high),
         ("MemorySwapMax", limits.memory_swap_max),
         ("TasksMax", limits.pids_max),
+        ("CPUQuotaPerSecUSec", limits.cpu_max.map(CpuQuota::per_second)),
+        ("CPUQuotaPeriodUSec", limits.cpu_max.map(|quota| quota.period)),
+        ("MemoryMin", Some(limits.memory_min)),
+        ("MemoryLow", Some(limits.memory_low)),
     ]
     .into_iter()
     .map(|(name, value)| (name, Variant::from(value.unwrap_or(INFINITY))))
     .collect();
-    if let Some(weight) = limits.cpu_weight {
-        properties.push(("CPUWeight", Variant::from(weight)));
+    for (name, weight) in [("CPUWeight", limits.cpu_weight), ("IOWeight", limits.io_weight)] {
+        properties.extend(weight.map(|weight| (name, Variant::from(weight))));
     }
     properties
 }
@@ -548,6 +557,7 @@ mod tests {
             systemd.scopes("*").await.unwrap_err(),
             systemd.limit("a.scope", &limits).await.unwrap_err(),
             systemd.weigh("a.scope", 1).await.unwrap_err(),
+            systemd.protect("a.scope", 1, 1).await.unwrap_err(),
             systemd.allow_cpus("a.scope", &cpus).await.unwrap_err(),
         ];
         for error in errors {
@@ -559,6 +569,8 @@ mod tests {
     fn no_limit_is_systemds_infinity_and_no_weight_is_left_alone() {
         let limits = Limits {
             memory_max: Some(1 << 30),
+            memory_low: 1 << 20,
+            cpu_max: CpuQuota::parse("25000 50000"),
             ..Limits::default()
         };
         let told: Vec<(&str, u64)> = limit_properties(&limits)
@@ -571,7 +583,11 @@ mod tests {
                 ("MemoryMax", 1 << 30),
                 ("MemoryHigh", INFINITY),
                 ("MemorySwapMax", INFINITY),
-                ("TasksMax", INFINITY)
+                ("TasksMax", INFINITY),
+                ("CPUQuotaPerSecUSec", 500_000),
+                ("CPUQuotaPeriodUSec", 50_000),
+                ("MemoryMin", 0),
+                ("MemoryLow", 1 << 20),
             ]
         );
     }

@@ -90,6 +90,11 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd refuses.
     async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError>;
+    /// Set a unit's `MemoryMin` and `MemoryLow`, bytes, until the next boot.
+    ///
+    /// # Errors
+    /// systemd refuses.
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError>;
     /// Set a unit's `AllowedCPUs`, until the next boot; an empty set forgets the setting.
     ///
     /// # Errors

@@ -4,6 +4,7 @@
 mod blocks;
 mod catalog;
 mod cookbook;
+mod limits;
 mod metrics;
 mod names;
 mod planner;

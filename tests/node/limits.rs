@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, output, read, run, wait_until};
+use crate::life::degraded;
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe};
 
@@ -164,6 +165,25 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
         let threads = assert_isolated(&pod, 2);
         assert_eq!(scope_file(&pod, "hugetlb.2MB.max"), (96u64 << 20).to_string());
         assert_eq!(scope_file(&pod, "hugetlb.2MB.current"), (64u64 << 20).to_string());
+        assert_eq!(
+            scope_file(&pod, "hugetlb.2MB.rsvd.max"),
+            read(pod.origin().join("hugetlb.2MB.rsvd.max"))
+        );
+        assert_eq!(scope_file(&pod, "hugetlb.2MB.rsvd.max"), (96u64 << 20).to_string());
+        // QEMU's memory is reserved: 32 MiB are left, and the pool has more than any of these asks for.
+        let reserve = |mib: u32| {
+            let program = format!(
+                "import mmap, os; f = os.open(\"/mnt/{mib}\", os.O_RDWR | os.O_CREAT); os.ftruncate(f, {mib} << 20); \
+                 mmap.mmap(f, {mib} << 20); print(\"reserved\")"
+            );
+            in_float(&pod, &format!("python3 -c '{program}' 2>&1"))
+        };
+        let (more, less) = (reserve(40), reserve(24));
+        println!("  40 MiB: {more}  24 MiB: {less}");
+        assert!(
+            more.contains("Cannot allocate memory") && less.contains("reserved"),
+            "{more} {less}"
+        );
         let nodes = |pod: &Pod| -> Vec<u64> {
             let text = scope_file(pod, "hugetlb.2MB.numa_stat");
             println!("  hugetlb.2MB.numa_stat: {text}");
@@ -184,6 +204,133 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
         // QEMU's own pages, too, came from the pod's node after the move: its memory nodes moved along.
         let status = read(format!("/proc/{}/status", threads.vcpus[0].tid));
         assert!(status.lines().any(|line| line == "Mems_allowed_list:\t0"), "{status}");
+    });
+}
+
+/// A whole disk of the node, as `io.max` names it.
+fn disk() -> String {
+    let disks = std::fs::read_dir("/sys/block").expect("/sys/block").flatten();
+    let real = disks.filter(|disk| {
+        let name = disk.file_name();
+        let name = name.to_string_lossy();
+        !["ram", "zram", "sr", "fd"].iter().any(|kind| name.starts_with(kind))
+    });
+    let mut disks: Vec<_> = real.map(|disk| disk.path().join("dev")).collect();
+    disks.sort();
+    read(disks.last().expect("a disk"))
+}
+
+#[test]
+fn what_the_runtime_wrote_of_memory_and_devices_is_on_the_scope_and_follows_at_once() {
+    on_node(|| {
+        let device = disk();
+        let unified = [
+            "memory.min=16777216".to_owned(),
+            "memory.low=33554432".to_owned(),
+            "memory.high=1073741824".to_owned(),
+            "io.weight=default 250".to_owned(),
+            format!("io.max={device} rbps=104857600 wiops=5000"),
+        ];
+        let unified: Vec<&str> = unified.iter().flat_map(|text| ["--unified", text]).collect();
+        let pod = vm_with_shell("carried", &[&["--memory", "600M"], &unified[..]].concat(), "-m 64");
+        let of_origin = |file: &str| read(pod.origin().join(file));
+        assert_eq!(scope_file(&pod, "memory.min"), (16u64 << 20).to_string());
+        assert_eq!(scope_file(&pod, "memory.low"), (32u64 << 20).to_string());
+        assert_eq!(scope_file(&pod, "memory.high"), (1u64 << 30).to_string());
+        let max = scope_file(&pod, "io.max");
+        assert!(
+            max.contains(&device) && max.contains("rbps=104857600") && max.contains("wiops=5000"),
+            "{max}"
+        );
+        for file in [
+            "io.max",
+            "io.weight",
+            "memory.swap.max",
+            "cpu.weight",
+            "memory.oom.group",
+        ] {
+            println!("  {file}: {:?}", scope_file(&pod, file));
+            assert_eq!(scope_file(&pod, file), of_origin(file), "{file}");
+        }
+        // Below the slice as much is protected as on it. What the OOM killer takes does not end the scope.
+        let protected = |file: &str| read(format!("{SLICE}/{file}"));
+        wait_until("the slice's protection", || {
+            let both = (protected("memory.min"), protected("memory.low"));
+            (both == ((16u64 << 20).to_string(), (32u64 << 20).to_string())).then_some(())
+        });
+        let unit = pod.scope().file_name().expect("a name").to_string_lossy().into_owned();
+        let policy = run(&["systemctl", "show", "--value", "-p", "OOMPolicy", &unit]);
+        assert!(["", "continue"].contains(&policy.trim()), "{policy}");
+        // The kernel has exclusive CPUs to itself: no quota.
+        assert_eq!(scope_file(&pod, "cpu.max"), "max 100000");
+
+        // Nobody asks for an audit: the kernel tells of the write.
+        let write = |file: &str, text: &str| std::fs::write(pod.origin().join(file), text).expect(file);
+        write("memory.low", "67108864");
+        write("io.max", &format!("{device} rbps=max wiops=4000"));
+        wait_until("a change in place", || {
+            let followed = scope_file(&pod, "io.max") == of_origin("io.max")
+                && scope_file(&pod, "memory.low") == (64u64 << 20).to_string()
+                && protected("memory.low") == (64u64 << 20).to_string();
+            followed.then_some(())
+        });
+        assert!(scope_file(&pod, "io.max").contains("rbps=max"));
+        write("io.max", &format!("{device} wiops=max"));
+        wait_until("no limit of devices", || {
+            scope_file(&pod, "io.max").is_empty().then_some(())
+        });
+        // What somebody sets on the scope is taken back as well.
+        run(&["systemctl", "set-property", "--runtime", &unit, "CPUQuota=50%"]);
+        wait_until("no quota", || {
+            (scope_file(&pod, "cpu.max") == "max 100000").then_some(())
+        });
+        assert_isolated(&pod, 2);
+    });
+    wait_until("nothing is protected", || {
+        (read(format!("{SLICE}/memory.min")) == "0").then_some(())
+    });
+}
+
+#[test]
+fn memory_that_is_shrunk_below_what_the_vm_holds_kills_nobody_and_is_applied_when_it_fits() {
+    on_node(|| {
+        let pod = vm_with_shell("shrunk", &["--memory", "600M"], "-m 64");
+        let bytes = |file: &str| -> u64 { scope_file(&pod, file).parse().expect("bytes") };
+        let before = bytes("memory.current");
+        let program =
+            "import time; held = bytearray(b\"x\") * (200 << 20); print(len(held), flush=True); time.sleep(1000)";
+        in_float(
+            &pod,
+            &format!(
+                "python3 -c '{program}' > /tmp/held & echo $! > /tmp/holder; while [ ! -s /tmp/held ]; do sleep 0.1; done"
+            ),
+        );
+        let limit = (before + (100 << 20)) >> 20;
+        println!(
+            "  {} MiB before, limit {limit} MiB, now {} MiB",
+            before >> 20,
+            bytes("memory.current") >> 20
+        );
+        run(&[
+            "kubelet-standin",
+            "pod",
+            "resize",
+            &pod.name,
+            "--memory",
+            &format!("{limit}M"),
+        ]);
+        let told = format!("memory limit is {} bytes now", limit << 20);
+        wait_until("it is said", || degraded(&pod, &told).then_some(()));
+        run(&["steliactl", "reconcile"]);
+        assert_eq!(bytes("memory.max"), 600 << 20);
+        assert!(scope_file(&pod, "memory.events").contains("oom_kill 0"));
+        assert_isolated(&pod, 2);
+        in_float(&pod, "kill $(cat /tmp/holder)");
+        wait_until("the new limit", || {
+            run(&["steliactl", "reconcile"]);
+            (bytes("memory.max") == limit << 20).then_some(())
+        });
+        assert_isolated(&pod, 2);
     });
 }
 

@@ -244,3 +244,26 @@ async fn with_kubelet_as_source_nothing_is_allocated() {
     assert_eq!(kind(node.ask(&pod, as_class(Qos::Lse)).await), Kind::InvalidArgument);
     node.check().await;
 }
+
+#[tokio::test]
+async fn a_quota_follows_those_without_cpus_of_their_own() {
+    let node = node().await;
+    let (ls, lse) = (
+        node.registered(1, 2, Qos::Ls).await,
+        node.registered(2, 2, Qos::Lse).await,
+    );
+    let quota = |node: &Node, pod: &Pod| node.read(&scope(pod), File::CpuMax);
+    assert_eq!(quota(&node, &ls), "200000 100000");
+    assert_eq!(quota(&node, &lse), "max 100000");
+    // The least counts, and a resize follows.
+    let pod = ls.origin.parent().unwrap();
+    node.model.meddle(&pod, File::CpuMax, "75000 50000").unwrap();
+    node.reconcile().await;
+    assert_eq!(quota(&node, &ls), "75000 50000");
+    // Of the scope's own limits the audit after it takes care.
+    node.model.meddle(&scope(&lse), File::CpuMax, "10000 100000").unwrap();
+    node.reconcile().await;
+    node.reconcile().await;
+    assert_eq!(quota(&node, &lse), "max 100000");
+    node.check().await;
+}

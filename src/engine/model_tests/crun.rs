@@ -66,8 +66,28 @@ async fn limits_that_only_the_scope_has_hold_for_what_was_moved() {
     let pod = added.unwrap();
     let on_scope = |file, value| node.model.meddle(&scope_of(&pod), file, value).unwrap();
     on_scope(File::HugetlbMax(HugePage::Mb2), "4194304");
+    on_scope(File::HugetlbReservedMax(HugePage::Mb2), "2097152");
+    on_scope(File::IoMax, "8:0 rbps=1048576");
     on_scope(File::MemoryOomGroup, "1");
+    node.model.record_calls(true);
     node.register(&pod).await.unwrap();
+    // What is taken before a limit is there stays taken.
+    let calls = node.model.calls();
+    node.model.record_calls(false);
+    let first = |what: String| calls.iter().position(|call| call.starts_with(&what)).expect(&what);
+    let moved = first(format!("write {}/cgroup.procs", float(&pod)));
+    for file in ["hugetlb.2MB.max", "hugetlb.2MB.rsvd.max"] {
+        assert!(
+            first(format!("write {}/{file}", scope(&pod))) < moved,
+            "{file}: {calls:#?}"
+        );
+    }
+    let reserved = File::HugetlbReservedMax(HugePage::Mb2);
+    assert_eq!(node.read(&scope(&pod), reserved), "2097152");
+    assert_eq!(
+        node.read(&scope(&pod), File::IoMax),
+        node.read(&scope_of(&pod), File::IoMax)
+    );
     let of_unit = node.model.unit_limits(&pod.uid.scope()).unwrap();
     assert_eq!(of_unit.pids_max, Some(77));
     assert_eq!(

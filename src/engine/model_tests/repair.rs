@@ -226,8 +226,9 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "2048000");
     node.reconcile().await;
     assert_eq!(reasons(), Vec::<String>::new());
-    // More is never waited for.
+    // More is never waited for. Nothing tells of the write here, and an audit looks at one side: the scope's is next.
     limit("8192000");
+    node.reconcile().await;
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "8192000");
     node.check().await;

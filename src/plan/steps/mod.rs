@@ -17,8 +17,7 @@ use crate::cgroup::{CgroupPath, File, Limits};
 use crate::cpuset::CpuSet;
 use crate::kubelet::PodUid;
 
-pub use limits::limits_are_carried;
-pub(super) use limits::too_much_memory;
+pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
 pub use outside::{OUTSIDE, is_restricted};
 pub(super) use tree::float_cpus;
 
@@ -62,9 +61,16 @@ pub enum Step {
     /// Record that the kernel gives no partition: the instance is to be contained.
     Contain(CgroupPath),
     /// Set limits on a unit, through systemd.
-    Limit(String, Limits),
+    Limit(String, Box<Limits>),
     /// Set the weight of stelia.slice, through systemd.
     Weigh(u64),
+    /// Set how much memory of stelia.slice is protected, bytes, through systemd.
+    Protect {
+        /// `MemoryMin`.
+        min: u64,
+        /// `MemoryLow`.
+        low: u64,
+    },
     /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
     Restrict {
         /// The unit.
@@ -128,20 +134,22 @@ impl Step {
     }
 
     /// Whether an instance with this partition needs what a step of this subject does: CPUs that the kernel keeps everybody
-    /// off are first in the slice's list; where it does not, everybody else is first kept off by the lists outside.
+    /// off are first in the slice's list; where it does not, everybody else is first kept off by the lists outside. Without the
+    /// slice's controllers an instance has no limits of huge pages.
     pub fn is_needed(subject: &str, partition: Partition) -> bool {
-        let list = format!("/{SLICE}/{}", File::CpusExclusive.name());
-        match partition {
+        let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
+        let of_partition = match partition {
             Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
-            Partition::Isolated | Partition::Root => subject == list,
-        }
+            Partition::Isolated | Partition::Root => of_slice(File::CpusExclusive),
+        };
+        of_partition || of_slice(File::SubtreeControl)
     }
 
     /// Whether it is systemd that takes it: nobody waits for that.
     pub fn is_systemds(&self) -> Option<&str> {
         match self {
             Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
-            Self::Weigh(_) => Some(SLICE),
+            Self::Weigh(_) | Self::Protect { .. } => Some(SLICE),
             Self::Forget(scope) => Some(scope.name()),
             _ => None,
         }
@@ -322,6 +330,9 @@ pub fn plan_for(
     for (instance, _, course) in &instances {
         if *course != Course::Leave {
             steps.of(instance, limits::scope(instance));
+        }
+        if instance.record.phase == Phase::Registered && !limits::huge_pages_are_limited(instance) {
+            waiting.insert(instance.record.pod.clone());
         }
     }
     let busy = steps.busy();

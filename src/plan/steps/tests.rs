@@ -1,6 +1,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
+use crate::cgroup::{CpuQuota, HugePage, IoMax};
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::Schema;
 use crate::plan::pools::FloatPolicy;
@@ -65,6 +66,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         slice: Slice {
             exclusive: Some(CpuSet::new()),
             weight: Some(100),
+            protected: Some((0, 0)),
             controllers: BTreeSet::new(),
             workers: Some(Workers {
                 cpus: cpus("0-7"),
@@ -134,6 +136,7 @@ pub(crate) fn apply(snapshot: &mut Snapshot, steps: &[Planned]) {
                 let (cpus, taken) = masks(&now.cpus, &now.isolated, &now.taken, closed).unwrap();
                 (now.cpus, now.taken) = (cpus, taken);
             }
+            Step::Protect { min, low } => snapshot.slice.protected = Some((*min, *low)),
             Step::Restrict { unit, cpus, save } => {
                 let outside = snapshot.outside.get_mut(unit).unwrap();
                 outside.cpus = cpus.clone();
@@ -193,7 +196,11 @@ fn apply_one(instance: &mut Instance, step: &Step) {
             instance.scope_limits = Limits {
                 oom_group: instance.scope_limits.oom_group,
                 hugetlb: instance.scope_limits.hugetlb.clone(),
-                ..limits.clone()
+                hugetlb_reserved: instance.scope_limits.hugetlb_reserved.clone(),
+                io_max: instance.scope_limits.io_max.clone(),
+                uclamp_min: instance.scope_limits.uclamp_min.clone(),
+                uclamp_max: instance.scope_limits.uclamp_max.clone(),
+                ..(**limits).clone()
             };
         }
         other => panic!("{other:?}"),
@@ -261,6 +268,17 @@ fn write(instance: &mut Instance, path: &CgroupPath, file: File, value: &str) {
         File::Partition => leaf(instance, path).partition = value.into(),
         File::MemoryOomGroup => instance.scope_limits.oom_group = value == "1",
         File::HugetlbMax(size) => drop(instance.scope_limits.hugetlb.insert(size, value.parse().ok())),
+        File::HugetlbReservedMax(size) => {
+            instance.scope_limits.hugetlb_reserved.insert(size, value.parse().ok());
+        }
+        File::IoMax => {
+            let (device, _) = value.split_once(' ').unwrap();
+            instance.scope_limits.io_max.remove(device);
+            instance.scope_limits.io_max.extend(IoMax::parse(value));
+        }
+        File::UclampMin if *path == *instance.scope() => instance.scope_limits.uclamp_min = Some(value.into()),
+        File::UclampMin => assert!(path.is_within(&inner_path)),
+        File::UclampMax => instance.scope_limits.uclamp_max = Some(value.into()),
         other => panic!("{other:?}"),
     }
 }
@@ -593,16 +611,12 @@ fn limits_of_the_container_and_the_weight_of_all_follow() {
         pids_max: Some(500),
         cpu_weight: Some(79),
         oom_group: true,
-        hugetlb: BTreeMap::from([(crate::cgroup::HugePage::Mb2, Some(1 << 21))]),
+        hugetlb: BTreeMap::from([(HugePage::Mb2, Some(1 << 21))]),
         ..Limits::default()
     };
     snapshot.first_mut().origin_limits = Some(limits.clone());
     // The file appears with the controller.
-    snapshot
-        .first_mut()
-        .scope_limits
-        .hugetlb
-        .insert(crate::cgroup::HugePage::Mb2, None);
+    snapshot.first_mut().scope_limits.hugetlb.insert(HugePage::Mb2, None);
     settle(&mut snapshot);
     assert_eq!(snapshot.first().scope_limits, limits);
     assert_eq!(snapshot.slice.weight, Some(79));
@@ -610,6 +624,114 @@ fn limits_of_the_container_and_the_weight_of_all_follow() {
     snapshot.instances.clear();
     settle(&mut snapshot);
     assert_eq!(snapshot.slice.weight, Some(100));
+}
+
+/// One that is registered, with these limits on its container.
+fn limited(limits: Limits) -> Snapshot {
+    let mut snapshot = snapshot(vec![instance()]);
+    snapshot.first_mut().origin_limits = Some(limits);
+    snapshot
+}
+
+#[test]
+fn nobody_moves_in_before_the_limits_of_huge_pages_are_on_the_scope() {
+    let sizes = |limit: u64| BTreeMap::from([(HugePage::Mb2, Some(limit))]);
+    let mut snapshot = limited(Limits {
+        hugetlb: sizes(1 << 22),
+        hugetlb_reserved: sizes(1 << 21),
+        ..Limits::default()
+    });
+    let is_move = |step: &Step| matches!(step, Step::MoveProcess(pid, _) if *pid != 7);
+    let enters = |step: &Step| matches!(step, Step::Enter(..));
+    let mut rounds = Vec::new();
+    for _ in 0..4 {
+        let steps = plan(&snapshot, &Policies::default());
+        apply(&mut snapshot, &steps);
+        let steps: Vec<Step> = steps.into_iter().map(|planned| planned.step).collect();
+        rounds.push((steps.iter().any(is_move), steps.iter().any(enters)));
+        // The files come with the controller: in this one they come late.
+        if rounds.len() == 2 {
+            let none = || BTreeMap::from([(HugePage::Mb2, None)]);
+            let scope = &mut snapshot.first_mut().scope_limits;
+            (scope.hugetlb, scope.hugetlb_reserved) = (none(), none());
+        }
+    }
+    // The files are written in the third round; whoever waits for them has not floated yet.
+    assert_eq!(rounds, [(false, false), (false, false), (false, false), (true, false)]);
+    let scope = &snapshot.first().scope_limits;
+    assert_eq!(
+        (&scope.hugetlb, &scope.hugetlb_reserved),
+        (&sizes(1 << 22), &sizes(1 << 21))
+    );
+}
+
+#[test]
+fn a_quota_is_carried_by_who_has_no_cpus_of_its_own_and_by_nobody_else() {
+    let quota = CpuQuota::parse("150000 100000");
+    let mut snapshot = isolated();
+    snapshot.first_mut().origin_limits.as_mut().unwrap().cpu_max = quota;
+    assert_eq!(steps(&snapshot), []);
+    // Somebody set one on the scope.
+    snapshot.first_mut().scope_limits.cpu_max = quota;
+    settle(&mut snapshot);
+    assert_eq!(snapshot.first().scope_limits.cpu_max, None);
+
+    let mut floats = instance();
+    floats.record.exclusive = CpuSet::new();
+    let origin = Limits {
+        cpu_max: quota,
+        ..Limits::default()
+    };
+    assert_eq!(limits_of_scope(&floats.record, &origin).cpu_max, quota);
+    floats.origin_limits = Some(origin);
+    let limit = |instance: &Instance| limits::scope(instance);
+    assert!(matches!(&limit(&floats)[..], [Step::Limit(_, limits)] if limits.cpu_max == quota));
+    floats.scope_limits.cpu_max = quota;
+    assert_eq!(limit(&floats), []);
+}
+
+#[test]
+fn what_is_protected_on_the_slice_is_what_all_have_together() {
+    let mut snapshot = isolated();
+    let origin = snapshot.first_mut().origin_limits.as_mut().unwrap();
+    (origin.memory_min, origin.memory_low) = (1 << 20, 1 << 21);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.slice.protected, Some((1 << 20, 1 << 21)));
+    let scope = &snapshot.first().scope_limits;
+    assert_eq!((scope.memory_min, scope.memory_low), (1 << 20, 1 << 21));
+    snapshot.first_mut().origin_limits.as_mut().unwrap().memory_low = u64::MAX;
+    settle(&mut snapshot);
+    assert_eq!(snapshot.slice.protected, Some((1 << 20, u64::MAX)));
+    snapshot.instances.clear();
+    settle(&mut snapshot);
+    assert_eq!(snapshot.slice.protected, Some((0, 0)));
+}
+
+#[test]
+fn limits_of_devices_and_clamps_are_written_and_taken_away() {
+    let mut snapshot = isolated();
+    let instance = snapshot.first_mut();
+    let clamp = |text: &str| Some(text.to_owned());
+    instance.scope_limits.uclamp_min = clamp("0.00");
+    instance.scope_limits.uclamp_max = clamp("max");
+    let origin = instance.origin_limits.as_mut().unwrap();
+    origin.io_max = IoMax::parse("8:0 rbps=1048576\n8:16 wiops=100");
+    origin.uclamp_min = clamp("20.00");
+    origin.uclamp_max = clamp("80.00");
+    let origin = origin.clone();
+    let clamped = |step: &Step| matches!(step, Step::Write(_, File::UclampMin, value) if value == "20.00");
+    assert_eq!(steps(&snapshot).iter().filter(|step| clamped(step)).count(), 3);
+    settle(&mut snapshot);
+    assert_eq!(snapshot.first().scope_limits, origin);
+    snapshot.first_mut().origin_limits.as_mut().unwrap().io_max = IoMax::parse("8:16 wiops=100 rbps=5");
+    let of_devices: Vec<String> = steps(&snapshot).iter().map(Step::to_string).collect();
+    assert_eq!(of_devices.len(), 2);
+    assert!(
+        of_devices[0].contains("8:0 rbps=max wbps=max riops=max wiops=max"),
+        "{of_devices:?}"
+    );
+    settle(&mut snapshot);
+    assert_eq!(snapshot.first().scope_limits.io_max.len(), 1);
 }
 
 #[test]

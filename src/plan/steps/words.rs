@@ -47,6 +47,7 @@ impl fmt::Display for Step {
             Self::KeepWorkersOff(cpus) => {
                 write!(f, "keep the kernel's unbound workers off CPUs {:?}", cpus.to_string())
             }
+            Self::Protect { min, low } => write!(f, "set MemoryMin={min} and MemoryLow={low} of stelia.slice"),
             Self::Restrict { unit, cpus, .. } => write!(f, "set AllowedCPUs={cpus} of {unit}"),
             Self::Forget(scope) => write!(f, "remove the empty scope {}", scope.as_str()),
             Self::Unrecord(unit) => write!(f, "forget what {unit} had, which is gone"),

@@ -7,6 +7,7 @@ mod classes;
 mod evaluate;
 mod life;
 mod policies;
+mod quota;
 mod rebind;
 mod takeover;
 

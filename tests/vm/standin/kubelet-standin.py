@@ -77,6 +77,7 @@ kubelet-standin: plays kubelet and containerd on the test node
       --memory SIZE  --pids N                        limits: memory on pod and container, pids on the pod (podPidsLimit)
       --container-pids N                             a pids limit on the container as well (kubelet sets none)
       --hugepages SIZE=BYTES                         a limit such as 2MB=64M, repeatable
+      --unified FILE=TEXT                            what the runtime writes to that file of the container's cgroup, repeatable
       --mems LIST                                    cpuset.mems (with a static memory manager a guaranteed pod with --memory has it anyway)
       --env K=V  --mount SRC:DST[:ro]  --cap CAP_X  --device PATH      each repeatable
       --user UID[:GID]  --host-pid  --privileged  --readonly  --no-socket
@@ -91,7 +92,8 @@ kubelet-standin: plays kubelet and containerd on the test node
   pod kill NAME                                      SIGKILL the container's first process; the entry stays
   pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL (with 0 at once), clean up, give the CPUs back
   pod restart NAME                                   a new container in the same pod with the same CPUs, as kubelet after a crash
-  pod resize NAME [--cpuset LIST] [--memory SIZE]    a resize in place: kubelet's file, then the running container
+  pod resize NAME [--cpuset LIST] [--memory SIZE] [--cpu-limit N | Nm]
+                                                     a resize in place: kubelet's file, then the running container
   pod wait NAME [--timeout SECONDS]                  wait for the container's end and print its exit code (124: still running)
   pod list [--json]                                  all pods
   pod show NAME [--json]                             one pod: uid, container, id, cgroup, pid, cpus, log, status
@@ -778,6 +780,8 @@ def oci_spec(pod, options, cpus):
     if options["hugepages"]:
         limits = (text.partition("=") for text in options["hugepages"])
         resources["hugepageLimits"] = [{"pageSize": name, "limit": size(limit)} for name, _, limit in limits]
+    if options["unified"]:
+        resources["unified"] = dict(text.split("=", 1) for text in options["unified"])
     if options["container_pids"]:
         resources["pids"] = {"limit": options["container_pids"]}
     # containerd gives every container but a privileged one a cgroup namespace.
@@ -1092,7 +1096,7 @@ def do_pod_start(args):
     shares = max(request * 1024 // 1000, 2)
     options = {
         key: getattr(args, key)
-        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "host_pid", "privileged", "readonly", "userns", "restricted")
+        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "unified", "host_pid", "privileged", "readonly", "userns", "restricted")
     }
     options["runtime"] = args.runtime or settings()["runtime"]
     options["share_pid"] = beside["pid"] if args.share_pid else None
@@ -1337,6 +1341,10 @@ def do_pod_resize(args):
         own = pod_slice(pod["qos"], pod["uid"])[1]
         run("systemctl", "set-property", "--runtime", own, f"MemoryMax={size(args.memory)}")
         argv += ["--memory", str(size(args.memory))]
+    if args.cpu_limit:
+        limit = quantity(args.cpu_limit, milli=True)
+        limit_slice(pod_slice(pod["qos"], pod["uid"])[1], limit)
+        argv += ["--cpu-quota", str(cpu_quota(limit)), "--cpu-period", str(PERIOD)]
     run(*runtime(pod), "update", *argv, pod["id"])
     if args.cpuset:
         update_shared(State().default)
@@ -1459,7 +1467,7 @@ def parser():
     one.add_argument("--mems")
     one.add_argument("--pod-cpus", type=int)
     one.add_argument("--pod-memory")
-    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages", "pod-shares"):
+    for repeatable in ("env", "mount", "cap", "device", "device-plugin", "hugepages", "unified", "pod-shares"):
         one.add_argument(f"--{repeatable}", action="append", default=[])
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
@@ -1475,6 +1483,7 @@ def parser():
     one = verb(pod, "resize", do_pod_resize, "name", lock=True)
     one.add_argument("--cpuset")
     one.add_argument("--memory")
+    one.add_argument("--cpu-limit")
     one.add_argument("--gap", type=float, default=0.04)
     one = verb(pod, "delete", do_pod_delete, "name", lock=True)
     one.add_argument("--grace", type=float, default=30)
