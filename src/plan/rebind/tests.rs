@@ -48,6 +48,7 @@ fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: A
             exclusive,
             allocation: Some(allocation),
             phase: Phase::Floating,
+            mems: String::new(),
             ..base.record
         },
         ..base
@@ -78,6 +79,7 @@ fn administrator() -> Asker {
         class: QosClass::Guaranteed,
         limit_milli: None,
         bound: false,
+        memory: None,
     }
 }
 
@@ -145,10 +147,10 @@ fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
             cpus: Some(count),
             qos: Some(qos),
             bind: Some(bind),
-            limit_milli: None,
             exclusive: Some(exclusive),
             strategy: Some(strategy),
             alignment: Some(alignment),
+            ..Wish::default()
         });
     proptest::collection::vec((wish, any::<bool>()), 1..12)
 }
