@@ -188,13 +188,7 @@ impl Board<'_> {
         };
         let from = &held.cpus;
         let own = self.own(pod);
-        // Its memory stays where it is, so it moves to no other NUMA node than those that kubelet bound its memory to.
-        let near = |cpu: &u32| {
-            let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
-            held.memory.is_empty() || node.is_some_and(|node| held.memory.contains(node))
-        };
-        let open: CpuSet = self.free.iter().filter(near).collect();
-        let available = open.union(&from.intersection(&self.everything));
+        let available = self.open_to(held).union(&from.intersection(&self.everything));
         let usage = Usage::exclusive(
             self.held
                 .iter()
@@ -253,6 +247,15 @@ impl Board<'_> {
             }
         }
         found
+    }
+
+    /// The free CPUs of the NUMA nodes that kubelet bound its memory to: the memory stays where it is.
+    fn open_to(&self, held: &Held) -> CpuSet {
+        let near = |cpu: &u32| {
+            let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
+            held.memory.is_empty() || node.is_some_and(|node| held.memory.contains(node))
+        };
+        self.free.iter().filter(near).collect()
     }
 
     fn nobody_else_worse(&self, after: &Self, pod: &PodUid) -> bool {

@@ -1,12 +1,13 @@
 //! CPUs of one's own (LSE, LSR): those that the policies choose, or those that a scheduler chose and that can be had.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::schedule::list;
+use super::words::{by_node, company, layout};
 use super::{Allocation, Asker, Ground, Wish};
 use crate::alloc::{
-    self, Answer, CpuBindPolicy, Exclusivity, Host, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request,
-    RequiredBind, Room, align, allocate, satisfies,
+    self, Answer, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request, RequiredBind, Room,
+    align, allocate, satisfies,
 };
 use crate::cpuset::CpuSet;
 use crate::plan::admission::{Kind, Refusal};
@@ -264,29 +265,43 @@ impl Making<'_> {
     /// can be kept: for whole cores BestEffort takes another node, for one CPU of each core it does not. Of nodes that are as
     /// few, those are taken that spare the instance the company it avoids.
     fn aligned(&self, within: Option<&BTreeSet<u32>>) -> Result<Option<BTreeSet<u32>>, alloc::Refusal> {
-        let Allocation { bind, strategy, .. } = *self.allocation;
+        let Allocation {
+            bind,
+            strategy,
+            alignment,
+            ..
+        } = *self.allocation;
+        if alignment == NumaTopologyAlignmentPolicy::None {
+            return Ok(None);
+        }
         let Ground { host, usage, .. } = self.ground;
         let by = |free: &CpuSet, bind: Option<CpuBindPolicy>| {
             let room = Room::new(host, &self.ground.capacity(), free, bind);
             let room = within.map_or_else(|| room.clone(), |nodes| room.within(nodes));
-            align(self.allocation.alignment, strategy, self.count(), &room)
+            align(alignment, strategy, self.count(), &room)
         };
         let size = |answer: &Result<Option<BTreeSet<u32>>, alloc::Refusal>| {
             answer.as_ref().ok().and_then(|nodes| nodes.as_ref().map(BTreeSet::len))
         };
         let all = by(&self.free, self.required());
         let bound = by(&self.free, Some(bind));
-        let spared = by(
-            &self
-                .free
-                .difference(&alloc::company(host, usage, self.allocation.exclusive)),
-            Some(bind),
-        );
-        let keeps = |bound: usize| bind == CpuBindPolicy::FullPcpus || size(&all).is_none_or(|all| bound <= all);
-        match (size(&spared), size(&bound)) {
-            (Some(spares), Some(binds)) if keeps(binds) && spares <= binds => spared,
-            (_, Some(binds)) if keeps(binds) => bound,
-            _ => all,
+        let keeps = |bound: &usize| match (alignment, size(&all)) {
+            (NumaTopologyAlignmentPolicy::BestEffort, None) => true,
+            (NumaTopologyAlignmentPolicy::BestEffort, Some(_)) if bind == CpuBindPolicy::FullPcpus => true,
+            // What is strict is so whatever is preferred.
+            (_, all) => all.is_some_and(|all| *bound <= all),
+        };
+        let Some(binds) = size(&bound).filter(keeps) else {
+            return all;
+        };
+        let company = alloc::company(host, usage, self.allocation.exclusive);
+        if company.is_empty() {
+            return bound;
+        }
+        let spared = by(&self.free.difference(&company), Some(bind));
+        match size(&spared).is_some_and(|spares| spares <= binds) {
+            true => spared,
+            false => bound,
         }
     }
 
@@ -349,44 +364,4 @@ impl Making<'_> {
         );
         Kind::NotAllocated.because(text)
     }
-}
-
-/// What to say of an exclusive policy.
-fn company(allocation: &Allocation) -> Option<String> {
-    let policy = allocation.exclusive.name();
-    match allocation.exclusivity {
-        Exclusivity::NotAsked => None,
-        Exclusivity::Kept => Some(format!("exclusive policy {policy}: kept")),
-        Exclusivity::Downgraded => Some(format!(
-            "exclusive policy {policy}: a NUMA node is shared with an instance of the same policy, no core is"
-        )),
-        Exclusivity::Dropped => Some(format!(
-            "exclusive policy {policy}: could not be kept, a core is shared with an instance of the same policy"
-        )),
-    }
-}
-
-/// `0: 2-3 (2 CPUs); 1: 4-7 (4 CPUs)`.
-fn by_node(host: &Host, cpus: &CpuSet) -> String {
-    let by_node: BTreeMap<u32, CpuSet> = host.by_node(cpus);
-    if by_node.is_empty() {
-        return "none".to_owned();
-    }
-    let parts: Vec<String> = by_node
-        .iter()
-        .map(|(node, cpus)| format!("{node}: {cpus} ({} CPUs)", cpus.len()))
-        .collect();
-    parts.join("; ")
-}
-
-/// `0-3: 2 whole cores on NUMA node 0`.
-fn layout(host: &Host, cpus: &CpuSet) -> String {
-    let whole = host.whole_cores(cpus);
-    let cores = whole.len() / host.threads().max(1);
-    let single = cpus.len() - whole.len();
-    let nodes: Vec<String> = host.nodes_of(cpus).iter().map(u32::to_string).collect();
-    format!(
-        "{cpus}: {cores} whole cores and {single} CPUs of others, NUMA nodes {}",
-        nodes.join(",")
-    )
 }

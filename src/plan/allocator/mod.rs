@@ -12,6 +12,7 @@ mod scheduled_tests;
 mod takeover;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use allot::{Asker, allot};
 pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
