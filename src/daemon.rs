@@ -21,11 +21,16 @@ use crate::config::{self, Settings};
 use crate::dbus;
 use crate::engine::{self, Engine, Handle, System, holder};
 use crate::journal;
+use crate::plan::allocator::CpuSource;
 use crate::simulate;
 use crate::systemd::DbusSystemd;
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
+
+/// Said before the daemon acts on it.
+const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM has CPUs of its own only while kubelet's \
+                         cpuManagerPolicy is static; with the policy none it runs on the shared pool (allocator.md)";
 
 /// Gives virtual machines inside Kubernetes pods their CPUs to themselves.
 #[derive(Debug, Parser)]
@@ -65,6 +70,9 @@ pub fn main() -> ExitCode {
     };
     if arguments.check_config {
         println!("configuration is good");
+        if loaded.settings.policies.allocator.source == CpuSource::Steliad {
+            println!("{TAKE_OVER}");
+        }
         return ExitCode::SUCCESS;
     }
     if arguments.print_config {

@@ -56,6 +56,8 @@ pub const NOT_REPAIRED: &str = "e51f019ee6a74f4eae6c7e0203429eef";
 pub const KUBELET_REFUSED: &str = "4ca02977deaa4cf49712d97ab4d6d041";
 /// kubelet's state file can be used again.
 pub const KUBELET_USABLE: &str = "bb532729b7dc4fce98dbf2f9b63d4a93";
+/// Who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses the CPUs.
+pub const GUARANTEED: &str = "fdedfe3a14bb4580906f89ef59b62f72";
 /// A pass changed something.
 pub const PASS: &str = "763a2569fc39483e945705834831a41d";
 /// A pass could not do something.

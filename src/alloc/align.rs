@@ -28,6 +28,31 @@ impl Room {
             available: count(available),
         }
     }
+
+    /// What of it is on these nodes.
+    #[must_use]
+    pub fn within(&self, nodes: &BTreeSet<u32>) -> Self {
+        let only = |room: &BTreeMap<u32, usize>| -> BTreeMap<u32, usize> {
+            let here = room.iter().filter(|(node, _)| nodes.contains(node));
+            here.map(|(node, room)| (*node, *room)).collect()
+        };
+        Self {
+            capacity: only(&self.capacity),
+            available: only(&self.available),
+        }
+    }
+}
+
+/// Whether `count` CPUs that somebody else chose, on so many nodes, satisfy a policy. What is only preferred is satisfied by
+/// every choice.
+pub fn satisfies(policy: NumaTopologyAlignmentPolicy, nodes: usize, count: usize, room: &Room) -> bool {
+    match policy {
+        NumaTopologyAlignmentPolicy::None | NumaTopologyAlignmentPolicy::BestEffort => true,
+        NumaTopologyAlignmentPolicy::Restricted => {
+            least_nodes(count, room.capacity.values().copied()).is_some_and(|fewest| nodes <= fewest)
+        }
+        NumaTopologyAlignmentPolicy::SingleNumaNode => nodes <= 1,
+    }
 }
 
 /// Choose the nodes for `count` CPUs; `None` leaves every node open.

@@ -225,6 +225,19 @@ fn holders(usage: &Usage, policies: &[CpuExclusivePolicy]) -> CpuSet {
     held.flat_map(|held| held.cpus.iter()).collect()
 }
 
+/// The CPUs on which an instance of this exclusive policy would have the company it avoids.
+pub fn company(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
+    let others = holders(usage, &[policy]);
+    let cores: BTreeSet<usize> = host.places_of(&others).map(|place| place.core).collect();
+    let nodes: BTreeSet<usize> = host.places_of(&others).map(|place| place.node).collect();
+    let avoided = host.places.iter().filter(|place| match policy {
+        CpuExclusivePolicy::Default | CpuExclusivePolicy::None => false,
+        CpuExclusivePolicy::PcpuLevel => cores.contains(&place.core),
+        CpuExclusivePolicy::NumaNodeLevel => nodes.contains(&place.node),
+    });
+    avoided.map(|place| place.cpu).collect()
+}
+
 /// Which of the others' company these CPUs have.
 fn exclusivity(host: &Host, usage: &Usage, cpus: &CpuSet, policy: CpuExclusivePolicy) -> Exclusivity {
     let same_core = |others: &CpuSet| {

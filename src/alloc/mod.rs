@@ -23,8 +23,8 @@ mod take;
 #[cfg(test)]
 mod tests;
 
-pub use align::{Room, align};
-pub use allocate::{Answer, Exclusivity, Request, allocate};
+pub use align::{Room, align, satisfies};
+pub use allocate::{Answer, Exclusivity, Request, allocate, company};
 pub use host::Host;
 pub use policies::{
     CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,

@@ -75,6 +75,7 @@ fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
             cpus: pod.cpus,
             cpu_limit: pod.cpu_limit,
             cpu_bind_policy: pod.cpu_bind_policy,
+            required_cpu_bind_policy: pod.required_cpu_bind_policy,
             cpu_exclusive_policy: pod.cpu_exclusive_policy,
             numa_allocate_strategy: pod.numa_allocate_strategy,
             numa_topology_alignment_policy: pod.numa_topology_alignment_policy,
@@ -103,10 +104,12 @@ pub(crate) fn to_dbus(request: &Request) -> Dict<'static> {
         qos: request.qos,
         cpus: request.cpus,
         cpu_bind_policy: request.cpu_bind_policy,
+        required_cpu_bind_policy: request.required_cpu_bind_policy,
         cpu_limit: request.cpu_limit,
         cpu_exclusive_policy: request.cpu_exclusive_policy,
         numa_allocate_strategy: request.numa_allocate_strategy,
         numa_topology_alignment_policy: request.numa_topology_alignment_policy,
+        ..AllocationOptions::default()
     };
     let mut options = pod.to_dbus();
     let class = request.kubernetes_class.map(QosClass::name);

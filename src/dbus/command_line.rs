@@ -5,7 +5,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use zbus::Variant;
 
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use crate::cpuset::CpuSet;
 use crate::dbus::client::Dict;
+use crate::plan::allocator::Schedule;
 
 /// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]
@@ -20,6 +22,9 @@ pub struct AllocationOptions {
     /// How the CPUs lie on cores; ConstrainedBurst (LS): the shared pool of one NUMA node
     #[arg(long, value_name = "POLICY", value_parser = names(CpuBindPolicy::ALL.map(CpuBindPolicy::name), CpuBindPolicy::parse))]
     pub cpu_bind_policy: Option<CpuBindPolicy>,
+    /// The same, or no CPUs at all (LSE, LSR)
+    #[arg(long, value_name = "POLICY", value_parser = names(CpuBindPolicy::ALL.map(CpuBindPolicy::name), CpuBindPolicy::parse))]
+    pub required_cpu_bind_policy: Option<CpuBindPolicy>,
     /// The pod's CPU limit, for ConstrainedBurst (2, 2.5 or 2500m)
     #[arg(long, value_name = "QUANTITY", value_parser = thousandths)]
     pub cpu_limit: Option<u32>,
@@ -32,6 +37,9 @@ pub struct AllocationOptions {
     /// How few NUMA nodes they must come from
     #[arg(long, value_name = "POLICY", value_parser = names(NumaTopologyAlignmentPolicy::ALL.map(NumaTopologyAlignmentPolicy::name), NumaTopologyAlignmentPolicy::parse))]
     pub numa_topology_alignment_policy: Option<NumaTopologyAlignmentPolicy>,
+    /// What a scheduler chose: no option, but read from the pod's annotation.
+    #[arg(skip)]
+    pub schedule: Schedule,
 }
 
 impl AllocationOptions {
@@ -41,6 +49,10 @@ impl AllocationOptions {
         let texts = [
             ("qos", self.qos.map(Qos::name)),
             ("cpu-bind-policy", self.cpu_bind_policy.map(CpuBindPolicy::name)),
+            (
+                "required-cpu-bind-policy",
+                self.required_cpu_bind_policy.map(CpuBindPolicy::name),
+            ),
             (
                 "cpu-exclusive-policy",
                 self.cpu_exclusive_policy.map(CpuExclusivePolicy::name),
@@ -61,7 +73,18 @@ impl AllocationOptions {
         let texts = texts
             .into_iter()
             .filter_map(|(name, value)| Some((name, Variant::from(value?))));
-        numbers.chain(texts).collect()
+        let nodes = self.schedule.nodes.as_ref();
+        let lists = [
+            ("scheduled-cpuset", self.schedule.cpus.clone()),
+            (
+                "scheduled-numa-nodes",
+                nodes.map(|nodes| nodes.iter().copied().collect()),
+            ),
+        ];
+        let lists = lists
+            .into_iter()
+            .filter_map(|(name, list): (_, Option<CpuSet>)| Some((name, Variant::from(list?.to_string()))));
+        numbers.chain(texts).chain(lists).collect()
     }
 }
 
@@ -143,6 +166,7 @@ mod tests {
             "--qos=LSR",
             "--cpus=4",
             "--cpu-bind-policy=FullPCPUs",
+            "--required-cpu-bind-policy=SpreadByPCPUs",
             "--cpu-limit=2.5",
             "--cpu-exclusive-policy=NUMANodeLevel",
             "--numa-allocate-strategy=DistributeEvenly",
@@ -156,8 +180,16 @@ mod tests {
             "numa-allocate-strategy=DistributeEvenly",
             "numa-topology-alignment-policy=SingleNUMANode",
             "qos=LSR",
+            "required-cpu-bind-policy=SpreadByPCPUs",
+            "scheduled-cpuset=2-3,8",
+            "scheduled-numa-nodes=0-1",
         ];
-        assert_eq!(sent(&line(&words).unwrap()), expected);
+        let mut options = line(&words).unwrap();
+        options.schedule = Schedule {
+            cpus: Some("2-3,8".parse().unwrap()),
+            nodes: Some([0, 1].into()),
+        };
+        assert_eq!(sent(&options), expected);
     }
 
     #[rstest]

@@ -7,24 +7,29 @@ use zbus::Variant;
 use super::error::Error;
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use crate::cpuset::CpuSet;
 use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
-use crate::plan::allocator::Wish;
+use crate::plan::allocator::{Schedule, Wish};
 use crate::plan::evaluate::{Request, ScoringStrategy};
 
 /// RegisterInstance's, beside those of [`WISH`].
 pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
 
 /// What is asked of steliad's own allocator: of RegisterInstance, and of each request of EvaluatePlacement.
-pub(super) const WISH: [&str; 7] = [
+pub(super) const WISH: [&str; 8] = [
     "cpus",
     "qos",
     "cpu-bind-policy",
+    "required-cpu-bind-policy",
     "cpu-limit",
     "cpu-exclusive-policy",
     "numa-allocate-strategy",
     "numa-topology-alignment-policy",
 ];
+
+/// What a scheduler chose, of RegisterInstance alone: whoever asks before has no choice yet.
+pub(super) const SCHEDULE: [&str; 2] = ["scheduled-cpuset", "scheduled-numa-nodes"];
 
 /// Those of EvaluatePlacement's requests beside them.
 const EVALUATE: [&str; 2] = ["kubernetes-class", "scoring-strategy"];
@@ -131,6 +136,7 @@ pub(super) fn request(options: &Options) -> Result<Request, Error> {
         cpus: wish.cpus,
         cpu_limit: wish.limit_milli,
         cpu_bind_policy: wish.bind,
+        required_cpu_bind_policy: wish.required,
         cpu_exclusive_policy: wish.exclusive,
         numa_allocate_strategy: wish.strategy,
         numa_topology_alignment_policy: wish.alignment,
@@ -154,11 +160,29 @@ pub(super) fn wish(options: &Options) -> Result<Wish, Error> {
         cpus: number(options, "cpus")?,
         qos: one_of!("qos", Qos),
         bind: one_of!("cpu-bind-policy", CpuBindPolicy),
+        required: one_of!("required-cpu-bind-policy", CpuBindPolicy),
         limit_milli: number(options, "cpu-limit")?,
         exclusive: one_of!("cpu-exclusive-policy", CpuExclusivePolicy),
         strategy: one_of!("numa-allocate-strategy", NumaAllocateStrategy),
         alignment: one_of!("numa-topology-alignment-policy", NumaTopologyAlignmentPolicy),
+        schedule: Schedule {
+            cpus: numbers(options, "scheduled-cpuset")?,
+            nodes: numbers(options, "scheduled-numa-nodes")?.map(|nodes| nodes.iter().collect()),
+        },
     })
+}
+
+/// A list such as `0-3,8`, with something in it.
+fn numbers(options: &Options, name: &str) -> Result<Option<CpuSet>, Error> {
+    let Some(text) = text(options, name)? else {
+        return Ok(None);
+    };
+    let wrong = |cause: String| Error::InvalidArgument(format!("option {name:?}: {cause}"));
+    let numbers: CpuSet = text.parse().map_err(|cause| wrong(format!("{cause}")))?;
+    match numbers.is_empty() {
+        true => Err(wrong("the list is empty".to_owned())),
+        false => Ok(Some(numbers)),
+    }
 }
 
 #[cfg(test)]
@@ -176,20 +200,32 @@ mod tests {
             ("cpus", Variant::from(4u32)),
             ("qos", Variant::from("LSR")),
             ("cpu-bind-policy", Variant::from("FullPCPUs")),
+            ("required-cpu-bind-policy", Variant::from("SpreadByPCPUs")),
+            ("scheduled-cpuset", Variant::from("0-1,6-7")),
+            ("scheduled-numa-nodes", Variant::from("0-1")),
             ("cpu-limit", Variant::from(2500u32)),
             ("cpu-exclusive-policy", Variant::from("NUMANodeLevel")),
             ("numa-allocate-strategy", Variant::from("DistributeEvenly")),
             ("numa-topology-alignment-policy", Variant::from("SingleNUMANode")),
         ]);
-        assert!(known(&given, &WISH).is_ok());
+        assert!(known(&given, &[WISH.as_slice(), &SCHEDULE].concat()).is_ok());
+        assert!(
+            known(&given, &WISH).is_err(),
+            "a scheduler that asks has chosen nothing yet"
+        );
         let expected = Wish {
             cpus: Some(4),
             qos: Some(Qos::Lsr),
             bind: Some(CpuBindPolicy::FullPcpus),
+            required: Some(CpuBindPolicy::SpreadByPcpus),
             limit_milli: Some(2500),
             exclusive: Some(CpuExclusivePolicy::NumaNodeLevel),
             strategy: Some(NumaAllocateStrategy::DistributeEvenly),
             alignment: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
+            schedule: Schedule {
+                cpus: Some("0-1,6-7".parse().unwrap()),
+                nodes: Some([0, 1].into()),
+            },
         };
         assert_eq!(wish(&given).unwrap(), expected);
         assert_eq!(wish(&Options::new()).unwrap(), Wish::default());
@@ -203,6 +239,9 @@ mod tests {
             ("qos", Variant::from("lse"), "LSE, LSR, LS, BE"),
             ("qos", Variant::from(1u32), "LSE, LSR, LS, BE"),
             ("cpu-bind-policy", Variant::from("Full"), "FullPCPUs"),
+            ("scheduled-cpuset", Variant::from("0-3;"), "3;"),
+            ("scheduled-cpuset", Variant::from(""), "empty"),
+            ("scheduled-numa-nodes", Variant::from(0u32), "string"),
         ] {
             let Err(Error::InvalidArgument(text)) = wish(&options(vec![(name, value)])) else {
                 panic!("{name} was taken")

@@ -26,7 +26,10 @@ pub(super) async fn register(
     cpuset: &str,
     options: &Options,
 ) -> Result<(PodUid, CgroupPath), Error> {
-    options::known(options, &[options::REGISTER.as_slice(), &options::WISH].concat())?;
+    options::known(
+        options,
+        &[options::REGISTER.as_slice(), &options::WISH, &options::SCHEDULE].concat(),
+    )?;
     let wish = options::wish(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;

@@ -299,24 +299,19 @@ pub(super) fn outside(
         .iter()
         .map(|unit| (root.child(unit), (*unit).to_owned()))
         .collect();
-    // Pods' slices are restricted only where steliad chooses; what was restricted is given back, whoever chooses now.
+    // Pods' slices are restricted only where steliad chooses; what was restricted is given back, whoever chooses now. Those that
+    // stelia.slice had no room for are known by themselves alone, and there are some only where it has pods'.
     let of_pods = |name: &&str| !OUTSIDE.contains(name);
     let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
-    if source == CpuSource::Steliad {
+    let looks = source == CpuSource::Steliad || saved_pods.clone().any(|name| of_pods(&name));
+    if looks {
         let names = if cgroups.exists(&kubepods) {
             cgroups.children(&kubepods)?
         } else {
             Vec::new()
         };
-        let mine = |name: &String| is_restricted(name, source) || recorded(name).is_some();
+        let mine = |name: &String| is_restricted(name, CpuSource::Steliad) || recorded(name).is_some();
         units.extend(names.into_iter().filter(mine).map(|name| (kubepods.child(&name), name)));
-    } else {
-        units.extend(
-            saved_pods
-                .clone()
-                .filter(of_pods)
-                .map(|name| (kubepods.child(name), name.to_owned())),
-        );
     }
     let mut found = BTreeMap::new();
     for (cgroup, unit) in units {
@@ -324,17 +319,17 @@ pub(super) fn outside(
             continue;
         };
         // More units than the kernel keeps attributes of one cgroup have theirs on themselves.
-        let own = || -> Result<Option<CpuSet>, CgroupError> {
-            match source == CpuSource::Steliad || OUTSIDE.contains(&unit.as_str()) {
-                true => Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))),
-                false => Ok(None),
-            }
-        };
+        let own =
+            || -> Result<Option<CpuSet>, CgroupError> { Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))) };
         let saved = match recorded(&unit) {
             Some(saved) => Some(saved),
             None if of_pods(&unit.as_str()) => own()?,
             None => None,
         };
+        // Where kubelet chooses nobody else is kept off, only given back what it had.
+        if saved.is_none() && !is_restricted(&unit, source) {
+            continue;
+        }
         found.insert(
             unit,
             Outside {

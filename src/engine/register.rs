@@ -12,7 +12,7 @@ use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
-use crate::alloc::{Exclusivity, Qos};
+use crate::alloc::{Exclusivity, Host, Qos};
 use crate::cgroup::{CgroupPath, Limits};
 use crate::journal;
 use crate::kubelet::PodUid;
@@ -148,6 +148,13 @@ impl Engine {
         if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
             return Err(Kind::InstanceExists.because(text));
+        }
+        // CPUs that kubelet gave may be others by now, by a resize, and then kubelet's word counts.
+        let host = Host::new(&self.picture.snapshot.topology);
+        let schedule = &claim.wish.schedule;
+        let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
+        if let Some(text) = contradicts {
+            return Err(Kind::CpusetMismatch.because(text).lasting());
         }
         match known.record.phase {
             Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),

@@ -1,6 +1,7 @@
 //! The loop: calls, events, timers, the watchdog.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem::Discriminant;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -26,7 +27,7 @@ use crate::cgroup::CgroupPath;
 use crate::config::Settings;
 use crate::kubelet::PodUid;
 use crate::plan::Instance;
-use crate::plan::allocator::CpuSource;
+use crate::plan::allocator::{CpuSource, Guaranteed};
 use crate::plan::drift::Finding;
 use crate::systemd::SystemdError;
 
@@ -68,6 +69,8 @@ pub struct Engine {
     pub(super) followers: Followers,
     /// What was last told of each instance.
     pub(super) told: BTreeMap<PodUid, Told>,
+    /// Who keeps Guaranteed pods that are no VM on CPUs of their own, as it was told last.
+    pub(super) told_guaranteed: Option<Discriminant<Guaranteed>>,
     /// Rebind jobs.
     pub(super) jobs: Jobs,
     next_audit: Instant,
@@ -115,6 +118,7 @@ impl Engine {
             view,
             followers: handle.followers.clone(),
             told: BTreeMap::new(),
+            told_guaranteed: None,
             jobs: Jobs::default(),
             next_audit: Instant::now(),
             alarm: Alarm::new()?,

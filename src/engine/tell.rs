@@ -6,6 +6,7 @@ use super::task::Engine;
 use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::PodUid;
+use crate::plan::allocator::{CpuSource, guaranteed};
 use crate::plan::{Assessment, Instance, Phase, Snapshot};
 
 /// An instance as it was last told of.
@@ -33,6 +34,30 @@ enum News {
 }
 
 impl Engine {
+    /// Tell who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses: when it begins to, and when
+    /// that becomes another.
+    pub(super) fn tell_of_guaranteed(&mut self) {
+        let snapshot = &self.picture.snapshot;
+        let who = match (snapshot.source, &snapshot.kubelet) {
+            (CpuSource::Steliad, Ok(kubelet)) => guaranteed(kubelet, &snapshot.leftover),
+            (CpuSource::Steliad, Err(_)) => return,
+            (CpuSource::Kubelet, _) => {
+                self.told_guaranteed = None;
+                return;
+            }
+        };
+        let kind = std::mem::discriminant(&who);
+        if self.told_guaranteed.replace(kind) == Some(kind) {
+            return;
+        }
+        let text = who.in_words();
+        tracing::warn!(
+            MESSAGE_ID = journal::GUARANTEED,
+            STELIA_REASON = text,
+            "cpu-source is steliad: {text}"
+        );
+    }
+
     /// Tell of each of those instances what differs from what was told of it; of those that are gone, that they are.
     pub(super) fn tell(&mut self, assessed: &BTreeMap<PodUid, Assessment>, gone: &BTreeSet<PodUid>) {
         let snapshot = &self.picture.snapshot;

@@ -180,6 +180,7 @@ impl Engine {
         if let Some(before) = kubelet_before {
             self.kubelet_changed(&before);
         }
+        self.tell_of_guaranteed();
         self.problems = problems;
         // What this program wrote itself is no drift.
         let ours = shared && std::mem::take(&mut self.wrote_shared);

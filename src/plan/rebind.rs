@@ -100,6 +100,9 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
         let Some(allocation) = instance.record.allocation.as_ref().filter(|one| one.qos.is_exclusive()) else {
             continue;
         };
+        if instance.record.scheduled {
+            continue;
+        }
         for (disorder, step) in board.moves(&instance.record.pod, allocation, before) {
             let better = best
                 .as_ref()
@@ -149,6 +152,8 @@ struct Held {
     cpus: CpuSet,
     bind: Option<CpuBindPolicy>,
     exclusive: CpuExclusivePolicy,
+    /// The NUMA nodes that its memory comes from; empty for any.
+    memory: CpuSet,
 }
 
 impl Held {
@@ -158,6 +163,7 @@ impl Held {
             cpus: instance.record.exclusive.clone(),
             bind: allocation.map(|allocation| allocation.bind),
             exclusive: allocation.map_or(CpuExclusivePolicy::None, |allocation| allocation.exclusive),
+            memory: instance.record.mems.trim().parse().unwrap_or_default(),
         }
     }
 }
@@ -182,7 +188,7 @@ impl Board<'_> {
         };
         let from = &held.cpus;
         let own = self.own(pod);
-        let available = self.free.union(&from.intersection(&self.everything));
+        let available = self.open_to(held).union(&from.intersection(&self.everything));
         let usage = Usage::exclusive(
             self.held
                 .iter()
@@ -241,6 +247,15 @@ impl Board<'_> {
             }
         }
         found
+    }
+
+    /// The free CPUs of the NUMA nodes that kubelet bound its memory to: the memory stays where it is.
+    fn open_to(&self, held: &Held) -> CpuSet {
+        let near = |cpu: &u32| {
+            let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
+            held.memory.is_empty() || node.is_some_and(|node| held.memory.contains(node))
+        };
+        self.free.iter().filter(near).collect()
     }
 
     fn nobody_else_worse(&self, after: &Self, pod: &PodUid) -> bool {

@@ -23,8 +23,9 @@ const PROC: &str = "/proc";
 const RETRY: Duration = Duration::from_millis(250);
 
 /// Answers the exit code.
-pub async fn run(options: AttachOptions) -> u8 {
-    let mut base = match Base::start(&options.common, options.qmp.as_deref(), false) {
+pub async fn run(mut options: AttachOptions) -> u8 {
+    let asked = options.common.read_annotations();
+    let mut base = match asked.and_then(|()| Base::start(&options.common, options.qmp.as_deref(), false)) {
         Ok(base) => base,
         Err(error) => {
             tracing::error!("{error}");

@@ -23,8 +23,9 @@ use super::vmm::Monitor;
 use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER};
 
 /// `stelia-runner run`; answers the exit code.
-pub async fn run(options: RunOptions) -> u8 {
-    let started = declared(&options).and_then(|helpers| {
+pub async fn run(mut options: RunOptions) -> u8 {
+    let asked = options.common.read_annotations();
+    let started = asked.and_then(|()| declared(&options)).and_then(|helpers| {
         let base = Base::start(&options.common, Some(&options.qmp), true)?;
         Ok((helpers, base))
     });

@@ -6,6 +6,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`cli`] | the command line and its help |
+//! | [`annotations`] | what Koordinator's annotations of the pod ask for |
 //! | [`command`] | QEMU's command line, completed |
 //! | [`anchor`] | the placeholder process |
 //! | [`signals`], [`children`], [`terminal`] | what PID 1 must do |
@@ -20,6 +21,7 @@
 //! | [`base`], [`lifecycle`], [`attach`], [`supervise`] | the order of it all |
 
 pub mod anchor;
+pub mod annotations;
 pub mod attach;
 pub mod base;
 pub mod children;

@@ -6,7 +6,7 @@ use super::{Check, Facts, Verdict, home};
 use crate::cgroup::hierarchy::CONTROLLERS;
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
-use crate::plan::allocator::CpuSource;
+use crate::plan::allocator::{CpuSource, guaranteed};
 use crate::plan::partition::isolated_is_safe;
 use crate::topology::Topology;
 
@@ -181,12 +181,18 @@ fn own_policy(facts: &Facts) -> Check {
         .ok()
         .map(|kubelet| kubelet.cpu_manager_policy.as_str());
     let reserved = &facts.allocator.reserved;
+    let state = facts.state.as_ref().ok();
+    let others = state.map(|state| format!("; {}", guaranteed(state, &CpuSet::new()).in_words()));
+    let others = others.unwrap_or_default();
     if kubelets == Some("static") {
         return not_ok(
             "kubelet-policy",
             Verdict::Warning,
-            "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken",
-            "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep their CPUs",
+            format!(
+                "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken{others}"
+            ),
+            "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep \
+             their CPUs. Stay at static where Guaranteed pods that are no VM need CPUs of their own",
         );
     }
     if reserved.is_empty() {
@@ -200,7 +206,7 @@ fn own_policy(facts: &Facts) -> Check {
     let kubelet = kubelets.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
     ok(
         "kubelet-policy",
-        format!("cpu-source steliad, {kubelet}, reserved {reserved}"),
+        format!("cpu-source steliad, {kubelet}, reserved {reserved}{others}"),
     )
 }
 

@@ -93,6 +93,28 @@ fn where_steliad_chooses_no_kubelet_is_needed() {
     }
 }
 
+#[test]
+fn what_becomes_of_guaranteed_pods_that_are_no_vm_is_said_at_every_stage() {
+    let found = |facts: &Facts| {
+        let check = checks(facts).into_iter().find(|check| check.check == "kubelet-policy");
+        check.unwrap().found
+    };
+    let mut facts = fit();
+    ours(&mut facts);
+    assert!(
+        found(&facts).contains("only while kubelet's cpuManagerPolicy is static"),
+        "{}",
+        found(&facts)
+    );
+    facts.kubelet = Err("no kubelet runs".into());
+    facts.state = Ok(CpuManagerState::absent());
+    assert!(
+        found(&facts).contains("nobody keeps them on CPUs of their own"),
+        "{}",
+        found(&facts)
+    );
+}
+
 type Change = fn(&mut Facts);
 
 #[rstest]

@@ -20,7 +20,7 @@ pub struct Allocation {
     /// The bind policy.
     #[serde(rename(serialize = "BindPolicy"))]
     pub bind: String,
-    /// Whether the node requires it.
+    /// Whether it is required, by the node or by the pod.
     #[serde(rename(serialize = "BindPolicyRequired"))]
     pub required: bool,
     /// The exclusive policy.

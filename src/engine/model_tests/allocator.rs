@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::alloc::{CpuBindPolicy, Qos};
-use crate::plan::allocator::{CpuSource, Wish};
+use crate::plan::allocator::{CpuSource, Schedule, Wish};
 
 /// A node of 8 CPUs on which kubelet's policy is none and CPU 0 is reserved.
 pub(super) async fn node() -> Node {
@@ -234,6 +234,48 @@ async fn a_pod_that_kubelet_is_just_giving_cpus_is_not_given_others() {
     node.ask(&other, as_class(Qos::Lse)).await.unwrap();
     assert!(node.exclusive(&other).is_disjoint(&cpus("2-3")));
     assert_eq!(kind(node.ask(&pod, Wish::default()).await), Kind::CpusetMismatch);
+    node.check().await;
+}
+
+/// What a scheduler chose.
+fn scheduled(list: &str, node: u32) -> Wish {
+    Wish {
+        schedule: Schedule {
+            cpus: Some(cpus(list)),
+            nodes: Some([node].into()),
+        },
+        ..Wish::default()
+    }
+}
+
+#[tokio::test]
+async fn where_kubelet_chooses_a_scheduler_must_have_chosen_the_same() {
+    let mut node = Node::new();
+    let pod = node.pod(1, "2-3");
+    for other in [scheduled("4-5", 1), scheduled("2-3", 1), scheduled("2", 0)] {
+        assert_eq!(kind(node.ask(&pod, other).await), Kind::CpusetMismatch);
+    }
+    let policy = Wish {
+        bind: Some(CpuBindPolicy::FullPcpus),
+        ..scheduled("2-3", 0)
+    };
+    assert_eq!(kind(node.ask(&pod, policy).await), Kind::InvalidArgument);
+    node.ask(&pod, scheduled("2-3", 0)).await.unwrap();
+    node.check().await;
+}
+
+#[tokio::test]
+async fn what_a_scheduler_chose_is_known_after_a_restart() {
+    let mut node = node().await;
+    let pod = node.limited(1, 2);
+    node.ask(&pod, scheduled("6-7", 1)).await.unwrap();
+    assert_eq!(node.exclusive(&pod), cpus("6-7"));
+    // Nobody else gets them, whatever a scheduler chose.
+    let other = node.limited(2, 2);
+    assert_eq!(kind(node.ask(&other, scheduled("5-6", 1)).await), Kind::NotAllocated);
+    node.restart().await;
+    node.ask(&pod, scheduled("6-7", 1)).await.unwrap();
+    assert_eq!(kind(node.ask(&pod, scheduled("4-5", 1)).await), Kind::CpusetMismatch);
     node.check().await;
 }
 

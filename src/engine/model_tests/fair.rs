@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use super::*;
 use crate::alloc::Qos;
-use crate::plan::allocator::Wish;
+use crate::plan::allocator::{CpuSource, Wish};
 
 impl Node {
     /// Wait until this holds.
@@ -184,7 +184,7 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
         ..Wish::default()
     };
     node.ask(&vm, wish).await.unwrap();
-    let plain: Vec<Pod> = (100..300)
+    let plain: Vec<Pod> = (100..400)
         .map(|number| {
             node.model
                 .add_pod(&uid(number), &CpuSet::new(), &Limits::default())
@@ -199,12 +199,22 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
     for pod in &plain {
         assert!(cpus(&node.read(&slice(pod), File::CpusEffective)).is_disjoint(&own));
     }
+    // Neither the slice nor any pod has more attributes than the kernel keeps; more than 128 pods have a record.
+    let attributes = |cgroup: &CgroupPath| node.handle.system().cgroups.attributes(cgroup).unwrap().len();
+    assert!(attributes(&CgroupPath::slice()) < 128);
+    assert!(plain.iter().filter(|pod| attributes(&slice(pod)) > 0).count() > 128);
     node.restart().await;
+    // Whoever chooses by then: each gets back what it had.
+    node.settings.policies.allocator.source = CpuSource::Kubelet;
+    node.handle.reload(node.settings.clone()).await.unwrap();
     node.handle.deregister(vm.uid.clone()).await.unwrap();
     for pod in &plain {
         assert_eq!(node.read(&slice(pod), File::CpusEffective), "0-7");
     }
-    node.check().await;
+    assert!(plain.iter().all(|pod| {
+        let left = node.handle.system().cgroups.attributes(&slice(pod)).unwrap();
+        left.is_empty()
+    }));
 }
 
 #[tokio::test]

@@ -3,11 +3,12 @@
 mod entry;
 mod refusal;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use entry::Entry;
 pub use refusal::{Kind, Refusal};
 
+use crate::alloc::Host;
 use crate::cgroup::CgroupPath;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
@@ -137,7 +138,9 @@ pub fn admit(
         .filter(stands)
         .map(|instance| &instance.record)
         .collect();
-    admit_given(claim, candidate, &snapshot.kubelet, &others)
+    let record = admit_given(claim, candidate, &snapshot.kubelet, &others)?;
+    scheduled(claim, snapshot, &record.entry)?;
+    Ok(record)
 }
 
 /// With CPUs that kubelet gave.
@@ -154,7 +157,7 @@ fn admit_given(
         Kind::InstanceExists => sharer().unwrap_or(refusal),
         _ => refusal,
     })?;
-    if claim.wish != Wish::default() {
+    if claim.wish.asks() {
         let text =
             "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
         return Err(Kind::InvalidArgument.because(text));
@@ -211,11 +214,12 @@ fn admit_allocated(
     }
     if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
         // kubelet gave it these before its policy became `none`, and they are still nobody else's.
-        if claim.wish != Wish::default() {
+        if claim.wish.asks() {
             return Err(
                 Kind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
             );
         }
+        scheduled(claim, snapshot, &candidate.cpus)?;
         let name = candidate.annotated_name.as_ref();
         return Ok(Record {
             container: name.unwrap_or(&candidate.container.container_id).clone(),
@@ -241,6 +245,7 @@ fn admit_allocated(
         class: QosClass::of(candidate.origin.as_str()),
         limit_milli: candidate.limit_milli,
         bound: candidate.caller.is_some(),
+        memory: memory(&candidate.mems),
     };
     let (exclusive, allocation) = allot(&claim.wish, &asker, snapshot, facts, node)?;
     let name = candidate.annotated_name.as_ref();
@@ -249,8 +254,23 @@ fn admit_allocated(
         entry: exclusive.clone(),
         exclusive,
         allocation: Some(allocation),
+        scheduled: !claim.wish.schedule.is_empty(),
         ..blank(candidate, anchor)
     })
+}
+
+/// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
+fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Refusal> {
+    match claim.wish.schedule.contradicts(&Host::new(&snapshot.topology), given) {
+        Some(text) => Err(Kind::CpusetMismatch.because(format!("{text} from kubelet"))),
+        None => Ok(()),
+    }
+}
+
+/// The NUMA nodes of a `cpuset.mems`; `None` for one that restricts nothing.
+fn memory(mems: &str) -> Option<BTreeSet<u32>> {
+    let nodes: CpuSet = mems.trim().parse().ok()?;
+    (!nodes.is_empty()).then(|| nodes.iter().collect())
 }
 
 /// Whether kubelet's state names CPUs of the container or its pod: then they are what it gets, whoever chooses for others.
@@ -291,6 +311,7 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
         entry: CpuSet::new(),
         allocation: None,
         pod_pool: None,
+        scheduled: false,
         exclusive: CpuSet::new(),
         mems: candidate.mems.clone(),
         phase: Phase::Registered,

@@ -2,11 +2,17 @@
 //! [`crate::alloc`] makes the choice.
 
 mod allot;
+mod exclusive;
 mod ground;
 mod held;
 mod holders;
+mod schedule;
+#[cfg(test)]
+mod scheduled_tests;
+mod takeover;
 #[cfg(test)]
 mod tests;
+mod words;
 
 pub use allot::{Asker, allot};
 pub(crate) use allot::{kubelets as chosen_by_kubelet, unknown as kubelet_unknown};
@@ -14,6 +20,8 @@ pub use ground::Ground;
 pub use held::Held;
 pub(in crate::plan) use holders::pools;
 pub use holders::{Left, kubelets, leftover};
+pub use schedule::Schedule;
+pub use takeover::{Guaranteed, guaranteed};
 
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
@@ -71,17 +79,18 @@ pub struct AllocatorPolicies {
     pub alignment: NumaTopologyAlignmentPolicy,
 }
 
+/// Those of the documents' plugin configuration, where it has them.
 impl Default for AllocatorPolicies {
     fn default() -> Self {
         Self {
             source: CpuSource::default(),
             reserved: CpuSet::new(),
             qos: Qos::Lse,
-            bind: CpuBindPolicy::SpreadByPcpus,
+            bind: CpuBindPolicy::FullPcpus,
             required: RequiredBind::default(),
             exclusive: CpuExclusivePolicy::None,
             strategy: NumaAllocateStrategy::default(),
-            alignment: NumaTopologyAlignmentPolicy::default(),
+            alignment: NumaTopologyAlignmentPolicy::BestEffort,
         }
     }
 }
@@ -93,8 +102,10 @@ pub struct Wish {
     pub cpus: Option<u32>,
     /// The class.
     pub qos: Option<Qos>,
-    /// How CPUs lie on cores.
+    /// How CPUs lie on cores, if that can be.
     pub bind: Option<CpuBindPolicy>,
+    /// How CPUs lie on cores, or none are wanted. It wins over `bind`.
+    pub required: Option<CpuBindPolicy>,
     /// The pod's CPU limit, thousandths of a CPU.
     pub limit_milli: Option<u32>,
     /// Whose company is avoided.
@@ -103,6 +114,19 @@ pub struct Wish {
     pub strategy: Option<NumaAllocateStrategy>,
     /// What must hold of the NUMA nodes.
     pub alignment: Option<NumaTopologyAlignmentPolicy>,
+    /// What a scheduler chose for it already.
+    pub schedule: Schedule,
+}
+
+impl Wish {
+    /// Whether anything is asked of an allocator, beyond what was chosen elsewhere.
+    pub fn asks(&self) -> bool {
+        let asked = Self {
+            schedule: Schedule::default(),
+            ..self.clone()
+        };
+        asked != Self::default()
+    }
 }
 
 /// How an instance got its CPUs, or its pool: recorded with it, so that nobody has to guess later.
@@ -115,7 +139,7 @@ pub struct Allocation {
     pub cpus: u32,
     /// The bind policy, Default resolved.
     pub bind: CpuBindPolicy,
-    /// Whether the node requires it.
+    /// Whether it is required, by the node or by the pod.
     pub required: bool,
     /// The exclusive policy, Default resolved.
     pub exclusive: CpuExclusivePolicy,
@@ -146,7 +170,16 @@ impl Allocation {
                 "cpu-bind-policy",
                 same(
                     wish.bind
+                        .filter(|_| wish.required.is_none())
                         .map(|bind| bind == CpuBindPolicy::Default || bind == self.bind),
+                ),
+            ),
+            (
+                "required-cpu-bind-policy",
+                same(
+                    wish.required
+                        .filter(|_| self.qos.is_exclusive())
+                        .map(|bind| self.required && (bind == CpuBindPolicy::Default || bind == self.bind)),
                 ),
             ),
             ("cpu-limit", same(wish.limit_milli.map(limit))),

@@ -9,7 +9,7 @@ use crate::plan::steps::tests::{instance, snapshot};
 use crate::plan::{Facts, Instance, Policies, Snapshot};
 use crate::topology::testing::shapes;
 
-fn cpus(text: &str) -> CpuSet {
+pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
 }
 
@@ -18,7 +18,7 @@ fn pod(number: usize) -> PodUid {
 }
 
 /// A host of 8 CPUs, 2 NUMA nodes of 2 cores of 2 threads, without kubelet.
-fn empty() -> Snapshot {
+pub(super) fn empty() -> Snapshot {
     let mut empty = snapshot(vec![]);
     empty.source = CpuSource::Steliad;
     empty.kubelet = Ok(CpuManagerState::absent());
@@ -38,7 +38,7 @@ fn pools(snapshot: &Snapshot) -> Option<Pools> {
 }
 
 /// As the engine asks it.
-fn allot(
+pub(super) fn allot(
     wish: &Wish,
     asker: &Asker,
     snapshot: &Snapshot,
@@ -47,7 +47,7 @@ fn allot(
     super::allot(wish, asker, snapshot, &facts(snapshot, node), node)
 }
 
-fn node() -> AllocatorPolicies {
+pub(super) fn node() -> AllocatorPolicies {
     AllocatorPolicies {
         source: CpuSource::Steliad,
         reserved: cpus("0"),
@@ -56,16 +56,17 @@ fn node() -> AllocatorPolicies {
 }
 
 /// A Guaranteed pod that speaks for itself.
-fn asker(limit_milli: u64) -> Asker {
+pub(super) fn asker(limit_milli: u64) -> Asker {
     Asker {
         class: QosClass::Guaranteed,
         limit_milli: Some(limit_milli),
         bound: true,
+        memory: None,
     }
 }
 
 /// Take the answer as an instance of the host.
-fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
+pub(super) fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
     let base = instance();
     snapshot.put(Instance {
         record: crate::plan::Record {
@@ -79,7 +80,7 @@ fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet
     });
 }
 
-fn wish(qos: Qos) -> Wish {
+pub(super) fn wish(qos: Qos) -> Wish {
     Wish {
         qos: Some(qos),
         ..Wish::default()
@@ -89,11 +90,11 @@ fn wish(qos: Qos) -> Wish {
 #[test]
 fn without_a_word_a_pod_gets_its_limit_in_the_nodes_way() {
     let (exclusive, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
-    // 0 is reserved; one CPU of each of two cores.
-    assert_eq!(exclusive.len(), 2);
-    assert!(!exclusive.contains(0), "{exclusive}");
+    // 0 is reserved; a whole core of the NUMA node that has the fewest free.
+    assert_eq!(exclusive, cpus("2-3"));
     assert_eq!((allocation.qos, allocation.cpus), (Qos::Lse, 2));
-    assert_eq!(allocation.bind, CpuBindPolicy::SpreadByPcpus);
+    assert_eq!(allocation.bind, CpuBindPolicy::FullPcpus);
+    assert_eq!(allocation.alignment, NumaTopologyAlignmentPolicy::BestEffort);
     assert!(
         allocation.explanation[0].contains("0: 1-3 (3 CPUs); 1: 4-7 (4 CPUs)"),
         "{allocation:?}"
@@ -113,7 +114,10 @@ fn a_pods_word_is_bound_by_its_class_and_an_administrators_is_not(
     let asker = Asker { class, ..asker(2000) };
     let answer = allot(&wish(qos), &asker, &empty(), &node());
     assert_eq!(answer.err().map(|refusal| refusal.kind), refused);
-    let administrator = Asker { bound: false, ..asker };
+    let administrator = Asker {
+        bound: false,
+        ..asker.clone()
+    };
     assert!(allot(&wish(qos), &administrator, &empty(), &node()).is_ok());
     // And without a word it is what Kubernetes calls it.
     let own = allot(&Wish::default(), &asker, &empty(), &node()).unwrap().1.qos;
@@ -300,11 +304,29 @@ fn a_list_that_meets_another_pods_was_the_shared_pool() {
 fn the_same_words_again_are_the_same_and_others_are_named() {
     let (_, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
     assert_eq!(allocation.differs(&Wish::default()), None);
-    let full = Wish {
-        bind: Some(CpuBindPolicy::FullPcpus),
+    let spread = Wish {
+        bind: Some(CpuBindPolicy::SpreadByPcpus),
         ..Wish::default()
     };
-    assert_eq!(allocation.differs(&full), Some("cpu-bind-policy"));
+    assert_eq!(allocation.differs(&spread), Some("cpu-bind-policy"));
+    let required = |bind| Wish {
+        required: Some(bind),
+        ..spread.clone()
+    };
+    assert_eq!(
+        allocation.differs(&required(CpuBindPolicy::FullPcpus)),
+        Some("required-cpu-bind-policy")
+    );
+    // What is required wins over what is preferred, then as well.
+    let whole = required(CpuBindPolicy::FullPcpus);
+    let (_, allocation) = allot(&whole, &asker(2000), &empty(), &node()).unwrap();
+    assert_eq!((allocation.bind, allocation.required), (CpuBindPolicy::FullPcpus, true));
+    assert_eq!(allocation.differs(&whole), None);
+    assert_eq!(allocation.differs(&required(CpuBindPolicy::Default)), None);
+    assert_eq!(
+        allocation.differs(&required(CpuBindPolicy::SpreadByPcpus)),
+        Some("required-cpu-bind-policy")
+    );
     assert_eq!(allocation.differs(&wish(Qos::Lsr)), Some("qos"));
 }
 
@@ -312,10 +334,7 @@ fn the_same_words_again_are_the_same_and_others_are_named() {
 fn an_allocation_survives_as_text() {
     let (_, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
     let text = serde_json::to_string(&allocation).unwrap();
-    assert!(
-        text.contains(r#""qos":"LSE","cpus":2,"bind":"SpreadByPCPUs""#),
-        "{text}"
-    );
+    assert!(text.contains(r#""qos":"LSE","cpus":2,"bind":"FullPCPUs""#), "{text}");
     assert_eq!(serde_json::from_str::<Allocation>(&text).unwrap(), allocation);
 }
 
@@ -333,10 +352,10 @@ fn wishes() -> impl Strategy<Value = Wish> {
             cpus: qos.is_exclusive().then_some(count),
             qos: Some(qos),
             bind: Some(bind),
-            limit_milli: None,
             exclusive: Some(exclusive),
             strategy: Some(strategy),
             alignment: Some(alignment),
+            ..Wish::default()
         })
 }
 

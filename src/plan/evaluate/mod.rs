@@ -73,6 +73,7 @@ fn asker(request: &Request) -> Asker {
         class: request.kubernetes_class.unwrap_or(QosClass::Guaranteed),
         limit_milli: request.cpu_limit.map(u64::from).or(of_cpus),
         bound: request.kubernetes_class.is_some(),
+        memory: None,
     }
 }
 

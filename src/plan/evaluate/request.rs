@@ -6,7 +6,7 @@ use super::ScoringStrategy;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use crate::excerpt;
 use crate::kubelet::QosClass;
-use crate::plan::allocator::Wish;
+use crate::plan::allocator::{Schedule, Wish};
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;
@@ -32,6 +32,9 @@ pub struct Request {
     /// How CPUs lie on cores.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_bind_policy: Option<CpuBindPolicy>,
+    /// How they must lie there.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub required_cpu_bind_policy: Option<CpuBindPolicy>,
     /// Whose company is avoided.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpu_exclusive_policy: Option<CpuExclusivePolicy>,
@@ -52,10 +55,12 @@ impl Request {
             cpus: self.cpus,
             qos: self.qos,
             bind: self.cpu_bind_policy,
+            required: self.required_cpu_bind_policy,
             limit_milli: None,
             exclusive: self.cpu_exclusive_policy,
             strategy: self.numa_allocate_strategy,
             alignment: self.numa_topology_alignment_policy,
+            schedule: Schedule::default(),
         }
     }
 }

@@ -87,7 +87,11 @@ fn of_cpus(cpus: u32, scoring_strategy: ScoringStrategy) -> Request {
 #[case(MostAllocated, 25)]
 fn the_documents_example_scores_as_it_says(#[case] strategy: ScoringStrategy, #[case] score: u32) {
     // 8 NUMA nodes, 4 CPUs on 2 of them; no alignment policy, so no A.
-    let ground = ground(&host(shape(8, 1)), &ours());
+    let unaligned = AllocatorPolicies {
+        alignment: NumaTopologyAlignmentPolicy::None,
+        ..ours()
+    };
+    let ground = ground(&host(shape(8, 1)), &unaligned);
     let request = Request {
         cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
         ..of_cpus(4, strategy)
@@ -131,6 +135,7 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
 fn an_instance_on_several_nodes_is_scored_by_its_parts() {
     let node = AllocatorPolicies {
         alignment: NumaTopologyAlignmentPolicy::BestEffort,
+        bind: CpuBindPolicy::SpreadByPcpus,
         strategy: NumaAllocateStrategy::LeastAllocated,
         reserved: cpus("0-1"),
         ..ours()
@@ -233,19 +238,21 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
         proptest::option::of(0u32..80),
         proptest::option::of(0u32..80_000),
         some(&CpuBindPolicy::ALL),
+        some(&CpuBindPolicy::ALL),
         some(&CpuExclusivePolicy::ALL),
         some(&NumaAllocateStrategy::ALL),
         some(&NumaTopologyAlignmentPolicy::ALL),
         any_of(&ScoringStrategy::ALL),
     )
         .prop_map(
-            |(class, qos, cpus, limit, bind, exclusive, strategy, alignment, scoring)| Request {
+            |(class, qos, cpus, limit, bind, required, exclusive, strategy, alignment, scoring)| Request {
                 kubernetes_class: class,
                 qos,
                 cpus,
                 // Whole ones are what pods mostly have.
                 cpu_limit: limit.map(|limit| if limit % 3 == 0 { limit } else { limit / 1000 * 1000 }),
                 cpu_bind_policy: bind,
+                required_cpu_bind_policy: required,
                 cpu_exclusive_policy: exclusive,
                 numa_allocate_strategy: strategy,
                 numa_topology_alignment_policy: alignment,

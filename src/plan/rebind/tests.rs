@@ -48,6 +48,7 @@ fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: A
             exclusive,
             allocation: Some(allocation),
             phase: Phase::Floating,
+            mems: String::new(),
             ..base.record
         },
         ..base
@@ -78,6 +79,7 @@ fn administrator() -> Asker {
         class: QosClass::Guaranteed,
         limit_milli: None,
         bound: false,
+        memory: None,
     }
 }
 
@@ -122,6 +124,19 @@ fn kubelets_cpus_are_not_ours_to_move() {
 }
 
 #[test]
+fn what_a_scheduler_chose_stays_and_nobody_leaves_the_nodes_of_its_memory() {
+    let mut host = empty();
+    with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
+    for (memory, lists) in [("0", &["2-3"][..]), ("1", &["4-5", "6-7"])] {
+        host.first_mut().record.mems = memory.into();
+        let moves = all(&host, &policies(), &Scope::Node);
+        assert!(lists.contains(&moves[0].to.to_string().as_str()), "{memory}: {moves:?}");
+    }
+    host.first_mut().record.scheduled = true;
+    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+}
+
+#[test]
 fn who_is_on_the_way_is_not_disturbed() {
     for phase in [Phase::Registered, Phase::Attaching, Phase::Leaving] {
         let mut host = empty();
@@ -145,10 +160,10 @@ fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
             cpus: Some(count),
             qos: Some(qos),
             bind: Some(bind),
-            limit_milli: None,
             exclusive: Some(exclusive),
             strategy: Some(strategy),
             alignment: Some(alignment),
+            ..Wish::default()
         });
     proptest::collection::vec((wish, any::<bool>()), 1..12)
 }

@@ -33,6 +33,8 @@ pub const EXCLUSIVE_ATTRIBUTE: &str = "exclusive-cpus";
 pub const ALLOCATION_ATTRIBUTE: &str = "allocation";
 /// Attribute of [`Record::pod_pool`]; absent while that is not known, and where the pod has no CPUs of its own.
 pub const POD_POOL_ATTRIBUTE: &str = "pod-pool";
+/// Attribute of [`Record::scheduled`]; absent where it is not.
+const SCHEDULED_ATTRIBUTE: &str = "scheduled";
 /// Attribute of [`Record::isolated_us`].
 pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
 
@@ -165,6 +167,8 @@ impl Record {
         attributes.extend(allocation.map(|text| (ALLOCATION_ATTRIBUTE, text)));
         let pool = self.pod_pool.as_ref().map(CpuSet::to_string);
         attributes.extend(pool.map(|text| (POD_POOL_ATTRIBUTE, text)));
+        let scheduled = self.scheduled.then(|| (SCHEDULED_ATTRIBUTE, "yes".to_owned()));
+        attributes.extend(scheduled);
         attributes.extend([
             (PROPS_ATTRIBUTE, props_text(&self.props)),
             (PLACEMENT_ATTRIBUTE, self.placement.name().to_owned()),
@@ -222,6 +226,7 @@ impl Record {
         Ok(Self {
             allocation,
             pod_pool,
+            scheduled: attributes.contains_key(SCHEDULED_ATTRIBUTE),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,

@@ -133,6 +133,8 @@ pub struct Record {
     pub allocation: Option<Allocation>,
     /// What of its pod's own CPUs the pod's containers share, once that is known; kubelet's file does not say it.
     pub pod_pool: Option<CpuSet>,
+    /// Whether a scheduler chose its CPUs or NUMA nodes: they are in its books, so no rebind job moves the instance.
+    pub scheduled: bool,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
     /// Where the instance is in its life.

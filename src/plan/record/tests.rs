@@ -10,6 +10,7 @@ pub(crate) fn record() -> Record {
         entry: "2-3".parse().unwrap(),
         allocation: None,
         pod_pool: None,
+        scheduled: false,
         mems: "0".into(),
         phase: Phase::Isolated,
         vcpus: vec![
@@ -39,6 +40,7 @@ pub(crate) fn allocated() -> Record {
     Record {
         allocation: Some(serde_json::from_str(allocation).unwrap()),
         pod_pool: Some("1".parse().unwrap()),
+        scheduled: true,
         ..record()
     }
 }

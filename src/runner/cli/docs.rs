@@ -121,6 +121,7 @@ struct Resources {
 #[case(include_str!("../../../packaging/kubernetes/vm.yaml"))]
 #[case(include_str!("../../../packaging/kubernetes/vm-restricted.yaml"))]
 #[case(include_str!("../../../packaging/kubernetes/vm-hugepages.yaml"))]
+#[case(include_str!("../../../packaging/kubernetes/vm-koordinator.yaml"))]
 fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case] text: &str) {
     let Manifest { spec } = serde_saphyr::from_str(text).unwrap();
     for container in spec.init_containers.iter().chain(&spec.containers) {

@@ -14,6 +14,10 @@ vCPUs are in place; with -incoming defer, whoever drives the migration waits for
 --qos, --cpus and the policies are for a node whose cpu-source is steliad; elsewhere the daemon refuses them. What is not given
 is the node's default. A VM of class LS or BE has no CPUs of its own: on its pool it is whole.
 
+--resource-spec and --resource-status are Koordinator's annotations of the pod, as files of a downward API volume. An empty file
+asks nothing; one that cannot be read, is not understood or contradicts the command line ends the runner (71) before anything is
+started. The CPUs that koord-scheduler chose are followed, or the registration is refused with the reason (69).
+
 --require-isolation=yes: a registration that fails ends the runner (69, 75); vCPUs that cannot be attached leave the guest
 paused and not ready, and are tried again every 5 s. no: the guest runs all the same, degraded, and the runner goes on
 trying. A guest that runs is never paused, whatever becomes of the daemon.
@@ -30,7 +34,7 @@ Exit codes:
   2        wrong usage
   69       registration refused by the daemon (the D-Bus error's name and text are on stderr)
   70       a helper with on-exit=fatal ended, or one did not get ready
-  71       the runner failed: anchor, QMP path, helpers file, system call
+  71       the runner failed: anchor, QMP path, helpers file, annotation, system call
   75       the daemon was not reachable within --register-timeout
   126      QEMU cannot be executed
   127      QEMU not found

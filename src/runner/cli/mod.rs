@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use super::annotations;
 use super::daemon::Claims;
+use super::error::Error;
 use super::helpers::spec::{Spec, parse_argument};
 use crate::dbus::RUNNER_SOCKET;
 use crate::dbus::command_line::AllocationOptions;
@@ -131,12 +133,27 @@ pub struct CommonOptions {
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
     pub allocation: AllocationOptions,
+    /// The pod's annotation scheduling.koordinator.sh/resource-spec, as a file of a downward API volume; an empty one asks nothing
+    #[arg(long, value_name = "FILE")]
+    pub resource_spec: Option<PathBuf>,
+    /// The annotation scheduling.koordinator.sh/resource-status, the same way: the CPUs that koord-scheduler chose
+    #[arg(long, value_name = "FILE")]
+    pub resource_status: Option<PathBuf>,
     /// The anchor's program and first arguments; the tests have their own.
     #[arg(skip = anchor_program())]
     pub anchor: Vec<OsString>,
 }
 
 impl CommonOptions {
+    /// Ask for what the pod's annotations say too.
+    ///
+    /// # Errors
+    /// A file cannot be read or understood, or contradicts the command line.
+    pub fn read_annotations(&mut self) -> Result<(), Error> {
+        let (spec, status) = (self.resource_spec.as_deref(), self.resource_status.as_deref());
+        annotations::add(&mut self.allocation, spec, status)
+    }
+
     /// What the daemon is told when the container is registered.
     pub fn claims(&self) -> Claims<'_> {
         Claims {

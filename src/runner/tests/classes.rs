@@ -91,3 +91,42 @@ async fn a_registration_that_is_made_late_asks_for_the_same() {
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' qos=LS");
     assert_eq!(state.readiness(), Ok("LS, on the shared pool".into()));
 }
+
+const ANNOTATIONS: &[&str] = &["--resource-spec", "DIR/spec", "--resource-status=DIR/status"];
+
+#[tokio::test]
+async fn what_the_pods_annotations_say_is_asked_for() {
+    let bench = Bench::of(Setup {
+        daemon: Some(of_class("LSE", "isolated")),
+        options: ANNOTATIONS,
+        files: &[
+            ("spec", r#"{"requiredCPUBindPolicy":"FullPCPUs"}"#),
+            ("status", r#"{"cpuset":"2-3","numaNodeResources":[{"node":0}]}"#),
+        ],
+        ..Setup::default()
+    });
+    bench.state(|state| state.guest == "running").await;
+    let asked = " required-cpu-bind-policy=FullPCPUs scheduled-cpuset=2-3 scheduled-numa-nodes=0";
+    assert_eq!(bench.calls.names()[0], format!("RegisterInstance '' '2-3'{asked}"));
+}
+
+#[tokio::test]
+async fn annotations_that_are_not_there_ask_nothing_and_one_that_is_not_understood_starts_nothing() {
+    let bench = Bench::of(Setup {
+        daemon: Some(of_class("LSE", "isolated")),
+        options: ANNOTATIONS,
+        files: &[("spec", ""), ("status", "")],
+        ..Setup::default()
+    });
+    bench.state(|state| state.guest == "running").await;
+    assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3'");
+    let mut bench = Bench::of(Setup {
+        daemon: Some(of_class("LSE", "isolated")),
+        options: ANNOTATIONS,
+        files: &[("spec", ""), ("status", r#"{"cpuset":"3-2"}"#)],
+        ..Setup::default()
+    });
+    assert_eq!(bench.exit_code().await, i32::from(crate::runner::EXIT_RUNNER));
+    bench.logged("read the resource-status in ").await;
+    assert_eq!(bench.calls.names(), [""; 0]);
+}

@@ -1,6 +1,7 @@
 //! Which CPUs: bind policies, strategies, alignment, exclusivity.
 
 use super::{Sleeper, allocation, configure, cores, nodes, on_allocator, shape, wait_pool};
+use crate::bad_input::assert_refused;
 
 const FULL: &str = "cpu-bind-policy=FullPCPUs";
 const SPREAD: &str = "cpu-bind-policy=SpreadByPCPUs";
@@ -14,8 +15,8 @@ fn bind_policies_give_whole_cores_or_one_cpu_of_each() {
             (FULL, 4, (4, 2, 1)),
             (FULL, 6, (6, 3, 2)),
             (SPREAD, 2, (2, 2, 1)),
-            // Default is what the node says, and the node says SpreadByPCPUs.
-            ("cpu-bind-policy=Default", 2, (2, 2, 1)),
+            // Default is what the node says, and the node says FullPCPUs.
+            ("cpu-bind-policy=Default", 2, (2, 1, 1)),
         ] {
             let words = format!("cpus={count} {policy}");
             let first = one.get(&words);
@@ -62,7 +63,7 @@ fn strategies_and_alignment_choose_the_numa_nodes() {
         let most = two.get("cpus=2 numa-allocate-strategy=MostAllocated");
         assert_eq!(nodes(&most), nodes(&first), "{most} beside {first}");
         two.give_back();
-        let evenly = two.get("cpus=4 numa-allocate-strategy=DistributeEvenly");
+        let evenly = two.get("cpus=4 numa-allocate-strategy=DistributeEvenly numa-topology-alignment-policy=None");
         assert_eq!(shape(&evenly), (4, 2, 2), "{evenly}");
         two.give_back();
         let least = two.get("cpus=2 numa-allocate-strategy=LeastAllocated");
@@ -95,6 +96,29 @@ fn strategies_and_alignment_choose_the_numa_nodes() {
         three.give_back();
         // Nobody gets the last shared CPU: there would be nowhere to float.
         three.assert_not_allocated("cpus=6", "shared");
+    });
+}
+
+#[test]
+fn what_a_scheduler_chose_is_given_or_refused_with_the_reason() {
+    on_allocator("reserved-cpus = \"0-1\"", || {
+        let [one, two] = ["one", "two"].map(|name| Sleeper::start(name, &[]));
+        let given = one.get("cpus=2 scheduled-cpuset=4-5 scheduled-numa-nodes=0-1");
+        assert_eq!(given.to_string(), "4-5");
+        // Asked again it is the same, and another choice is none of it.
+        assert_eq!(one.get("scheduled-cpuset=4-5"), given);
+        let other = one.ask("scheduled-cpuset=6-7").expect_err("another choice");
+        assert_refused(&other, "CpusetMismatch", "6-7");
+        two.assert_not_allocated("cpus=2 scheduled-cpuset=5-6", "5 are not free");
+        two.assert_not_allocated("cpus=2 scheduled-cpuset=1-2", "1 are reserved");
+        two.assert_not_allocated("cpus=2 scheduled-cpuset=7-8", "8 are not online");
+        let short = two.ask("cpus=3 scheduled-cpuset=2-3").expect_err("another number");
+        assert_refused(&short, "CpusetMismatch", "2 CPUs");
+        configure("reserved-cpus = \"0-1\"\nrequired-cpu-bind-policy = \"FullPCPUsOnly\"");
+        two.assert_not_allocated("cpus=2 scheduled-cpuset=3,6", "FullPCPUs");
+        assert_eq!(two.get("cpus=2 scheduled-cpuset=6-7").to_string(), "6-7");
+        two.give_back();
+        one.give_back();
     });
 }
 

@@ -21,6 +21,8 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         let held = cpus("0-1,5-6");
         // kubelet's file names nobody any more.
         wait_pool("shared", "2-4,7");
+        let journal = run(&["journalctl", "-b", "-u", "steliad", "--no-pager", "-o", "cat"]);
+        assert!(journal.contains("Guaranteed pods that are no VM"), "{journal}");
         assert_eq!((list(&old), list(&ls)), ("5-6".into(), "2-4,7".into()));
         assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
         assert!(allocation(&machine).is_null(), "{}", allocation(&machine));
