@@ -4,6 +4,7 @@
 mod blocks;
 mod catalog;
 mod cookbook;
+mod decisions;
 mod metrics;
 mod names;
 mod planner;
