@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::merge::merge;
+use super::start::start;
 use super::{Check, Facts, Verdict};
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
@@ -21,6 +23,8 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         systemd(facts),
         policy(facts),
         state(facts),
+        start(facts),
+        merge(facts),
         cores(facts),
         alignment(facts),
         isolcpus(facts),
@@ -30,7 +34,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     ]
 }
 
-fn ok(check: &'static str, found: impl Into<String>) -> Check {
+pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {
     let (found, cure) = (found.into(), String::new());
     Check {
         check,
@@ -40,7 +44,12 @@ fn ok(check: &'static str, found: impl Into<String>) -> Check {
     }
 }
 
-fn not_ok(check: &'static str, verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Check {
+pub(super) fn not_ok(
+    check: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    cure: impl Into<String>,
+) -> Check {
     let (found, cure) = (found.into(), cure.into());
     Check {
         check,

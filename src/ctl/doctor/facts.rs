@@ -4,10 +4,11 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::KubeletFiles;
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::config::{self, KubeletConfig};
+use crate::kubelet::config::{self, ConfigError, KubeletConfig};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::topology::Topology;
 
@@ -30,6 +31,8 @@ pub struct Facts {
     pub allocator: AllocatorPolicies,
     /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
     pub state: Result<CpuManagerState, String>,
+    /// What kubelet finds when it starts.
+    pub files: KubeletFiles,
     /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
     pub isolcpus: CpuSet,
     /// CPUs of `nohz_full=`.
@@ -53,7 +56,9 @@ impl Facts {
             text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let cgroup = sys.join("fs/cgroup");
-        let kubelet = config::read(&root.join("proc"), root).map_err(|error| error.to_string());
+        let told = config::read(&root.join("proc"), root);
+        let stopped = matches!(told, Err(ConfigError::NotRunning));
+        let kubelet = told.map_err(|error| error.to_string());
         let kubelet_root = kubelet.as_ref().map_or_else(
             |_| KubeletConfig::default().root_dir,
             |kubelet| kubelet.root_dir.clone(),
@@ -63,16 +68,17 @@ impl Facts {
             |_| AllocatorPolicies::default(),
             |loaded| loaded.settings.policies.allocator,
         );
-        let state = root
-            .join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root))
-            .join(CPU_MANAGER_STATE);
+        let folder = root.join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root));
+        let state = folder.join(CPU_MANAGER_STATE);
+        let topology = Topology::read(&sys).map_err(|error| error.to_string());
         Self {
             kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
             systemd: systemd(root),
             controllers: text(&cgroup.join("cgroup.controllers"))
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             exclusive: has_exclusive(&cgroup),
-            topology: Topology::read(&sys).map_err(|error| error.to_string()),
+            files: KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok()),
+            topology,
             kubelet,
             state: match fs::read(&state) {
                 Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {

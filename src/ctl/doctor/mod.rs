@@ -2,6 +2,9 @@
 
 mod checks;
 mod facts;
+mod kubelet;
+mod merge;
+mod start;
 
 #[cfg(test)]
 mod tests;
@@ -15,6 +18,7 @@ use super::client::Failure;
 use super::view;
 pub use checks::checks;
 pub use facts::Facts;
+pub use kubelet::KubeletFiles;
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
