@@ -11,12 +11,14 @@
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
 //! | [`variants`], [`with_settings`] | and with other settings of kubelet's? |
+//! | [`features`] | since when does kubelet have such settings, and which feature gate do they need? |
 //! | [`manifest`] | a pod as somebody wrote it, as the API server would store it |
 //! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
 
 mod admission;
 pub mod cpus;
 pub mod devices;
+pub mod features;
 mod fill;
 pub mod manifest;
 pub mod memory;
@@ -31,4 +33,4 @@ pub use fill::{Fill, until_full};
 pub use node::{MAX_NODES, Machine, Node, NumaNode, StartError, State};
 pub use pod::{Amounts, Container, Kind, Pod, Resources};
 pub use settings::{CpuManager, MemoryManager, Settings};
-pub use variants::{VariantError, variants, with_settings};
+pub use variants::{VariantError, go_together, variants, with_settings};

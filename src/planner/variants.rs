@@ -72,16 +72,29 @@ pub fn variants(settings: &Settings) -> Vec<Settings> {
     all
 }
 
+/// Whether settings of two managers go together; those of one, the manager itself looks at.
+///
+/// # Errors
+/// kubelet would not start with them.
+pub fn go_together(settings: &Settings) -> Result<(), VariantError> {
+    match &settings.cpu_manager {
+        CpuManager::Static { options, .. }
+            if options.align_by_socket && settings.topology_policy == Policy::SingleNumaNode =>
+        {
+            Err(VariantError::SocketOfOneNode)
+        }
+        _ => Ok(()),
+    }
+}
+
 /// The node as it would be had its kubelet always had these settings, and given away what it has.
 ///
 /// # Errors
 /// kubelet would not start with them.
 pub fn with_settings(node: &Node, settings: Settings) -> Result<Node, VariantError> {
+    go_together(&settings)?;
     let mut state = node.state().clone();
     if let CpuManager::Static { options, .. } = &settings.cpu_manager {
-        if options.align_by_socket && settings.topology_policy == Policy::SingleNumaNode {
-            return Err(VariantError::SocketOfOneNode);
-        }
         // Reserved CPUs are in the shared pool, or are not.
         let reserved = node.reserved_cpus();
         state.cpus.default = match options.strict_cpu_reservation {

@@ -5,6 +5,7 @@ mod blocks;
 mod catalog;
 mod cookbook;
 mod limits;
+mod decisions;
 mod metrics;
 mod names;
 mod planner;

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Command, CommandFactory};
 use steliad::config::Fragment;
+use steliad::ctl::doctor::{Facts, checks};
 
 use crate::{files, quoted, read, root};
 
@@ -130,8 +131,9 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
     assert!(shown > 0);
 }
 
-/// Words with a hyphen that are neither a setting, nor a command of `steliactl`, nor a file, and what they are.
-const OTHERS: [&str; 16] = [
+/// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
+/// they are.
+const OTHERS: [&str; 12] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -159,6 +161,10 @@ const OTHERS: [&str; 16] = [
 fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
     let command = steliad::ctl::cli::Cli::command();
     let settings = settings();
+    let checks: Vec<&str> = checks(&Facts::read(Path::new("/nowhere")))
+        .into_iter()
+        .map(|check| check.check)
+        .collect();
     for page in [
         "install",
         "kubelet",
@@ -175,8 +181,10 @@ fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
             if !hyphenated {
                 continue;
             }
-            let known =
-                settings.contains(&word) || OTHERS.contains(&word.as_str()) || command.find_subcommand(&word).is_some();
+            let known = settings.contains(&word)
+                || OTHERS.contains(&word.as_str())
+                || checks.contains(&word.as_str())
+                || command.find_subcommand(&word).is_some();
             assert!(known, "docs/{page}.md: {word}");
         }
     }

@@ -35,3 +35,20 @@ fn every_line_of_the_planners_page_prints_what_it_says() {
         }
     }
 }
+
+#[test]
+fn the_exit_code_tells_whether_the_pod_is_admitted() {
+    let plan = |pod: &str| {
+        let mut program = assert_cmd::Command::new(env!("CARGO_BIN_EXE_steliactl"));
+        program.current_dir(root().join("tests/data/plan"));
+        program.args(["plan", "--node", "worker.json", "-c", pod]).assert()
+    };
+    plan("cpus=8,memory=16Gi").code(0).stderr("");
+    let rejected = plan("cpus=3,memory=1Gi").code(1);
+    let said = String::from_utf8_lossy(&rejected.get_output().stderr).into_owned();
+    assert!(
+        said.contains("kubelet would reject the pod: SMTAlignmentError"),
+        "{said}"
+    );
+    plan("cpus=x").code(2).stdout("");
+}

@@ -1,11 +1,17 @@
-//! What only a node of Debian unstable shows: containerd 2 makes a pod's user namespace itself, on the cgroupfs driver. (What
+//! What only a node of Debian unstable shows: the QMP of its QEMU, newer than what qapi's types were made from; and containerd 2 makes a pod's user namespace itself, on the cgroupfs driver. (What
 //! asks CRI for pods is not packaged; `ctr` knows no other driver for such a container.)
 
 use std::fs;
+use std::path::PathBuf;
 
+use serde_json::Value;
+use steliad::runner::qmp::Qmp;
+
+use crate::guest::Accel;
 use crate::host::{CGROUP, output, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
-use crate::promise::{assert_given_back, assert_isolated};
+use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::promise::{assert_given_back, assert_isolated, is_isolated};
+use crate::runner::{OTHER, qmp, start_on};
 
 const UID: &str = "7d5ae8f6-0c1e-4b52-9f3a-2f6f3f0f8a11";
 const CPUS: &str = "4-5";
@@ -115,4 +121,82 @@ fn a_user_namespace_of_containerds_own_is_isolated_like_any_other() {
             assert_given_back(&pod, threads);
         },
     );
+}
+
+const PLUG: &str = r#"{"execute":"device_add","arguments":{"driver":"qemu64-x86_64-cpu","id":"c1","socket-id":1,"core-id":0,"thread-id":0}}"#;
+
+/// What a monitor of the pod says to all that the runner asks: the vCPUs' indices, the I/O threads, whether a vCPU could be
+/// plugged, and the run state.
+fn asked(pod: &Pod) -> (Vec<u32>, Vec<String>, bool, String) {
+    let socket = PathBuf::from(format!("/proc/{}/root/run/other", pod.pid));
+    let answers = async {
+        let mut qmp = Qmp::connect(&socket).await?;
+        let vcpus = qmp.vcpus().await?;
+        let iothreads = qmp.iothreads().await?;
+        assert!(
+            vcpus
+                .iter()
+                .all(|vcpu| vcpu.thread_id > 1 && vcpu.props.contains_key("socket-id")),
+            "{vcpus:?}"
+        );
+        let slot = qmp.has_free_cpu_slot().await?;
+        let indices = vcpus.iter().map(|vcpu| vcpu.cpu_index).collect();
+        let names = iothreads.into_iter().map(|thread| thread.id).collect();
+        Ok::<_, steliad::runner::error::Error>((indices, names, slot, qmp.status().await?.status))
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime").block_on(answers).expect("QEMU's answers")
+}
+
+/// The events of this QEMU that the types which qapi generates do not know.
+fn unknown_events(pod: &Pod) -> Vec<String> {
+    let schema: Value = serde_json::from_str(&qmp(pod, r#"{"execute":"query-qmp-schema"}"#)).expect("JSON");
+    let entities = schema["return"].as_array().expect("a schema").iter();
+    let events = entities.filter(|entity| entity["meta-type"] == "event");
+    let names = events.map(|event| event["name"].as_str().expect("a name").to_owned());
+    let is_unknown = |name: &String| {
+        let event = serde_json::json!({"event": name, "data": {}, "timestamp": {"seconds": 1, "microseconds": 1}});
+        serde_json::from_value::<qapi::qmp::Event>(event)
+            .is_err_and(|error| error.to_string().contains("unknown variant"))
+    };
+    names.filter(is_unknown).collect()
+}
+
+#[test]
+fn qemu_11_is_understood_by_the_slim_types_where_the_generated_ones_lack_events() {
+    on_node(|| {
+        let machine = [
+            "-machine",
+            "pc",
+            "-smp",
+            "1,sockets=2,maxcpus=2",
+            "-object",
+            "iothread,id=disk",
+        ];
+        let qemu = [&machine, &OTHER[..]].concat();
+        // Emulated: a vCPU of this very model is plugged.
+        let pod = start_on(Accel::Tcg, "monitored", "2", &[], &qemu);
+        pod.wait_running();
+        assert_isolated(&pod, 1);
+        let version: Value = serde_json::from_str(&qmp(&pod, r#"{"execute":"query-version"}"#)).expect("JSON");
+        let version = &version["return"]["qemu"];
+        println!("  QEMU {version}");
+        assert!(
+            version["major"].as_u64() >= Some(11),
+            "this is for another image: {version}"
+        );
+        let running = || "running".to_owned();
+        assert_eq!(asked(&pod), (vec![0], vec!["disk".to_owned()], true, running()));
+        let answer = qmp(&pod, PLUG);
+        assert!(answer.contains("return"), "{answer}");
+        wait_until("the second vCPU is pinned", || is_isolated(&pod, 2).then_some(()));
+        assert_isolated(&pod, 2);
+        assert_eq!(asked(&pod), (vec![0, 1], vec!["disk".to_owned()], false, running()));
+        let unknown = unknown_events(&pod);
+        println!("  events that qapi does not know: {unknown:?}");
+        assert!(
+            !unknown.is_empty(),
+            "qapi's types are of this QEMU: docs/decisions.md can be looked at again"
+        );
+    });
 }

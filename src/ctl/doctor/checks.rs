@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use super::merge::merge;
+use super::start::start;
 use super::{Check, Facts, Verdict, home};
 use crate::cgroup::hierarchy::CONTROLLERS;
 use crate::cpuset::CpuSet;
@@ -22,6 +24,8 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         home::check(facts),
         policy(facts),
         state(facts),
+        start(facts),
+        merge(facts),
         cores(facts),
         alignment(facts),
         isolcpus(facts),

@@ -4,13 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::KubeletHome;
+use super::{KubeletFiles, KubeletHome};
 use crate::cgroup::hierarchy;
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::config::{self, KubeletConfig};
+use crate::kubelet::config::{self, ConfigError, KubeletConfig};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::topology::Topology;
 
@@ -37,6 +37,8 @@ pub struct Facts {
     pub allocator: AllocatorPolicies,
     /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
     pub state: Result<CpuManagerState, String>,
+    /// What kubelet finds when it starts.
+    pub files: KubeletFiles,
     /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
     pub isolcpus: CpuSet,
     /// CPUs of `nohz_full=`.
@@ -60,7 +62,9 @@ impl Facts {
             text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let cgroup = sys.join("fs/cgroup");
-        let kubelet = config::read(&root.join("proc"), root).map_err(|error| error.to_string());
+        let told = config::read(&root.join("proc"), root);
+        let stopped = matches!(told, Err(ConfigError::NotRunning));
+        let kubelet = told.map_err(|error| error.to_string());
         let settings = crate::config::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
         let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
         let kubelet_root = match (&kubelet, &home.read) {
@@ -69,9 +73,9 @@ impl Facts {
             (Err(_), Err(_)) => KubeletConfig::default().root_dir,
         };
         let allocator = settings.policies.allocator;
-        let state = root
-            .join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root))
-            .join(CPU_MANAGER_STATE);
+        let folder = root.join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root));
+        let state = folder.join(CPU_MANAGER_STATE);
+        let topology = Topology::read(&sys).map_err(|error| error.to_string());
         Self {
             kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
             systemd: systemd(root),
@@ -79,7 +83,8 @@ impl Facts {
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             unfit: text(&root.join("proc/self/cgroup")).and_then(|text| hierarchy::unfit(&text)),
             exclusive: has_exclusive(&cgroup),
-            topology: Topology::read(&sys).map_err(|error| error.to_string()),
+            files: KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok()),
+            topology,
             kubelet,
             home,
             state: match fs::read(&state) {

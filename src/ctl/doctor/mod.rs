@@ -3,6 +3,9 @@
 mod checks;
 mod facts;
 mod home;
+mod kubelet;
+mod merge;
+mod start;
 
 #[cfg(test)]
 mod tests;
@@ -17,6 +20,7 @@ use super::view;
 pub use checks::checks;
 pub use facts::Facts;
 pub use home::KubeletHome;
+pub use kubelet::KubeletFiles;
 
 /// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]

@@ -1,5 +1,7 @@
 //! What is told.
 
+use std::collections::BTreeSet;
+
 use serde::Serialize;
 
 use super::settings::options_on;
@@ -8,8 +10,8 @@ use super::why;
 use crate::cpuset::CpuSet;
 use crate::planner::merge::Policy;
 use crate::planner::{
-    Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, until_full, variants,
-    with_settings,
+    Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, features, until_full,
+    variants, with_settings,
 };
 
 /// Everything about one pod.
@@ -33,6 +35,9 @@ pub(super) struct Answer {
     pub(super) until_full: Option<Fits>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) what_if: Vec<Other>,
+    /// What those settings choose.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) features: Vec<Chosen>,
 }
 
 /// The settings that decide.
@@ -148,6 +153,22 @@ pub(super) struct Other {
     pub(super) nodes: CpuSet,
     pub(super) fits: usize,
     pub(super) or_more: bool,
+    /// Feature gates that kubelet needs for them and does not have on: it would not start before they are.
+    pub(super) missing_gates: Vec<&'static str>,
+}
+
+/// A policy or an option of kubelet's managers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Chosen {
+    /// As KubeletConfiguration has it.
+    pub(super) name: &'static str,
+    /// Its stages, with the version that began each.
+    pub(super) stages: String,
+    /// The feature gate that it needs in the kubelet that is predicted; null: none.
+    pub(super) feature_gate: Option<&'static str>,
+    /// Whether that gate is on, by default where it is not known what kubelet was told.
+    pub(super) on: Option<bool>,
 }
 
 impl Answer {
@@ -166,6 +187,7 @@ impl Answer {
             faults: Vec::new(),
             until_full: None,
             what_if: Vec::new(),
+            features: Vec::new(),
         };
         match admit(&subject.node, pod) {
             Ok(admission) => {
@@ -297,9 +319,16 @@ fn own(containers: &[Allocation]) -> CpuSet {
 /// The same question under these settings and all that are worth a comparison, filled up to `most`.
 pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
     let reserved = subject.node.reserved_cpus();
+    let gates = subject.gates.clone().unwrap_or_default();
     let variants = variants(subject.node.settings());
     let answer = |(at, settings): (usize, Settings)| {
         let kubelet = Kubelet::of(&settings, &reserved);
+        let needed = features::chosen(&settings).into_iter();
+        let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
+        let missing: BTreeSet<&'static str> = missing
+            .filter(|gate| !gate.is_on(&gates))
+            .map(|gate| gate.name)
+            .collect();
         let mut other = Other {
             kubelet,
             now: at == 0,
@@ -310,6 +339,7 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
             nodes: CpuSet::new(),
             fits: 0,
             or_more: false,
+            missing_gates: missing.into_iter().collect(),
         };
         match with_settings(&subject.node, settings) {
             Ok(node) => {
@@ -329,4 +359,22 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
         other
     };
     variants.into_iter().enumerate().map(answer).collect()
+}
+
+/// What these settings and all that are worth a comparison choose.
+pub(super) fn features(subject: &Subject) -> Vec<Chosen> {
+    let gates = subject.gates.clone().unwrap_or_default();
+    let variants = variants(subject.node.settings());
+    let chosen: Vec<_> = variants.iter().flat_map(features::chosen).collect();
+    let used = features::FEATURES.iter().filter(|feature| chosen.contains(feature));
+    let told = |feature: &features::Feature| {
+        let gate = feature.gate(features::KUBELET);
+        Chosen {
+            name: feature.name,
+            stages: feature.history(),
+            feature_gate: gate.map(|gate| gate.name),
+            on: gate.map(|gate| gate.is_on(&gates)),
+        }
+    };
+    used.map(told).collect()
 }

@@ -29,8 +29,11 @@ use super::view;
 use crate::node_topology::described;
 use crate::planner::manifest::{self, container};
 use crate::planner::{Kind, Pod, until_full};
-use answer::{Answer, Fits, other};
+use answer::{Answer, Fits, features, other};
 use subject::Subject;
+
+pub(super) use settings::settings;
+pub(super) use subject::{machine, state};
 
 /// More of one pod than any node runs (`maxPods` is 110).
 const MOST: usize = 256;
@@ -58,7 +61,8 @@ pub struct Asked {
     /// Tell how many of the pod fit, one after the other
     #[arg(long)]
     pub until_full: bool,
-    /// Tell the same for other policies and scopes of the Topology Manager, and other options of the CPU manager
+    /// Tell the same for other policies and scopes of the Topology Manager, and other options of the CPU manager, each with its feature
+    /// gate and the versions that have it
     #[arg(long)]
     pub what_if: bool,
     /// How to write the answer; --json writes JSON too
@@ -95,6 +99,7 @@ pub fn run(asked: &Asked, root: &Path, json: Json, legend: bool) -> Result<Strin
     }
     if asked.what_if {
         answer.what_if = other(&subject, &pod, MOST);
+        answer.features = features(&subject);
     }
     let printed = match (asked.output, json) {
         (Form::Text, Json::Off) => text::answer(&answer, legend),

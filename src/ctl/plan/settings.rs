@@ -10,7 +10,10 @@ use crate::planner::{CpuManager, MemoryManager, Settings};
 use crate::quantity::Quantity;
 
 /// What kubelet was told, in its own words.
-pub(super) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
+pub(in crate::ctl) fn settings(
+    config: &KubeletConfig,
+    memory: Option<&MemoryManagerState>,
+) -> Result<Settings, String> {
     let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
     Ok(Settings {
         cpu_manager: match by_amount(config)? {
@@ -100,19 +103,8 @@ fn reserved(state: &MemoryManagerState) -> BTreeMap<u32, BTreeMap<String, u64>> 
 
 /// The options that are on.
 pub(super) fn options_on(manager: &CpuManager) -> Vec<&'static str> {
-    let CpuManager::Static { options, .. } = manager else {
-        return Vec::new();
-    };
-    let all = [
-        (options.full_pcpus_only, "full-pcpus-only"),
-        (options.distribute_cpus_across_numa, "distribute-cpus-across-numa"),
-        (options.align_by_socket, "align-by-socket"),
-        (options.distribute_cpus_across_cores, "distribute-cpus-across-cores"),
-        (
-            options.prefer_align_cpus_by_uncorecache,
-            "prefer-align-cpus-by-uncorecache",
-        ),
-        (options.strict_cpu_reservation, "strict-cpu-reservation"),
-    ];
-    all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name).collect()
+    match manager {
+        CpuManager::Static { options, .. } => options.on().collect(),
+        CpuManager::None => Vec::new(),
+    }
 }

@@ -25,6 +25,8 @@ pub(super) struct Subject {
     pub(super) node: Node,
     /// What the answer rests on, where nobody tells.
     pub(super) notes: Vec<String>,
+    /// The feature gates that kubelet was told; `None`: it is not known which.
+    pub(super) gates: Option<BTreeMap<String, bool>>,
 }
 
 impl Subject {
@@ -101,7 +103,9 @@ impl Subject {
             devices: devices.as_ref().map(Into::into).unwrap_or_default(),
         };
         let caches = topology.caches(&sys);
-        Self::new(None, topology, &caches, &numa, settings, state, notes)
+        let mut subject = Self::new(None, topology, &caches, &numa, settings, state, notes)?;
+        subject.gates = known.then_some(config.feature_gates);
+        Ok(subject)
     }
 
     /// A node as it was printed.
@@ -159,6 +163,7 @@ impl Subject {
             topology,
             node,
             notes,
+            gates: None,
         })
     }
 
@@ -169,7 +174,11 @@ impl Subject {
     }
 }
 
-fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap<u32, numa::NumaNode>) -> Machine {
+pub(in crate::ctl) fn machine(
+    topology: &Topology,
+    caches: &BTreeMap<u32, u32>,
+    numa: &BTreeMap<u32, numa::NumaNode>,
+) -> Machine {
     let node = |(id, node): (&u32, &numa::NumaNode)| {
         let pages = node.huge_pages.iter();
         let described = NumaNode {
@@ -191,7 +200,10 @@ fn machine(topology: &Topology, caches: &BTreeMap<u32, u32>, numa: &BTreeMap<u32
 }
 
 /// A state file of kubelet's; none where it is not there.
-fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) -> Result<Option<T>, String> {
+pub(in crate::ctl) fn state<T>(
+    path: &Path,
+    parse: impl Fn(&[u8]) -> Result<T, CheckpointError>,
+) -> Result<Option<T>, String> {
     let mut bytes = Vec::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
     match read {

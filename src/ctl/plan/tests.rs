@@ -445,3 +445,45 @@ fn a_wrong_word_is_wrong_usage() {
         );
     }
 }
+
+#[test]
+fn other_settings_name_their_gates_and_whether_these_are_on() {
+    let gates = |config: &str| answered(node(config).path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]);
+    let find = |rows: &Value, option: &str| {
+        let has = |row: &&Value| row["Kubelet"]["CPUManagerPolicyOptions"] == serde_json::json!([option]);
+        rows["WhatIf"].as_array().unwrap().iter().find(has).unwrap().clone()
+    };
+    let feature = |answer: &Value, name: &str| {
+        let features = answer["Features"].as_array().unwrap();
+        features.iter().find(|feature| feature["Name"] == name).unwrap().clone()
+    };
+    let none = serde_json::json!([]);
+    let alpha = serde_json::json!(["CPUManagerPolicyAlphaOptions"]);
+    let answer = gates(STATIC);
+    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], alpha);
+    assert_eq!(find(&answer, "distribute-cpus-across-numa")["MissingGates"], none);
+    assert_eq!(
+        feature(&answer, "align-by-socket"),
+        serde_json::json!({"Name": "align-by-socket", "Stages": "alpha 1.25", "FeatureGate": alpha[0], "On": false})
+    );
+    assert_eq!(feature(&answer, "full-pcpus-only")["FeatureGate"], Value::Null);
+    // As the kubelet at hand was told.
+    let told = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
+    let answer = gates(&format!("{STATIC}{told}"));
+    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], none);
+    assert_eq!(
+        find(&answer, "distribute-cpus-across-numa")["MissingGates"],
+        serde_json::json!(["CPUManagerPolicyBetaOptions"])
+    );
+    // Without the question there is no such list.
+    let answer = answered(node(STATIC).path(), &["-c", "cpus=2,memory=1Gi"]);
+    assert_eq!(answer["Features"], Value::Null);
+}
+
+#[test]
+fn other_settings_are_printed_with_their_gates() {
+    let node = node(STATIC);
+    let text = steliactl(node.path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]).unwrap();
+    let text = text.replace(&node.path().display().to_string(), "");
+    insta::assert_snapshot!(text);
+}

@@ -1,8 +1,9 @@
 //! For readers.
 
-use super::answer::{Answer, Fits, Kubelet, Other, Rejected, Row};
+use super::answer::{Answer, Chosen, Fits, Kubelet, Other, Rejected, Row};
 use crate::cpuset::CpuSet;
 use crate::ctl::view::{or_dash, printable, table};
+use crate::planner::features;
 
 /// The pods of `--until-full` that are listed one by one.
 const LISTED: usize = 16;
@@ -55,8 +56,17 @@ pub(super) fn answer(answer: &Answer, legend: bool) -> String {
             "CPUS",
             "NUMA",
             "FITS",
+            "GATE TO TURN ON",
         ];
         parts.push(table(&header, answer.what_if.iter().map(other).collect(), legend, None));
+        let gate = format!("FEATURE GATE IN 1.{}", features::KUBELET);
+        let header = ["SETTING", "STAGES", &gate];
+        parts.push(table(
+            &header,
+            answer.features.iter().map(chosen).collect(),
+            legend,
+            None,
+        ));
     }
     parts.join("\n")
 }
@@ -155,5 +165,18 @@ fn other(other: &Other) -> Vec<String> {
         or_dash(&other.cpus.to_string()),
         or_dash(&other.nodes.to_string()),
         format!("{}{more}", other.fits),
+        or_dash(&other.missing_gates.join(",")),
+    ]
+}
+
+fn chosen(feature: &Chosen) -> Vec<String> {
+    let gate = feature.feature_gate.map(|gate| match feature.on {
+        Some(false) => format!("{gate}, which is off"),
+        _ => format!("{gate}, which is on"),
+    });
+    vec![
+        feature.name.to_owned(),
+        feature.stages.clone(),
+        or_dash(&gate.unwrap_or_default()),
     ]
 }

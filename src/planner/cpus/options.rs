@@ -51,7 +51,7 @@ const UNCORE: &str = "prefer-align-cpus-by-uncorecache";
 const STRICT: &str = "strict-cpu-reservation";
 
 impl Options {
-    /// Read `cpuManagerPolicyOptions`. Whether a feature gate hides one of them is not looked at.
+    /// Read `cpuManagerPolicyOptions`. Whether a feature gate hides one of them, [`features`](crate::planner::features) says.
     ///
     /// # Errors
     /// An unknown option, a value that is no truth value, two options that exclude each other.
@@ -79,6 +79,19 @@ impl Options {
             };
         }
         options.together().map(|()| options)
+    }
+
+    /// The names of those that are on.
+    pub fn on(self) -> impl Iterator<Item = &'static str> {
+        let all = [
+            (self.full_pcpus_only, FULL),
+            (self.distribute_cpus_across_numa, ACROSS_NUMA),
+            (self.align_by_socket, BY_SOCKET),
+            (self.distribute_cpus_across_cores, ACROSS_CORES),
+            (self.prefer_align_cpus_by_uncorecache, UNCORE),
+            (self.strict_cpu_reservation, STRICT),
+        ];
+        all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name)
     }
 
     /// Whether kubelet starts with these options on this node. That align-by-socket excludes the Topology Manager's

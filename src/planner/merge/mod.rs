@@ -67,6 +67,7 @@
 //! not.
 
 mod distances;
+pub mod effort;
 mod fold;
 mod mask;
 pub mod naive;

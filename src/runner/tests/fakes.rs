@@ -256,7 +256,7 @@ pub fn qemu(dir: &Path) {
             let message: serde_json::Value = serde_json::from_str(&line).unwrap();
             let command = message["execute"].as_str().unwrap();
             match &message["arguments"] {
-                serde_json::Value::Null => writeln!(commands, "{command}").unwrap(),
+                serde_json::Value::Object(none) if none.is_empty() => writeln!(commands, "{command}").unwrap(),
                 arguments => writeln!(commands, "{command}{arguments}").unwrap(),
             }
             let mut answer = serde_json::json!({"return": answer(dir, command, status), "id": message["id"]});
