@@ -4,6 +4,7 @@
 
 mod kernel;
 mod limits;
+pub mod numa_stat;
 
 use std::fmt;
 use std::io;
@@ -119,6 +120,8 @@ pub enum File {
     MemoryCurrent,
     /// `memory.stat`
     MemoryStat,
+    /// `memory.numa_stat`
+    MemoryNumaStat,
     /// `cpu.weight`
     CpuWeight,
     /// `cpu.max`
@@ -127,6 +130,8 @@ pub enum File {
     CpuStat,
     /// `hugetlb.<size>.max`
     HugetlbMax(HugePage),
+    /// `hugetlb.<size>.numa_stat`
+    HugetlbNumaStat(HugePage),
 }
 
 /// The sizes of huge pages the kernel has names for.
@@ -182,6 +187,7 @@ impl File {
             Self::MemoryOomGroup => "memory.oom.group",
             Self::MemoryCurrent => "memory.current",
             Self::MemoryStat => "memory.stat",
+            Self::MemoryNumaStat => "memory.numa_stat",
             Self::CpuWeight => "cpu.weight",
             Self::CpuMax => "cpu.max",
             Self::CpuStat => "cpu.stat",
@@ -192,6 +198,14 @@ impl File {
                 HugePage::Mb512 => "hugetlb.512MB.max",
                 HugePage::Gb1 => "hugetlb.1GB.max",
                 HugePage::Gb16 => "hugetlb.16GB.max",
+            },
+            Self::HugetlbNumaStat(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.numa_stat",
+                HugePage::Mb2 => "hugetlb.2MB.numa_stat",
+                HugePage::Mb32 => "hugetlb.32MB.numa_stat",
+                HugePage::Mb512 => "hugetlb.512MB.numa_stat",
+                HugePage::Gb1 => "hugetlb.1GB.numa_stat",
+                HugePage::Gb16 => "hugetlb.16GB.numa_stat",
             },
         }
     }

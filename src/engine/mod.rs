@@ -12,6 +12,7 @@
 //! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
 //! | `store` | the one writer of records |
 //! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
+//! | `locality` | where the VMs' memory and devices are, when somebody asks |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod alarm;
@@ -30,6 +31,7 @@ mod inbox;
 mod lasting;
 mod late;
 mod leave;
+mod locality;
 mod metrics;
 #[cfg(test)]
 mod model_tests;
@@ -54,6 +56,7 @@ pub use apply::release_host;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
 pub use handle::Handle;
+pub use locality::{Reading, Whose, localities};
 pub use metrics::{BOUNDS_US, Counted, Metrics, Timed, Trigger};
 pub use rebind::{Job, JobPhase, Made, RebindRequest};
 pub use report::node_facts;

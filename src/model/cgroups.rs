@@ -58,6 +58,8 @@ impl State {
             | File::MemoryOomGroup
             | File::MemoryCurrent
             | File::MemoryStat => !root && self.has_controller(cgroup, MEMORY),
+            // A kernel without NUMA: the model's memory lies nowhere.
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => false,
         };
         if present { Ok(()) } else { Err(Errno::ENOENT) }
     }
@@ -95,6 +97,7 @@ impl State {
             File::MemoryCurrent => group.memory.to_string(),
             File::MemoryStat => format!("anon {}\nactive_file 0\ninactive_file 0", group.memory),
             File::CpuStat => "usage_usec 0".to_owned(),
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => return Err(Errno::ENOENT),
         })
     }
 
@@ -145,6 +148,8 @@ impl State {
             // Root gets past the permissions; the file has nothing to write with.
             File::MemoryCurrent
             | File::MemoryStat
+            | File::MemoryNumaStat
+            | File::HugetlbNumaStat(_)
             | File::CpuStat
             | File::Events
             | File::CpusEffective

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Check, Facts, Verdict};
+use super::{Check, Facts, Verdict, locality};
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
 use crate::plan::allocator::CpuSource;
@@ -15,7 +15,7 @@ const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
 
 /// All checks, the most basic first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![
+    let basic = vec![
         cgroup(facts),
         kernel(facts),
         systemd(facts),
@@ -27,10 +27,11 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         offline(facts),
         irqbalance(facts),
         socket(facts),
-    ]
+    ];
+    [basic, locality::checks(&facts.localities)].concat()
 }
 
-fn ok(check: &'static str, found: impl Into<String>) -> Check {
+pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {
     let (found, cure) = (found.into(), String::new());
     Check {
         check,
@@ -40,7 +41,12 @@ fn ok(check: &'static str, found: impl Into<String>) -> Check {
     }
 }
 
-fn not_ok(check: &'static str, verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Check {
+pub(super) fn not_ok(
+    check: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    cure: impl Into<String>,
+) -> Check {
     let (found, cure) = (found.into(), cure.into());
     Check {
         check,

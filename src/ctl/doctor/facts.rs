@@ -4,11 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use super::locality;
 use crate::cpuset::CpuSet;
 use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::config::{self, KubeletConfig};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
+use crate::plan::locality::Localities;
 use crate::topology::Topology;
 
 /// Plain values; what could not be read says why.
@@ -40,6 +42,8 @@ pub struct Facts {
     pub irqbalance: bool,
     /// Whether the runners' socket is there.
     pub socket: bool,
+    /// Where the memory and the devices of the VMs that run are.
+    pub localities: Localities,
 }
 
 impl Facts {
@@ -63,16 +67,18 @@ impl Facts {
             |_| AllocatorPolicies::default(),
             |loaded| loaded.settings.policies.allocator,
         );
-        let state = root
-            .join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root))
-            .join(CPU_MANAGER_STATE);
+        let kubelet_root = root.join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root));
+        let state = kubelet_root.join(CPU_MANAGER_STATE);
+        let topology = Topology::read(&sys).map_err(|error| error.to_string());
+        let near = |topology: &Topology| locality::read(root, topology, &kubelet_root);
         Self {
             kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
             systemd: systemd(root),
             controllers: text(&cgroup.join("cgroup.controllers"))
                 .map(|text| text.split_whitespace().map(str::to_owned).collect()),
             exclusive: has_exclusive(&cgroup),
-            topology: Topology::read(&sys).map_err(|error| error.to_string()),
+            localities: topology.as_ref().map(near).unwrap_or_default(),
+            topology,
             kubelet,
             state: match fs::read(&state) {
                 Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {
