@@ -5,6 +5,7 @@
 pub(crate) mod hierarchy;
 mod kernel;
 mod limits;
+pub mod numa_stat;
 
 use std::fmt;
 use std::io;
@@ -124,6 +125,8 @@ pub enum File {
     MemoryCurrent,
     /// `memory.stat`
     MemoryStat,
+    /// `memory.numa_stat`
+    MemoryNumaStat,
     /// `cpu.weight`
     CpuWeight,
     /// `cpu.max`
@@ -142,6 +145,8 @@ pub enum File {
     HugetlbMax(HugePage),
     /// `hugetlb.<size>.rsvd.max`
     HugetlbReservedMax(HugePage),
+    /// `hugetlb.<size>.numa_stat`
+    HugetlbNumaStat(HugePage),
 }
 
 /// The sizes of huge pages the kernel has names for.
@@ -199,6 +204,7 @@ impl File {
             Self::MemoryOomGroup => "memory.oom.group",
             Self::MemoryCurrent => "memory.current",
             Self::MemoryStat => "memory.stat",
+            Self::MemoryNumaStat => "memory.numa_stat",
             Self::CpuWeight => "cpu.weight",
             Self::CpuMax => "cpu.max",
             Self::UclampMin => "cpu.uclamp.min",
@@ -221,6 +227,14 @@ impl File {
                 HugePage::Mb512 => "hugetlb.512MB.rsvd.max",
                 HugePage::Gb1 => "hugetlb.1GB.rsvd.max",
                 HugePage::Gb16 => "hugetlb.16GB.rsvd.max",
+            },
+            Self::HugetlbNumaStat(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.numa_stat",
+                HugePage::Mb2 => "hugetlb.2MB.numa_stat",
+                HugePage::Mb32 => "hugetlb.32MB.numa_stat",
+                HugePage::Mb512 => "hugetlb.512MB.numa_stat",
+                HugePage::Gb1 => "hugetlb.1GB.numa_stat",
+                HugePage::Gb16 => "hugetlb.16GB.numa_stat",
             },
         }
     }

@@ -9,6 +9,7 @@
 //! | [`evaluate`] | what the allocator would answer |
 //! | [`explain`] | who chooses CPUs; why an instance has those it has, and a CPU is whose it is |
 //! | [`kubelet_state`] | what is understood of kubelet's files |
+//! | [`locality`] | where memory and devices are, beside the CPUs |
 //! | [`map`] | the node drawn |
 //! | [`metrics`] | what Prometheus is told |
 //! | [`monitor`] | the daemon's signals as lines |
@@ -32,6 +33,7 @@ pub mod doctor;
 pub mod evaluate;
 pub mod explain;
 pub mod kubelet_state;
+pub mod locality;
 pub mod map;
 pub mod metrics;
 pub mod monitor;
@@ -125,7 +127,7 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 view::instances(&instances, legend)
             }
         }
-        Command::Show { uid } => {
+        Command::Show { uid, numa_maps } => {
             let row = client.find(uid).await?;
             let properties = client.properties(&row).await?;
             let processes = threads::processes(
@@ -133,10 +135,16 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 view::text_of(&properties, "ControlGroup"),
                 view::text_of(&properties, "OriginControlGroup"),
             )?;
+            let seen = seen(&client, &row.0, roots, &processes).await;
+            let seen = match seen {
+                Some(seen) if *numa_maps => Some(seen.with_mapped(roots, &processes)?),
+                seen => seen,
+            };
             if cli.json.is_on() {
-                view::instance_json(cli.json, &properties, &processes)
+                view::instance_json(cli.json, &properties, &processes, seen.as_ref())
             } else {
-                view::properties(&properties) + &view::processes(&processes, legend)
+                let near = seen.map(|seen| seen.text(legend)).unwrap_or_default();
+                view::properties(&properties) + &near + &view::processes(&processes, legend)
             }
         }
         Command::Map { svg } => {
@@ -187,7 +195,9 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
                 None => None,
             };
             let instances = client.instances().await?;
-            verify::run(&client.preview().await?, &instances, pod.as_deref(), cli.json, legend)?
+            let near = locality::parse(&client.describe().await?)?;
+            let preview = client.preview().await?;
+            verify::run(&preview, &near, &instances, pod.as_deref(), cli.json, legend)?
         }
         Command::Reconcile { dry_run: false } => {
             let report = client.reconcile().await?;
@@ -231,6 +241,13 @@ pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<St
             }
         }
     })
+}
+
+/// Where the memory and the devices of this pod are. Who may not ask for the node's description, as a pod may not, is shown the
+/// rest.
+async fn seen(client: &Client<'_>, pod: &str, roots: &Roots, processes: &[threads::Process]) -> Option<locality::Seen> {
+    let localities = locality::parse(&client.describe().await.ok()?).ok()?;
+    locality::Seen::of(localities, pod, roots, processes)
 }
 
 /// Prints the outcome and turns it into the exit code.

@@ -119,6 +119,7 @@ fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let roots = Roots {
         proc: root.join("proc"),
         cgroup: root.join("cgroup"),
+        sys: root.join("sys"),
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -22,6 +22,8 @@ pub struct Roots {
     pub proc: PathBuf,
     /// `/sys/fs/cgroup`.
     pub cgroup: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
 }
 
 impl Default for Roots {
@@ -36,6 +38,7 @@ impl Roots {
         Self {
             proc: root.join("proc"),
             cgroup: root.join("sys/fs/cgroup"),
+            sys: root.join("sys"),
         }
     }
 }
@@ -85,8 +88,7 @@ pub fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec
         scope: trim(control_group),
         origin: trim(origin),
     };
-    // The root of a threaded domain lists all processes whose threads are in its float and vcpu.
-    let tree = pids(&roots.cgroup.join(places.scope).join("instance/cgroup.procs"))?;
+    let tree = members(roots, places.scope)?;
     let left = if places.origin.is_empty() {
         BTreeSet::new()
     } else {
@@ -97,6 +99,12 @@ pub fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec
         processes.extend(process(roots, *pid, &places)?);
     }
     Ok(processes)
+}
+
+/// The processes of an instance's scope.
+pub(super) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
+    // The root of a threaded domain lists all processes whose threads are in its float and vcpu.
+    pids(&roots.cgroup.join(trim(control_group)).join("instance/cgroup.procs"))
 }
 
 /// The cgroups of an instance, without a leading slash.

@@ -1,12 +1,14 @@
-//! `verify`: whether every promise holds now. A finding is what is not whole, or a step that a pass would take: its cure.
+//! `verify`: whether every promise holds now. A finding is what is not whole, or a step that a pass would take: its cure; or
+//! that a VM's memory is not where its CPUs are.
 
 use serde::Serialize;
 use zbus::Variant;
 
 use super::cli::Json;
 use super::client::{Failure, InstanceSummary};
-use super::view;
+use super::{locality, view};
 use crate::dbus::client::OwnedDict;
+use crate::plan::locality::Localities;
 
 /// One promise that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -68,12 +70,13 @@ pub fn plan(preview: &OwnedDict) -> String {
 /// [`Failure::Partial`] when a promise does not hold.
 pub fn run(
     preview: &OwnedDict,
+    near: &Localities,
     instances: &[InstanceSummary],
     pod: Option<&str>,
     json: Json,
     legend: bool,
 ) -> Result<String, Failure> {
-    let findings = findings(preview, pod);
+    let findings = [findings(preview, pod), locality::findings(near, pod)].concat();
     let count = instances
         .iter()
         .filter(|instance| pod.is_none_or(|pod| instance.pod_uid == pod))
@@ -118,10 +121,21 @@ mod tests {
     #[test]
     fn when_every_promise_holds_that_is_said_and_no_failure() {
         assert_eq!(
-            run(&preview(&[], &[]), &[], None, Json::Off, true).unwrap(),
+            run(&preview(&[], &[]), &Localities::default(), &[], None, Json::Off, true).unwrap(),
             "0 instances: every promise holds\n"
         );
-        assert_eq!(run(&preview(&[], &[]), &[], None, Json::Pretty, true).unwrap(), "[]\n");
+        assert_eq!(
+            run(
+                &preview(&[], &[]),
+                &Localities::default(),
+                &[],
+                None,
+                Json::Pretty,
+                true
+            )
+            .unwrap(),
+            "[]\n"
+        );
     }
 
     #[test]
@@ -130,7 +144,9 @@ mod tests {
             &["a: pin thread 7 to CPU 3", "-: set CPUWeight=200 of stelia.slice"],
             &["b: 2 vCPUs: 1 CPU"],
         );
-        let Err(Failure::Partial { printed, reason }) = run(&preview, &[], None, Json::Off, false) else {
+        let Err(Failure::Partial { printed, reason }) =
+            run(&preview, &Localities::default(), &[], None, Json::Off, false)
+        else {
             panic!("all is well");
         };
         assert!(

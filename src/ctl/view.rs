@@ -7,6 +7,7 @@ use zbus::Variant;
 
 use crate::ctl::cli::Json;
 use crate::ctl::client::InstanceSummary;
+use crate::ctl::locality::Seen;
 use crate::ctl::threads::Process;
 use crate::dbus::client::OwnedDict;
 
@@ -141,9 +142,13 @@ pub fn processes(processes: &[Process], legend: bool) -> String {
     text
 }
 
-/// `show --json`: the properties under the contract's names, and the processes.
-pub fn instance_json(json: Json, properties: &OwnedDict, processes: &[Process]) -> String {
+/// `show --json`: the properties under the contract's names, where memory and devices are as far as that is known, and the
+/// processes.
+pub fn instance_json(json: Json, properties: &OwnedDict, processes: &[Process], seen: Option<&Seen>) -> String {
     let mut object = json_of(properties);
+    if let Some(seen) = seen {
+        object.insert("Locality".to_owned(), seen.json());
+    }
     object.insert(
         "Processes".to_owned(),
         serde_json::to_value(processes).unwrap_or_default(),

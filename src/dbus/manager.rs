@@ -48,8 +48,9 @@ fn description(engine: &Handle, recent: &mut Recent) -> String {
         Ok(config) => serde_json::json!(config),
         Err(problem) => serde_json::json!({ "problem": problem }),
     };
+    let locality = serde_json::json!(recent.locality(engine.system(), &view));
     let description = serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"), "node": &*view, "kubelet_config": config,
+        "version": env!("CARGO_PKG_VERSION"), "node": &*view, "kubelet_config": config, "locality": locality,
         "usage": recent.usage(&*engine.system().cgroups, &view), "metrics": engine.metrics().read(),
     });
     description.to_string()

@@ -11,12 +11,15 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::error::Error;
 use crate::cgroup::Cgroups;
-use crate::engine::{Usage, View, usage};
+use crate::engine::{System, Usage, View, localities, usage};
 use crate::kubelet::PodUid;
 use crate::kubelet::config::{self, KubeletConfig};
+use crate::plan::locality::Localities;
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);
+/// Where memory lies serves so long: it is more to read, and moves seldom.
+const FRESH_LOCALITY: Duration = Duration::from_secs(5);
 /// After a reading nobody reads for so many times as long.
 const PAUSES: u32 = 2;
 
@@ -90,19 +93,34 @@ impl Drop for Turn {
 pub(super) struct Recent {
     config: Kept<Result<KubeletConfig, String>>,
     usage: Kept<BTreeMap<PodUid, Usage>>,
+    locality: Kept<Localities>,
 }
 
 impl Recent {
     /// The running kubelet's configuration, or why it is not known. To find kubelet all of `/proc` is looked through.
     pub(super) fn kubelet_config(&mut self) -> &Result<KubeletConfig, String> {
         let read = || config::read(Path::new("/proc"), Path::new("/")).map_err(|cause| cause.to_string());
-        self.config.get(Instant::now(), |_| true, read)
+        self.config.get(Instant::now(), FRESH, |_| true, read)
     }
 
     /// What the instances of this view use: three files each.
     pub(super) fn usage(&mut self, cgroups: &dyn Cgroups, view: &View) -> &BTreeMap<PodUid, Usage> {
         let is_of_these = |usage: &BTreeMap<PodUid, Usage>| usage.keys().eq(view.instances.keys());
-        self.usage.get(Instant::now(), is_of_these, || usage(cgroups, view))
+        self.usage
+            .get(Instant::now(), FRESH, is_of_these, || usage(cgroups, view))
+    }
+
+    /// Where the memory and the devices of the instances of this view are.
+    pub(super) fn locality(&mut self, system: &System, view: &View) -> &Localities {
+        let config = self.kubelet_config().as_ref();
+        let root = config.map_or_else(|_| KubeletConfig::default().root_dir, |config| config.root_dir.clone());
+        let is_of_these = |kept: &Localities| {
+            let pods = view.instances.keys().map(PodUid::as_str);
+            kept.instances.keys().map(String::as_str).eq(pods)
+        };
+        self.locality.get(Instant::now(), FRESH_LOCALITY, is_of_these, || {
+            localities(&*system.cgroups, view, &system.sys, &root)
+        })
     }
 }
 
@@ -117,8 +135,8 @@ impl<T> Default for Kept<T> {
 
 impl<T> Kept<T> {
     /// The value, read anew when it is too old or does not fit.
-    fn get(&mut self, now: Instant, fits: impl FnOnce(&T) -> bool, read: impl FnOnce() -> T) -> &T {
-        let fresh = |at: Instant| now.saturating_duration_since(at) < FRESH;
+    fn get(&mut self, now: Instant, limit: Duration, fits: impl FnOnce(&T) -> bool, read: impl FnOnce() -> T) -> &T {
+        let fresh = |at: Instant| now.saturating_duration_since(at) < limit;
         let kept = self.0.take().filter(|(at, value)| fresh(*at) && fits(value));
         let (_, value) = self.0.insert(kept.unwrap_or_else(|| (now, read())));
         value
@@ -135,11 +153,11 @@ mod tests {
     fn what_is_fresh_and_fits_is_not_read_again() {
         let mut kept = Kept::default();
         let now = Instant::now();
-        assert_eq!(*kept.get(now, |_| true, || 1), 1);
-        assert_eq!(*kept.get(now + FRESH / 2, |_| true, || 2), 1);
-        assert_eq!(*kept.get(now + FRESH / 2, |_| false, || 3), 3);
-        assert_eq!(*kept.get(now + FRESH, |_| true, || 4), 3);
-        assert_eq!(*kept.get(now + FRESH * 2, |_| true, || 5), 5);
+        assert_eq!(*kept.get(now, FRESH, |_| true, || 1), 1);
+        assert_eq!(*kept.get(now + FRESH / 2, FRESH, |_| true, || 2), 1);
+        assert_eq!(*kept.get(now + FRESH / 2, FRESH, |_| false, || 3), 3);
+        assert_eq!(*kept.get(now + FRESH, FRESH, |_| true, || 4), 3);
+        assert_eq!(*kept.get(now + FRESH * 2, FRESH, |_| true, || 5), 5);
     }
 
     #[tokio::test]

@@ -12,6 +12,7 @@
 //! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
 //! | `store` | the one writer of records |
 //! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
+//! | `locality` | where the VMs' memory and devices are, when somebody asks |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod alarm;
@@ -32,6 +33,7 @@ mod lasting;
 mod late;
 mod leave;
 mod limits;
+mod locality;
 mod metrics;
 #[cfg(test)]
 mod model_tests;
@@ -56,6 +58,7 @@ pub use apply::release_host;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
 pub use handle::Handle;
+pub use locality::{Reading, Whose, localities};
 pub use metrics::{BOUNDS_US, Counted, Metrics, Timed, Trigger};
 pub use rebind::{Job, JobPhase, Made, RebindRequest};
 pub use report::node_facts;

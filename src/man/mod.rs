@@ -72,6 +72,7 @@ fn the_man_page_of_steliactl_says_what_help_says() {
         "busctl(1)",
         "/usr/share/doc/steliad/allocator.md",
         "/usr/share/doc/steliad/cookbook.md",
+        "/usr/share/doc/steliad/locality.md",
         "/usr/share/doc/steliad/node-topology.md",
         "/usr/share/doc/steliad/troubleshooting.md",
     ];

@@ -66,6 +66,8 @@ impl State {
             | File::MemoryOomGroup
             | File::MemoryCurrent
             | File::MemoryStat => !root && self.has_controller(cgroup, MEMORY),
+            // A kernel without NUMA: the model's memory lies nowhere.
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => false,
         };
         if present { Ok(()) } else { Err(Errno::ENOENT) }
     }
@@ -116,6 +118,7 @@ impl State {
             File::MemoryCurrent => group.memory.to_string(),
             File::MemoryStat => format!("anon {}\nactive_file 0\ninactive_file 0", group.memory),
             File::CpuStat => "usage_usec 0".to_owned(),
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => return Err(Errno::ENOENT),
         })
     }
 
@@ -188,6 +191,8 @@ impl State {
             | File::UclampMax
             | File::MemoryCurrent
             | File::MemoryStat
+            | File::MemoryNumaStat
+            | File::HugetlbNumaStat(_)
             | File::CpuStat
             | File::Events
             | File::CpusEffective

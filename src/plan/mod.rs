@@ -1,7 +1,7 @@
 //! Every decision, as pure functions over plain values: no I/O, no clock, the same answer for the same input.
 //!
 //! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not,
-//! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`plan`] what must be written so that the kernel
+//! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`locality`] whether memory is near them, [`plan`] what must be written so that the kernel
 //! is as the records say.
 
 pub mod admission;
@@ -12,6 +12,7 @@ pub mod drift;
 pub mod entitlement;
 pub mod evaluate;
 mod facts;
+pub mod locality;
 pub mod partition;
 pub mod placement;
 pub mod pod_pool;

@@ -133,7 +133,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
 /// they are.
-const OTHERS: [&str; 12] = [
+const OTHERS: [&str; 15] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -149,8 +149,6 @@ const OTHERS: [&str; 12] = [
     "stelia-runner",
     "qemu-system-x",
     "origin-cgroup",
-    // A check of doctor's.
-    "kubelet-home",
     // k3s's configuration.
     "kubelet-arg",
     "node-name",

@@ -26,6 +26,7 @@ mod kvm;
 mod life;
 mod limits;
 mod linux_guest;
+mod locality;
 mod metrics;
 mod migration;
 mod movers;

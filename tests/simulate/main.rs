@@ -314,6 +314,10 @@ fn a_good_node_verifies_and_has_nothing_to_do() {
     assert_eq!(simulation.ctl(&["verify"]), "2 instances: every promise holds\n");
     assert_eq!(simulation.ctl(&["verify", VM]), "1 instances: every promise holds\n");
     assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "");
+    // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
+    let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
+    let near = (&shown["Locality"]["CPUNodes"], &shown["Locality"]["AwayShare"]);
+    assert_eq!(near, (&"0".into(), &serde_json::Value::Null), "{shown}");
     let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
     let (done, text) = simulation.as_root(&wrong);
     assert!(!done && text.contains("dry-run"), "{text}");

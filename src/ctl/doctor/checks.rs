@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::merge::merge;
 use super::start::start;
-use super::{Check, Facts, Verdict, home};
+use super::{Check, Facts, Verdict, home, locality};
 use crate::cgroup::hierarchy::CONTROLLERS;
 use crate::cpuset::CpuSet;
 use crate::kubelet::config::KubeletConfig;
@@ -17,7 +17,7 @@ const SYSTEMD: u32 = 252;
 
 /// All checks, the most basic first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    vec![
+    let basic = vec![
         cgroup(facts),
         kernel(facts),
         systemd(facts),
@@ -32,7 +32,8 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
         offline(facts),
         irqbalance(facts),
         socket(facts),
-    ]
+    ];
+    [basic, locality::checks(&facts.localities)].concat()
 }
 
 pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {

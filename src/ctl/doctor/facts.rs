@@ -4,7 +4,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::{KubeletFiles, KubeletHome};
+use super::{KubeletFiles, KubeletHome, locality};
 use crate::cgroup::hierarchy;
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
@@ -12,6 +12,7 @@ use crate::kubelet::CpuManagerState;
 use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
 use crate::kubelet::config::{self, ConfigError, KubeletConfig};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
+use crate::plan::locality::Localities;
 use crate::topology::Topology;
 
 /// Plain values; what could not be read says why.
@@ -49,6 +50,8 @@ pub struct Facts {
     pub irqbalance: bool,
     /// Whether the runners' socket is there.
     pub socket: bool,
+    /// Where the memory and the devices of the VMs that run are.
+    pub localities: Localities,
 }
 
 impl Facts {
@@ -76,6 +79,7 @@ impl Facts {
         let folder = root.join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root));
         let state = folder.join(CPU_MANAGER_STATE);
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
+        let near = |topology: &Topology| locality::read(root, topology, &folder);
         Self {
             kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
             systemd: systemd(root),
@@ -84,6 +88,7 @@ impl Facts {
             unfit: text(&root.join("proc/self/cgroup")).and_then(|text| hierarchy::unfit(&text)),
             exclusive: has_exclusive(&cgroup),
             files: KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok()),
+            localities: topology.as_ref().map(near).unwrap_or_default(),
             topology,
             kubelet,
             home,

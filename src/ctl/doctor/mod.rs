@@ -4,12 +4,14 @@ mod checks;
 mod facts;
 mod home;
 mod kubelet;
+mod locality;
 mod merge;
 mod start;
 
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
@@ -82,7 +84,12 @@ fn text(checks: &[Check], legend: bool) -> String {
         vec![check.check.to_owned(), verdict.to_owned(), view::or_dash(&check.found)]
     });
     let mut text = view::table(&["CHECK", "VERDICT", "FOUND"], rows.collect(), legend, None);
+    // What cures several VMs is said once.
+    let mut said = BTreeSet::new();
     for check in checks.iter().filter(|check| !check.cure.is_empty()) {
+        if !said.insert((check.check, &check.cure)) {
+            continue;
+        }
         text += &format!("\n{}: {}\n", check.check, check.cure);
     }
     text

@@ -13,6 +13,7 @@ use crate::kubelet::memory::{self, MemorySchema, MemoryTable};
 use crate::kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid};
 use crate::node_topology::numa::{NumaNode, Pages};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
+use crate::plan::locality::{Localities, Locality, NodeMemory};
 use crate::topology::testing::Shape;
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
@@ -77,6 +78,7 @@ fn fit() -> Facts {
         offline: cpus(""),
         irqbalance: false,
         socket: true,
+        localities: Localities::default(),
     }
 }
 
@@ -152,6 +154,11 @@ type Change = fn(&mut Facts);
 #[case::shared_cpus_isolated_at_boot("isolcpus", Verdict::Failed, |f: &mut Facts| f.isolcpus = "2,6".parse().unwrap())]
 #[case::a_pods_cpu_offline("offline", Verdict::Failed, |f: &mut Facts| f.offline = "5".parse().unwrap())]
 #[case::irqbalance("irqbalance", Verdict::Warning, |f: &mut Facts| f.irqbalance = true)]
+#[case::memory_away("locality", Verdict::Warning, |f: &mut Facts| {
+    let memory = NodeMemory { huge: 1 << 30, ..NodeMemory::default() };
+    let vm = Locality { nodes: [0].into(), memory: [(1, memory)].into(), ..Locality::default() };
+    f.localities.instances.insert(POD.to_owned(), vm);
+})]
 #[case::no_socket("runner-socket", Verdict::Failed, |f: &mut Facts| f.socket = false)]
 fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
     #[case] name: &str,

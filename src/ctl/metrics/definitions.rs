@@ -175,6 +175,11 @@ pub(super) const MEMORY: Definition = Definition::gauge(
     POD,
     "Memory of an instance's scope and of its container's own cgroup together.",
 );
+pub(super) const AWAY: Definition = Definition::gauge(
+    "stelia_instance_memory_away_ratio",
+    POD,
+    "Share of an instance's memory that is on other NUMA nodes than its CPUs', 0 to 1; the page cache is not counted. Absent where it has no CPUs of its own.",
+);
 pub(super) const FLOAT: Definition = Definition::counter(
     "stelia_instance_float_cpu_seconds",
     POD,
@@ -194,7 +199,7 @@ pub(super) const INVOLUNTARY: Definition = Definition::counter(
 );
 
 /// All of them, in the order in which they are printed.
-pub const ALL: [&Definition; 31] = [
+pub const ALL: [&Definition; 32] = [
     &UP,
     &BUILD,
     &STARTED,
@@ -222,6 +227,7 @@ pub const ALL: [&Definition; 31] = [
     &REGISTERED,
     &ISOLATED,
     &MEMORY,
+    &AWAY,
     &FLOAT,
     &RUN,
     &DELAY,

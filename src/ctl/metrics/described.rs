@@ -7,6 +7,7 @@ use serde::Deserialize;
 use crate::ctl::client::Failure;
 use crate::ctl::node::Node;
 use crate::engine::Counted;
+use crate::plan::locality::Localities;
 
 /// The daemon's description. What is not told is absent: an older daemon knows less.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub struct Described {
     pub instances: BTreeMap<String, Instance>,
     /// What each instance uses, by pod.
     pub usage: BTreeMap<String, Usage>,
+    /// Where each instance's memory is.
+    pub locality: Localities,
 }
 
 /// Drift, counted.
@@ -97,6 +100,8 @@ impl Described {
             #[serde(default)]
             usage: BTreeMap<String, Usage>,
             #[serde(default)]
+            locality: Localities,
+            #[serde(default)]
             metrics: Counted,
         }
         #[derive(Deserialize)]
@@ -121,6 +126,7 @@ impl Described {
             unreadable: whole.node.unreadable.len(),
             instances: whole.node.instances,
             usage: whole.usage,
+            locality: whole.locality,
         })
     }
 }

@@ -25,6 +25,8 @@ pub enum Value {
     Count(u64),
     /// Seconds.
     Seconds(f64),
+    /// A share.
+    Ratio(f64),
     /// A histogram.
     Timed(Timed),
 }
@@ -191,6 +193,8 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
         let both = usage.memory_bytes.saturating_add(usage.origin_memory_bytes);
         (vec![pod.clone()], Value::Count(both))
     });
+    let away = described.locality.instances.iter();
+    let away = away.filter_map(|(pod, locality)| Some((vec![pod.clone()], Value::Ratio(locality.away()?.ratio()))));
     let floats = readings
         .floats
         .iter()
@@ -213,6 +217,7 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
         family(&REGISTERED, moments(|instance| instance.registered_us)),
         family(&ISOLATED, moments(|instance| instance.isolated_us)),
         family(&MEMORY, memory.collect()),
+        family(&AWAY, away.collect()),
         family(&FLOAT, floats.collect()),
         family(&RUN, threads(|times| nanoseconds(times.run_ns))),
         family(&DELAY, threads(|times| nanoseconds(times.delay_ns))),

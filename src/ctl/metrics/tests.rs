@@ -26,6 +26,7 @@ fn description() -> String {
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
         {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
+        "locality":{{"instances":{{"{POD}":{{"nodes":[0],"allowed":"","devices":[],"memory":{{"0":{{"anon":300}},"1":{{"huge":100}}}}}}}}}},
         "usage":{{"{POD}":{{"memory_bytes":4096,"origin_memory_bytes":1024,"cpu_usec":5}}}},
         "kubelet_config":{{"reservedSystemCPUs":"0-1"}},
         "metrics":{{"started_us":1700000000000000,"steps":40,"writes":20,"moves":5,"failed":1,"passes":{{"audit":{audit},"event":{event}}},
@@ -218,6 +219,7 @@ fn a_thread_that_is_another_by_now_is_not_counted() {
     let roots = Roots {
         proc: root.path().join("proc"),
         cgroup: root.path().join("cgroup"),
+        sys: root.path().join("sys"),
     };
     let thread = |tid: u32, start: u32| {
         let directory = roots.proc.join(format!("{tid}/task/{tid}"));

@@ -52,9 +52,11 @@ impl Collector for All {
 fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(), fmt::Error> {
     match (value, kind) {
         (Value::Count(number), Kind::Counter) => metric.encode_counter::<NoLabelSet, u64, u64>(number, None),
-        (Value::Seconds(number), Kind::Counter) => metric.encode_counter::<NoLabelSet, f64, u64>(number, None),
+        (Value::Seconds(number) | Value::Ratio(number), Kind::Counter) => {
+            metric.encode_counter::<NoLabelSet, f64, u64>(number, None)
+        }
         (Value::Count(number), _) => metric.encode_gauge(number),
-        (Value::Seconds(number), _) => metric.encode_gauge(number),
+        (Value::Seconds(number) | Value::Ratio(number), _) => metric.encode_gauge(number),
         (Value::Timed(timed), _) => {
             let count = timed.counts.iter().sum();
             metric.encode_histogram::<NoLabelSet>(timed.sum_us as f64 / 1e6, count, &buckets(timed), None)

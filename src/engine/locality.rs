@@ -1,0 +1,220 @@
+//! Where the VMs' memory and devices are, read when somebody asks: never in a pass.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use super::view::{InstanceView, View};
+use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
+use crate::cpuset::CpuSet;
+use crate::kubelet::devices::DEVICE_MANAGER_STATE;
+use crate::kubelet::{DeviceManagerState, PodUid};
+use crate::plan::locality::{self, Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
+use crate::topology::Topology;
+
+/// One VM, as far as this needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose<'a> {
+    /// The pod.
+    pub pod: &'a PodUid,
+    /// The container's name in kubelet's files.
+    pub container: &'a str,
+    /// The CPUs that are its alone.
+    pub cpus: &'a CpuSet,
+    /// Its memory nodes, as text.
+    pub mems: &'a str,
+    /// The scope.
+    pub scope: &'a CgroupPath,
+    /// The container's own cgroup: what was charged before the move stays there.
+    pub origin: &'a CgroupPath,
+}
+
+impl<'a> From<&'a InstanceView> for Whose<'a> {
+    fn from(instance: &'a InstanceView) -> Self {
+        Self {
+            pod: &instance.pod,
+            container: &instance.container,
+            cpus: &instance.exclusive,
+            mems: &instance.mems,
+            scope: &instance.scope,
+            origin: &instance.origin,
+        }
+    }
+}
+
+/// What all VMs of a node have in common.
+pub struct Reading<'a> {
+    cgroups: &'a dyn Cgroups,
+    topology: &'a Topology,
+    pages: Vec<HugePage>,
+    devices: Result<DeviceManagerState, String>,
+}
+
+impl<'a> Reading<'a> {
+    /// Read it: kubelet's device file below `kubelet`, its root directory, and which huge pages there are below `sys`.
+    pub fn new(cgroups: &'a dyn Cgroups, topology: &'a Topology, sys: &Path, kubelet: &Path) -> Self {
+        let has = |size: &HugePage| sys.join("kernel/mm/hugepages").join(size.directory()).is_dir();
+        Self {
+            cgroups,
+            topology,
+            pages: HugePage::ALL.into_iter().filter(has).collect(),
+            devices: device_file(&kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE)),
+        }
+    }
+
+    /// Where these VMs are.
+    pub fn of<'b>(&self, all: impl Iterator<Item = Whose<'b>>) -> Localities {
+        Localities {
+            instances: all.map(|whose| (whose.pod.to_string(), self.one(whose))).collect(),
+            devices_unknown: self.devices.as_ref().err().cloned(),
+        }
+    }
+
+    /// What cannot be read counts as nothing: an instance may end at any moment.
+    fn one(&self, whose: Whose<'_>) -> Locality {
+        let mut memory = Memory::new();
+        for cgroup in [whose.scope, whose.origin] {
+            let read = |file| self.cgroups.read(cgroup, file).unwrap_or_default();
+            add_memory(&mut memory, &read(File::MemoryNumaStat));
+            for size in &self.pages {
+                add_huge_pages(&mut memory, &read(File::HugetlbNumaStat(*size)));
+            }
+        }
+        let state = self.devices.as_ref();
+        Locality {
+            nodes: nodes(self.topology, whose.cpus),
+            allowed: whose.mems.to_owned(),
+            memory,
+            devices: state
+                .map(|state| locality::devices(state, whose.pod, whose.container))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// kubelet's device file; where there is none nobody has devices.
+fn device_file(path: &Path) -> Result<DeviceManagerState, String> {
+    let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
+    match fs::read(path) {
+        Ok(bytes) => DeviceManagerState::parse(&bytes).map_err(|cause| named(&cause)),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(DeviceManagerState::default()),
+        Err(cause) => Err(named(&cause)),
+    }
+}
+
+/// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
+pub fn localities(cgroups: &dyn Cgroups, view: &View, sys: &Path, kubelet: &Path) -> Localities {
+    let reading = Reading::new(cgroups, &view.topology, sys, kubelet);
+    reading.of(view.instances.values().map(|instance| Whose::from(&**instance)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::cgroup::KernelCgroups;
+    use crate::plan::locality::{Device, NodeMemory};
+    use crate::topology::testing::Shape;
+
+    const DEVICES: &[u8] =
+        include_bytes!("../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");
+    const POD: &str = "ce32ebd2-f905-449e-b74b-4231a84b88e1";
+
+    fn write(root: &Path, path: &str, text: impl AsRef<[u8]>) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    }
+
+    /// The article's VM in small: CPUs on node 1, a GPU and some memory on node 0.
+    fn node(root: &Path) -> View {
+        write(root, "sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "8\n");
+        let cgroup = |name: &str, anon: &str, huge: &str| {
+            write(
+                root,
+                &format!("cgroup/{name}/memory.numa_stat"),
+                format!("anon {anon}\n"),
+            );
+            write(root, &format!("cgroup/{name}/hugetlb.2MB.numa_stat"), huge);
+            // The kernel has no such pages, so nobody asks.
+            write(
+                root,
+                &format!("cgroup/{name}/hugetlb.1GB.numa_stat"),
+                "total=9 N0=9 N1=0\n",
+            );
+        };
+        cgroup("stelia.slice/vm.scope", "N0=5 N1=70", "total=40 N0=0 N1=40\n");
+        cgroup("kubepods/vm", "N0=1 N1=2", "total=4 N0=4 N1=0\n");
+        write(root, "kubelet/device-plugins/kubelet_internal_checkpoint", DEVICES);
+        let shape = Shape {
+            nodes: 2,
+            cores: 2,
+            threads: 1,
+            interleaved: false,
+        };
+        let pod = PodUid::parse(POD).unwrap();
+        let instance = InstanceView {
+            container: "instance".to_owned(),
+            exclusive: "2-3".parse().unwrap(),
+            mems: "1".to_owned(),
+            scope: CgroupPath::parse("/stelia.slice/vm.scope").unwrap(),
+            origin: CgroupPath::parse("/kubepods/vm").unwrap(),
+            ..InstanceView::registered(pod.clone())
+        };
+        View {
+            topology: Arc::new(shape.topology()),
+            instances: [(pod, Arc::new(instance))].into(),
+            ..View::default()
+        }
+    }
+
+    #[test]
+    fn memory_is_that_of_the_scope_and_of_the_origin_and_devices_are_the_containers() {
+        let root = tempfile::tempdir().unwrap();
+        let view = node(root.path());
+        let read = |view: &View| {
+            let cgroups = KernelCgroups::new(root.path().join("cgroup"));
+            localities(&cgroups, view, &root.path().join("sys"), &root.path().join("kubelet"))
+        };
+        let memory = |anon, huge| NodeMemory {
+            anon,
+            huge,
+            ..NodeMemory::default()
+        };
+        let gpus = Device {
+            name: "nvidia.com/gpu".to_owned(),
+            node: Some(0),
+            count: 2,
+        };
+        let there = Locality {
+            nodes: BTreeSet::from([1]),
+            allowed: "1".to_owned(),
+            memory: [(0, memory(6, 4)), (1, memory(72, 40))].into(),
+            devices: vec![gpus],
+        };
+        let expected = Localities {
+            instances: [(POD.to_owned(), there.clone())].into(),
+            devices_unknown: None,
+        };
+        assert_eq!(read(&view), expected);
+
+        // A file that cannot be trusted gives nobody devices, and that is told.
+        let path = "kubelet/device-plugins/kubelet_internal_checkpoint";
+        write(
+            root.path(),
+            path,
+            String::from_utf8_lossy(DEVICES).replace("\"0\":", "\"1\":"),
+        );
+        let doubtful = read(&view);
+        assert!(doubtful.devices_unknown.unwrap().contains(path));
+        assert_eq!(doubtful.instances[POD].devices, []);
+        fs::remove_file(root.path().join(path)).unwrap();
+        assert_eq!(read(&view).devices_unknown, None);
+
+        // An instance that ends meanwhile holds nothing.
+        fs::remove_dir_all(root.path().join("cgroup")).unwrap();
+        assert_eq!(read(&view).instances[POD].memory, Memory::new());
+    }
+}

@@ -1,0 +1,128 @@
+//! Where a VM's memory and devices are, by the kernel's own numbers, beside its CPUs.
+
+use serde_json::Value;
+
+use crate::guest::Accel;
+use crate::host::{output, read, run, wait_until};
+use crate::pods::{Pod, on_node_undoing};
+use crate::promise::assert_isolated;
+
+/// Huge pages of 2 MiB of NUMA node 0.
+const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+
+/// A VM on these CPUs whose memory QEMU takes at once, with this backend.
+fn vm_with(name: &str, cpus: &str, options: &[&str], mib: &str, backend: &str) -> Pod {
+    let object = format!("{backend},id=ram,size={mib}M,prealloc=on");
+    let options = [&["--cpuset", cpus], options].concat();
+    let qemu = [
+        "-smp",
+        "2",
+        "-m",
+        mib,
+        "-object",
+        &object,
+        "-machine",
+        "memory-backend=ram",
+    ];
+    Pod::start_qemu(Accel::of_node(), name, &options, &["--qmp", "/run/qmp"], &qemu)
+}
+
+fn show(pod: &Pod) -> Value {
+    let text = run(&["steliactl", "--json", "show", "--numa-maps", &pod.uid]);
+    serde_json::from_str(&text).expect("JSON")
+}
+
+/// The share that is away, once the daemon has looked since the VM took its memory.
+fn share(pod: &Pod, at_least_mib: u64) -> f64 {
+    wait_until(&format!("the memory of {}", pod.name), || {
+        let locality = &show(pod)["Locality"];
+        let held = locality["CountedBytes"].as_u64()?;
+        (held >= at_least_mib << 20).then(|| locality["AwayShare"].as_f64())?
+    })
+}
+
+/// Whether `verify` has nothing to say of this pod, and what it prints.
+fn verify(pod: &Pod) -> (bool, String) {
+    let out = output(&["steliactl", "verify", &pod.uid]);
+    (out.status.success(), String::from_utf8_lossy(&out.stdout).into_owned())
+}
+
+#[test]
+fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
+    let give_back = || std::fs::write(PAGES, "0").expect(PAGES);
+    on_node_undoing(give_back, || {
+        std::fs::write(PAGES, "64").expect(PAGES);
+        let nic = ["--device-plugin", "vendor.com/nic=1:nic0"];
+        // The CPUs 2-3 are of node 0, 4-7 of node 1.
+        let half = "memory-backend-ram,host-nodes=0-1,policy=interleave";
+        let half = vm_with("half", "2-3", &nic, "256", half);
+        let near = vm_with(
+            "near",
+            "6-7",
+            &nic,
+            "256",
+            "memory-backend-ram,host-nodes=1,policy=bind",
+        );
+        let huge = "memory-backend-memfd,hugetlb=on,hugetlbsize=2M,host-nodes=0,policy=bind";
+        let huge = vm_with("huge", "4-5", &["--hugepages", "2MB=160M"], "128", huge);
+        for pod in [&half, &near, &huge] {
+            pod.wait_running();
+            assert_isolated(pod, 2);
+        }
+        println!("{}", read(half.scope().join("memory.numa_stat")));
+        println!("{}", read(huge.scope().join("hugetlb.2MB.numa_stat")));
+        println!("{}", run(&["steliactl", "show", "--numa-maps", &half.uid]));
+
+        let (of_half, of_near, of_huge) = (share(&half, 256), share(&near, 256), share(&huge, 128));
+        println!("  away: half {of_half:.2}, near {of_near:.2}, huge {of_huge:.2}");
+        assert!((0.4..0.6).contains(&of_half), "{of_half}");
+        assert!(of_near < 0.25, "{of_near}");
+        assert!(of_huge > 0.6, "{of_huge}");
+
+        for (pod, share) in [(&half, of_half), (&huge, of_huge)] {
+            let (whole, text) = verify(pod);
+            let told = format!("{:.0} % (", share * 100.0);
+            assert!(
+                !whole && text.contains(&told) && text.contains(&pod.uid),
+                "{told}: {text}"
+            );
+        }
+        wait_until("nothing to say of the other one", || verify(&near).0.then_some(()));
+
+        // What QEMU has mapped is where it says, whoever it is charged to.
+        let mapped = &show(&half)["Locality"]["Mapped"];
+        let qemu = mapped.as_array().expect("a list").iter();
+        let mut qemu = qemu.filter(|process| process["Nodes"]["1"].as_u64() >= Some(128 << 20));
+        assert!(qemu.next().is_some(), "{mapped}");
+
+        let devices = |pod: &Pod| show(pod)["Locality"]["Devices"].clone();
+        assert_eq!(devices(&half)[0]["Own"], false);
+        assert_eq!(
+            (&devices(&near)[0]["Own"], &devices(&near)[0]["Name"]),
+            (&true.into(), &"vendor.com/nic".into())
+        );
+
+        let doctor = output(&["steliactl", "--json", "doctor"]);
+        let checks: Value = serde_json::from_slice(&doctor.stdout).expect("JSON");
+        let checks = checks.as_array().expect("a list").iter();
+        let found: Vec<&str> = checks
+            .filter(|check| check["check"] == "locality")
+            .filter_map(|check| check["found"].as_str())
+            .collect();
+        println!("  doctor: {found:#?}");
+        let tells = |pod: &Pod| {
+            found
+                .iter()
+                .any(|line| line.starts_with(&pod.uid) && line.contains(" % of memory away"))
+        };
+        assert!(tells(&half) && tells(&huge) && found.len() == 2, "{found:?}");
+        assert!(
+            found.iter().any(|line| line.contains("vendor.com/nic on 1")),
+            "{found:?}"
+        );
+
+        let metrics = run(&["steliactl", "metrics"]);
+        let ratio = format!("stelia_instance_memory_away_ratio{{pod_uid=\"{}\"}} 0.", half.uid);
+        assert!(metrics.contains(&ratio), "{metrics}");
+    });
+}
