@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use zbus::Variant;
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use crate::kubelet::QosClass;
@@ -37,7 +37,7 @@ pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
     match options.keys().find(|name| !known.contains(&name.as_str())) {
         Some(unknown) => {
             let shown: String = unknown.chars().take(64).collect();
-            Err(Error::InvalidArgument(format!("option {shown:?} is not known")))
+            Err(Kind::InvalidArgument.because(format!("option {shown:?} is not known")))
         }
         None => Ok(()),
     }
@@ -48,7 +48,7 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(false),
         Some(Variant::Bool(yes)) => Ok(*yes),
-        Some(_) => Err(Error::InvalidArgument(format!("option {name:?} is no boolean"))),
+        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} is no boolean"))),
     }
 }
 
@@ -62,8 +62,8 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
             .as_fd()
             .try_clone_to_owned()
             .map(Some)
-            .map_err(|cause| Error::Failed(format!("duplicate the descriptor of option {name:?}: {cause}"))),
-        other => Err(Error::InvalidArgument(format!(
+            .map_err(|cause| Kind::Failed.because(format!("duplicate the descriptor of option {name:?}: {cause}"))),
+        other => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a file descriptor (h), not {}",
             other.value_signature()
         ))),
@@ -74,7 +74,7 @@ fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::U32(number)) => Ok(Some(*number)),
-        Some(other) => Err(Error::InvalidArgument(format!(
+        Some(other) => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a number (u), not {}",
             other.value_signature()
         ))),
@@ -86,7 +86,7 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) => Ok(Some(text.as_str().to_owned())),
-        Some(other) => Err(Error::InvalidArgument(format!(
+        Some(other) => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a string (s), not {}",
             other.value_signature()
         ))),
@@ -109,7 +109,7 @@ fn named<T>(
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
-        Some(_) => Err(Error::InvalidArgument(format!(
+        Some(_) => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be one of {}",
             allowed()
         ))),
@@ -204,9 +204,9 @@ mod tests {
             ("qos", Variant::from(1u32), "LSE, LSR, LS, BE"),
             ("cpu-bind-policy", Variant::from("Full"), "FullPCPUs"),
         ] {
-            let Err(Error::InvalidArgument(text)) = wish(&options(vec![(name, value)])) else {
-                panic!("{name} was taken")
-            };
+            let refused = wish(&options(vec![(name, value)])).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
     }
@@ -243,9 +243,9 @@ mod tests {
                 "Guaranteed, Burstable, BestEffort",
             ),
         ] {
-            let Err(Error::InvalidArgument(text)) = request(&options(vec![(name, value)])) else {
-                panic!("{name} was taken")
-            };
+            let refused = request(&options(vec![(name, value)])).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
     }
@@ -259,12 +259,13 @@ mod tests {
             ApiVersion::V1Alpha2
         );
         for wrong in [Variant::from("v1"), Variant::from(1u32)] {
-            let Err(Error::InvalidArgument(told)) = api_version(&given(wrong)) else {
-                panic!("it was taken")
-            };
+            let refused = api_version(&given(wrong)).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "it was taken");
+            let told = refused.text;
             assert!(told.contains("v1alpha1, v1alpha2"), "{told}");
         }
         let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
-        assert!(matches!(name, Err(Error::InvalidArgument(told)) if told.contains("string")));
+        let refused = name.unwrap_err();
+        assert!(refused.kind == Kind::InvalidArgument && refused.text.contains("string"));
     }
 }

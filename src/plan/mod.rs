@@ -17,6 +17,7 @@ pub mod placement;
 pub mod pod_pool;
 mod policies;
 pub mod pools;
+pub mod reason;
 pub mod rebind;
 pub mod record;
 #[cfg(test)]
@@ -28,6 +29,7 @@ mod totals;
 pub use attach::attached;
 pub use facts::{Assessment, Facts};
 pub use policies::Policies;
+pub use reason::{Amiss, Reason};
 pub use record::{Phase, Record, VcpuThread};
 pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
 pub use steps::{OUTSIDE, Plan, Planned, Step, is_restricted, limits_are_carried, placed, plan, plan_for};
