@@ -45,6 +45,8 @@ impl Call<'_> {
             answer = while_connected(self.connection, admitted) => answer.ok_or_else(left)?,
             () = leaves(self.connection, self.header) => return Err(left()),
         };
+        // What went wrong is in the journal by now; here it is for the caller's eyes.
+        let answer = answer.map_err(|error| self.engine.told(error));
         let refused = answer.as_ref().err().map(|error| error.kind);
         self.engine.metrics().answered(operation, refused, began.elapsed());
         answer

@@ -84,9 +84,7 @@ impl Door {
                 polkit::ask(connection, header, action).await?;
                 Ok(Caller { only: None, process })
             }
-            Decision::Deny => Err(Kind::NotPermitted.because(format!(
-                "{operation:?} is not permitted to this caller"
-            ))),
+            Decision::Deny => Err(Kind::NotPermitted.because(format!("{operation:?} is not permitted to this caller"))),
         }
     }
 }
@@ -112,7 +110,8 @@ impl Users {
         if let Some(user) = known(self) {
             return Ok(user);
         }
-        let unknown = |cause: String| Kind::NotPermitted.because(format!("the bus does not say who {sender} is{cause}"));
+        let unknown =
+            |cause: String| Kind::NotPermitted.because(format!("the bus does not say who {sender} is{cause}"));
         let bus = zbus::fdo::DBusProxy::new(connection).await?;
         let credentials = bus.get_connection_credentials(sender.to_owned().into());
         let credentials = credentials.await.map_err(|cause| unknown(format!(": {cause}")))?;

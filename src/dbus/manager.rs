@@ -60,9 +60,7 @@ impl Manager {
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
             Door::Bus(_) => Ok(of(&self.engine.view())),
-            Door::Runner(_) => Err(Kind::NotPermitted.because(
-                "the node's properties are for the system bus only",
-            )),
+            Door::Runner(_) => Err(Kind::NotPermitted.because("the node's properties are for the system bus only")),
         }
     }
 

@@ -109,10 +109,7 @@ fn named<T>(
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
-        Some(_) => Err(Kind::InvalidArgument.because(format!(
-            "option {name:?} must be one of {}",
-            allowed()
-        ))),
+        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} must be one of {}", allowed()))),
     }
 }
 

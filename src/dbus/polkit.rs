@@ -57,14 +57,8 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
             } else {
                 ""
             };
-            Err(Kind::NotPermitted.because(format!(
-                "polkit does not permit {}{how}",
-                action.id()
-            )))
+            Err(Kind::NotPermitted.because(format!("polkit does not permit {}{how}", action.id())))
         }
-        Err(cause) => Err(Kind::NotPermitted.because(format!(
-            "polkit cannot be asked about {}: {cause}",
-            action.id()
-        ))),
+        Err(cause) => Err(Kind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.id()))),
     }
 }

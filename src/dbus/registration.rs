@@ -57,17 +57,13 @@ pub(super) async fn register(
 fn origin(caller: &Caller, options: &Options) -> Result<Option<CgroupPath>, Error> {
     match options.get("origin-cgroup").map(|value| &**value) {
         None => Ok(None),
-        Some(_) if caller.process.is_some() => Err(Kind::NotPermitted.because(
-            "option \"origin-cgroup\" is for the system bus only",
-        )),
+        Some(_) if caller.process.is_some() => {
+            Err(Kind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
+        }
         Some(Variant::Str(path)) => match CgroupPath::parse(path.as_str()) {
             Some(path) => Ok(Some(path)),
-            None => Err(Kind::InvalidArgument.because(
-                "option \"origin-cgroup\" must be an absolute cgroup path",
-            )),
+            None => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
         },
-        Some(_) => Err(Kind::InvalidArgument.because(
-            "option \"origin-cgroup\" must be a string",
-        )),
+        Some(_) => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
     }
 }

@@ -22,10 +22,7 @@ pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
     for (name, number) in numbers {
         dict.insert(name.into(), Variant::from(number).try_into().map_err(failed)?);
     }
-    dict.insert(
-        "degraded".into(),
-        Variant::from(lines).try_into().map_err(failed)?,
-    );
+    dict.insert("degraded".into(), Variant::from(lines).try_into().map_err(failed)?);
     Ok(dict)
 }
 

@@ -269,7 +269,7 @@ impl Engine {
         let failures = failures.chain(&self.problems);
         let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
         let degraded = reasons.chain(failures).collect();
-        report_of(self.passes, self.total.since(before), degraded)
+        report_of(None, self.passes, self.total.since(before), degraded)
     }
 
     /// What was done since for one instance, and what is not whole of it. Nothing in it counts what others had done.
@@ -277,7 +277,7 @@ impl Engine {
         let now = self.numbers.get(pod).copied().unwrap_or_default();
         let degraded = self.amiss(pod).into_iter();
         let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
-        report_of(now.looks, now.since(before), degraded)
+        report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
     }
 
     /// What is not whole of one instance, and what could not be done for it.
@@ -439,8 +439,9 @@ impl Engine {
     }
 }
 
-fn report_of(pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
+fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
     Report {
+        pod,
         pass,
         steps: did.steps,
         writes: did.writes,
@@ -460,5 +461,8 @@ pub(super) fn undoing(pod: &PodUid, also: &Refusal) -> Reason {
 }
 
 pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Refusal {
-    Kind::Failed.because(format!("{what} of pod {pod}")).of(pod).with(causes)
+    Kind::Failed
+        .because(format!("{what} of pod {pod}"))
+        .of(pod)
+        .with(causes)
 }

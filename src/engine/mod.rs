@@ -12,11 +12,13 @@
 //! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
 //! | `store` | the one writer of records |
 //! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
+//! | `audience` | what of it a pod may know |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod alarm;
 mod apply;
 mod attach;
+mod audience;
 mod calls;
 mod container;
 #[cfg(test)]

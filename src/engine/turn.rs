@@ -51,7 +51,9 @@ impl Numbers {
 /// What was done for a call, in all its turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// The pass's number since the daemon started.
+    /// The instance it is of; `None`: the whole node.
+    pub pod: Option<PodUid>,
+    /// The pass's number since the daemon started; of one instance, how often that was looked at.
     pub pass: u32,
     /// Steps taken.
     pub steps: u32,

@@ -42,10 +42,7 @@ pub(super) fn degraded(
             Amiss::KubeletUnusable,
             format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
         ),
-        (Ok(_), None) => reasons.node(
-            Amiss::NothingShared,
-            "the shared pool is empty, float keeps its CPUs",
-        ),
+        (Ok(_), None) => reasons.node(Amiss::NothingShared, "the shared pool is empty, float keeps its CPUs"),
         (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
     }
     match entitlement {

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::allocator;
 use super::degraded::degraded;
-use super::reason::Reason;
 use super::entitlement::{Entitlement, entitlement};
+use super::reason::Reason;
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Policies, Snapshot};

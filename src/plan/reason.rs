@@ -61,7 +61,9 @@ impl Amiss {
             Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
             Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
             Self::Unwatched => Some("not everything on the node is watched, some changes are found by the audit only"),
-            Self::NotDone => Some("what the instances of the node share is not as it must be; steliad's journal says why"),
+            Self::NotDone => {
+                Some("what the instances of the node share is not as it must be; steliad's journal says why")
+            }
             Self::NodesPoolEmpty
             | Self::EntryGone
             | Self::OriginGone

@@ -11,6 +11,7 @@ mod pod_level;
 mod rebind;
 mod refusals;
 mod repair;
+mod tenant;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

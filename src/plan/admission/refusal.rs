@@ -8,7 +8,7 @@ use crate::plan::reason::{self, Amiss, Reason};
 /// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose particulars are in the text; `None`: what the kind says of it, [`Kind::is_of_the_call`].
+    /// Whose particulars are in the text; `None`: it depends on the kind (`is_of_the_call`).
     pub pod: Option<PodUid>,
     /// Which error.
     pub kind: Kind,
@@ -24,11 +24,12 @@ impl std::error::Error for Refusal {}
 
 impl fmt::Display for Refusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)?;
-        match self.causes.is_empty() {
-            true => Ok(()),
-            false => write!(f, ": {}", reason::joined(&self.causes)),
-        }
+        let separator = match self.causes.first().map(|first| first.kind) {
+            Some(Amiss::Detail) => "; ",
+            Some(_) => ": ",
+            None => "",
+        };
+        write!(f, "{}{separator}{}", self.text, reason::joined(&self.causes))
     }
 }
 
@@ -150,10 +151,7 @@ impl Kind {
     /// Whether a text of this kind speaks, as a rule, of the call alone: of its arguments, of the caller and its pod, which the
     /// caller knows. The others' are of the node, and for the operator.
     fn is_of_the_call(self) -> bool {
-        !matches!(
-            self,
-            Self::CpusetConflict | Self::KubeletStateUnusable | Self::Failed
-        )
+        !matches!(self, Self::CpusetConflict | Self::KubeletStateUnusable | Self::Failed)
     }
 
     /// Whether waiting may help as a rule: kubelet's second write may be milliseconds away, an old scope may be emptying.
