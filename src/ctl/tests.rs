@@ -14,7 +14,7 @@ use crate::ctl::run;
 use crate::ctl::threads::Roots;
 use crate::dbus::MANAGER_PATH;
 use crate::dbus::client::{InstanceRow, OwnedDict};
-use crate::dbus::error::Error;
+use crate::dbus::error::{Error, Kind};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
@@ -46,7 +46,7 @@ impl Manager {
     fn deregister(&self, pod_uid: &str, _options: OwnedDict) -> Result<(), Error> {
         match pod_uid {
             UID => Ok(()),
-            other => Err(Error::NoSuchInstance(format!("no instance {other}"))),
+            other => Err(Kind::NoSuchInstance.because(format!("no instance {other}"))),
         }
     }
 
@@ -71,7 +71,7 @@ impl Manager {
     }
 
     fn reload(&self) -> Result<(), Error> {
-        Err(Error::NotPermitted("only an administrator reloads".to_owned()))
+        Err(Kind::NotPermitted.because("only an administrator reloads"))
     }
 }
 

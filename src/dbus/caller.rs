@@ -8,12 +8,11 @@ use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
 use crate::kubelet::PodUid;
-use crate::plan::admission::{Kind, Refusal};
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]
@@ -36,7 +35,7 @@ pub struct Caller {
 impl Door {
     /// The peer process of the runner socket, by its cgroup now. The runner moves (by registering), so this is asked at
     /// each call; the pidfd is asked again after the cgroup was read, or the number could be somebody else's by then.
-    pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Refusal> {
+    pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Error> {
         let Self::Runner(pidfd) = self else { return Ok(None) };
         let ended = |cause| Kind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
         let procs = &engine.system().procs;
@@ -49,7 +48,7 @@ impl Door {
     /// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
     async fn bus_role(&self, connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
         let (Self::Bus(users), Some(sender)) = (self, header.sender()) else {
-            return Err(Error::NotPermitted("the message has no sender".into()));
+            return Err(Kind::NotPermitted.because("the message has no sender"));
         };
         let user = users.of(connection, sender).await?;
         // The daemon runs as root; a simulated one belongs to whoever started it.
@@ -85,9 +84,7 @@ impl Door {
                 polkit::ask(connection, header, action).await?;
                 Ok(Caller { only: None, process })
             }
-            Decision::Deny => Err(Error::NotPermitted(format!(
-                "{operation:?} is not permitted to this caller"
-            ))),
+            Decision::Deny => Err(Kind::NotPermitted.because(format!("{operation:?} is not permitted to this caller"))),
         }
     }
 }
@@ -113,7 +110,8 @@ impl Users {
         if let Some(user) = known(self) {
             return Ok(user);
         }
-        let unknown = |cause: String| Error::NotPermitted(format!("the bus does not say who {sender} is{cause}"));
+        let unknown =
+            |cause: String| Kind::NotPermitted.because(format!("the bus does not say who {sender} is{cause}"));
         let bus = zbus::fdo::DBusProxy::new(connection).await?;
         let credentials = bus.get_connection_credentials(sender.to_owned().into());
         let credentials = credentials.await.map_err(|cause| unknown(format!(": {cause}")))?;
@@ -129,29 +127,5 @@ impl Users {
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u32>> {
         // A map that is whole after every call.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
-        let text = refusal.text;
-        match refusal.kind {
-            Kind::InvalidArgument => Self::InvalidArgument(text),
-            Kind::NoSuchPod => Self::NoSuchPod(text),
-            Kind::NoSuchInstance => Self::NoSuchInstance(text),
-            Kind::InstanceExists => Self::InstanceExists(text),
-            Kind::NoAnchor => Self::NoAnchor(text),
-            Kind::AmbiguousContainer => Self::AmbiguousContainer(text),
-            Kind::NotGuaranteed => Self::NotGuaranteed(text),
-            Kind::CpusetMismatch => Self::CpusetMismatch(text),
-            Kind::CpusetConflict => Self::CpusetConflict(text),
-            Kind::NotAllocated => Self::NotAllocated(text),
-            Kind::SharedPidNamespace => Self::SharedPidNamespace(text),
-            Kind::ForeignProcess => Self::ForeignProcess(text),
-            Kind::KubeletStateUnusable => Self::KubeletStateUnusable(text),
-            Kind::Busy => Self::Busy(text),
-            Kind::NotPermitted => Self::NotPermitted(text),
-            Kind::Failed => Self::Failed(text),
-        }
     }
 }

@@ -8,6 +8,7 @@ use zbus::{Message, Variant};
 use super::instance::Instance;
 use super::instance_path;
 use crate::engine::InstanceView;
+use crate::plan::Reason;
 
 const INTERFACE: &str = "org.freedesktop.DBus.Properties";
 const SIGNAL: &str = "PropertiesChanged";
@@ -23,7 +24,8 @@ fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
     let properties: [Property<'a>; 8] = [
         ("State", old.state != new.state, |view| view.state.into()),
         ("Degraded", old.degraded != new.degraded, |view| {
-            view.degraded.clone().into()
+            let reasons = view.degraded.iter().map(Reason::to_string);
+            reasons.collect::<Vec<String>>().into()
         }),
         ("ExclusiveCPUs", old.exclusive != new.exclusive, |view| {
             view.exclusive.to_string().into()
@@ -74,15 +76,16 @@ mod tests {
     use super::*;
     use crate::cpuset::CpuSet;
     use crate::kubelet::PodUid;
+    use crate::plan::Amiss;
 
     #[test]
     fn every_property_that_may_change_is_told_with_its_type_and_no_other() {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
-        let old = InstanceView::registered(pod);
+        let old = InstanceView::registered(pod.clone());
         let new = InstanceView {
             container: "other".to_owned(),
             state: "leaving",
-            degraded: vec!["CPU 2 is offline".to_owned()],
+            degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),
             float: CpuSet::below(3),
             mems: "1".to_owned(),

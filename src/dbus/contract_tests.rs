@@ -1,20 +1,23 @@
 //! The live interfaces against `dbus-interfaces/`: names, types, directions, access and change signals; and what the Manager
 //! tells of.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use zbus::export::async_trait::async_trait;
 use zbus::fdo::PropertiesChanged;
 use zbus::object_server::Interface as _;
-use zbus::{Guid, MessageStream, connection};
+use zbus::wire::StructureBuilder;
+use zbus::{Fd, Guid, MessageStream, Variant, connection};
 use zbus_xml::{ArgDirection, Interface, Node};
 
 use super::MANAGER_PATH;
 use super::caller::Door;
 use super::export::Exporter;
 use super::manager::Manager;
+use super::private_bus::PrivateBus;
 use crate::cgroup::{KernelCgroups, Limits};
 use crate::config::Settings;
 use crate::cpuset::CpuSet;
@@ -237,4 +240,80 @@ async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else()
     new.pool = Some(CpuSet::below(2));
     let names = ["DriftFound", "DriftRepaired", "KubeletProblem", "SharedCPUs"].map(str::to_owned);
     assert_eq!(told(&old, &new).await, BTreeSet::from(names));
+}
+
+/// Values for a call's arguments, of each type that the contract's methods take: nothing is to come of them.
+fn argument(signature: &str) -> Variant<'static> {
+    match signature {
+        "s" => Variant::from("x"),
+        "u" => Variant::from(1u32),
+        "h" => Variant::from(Fd::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()))),
+        "a{sv}" => Variant::from(HashMap::from([("no-such-option", Variant::from(true))])),
+        "a(uia{sv})" => Variant::from(Vec::<(u32, i32, HashMap<&str, Variant<'_>>)>::new()),
+        "aa{sv}" => Variant::from(Vec::<HashMap<&str, Variant<'_>>>::new()),
+        other => panic!("no argument of type {other}"),
+    }
+}
+
+/// A method that takes options of its own, with the types of all its arguments.
+fn methods_with_options(contract: &str) -> Vec<(String, Vec<String>)> {
+    let contract = Node::try_from(contract).unwrap();
+    let inputs = |method: &zbus_xml::Method<'_>| -> Vec<String> {
+        let ins = method
+            .args()
+            .iter()
+            .filter(|arg| arg.direction() == Some(ArgDirection::In));
+        ins.map(|arg| arg.ty().to_string()).collect()
+    };
+    let methods = contract.interfaces()[0].methods();
+    let methods = methods.map(|method| (method.name().to_string(), inputs(method)));
+    methods
+        .filter(|(_, inputs)| inputs.iter().any(|one| one == "a{sv}"))
+        .collect()
+}
+
+#[tokio::test]
+async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
+    let root = tempfile::tempdir().unwrap();
+    let engine = handle(root.path());
+    let bus = PrivateBus::start();
+    let (daemon, client) = (bus.connect().await, bus.connect().await);
+    let _name = super::serve_bus(&daemon, engine.clone()).await.unwrap();
+    let instance = super::instance::Instance::for_introspection(engine);
+    let server = daemon.object_server();
+    server.at("/one", instance).await.unwrap();
+    let contracts = [
+        (
+            MANAGER_PATH,
+            include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
+            6,
+        ),
+        (
+            "/one",
+            include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml"),
+            3,
+        ),
+    ];
+    for (path, contract, count) in contracts {
+        let interface = match path {
+            MANAGER_PATH => "io.stelia.Isolation1.Manager",
+            _ => "io.stelia.Isolation1.Instance",
+        };
+        let methods = methods_with_options(contract);
+        assert_eq!(methods.len(), count, "{methods:?}");
+        for (method, inputs) in methods {
+            let mut body = StructureBuilder::new();
+            for input in &inputs {
+                body.push_value(argument(input));
+            }
+            let body = body.build().unwrap();
+            let call = client.call_method(Some(super::BUS_NAME), path, Some(interface), method.as_str(), &body);
+            let Err(zbus::Error::MethodError(name, text, _)) = call.await else {
+                panic!("{method} took an option that it does not have")
+            };
+            let told = format!("{method}: {name} {text:?}");
+            assert!(name.as_str().ends_with(".InvalidArgument"), "{told}");
+            assert!(text.is_some_and(|text| text.contains("no-such-option")), "{told}");
+        }
+    }
 }

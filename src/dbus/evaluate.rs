@@ -2,7 +2,7 @@
 
 use zbus::{OwnedVariant, Variant};
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use super::options;
 use super::readings::Readings;
@@ -27,13 +27,11 @@ pub(super) async fn answers(
 fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
     if requests.len() > MAX_REQUESTS {
         let text = format!("{} requests are more than {MAX_REQUESTS}", requests.len());
-        return Err(Error::InvalidArgument(text));
+        return Err(Kind::InvalidArgument.because(text));
     }
     let numbered = |(at, request): (usize, &Options)| {
-        options::request(request).map_err(|cause| match cause {
-            Error::InvalidArgument(text) => Error::InvalidArgument(format!("request {at}: {text}")),
-            other => other,
-        })
+        let named = |cause: Error| cause.kind.because(format!("request {at}: {cause}"));
+        options::request(request).map_err(named)
     };
     requests.iter().enumerate().map(numbered).collect()
 }
@@ -47,7 +45,7 @@ fn dict(told: Told) -> Result<Options, Error> {
     } = told;
     let mut dict = Options::new();
     let mut put = |name: &str, value: Variant<'static>| -> Result<(), Error> {
-        let value = OwnedVariant::try_from(value).map_err(|cause| Error::Failed(format!("answer: {cause}")))?;
+        let value = OwnedVariant::try_from(value).map_err(|cause| Kind::Failed.because(format!("answer: {cause}")))?;
         dict.insert(name.to_owned(), value);
         Ok(())
     };
@@ -120,11 +118,13 @@ mod tests {
     fn the_request_at_fault_is_named_and_there_is_a_limit() {
         let mut wrong = own(&Request::default());
         wrong.insert("memory".to_owned(), Variant::from(1u32).try_into().unwrap());
-        let Err(Error::InvalidArgument(text)) = read(&[Options::new(), wrong]) else {
-            panic!("it was taken")
-        };
-        assert_eq!(text, "request 1: option \"memory\" is not known");
+        let refused = read(&[Options::new(), wrong]).unwrap_err();
+        assert_eq!(
+            (refused.kind, refused.text.as_str()),
+            (Kind::InvalidArgument, "request 1: option \"memory\" is not known")
+        );
         let many: Vec<Options> = (0..=MAX_REQUESTS).map(|_| Options::new()).collect();
-        assert!(matches!(read(&many), Err(Error::InvalidArgument(text)) if text.contains("1025 requests")));
+        let refused = read(&many).unwrap_err();
+        assert!(refused.kind == Kind::InvalidArgument && refused.text.contains("1025 requests"));
     }
 }

@@ -10,7 +10,7 @@ use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 use super::NOT_PINNED;
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::export::Shown;
 use super::manager::Options;
 use super::options;
@@ -19,6 +19,7 @@ use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
 use crate::kubelet::PodUid;
+use crate::plan::Reason;
 use crate::plan::placement::Vcpu;
 
 /// One VM's object.
@@ -70,7 +71,7 @@ impl Instance {
                 return work().await;
             }
             let text = format!("pod {:?} has no instance", self.pod.as_str());
-            Err(Error::NoSuchInstance(text))
+            Err(Kind::NoSuchInstance.because(text))
         };
         call.answer(operation, for_caller).await
     }
@@ -92,11 +93,8 @@ fn integer(value: &Variant<'_>) -> Option<i64> {
 
 /// AttachVcpus' one option: `iothreads`, `au` or `ai`, thread ids.
 fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
-    if let Some(unknown) = options.keys().find(|name| *name != "iothreads") {
-        let shown: String = unknown.chars().take(64).collect();
-        return Err(Error::InvalidArgument(format!("option {shown:?} is not known")));
-    }
-    let wrong = || Error::InvalidArgument("option \"iothreads\" is no array of thread ids".into());
+    options::known(options, &["iothreads"])?;
+    let wrong = || Kind::InvalidArgument.because("option \"iothreads\" is no array of thread ids");
     match options.get("iothreads").map(|value| &**value) {
         None => Ok(Vec::new()),
         Some(Variant::Array(list)) => {
@@ -126,7 +124,7 @@ impl Instance {
                 for (name, value) in given {
                     let number = integer(&value).ok_or_else(|| {
                         let shown: String = name.chars().take(64).collect();
-                        Error::InvalidArgument(format!("property {shown:?} of vCPU {index} is no integer"))
+                        Kind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is no integer"))
                     })?;
                     props.insert(name, number);
                 }
@@ -138,7 +136,7 @@ impl Instance {
             let qemu = qemu_pidfd
                 .as_fd()
                 .try_clone_to_owned()
-                .map_err(|cause| Error::Failed(format!("duplicate qemu_pidfd: {cause}")))?;
+                .map_err(|cause| Kind::Failed.because(format!("duplicate qemu_pidfd: {cause}")))?;
             let placed = self
                 .engine
                 .attach(AttachRequest {
@@ -148,13 +146,12 @@ impl Instance {
                     iothreads,
                 })
                 .await;
-            let placed = placed.map_err(|refusal| {
-                let (text, error) = (refusal.to_string(), Error::from(refusal));
+            let placed = placed.inspect_err(|error| {
+                let text = error.to_string();
                 tracing::warn!(
                     MESSAGE_ID = journal::ATTACH_REFUSED, STELIA_POD_UID = %self.pod, STELIA_ERROR = error.name().as_str(),
                     STELIA_REASON = text, "vCPUs of pod {} not attached: {text}", self.pod
                 );
-                error
             })?;
             Ok(placed
                 .into_iter()
@@ -214,7 +211,7 @@ impl Instance {
 
     #[zbus(property)]
     fn degraded(&self) -> Vec<String> {
-        self.show(|view| view.degraded.clone())
+        self.show(|view| view.degraded.iter().map(Reason::to_string).collect())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

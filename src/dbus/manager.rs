@@ -10,7 +10,7 @@ use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::evaluate;
 use super::export::Exporter;
 use super::instance_path;
@@ -38,7 +38,7 @@ pub(super) struct Manager {
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
-        .map_err(|cause| Error::Failed(format!("object path of pod {pod}: {cause}")))
+        .map_err(|cause| Kind::Failed.because(format!("object path of pod {pod}: {cause}")))
 }
 
 /// Everything that the daemon knows, as JSON.
@@ -61,9 +61,7 @@ impl Manager {
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
             Door::Bus(_) => Ok(of(&self.engine.view())),
-            Door::Runner(_) => Err(Error::NotPermitted(
-                "the node's properties are for the system bus only".into(),
-            )),
+            Door::Runner(_) => Err(Kind::NotPermitted.because("the node's properties are for the system bus only")),
         }
     }
 
@@ -86,7 +84,7 @@ impl Manager {
 
     fn no_instance(pod: &str) -> Error {
         let shown: String = pod.chars().take(64).collect();
-        Error::NoSuchInstance(format!("pod {shown:?} has no instance"))
+        Kind::NoSuchInstance.because(format!("pod {shown:?} has no instance"))
     }
 
     fn call<'a>(&'a self, connection: &'a Connection, header: &'a Header<'a>) -> Call<'a> {
@@ -104,9 +102,9 @@ impl Manager {
             return caller
                 .only
                 .clone()
-                .ok_or_else(|| Error::InvalidArgument("pod_uid is empty".into()));
+                .ok_or_else(|| Kind::InvalidArgument.because("pod_uid is empty"));
         }
-        let pod = PodUid::parse(pod_uid).map_err(|cause| Error::InvalidArgument(format!("pod_uid: {cause}")))?;
+        let pod = PodUid::parse(pod_uid).map_err(|cause| Kind::InvalidArgument.because(format!("pod_uid: {cause}")))?;
         // What a caller may not see answers as what does not exist.
         if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
             Ok(pod)
@@ -201,7 +199,7 @@ impl Manager {
     ) -> Result<OwnedObjectPath, Error> {
         self.call(connection, &header)
             .answer(Operation::List, |caller| async move {
-                let none = || Error::NoSuchInstance(format!("process {pid} is in no instance"));
+                let none = || Kind::NoSuchInstance.because(format!("process {pid} is in no instance"));
                 let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
                 let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
                 let view = self.engine.view();
@@ -265,7 +263,7 @@ impl Manager {
                 let path = job.map_or_else(|| "/".to_owned(), job_path);
                 let path = path
                     .try_into()
-                    .map_err(|cause| Error::Failed(format!("object path of the job: {cause}")))?;
+                    .map_err(|cause| Kind::Failed.because(format!("object path of the job: {cause}")))?;
                 Ok((path, rows(&moves)))
             })
             .await
@@ -322,7 +320,7 @@ impl Manager {
         self.call(connection, &header)
             .answer(Operation::Reload, |_| async move {
                 let loaded = crate::config::load(Path::new("/"))
-                    .map_err(|cause| Error::Failed(format!("configuration not changed: {cause}")))?;
+                    .map_err(|cause| Kind::Failed.because(format!("configuration not changed: {cause}")))?;
                 Ok(self.engine.reload(loaded.settings).await?)
             })
             .await

@@ -1,6 +1,6 @@
 //! NodeTopology: what the engine knows, with what only the host and kubelet's configuration tell.
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use super::options;
 use super::readings::{Readings, Recent};
@@ -21,17 +21,19 @@ fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, version: A
     // Without it the report tells less, and the truth.
     let config = recent.kubelet_config().as_ref().ok();
     let name = match named {
-        Some(named) => {
-            name::check(named).map_err(|cause| Error::InvalidArgument(format!("option \"node-name\": {cause}")))?
-        }
+        Some(named) => name::check(named)
+            .map_err(|cause| Kind::InvalidArgument.because(format!("option \"node-name\": {cause}")))?,
         None => {
             let overridden = config.and_then(|config| config.hostname_override.as_deref());
             let host = rustix::system::uname();
             let named = name::of_host(overridden, &host.nodename().to_string_lossy());
-            name::check(named).map_err(|cause| Error::Failed(format!("option \"node-name\" is needed: {cause}")))?
+            name::check(named)
+                .map_err(|cause| Kind::Failed.because(format!("option \"node-name\" is needed: {cause}")))?
         }
     };
-    let numa = numa::read(&engine.system().sys).map_err(|cause| Error::Failed(cause.to_string()))?;
-    let facts = node_facts(&engine.view(), config, numa, name).map_err(Error::KubeletStateUnusable)?;
-    serde_json::to_string(&report(&facts, version)).map_err(|cause| Error::Failed(format!("write the object: {cause}")))
+    let numa = numa::read(&engine.system().sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
+    let facts = node_facts(&engine.view(), config, numa, name)
+        .map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
+    serde_json::to_string(&report(&facts, version))
+        .map_err(|cause| Kind::Failed.because(format!("write the object: {cause}")))
 }

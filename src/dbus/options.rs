@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use zbus::Variant;
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use crate::cpuset::CpuSet;
@@ -42,7 +42,7 @@ pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
     match options.keys().find(|name| !known.contains(&name.as_str())) {
         Some(unknown) => {
             let shown: String = unknown.chars().take(64).collect();
-            Err(Error::InvalidArgument(format!("option {shown:?} is not known")))
+            Err(Kind::InvalidArgument.because(format!("option {shown:?} is not known")))
         }
         None => Ok(()),
     }
@@ -53,7 +53,7 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(false),
         Some(Variant::Bool(yes)) => Ok(*yes),
-        Some(_) => Err(Error::InvalidArgument(format!("option {name:?} is no boolean"))),
+        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} is no boolean"))),
     }
 }
 
@@ -67,8 +67,8 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
             .as_fd()
             .try_clone_to_owned()
             .map(Some)
-            .map_err(|cause| Error::Failed(format!("duplicate the descriptor of option {name:?}: {cause}"))),
-        other => Err(Error::InvalidArgument(format!(
+            .map_err(|cause| Kind::Failed.because(format!("duplicate the descriptor of option {name:?}: {cause}"))),
+        other => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a file descriptor (h), not {}",
             other.value_signature()
         ))),
@@ -79,7 +79,7 @@ fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::U32(number)) => Ok(Some(*number)),
-        Some(other) => Err(Error::InvalidArgument(format!(
+        Some(other) => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a number (u), not {}",
             other.value_signature()
         ))),
@@ -91,7 +91,7 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) => Ok(Some(text.as_str().to_owned())),
-        Some(other) => Err(Error::InvalidArgument(format!(
+        Some(other) => Err(Kind::InvalidArgument.because(format!(
             "option {name:?} must be a string (s), not {}",
             other.value_signature()
         ))),
@@ -114,10 +114,7 @@ fn named<T>(
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
-        Some(_) => Err(Error::InvalidArgument(format!(
-            "option {name:?} must be one of {}",
-            allowed()
-        ))),
+        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} must be one of {}", allowed()))),
     }
 }
 
@@ -177,7 +174,7 @@ fn numbers(options: &Options, name: &str) -> Result<Option<CpuSet>, Error> {
     let Some(text) = text(options, name)? else {
         return Ok(None);
     };
-    let wrong = |cause: String| Error::InvalidArgument(format!("option {name:?}: {cause}"));
+    let wrong = |cause: String| Kind::InvalidArgument.because(format!("option {name:?}: {cause}"));
     let numbers: CpuSet = text.parse().map_err(|cause| wrong(format!("{cause}")))?;
     match numbers.is_empty() {
         true => Err(wrong("the list is empty".to_owned())),
@@ -243,9 +240,9 @@ mod tests {
             ("scheduled-cpuset", Variant::from(""), "empty"),
             ("scheduled-numa-nodes", Variant::from(0u32), "string"),
         ] {
-            let Err(Error::InvalidArgument(text)) = wish(&options(vec![(name, value)])) else {
-                panic!("{name} was taken")
-            };
+            let refused = wish(&options(vec![(name, value)])).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
     }
@@ -282,9 +279,9 @@ mod tests {
                 "Guaranteed, Burstable, BestEffort",
             ),
         ] {
-            let Err(Error::InvalidArgument(text)) = request(&options(vec![(name, value)])) else {
-                panic!("{name} was taken")
-            };
+            let refused = request(&options(vec![(name, value)])).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
     }
@@ -298,12 +295,13 @@ mod tests {
             ApiVersion::V1Alpha2
         );
         for wrong in [Variant::from("v1"), Variant::from(1u32)] {
-            let Err(Error::InvalidArgument(told)) = api_version(&given(wrong)) else {
-                panic!("it was taken")
-            };
+            let refused = api_version(&given(wrong)).unwrap_err();
+            assert_eq!(refused.kind, Kind::InvalidArgument, "it was taken");
+            let told = refused.text;
             assert!(told.contains("v1alpha1, v1alpha2"), "{told}");
         }
         let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
-        assert!(matches!(name, Err(Error::InvalidArgument(told)) if told.contains("string")));
+        let refused = name.unwrap_err();
+        assert!(refused.kind == Kind::InvalidArgument && refused.text.contains("string"));
     }
 }

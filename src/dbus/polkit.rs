@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use zbus::message::{Flags, Header};
 use zbus::{Connection, Variant, proxy};
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use crate::authz::Action;
 
 /// `AllowUserInteraction`: polkit may ask the user for a password.
@@ -33,7 +33,7 @@ trait Authority {
 /// NotPermitted when it does not, or when there is no polkit to ask.
 pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Action) -> Result<(), Error> {
     let Some(sender) = header.sender() else {
-        return Err(Error::NotPermitted("the message has no sender".into()));
+        return Err(Kind::NotPermitted.because("the message has no sender"));
     };
     let flags = header.primary().flags();
     let interactive = flags.contains(Flags::ALLOW_INTERACTIVE_AUTH);
@@ -57,14 +57,8 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
             } else {
                 ""
             };
-            Err(Error::NotPermitted(format!(
-                "polkit does not permit {}{how}",
-                action.id()
-            )))
+            Err(Kind::NotPermitted.because(format!("polkit does not permit {}{how}", action.id())))
         }
-        Err(cause) => Err(Error::NotPermitted(format!(
-            "polkit cannot be asked about {}: {cause}",
-            action.id()
-        ))),
+        Err(cause) => Err(Kind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.id()))),
     }
 }

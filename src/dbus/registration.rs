@@ -5,7 +5,7 @@ use std::time::Duration;
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, Door};
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use super::options;
 use crate::cgroup::CgroupPath;
@@ -44,8 +44,8 @@ pub(super) async fn register(
         anchor,
         patience: PATIENCE,
     };
-    engine.register(request).await.map_err(|refusal| {
-        let (text, error) = (refusal.to_string(), Error::from(refusal));
+    engine.register(request).await.inspect_err(|error| {
+        let text = error.to_string();
         tracing::warn!(
             MESSAGE_ID = journal::REGISTRATION_REFUSED,
             STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
@@ -53,7 +53,6 @@ pub(super) async fn register(
             STELIA_REASON = text,
             "registration refused: {text}"
         );
-        error
     })
 }
 
@@ -61,17 +60,13 @@ pub(super) async fn register(
 fn origin(caller: &Caller, options: &Options) -> Result<Option<CgroupPath>, Error> {
     match options.get("origin-cgroup").map(|value| &**value) {
         None => Ok(None),
-        Some(_) if caller.process.is_some() => Err(Error::NotPermitted(
-            "option \"origin-cgroup\" is for the system bus only".into(),
-        )),
+        Some(_) if caller.process.is_some() => {
+            Err(Kind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
+        }
         Some(Variant::Str(path)) => match CgroupPath::parse(path.as_str()) {
             Some(path) => Ok(Some(path)),
-            None => Err(Error::InvalidArgument(
-                "option \"origin-cgroup\" must be an absolute cgroup path".into(),
-            )),
+            None => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
         },
-        Some(_) => Err(Error::InvalidArgument(
-            "option \"origin-cgroup\" must be a string".into(),
-        )),
+        Some(_) => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
     }
 }

@@ -2,14 +2,15 @@
 
 use zbus::Variant;
 
-use super::error::Error;
+use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::engine::{Preview, Report};
 use crate::kubelet::PodUid;
 
 /// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
-    let failed = |cause| Error::Failed(format!("report: {cause}"));
+    let failed = |cause| Kind::Failed.because(format!("report: {cause}"));
+    let lines = report.lines();
     let numbers = [
         ("pass", report.pass),
         ("steps", report.steps),
@@ -21,16 +22,13 @@ pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
     for (name, number) in numbers {
         dict.insert(name.into(), Variant::from(number).try_into().map_err(failed)?);
     }
-    dict.insert(
-        "degraded".into(),
-        Variant::from(report.degraded).try_into().map_err(failed)?,
-    );
+    dict.insert("degraded".into(), Variant::from(lines).try_into().map_err(failed)?);
     Ok(dict)
 }
 
 /// `plan` and `degraded`, each line with its pod in front, or `-` for what all share.
 pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
-    let failed = |cause| Error::Failed(format!("report: {cause}"));
+    let failed = |cause| Kind::Failed.because(format!("report: {cause}"));
     let shared = |pod: Option<PodUid>| pod.map_or_else(|| "-".to_owned(), |pod| pod.to_string());
     let steps = preview.steps.into_iter();
     let steps: Vec<String> = steps.map(|(pod, step)| format!("{}: {step}", shared(pod))).collect();

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
+use super::system::Fault;
 use super::{System, store};
 use crate::cgroup::{CgroupPath, File};
 use crate::cpuset::CpuSet;
@@ -63,25 +64,29 @@ pub(super) fn apply(
         if step.is_systemds().is_some() {
             // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.
             let removed = match &step {
-                Step::Forget(scope) => system.cgroups.remove(scope).map_err(|error| error.to_string()),
+                Step::Forget(scope) => system.cgroups.remove(scope).map_err(Fault::from),
                 _ => Ok(()),
             };
             if pod.is_none() {
-                outcome.subjects.push((step.subject(), removed.as_ref().err().cloned()));
+                outcome
+                    .subjects
+                    .push((step.subject(), removed.as_ref().err().map(Fault::to_string)));
             }
             match removed {
                 Ok(()) => systemds.push(Planned { pod, step }),
-                Err(error) => outcome.errors.push(error),
+                Err(error) => outcome.errors.push(error.to_string()),
             }
             continue;
         }
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
         let taken = take(system, instance, &step);
         if pod.is_none() {
-            outcome.subjects.push((step.subject(), taken.as_ref().err().cloned()));
+            outcome
+                .subjects
+                .push((step.subject(), taken.as_ref().err().map(Fault::to_string)));
         }
         if let Err(error) = taken {
-            outcome.errors.push(error);
+            outcome.errors.push(error.to_string());
             failed.extend(pod);
         }
     }
@@ -116,12 +121,12 @@ fn count(outcome: &mut Outcome, step: &Step) {
     };
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), String> {
+fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Fault> {
     let cgroups = &*system.cgroups;
     match step {
-        Step::Create(path) => cgroups.create(path).map_err(|error| error.to_string()),
-        Step::Write(path, file, value) => cgroups.write(path, *file, value).map_err(|error| error.to_string()),
-        Step::Remove(path) => cgroups.remove(path).map_err(|error| error.to_string()),
+        Step::Create(path) => Ok(cgroups.create(path)?),
+        Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
+        Step::Remove(path) => Ok(cgroups.remove(path)?),
         Step::MoveProcess(id, to) => moved(system, *id, to, File::Procs),
         Step::MoveThread(id, to) => moved(system, *id, to, File::Threads),
         Step::ResetThread(tid) => affinity(system, *tid, None),
@@ -130,21 +135,18 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             let threads = match system.procs.thread_ids(*pid) {
                 Ok(threads) => threads,
                 Err(error) if error.is_gone() => return Ok(()),
-                Err(error) => return Err(error.to_string()),
+                Err(error) => return Err(error.into()),
             };
             threads.into_iter().try_for_each(|tid| affinity(system, tid, None))
         }
-        Step::Unrecord(unit) => cgroups
-            .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
-            .map_err(|error| error.to_string()),
+        Step::Unrecord(unit) => Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {
             let Some(instance) = instance else { return Ok(()) };
             let Some(next) = step.recorded(&instance.record, now_us()) else {
                 return Ok(());
             };
-            store::write(system, instance.tree.scope(), Some(&instance.record), &next)
-                .map_err(|error| error.to_string())?;
+            store::write(system, instance.tree.scope(), Some(&instance.record), &next)?;
             instance.record = next;
             Ok(())
         }
@@ -153,30 +155,26 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
 
 /// Keep the kernel's unbound workers off these CPUs, and let them have what else was taken from them. What is taken is written
 /// down first, and forgotten last.
-fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), String> {
+fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Fault> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
-    let Some(masks) = workqueue::masks(&system.sys).map_err(|error| error.to_string())? else {
+    let Some(masks) = workqueue::masks(&system.sys)? else {
         return Ok(());
     };
-    let before = taken(&**cgroups).map_err(|error| error.to_string())?;
+    let before = taken(&**cgroups)?;
     let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
-        return Err(format!(
-            "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
-            masks.requested.union(&before)
-        ));
+        return Err(Fault::NoCpuForWorkers(masks.requested.union(&before)));
     };
     let record = |taken: &CpuSet| {
-        let written = if taken.is_empty() {
+        if taken.is_empty() {
             cgroups.remove_attribute(&slice, TAKEN)
         } else {
             cgroups.set_attribute(&slice, TAKEN, &taken.to_string())
-        };
-        written.map_err(|error| error.to_string())
+        }
     };
     if !taken.is_subset(&before) {
         record(&taken.union(&before))?;
     }
-    workqueue::allow(&system.sys, &cpus).map_err(|error| error.to_string())?;
+    workqueue::allow(&system.sys, &cpus)?;
     if !before.is_subset(&taken) {
         record(&taken)?;
     }
@@ -186,11 +184,11 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), String> {
 /// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
 /// is written first, with every CPU of the machine: one that is offline now may come back. It stays in force where systemd
 /// keeps it.
-pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), String> {
+pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Fault> {
     let systemd = &system.systemd;
-    let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await.map_err(|error| error.to_string());
+    let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await;
     if saved.is_empty() {
-        let present = Topology::present(&system.sys).map_err(|cause| format!("read the CPU topology: {cause}"))?;
+        let present = Topology::present(&system.sys)?;
         allow(&present).await?;
         allow(&CpuSet::new()).await?;
     } else {
@@ -199,11 +197,9 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
     let cgroups = &system.cgroups;
     let own = CgroupPath::root().child("kubepods.slice").child(unit);
     if cgroups.exists(&own) {
-        cgroups.remove_attribute(&own, OWN).map_err(|error| error.to_string())?;
+        cgroups.remove_attribute(&own, OWN)?;
     }
-    cgroups
-        .remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))
-        .map_err(|error| error.to_string())
+    Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?)
 }
 
 /// Give every unit outside stelia.slice, and the kernel's unbound workers, back what they had; the names of those that were
@@ -216,29 +212,29 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     let (units, _) = outside(&*system.cgroups, CpuSource::Steliad)?;
     for (unit, now) in units {
         if let Some(saved) = now.saved {
-            restore(&system, &unit, &saved).await.map_err(anyhow::Error::msg)?;
+            restore(&system, &unit, &saved).await?;
             released.push(unit);
         }
     }
     if !taken(&*system.cgroups)?.is_empty() {
-        keep_workers_off(&system, &CpuSet::new()).map_err(anyhow::Error::msg)?;
+        keep_workers_off(&system, &CpuSet::new())?;
         released.push("kernel's unbound workers".to_owned());
     }
     Ok(released)
 }
 
 /// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
-fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), String> {
+fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Fault> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
-        result => result.map_err(|error| error.to_string()),
+        result => Ok(result?),
     }
 }
 
-fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), String> {
+fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Fault> {
     match system.procs.set_affinity(tid, cpu) {
         Err(error) if error.is_gone() => Ok(()),
-        result => result.map_err(|error| error.to_string()),
+        result => Ok(result?),
     }
 }
 

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use super::calls::{Goal, failed, no_instance};
+use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::identify_pidfd;
 use super::dirty::Stale;
 use super::handle::Reply;
@@ -20,7 +20,7 @@ use crate::plan::admission::{Kind, Refusal};
 use crate::plan::partition::Partition;
 use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread};
 use crate::plan::record::is_prop_name;
-use crate::plan::{Phase, Record, VcpuThread, attached};
+use crate::plan::{Amiss, Phase, Reason, Record, VcpuThread, attached};
 use crate::proc::TaskId;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -189,7 +189,7 @@ impl Engine {
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
             // It ended, and nobody has looked yet.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
-            result => result.map_err(|error| Kind::Failed.because(error.to_string()))?,
+            result => result.map_err(|error| Refusal::from(error).of(pod))?,
         }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
@@ -224,11 +224,11 @@ impl Engine {
         let text = now.vcpu().map(|vcpu| vcpu.partition.clone()).unwrap_or_default();
         let partition = attaching.partition;
         if partition != Partition::Member && text != partition.name() {
-            causes.push(format!("the kernel gives no {} partition: {text:?}", partition.name()));
+            let text = format!("the kernel gives no {} partition: {text:?}", partition.name());
+            causes.push(Reason::of(pod, Amiss::PartitionDiffers, text));
         }
-        let causes = causes.join("; ");
         if now.record.phase == Phase::Leaving {
-            let _ = attaching.reply.send(Err(failed(pod, "isolation", &causes)));
+            let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
             return self.inbox.release(&asker);
         }
         let former = &attaching.former;
@@ -248,8 +248,8 @@ impl Engine {
         match self.write_record(pod, back) {
             Ok(()) => self.wait(pod, asker, Goal::Detached { attaching, causes }),
             Err(refusal) => {
-                let text = format!("{causes}; undoing it: {refusal}");
-                let _ = attaching.reply.send(Err(failed(pod, "isolation", &text)));
+                causes.push(undoing(pod, &refusal));
+                let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
                 self.inbox.release(&asker);
             }
         }
@@ -309,11 +309,8 @@ fn resolve(
         .cgroup(qemu.id)
         .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
     if !cgroup.is_within(scope) {
-        let text = format!(
-            "process {} of qemu_pidfd does not belong to pod {}",
-            qemu.id, request.pod
-        );
-        return Err(foreign(text));
+        let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
+        return Err(foreign(text).detail(format!("it is process {} in {cgroup}", qemu.id)));
     }
     let threads = system
         .procs

@@ -16,7 +16,7 @@ use crate::config::Settings;
 use crate::cpuset::CpuSet;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{Phase, Step};
+use crate::plan::{Amiss, Phase, Reason, Step};
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
@@ -32,12 +32,15 @@ pub(super) enum Goal {
     /// A registration that failed is undone.
     Undone {
         reply: Reply<(PodUid, CgroupPath)>,
-        cause: String,
+        causes: Vec<Reason>,
     },
     /// The vCPUs are isolated, or contained.
     Attached(Box<Attaching>),
     /// An attach that failed is undone.
-    Detached { attaching: Box<Attaching>, causes: String },
+    Detached {
+        attaching: Box<Attaching>,
+        causes: Vec<Reason>,
+    },
     /// The scope is gone.
     Gone {
         replies: Vec<Reply<()>>,
@@ -259,38 +262,36 @@ impl Engine {
         let view = self.view.borrow();
         let instances = view.instances.iter();
         let reasons = instances.flat_map(|(pod, instance)| {
-            let reasons = instance.degraded.iter();
-            reasons.map(move |reason| format!("{pod}: {reason}"))
+            let reasons = instance.degraded.iter().cloned();
+            reasons.map(move |reason| (Some(pod.clone()), reason))
         });
-        let failures = self.patience.all_failures().chain(self.shared.all_failures()).cloned();
-        let degraded = reasons.chain(failures).chain(self.problems.iter().cloned()).collect();
-        self.report_of(self.total.since(before), degraded)
+        let failures = self.patience.all_failures().chain(self.shared.all_failures());
+        let failures = failures.chain(&self.problems);
+        let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
+        let degraded = reasons.chain(failures).collect();
+        report_of(None, self.passes, self.total.since(before), degraded)
     }
 
-    fn report_of(&self, did: Numbers, degraded: Vec<String>) -> Report {
-        Report {
-            pass: self.passes,
-            steps: did.steps,
-            writes: did.writes,
-            moves: did.moves,
-            repaired: did.repaired,
-            degraded,
-        }
+    /// What was done since for one instance, and what is not whole of it. Nothing in it counts what others had done.
+    fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
+        let now = self.numbers.get(pod).copied().unwrap_or_default();
+        let degraded = self.amiss(pod).into_iter();
+        let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
+        report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
     }
 
     /// What is not whole of one instance, and what could not be done for it.
-    pub(super) fn amiss(&self, pod: &PodUid) -> Vec<String> {
+    pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
         let view = self.view.borrow();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
-        all.extend(self.patience.failures(pod).iter().cloned());
-        // A tenant reads this: of what all share only what it waits for, and no other pod's name.
+        let own = self.patience.failures(pod).iter();
+        all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
+        // Of what all share only what it waits for.
         let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| {
-            let needs = partition.is_some_and(|partition| Step::is_needed(subject, partition));
-            needs && !subject.starts_with("kubepods")
-        };
-        all.extend(self.shared.failures_of(needed).cloned());
+        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
+        let shared = self.shared.failures_of(needed);
+        all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
         all
     }
 
@@ -304,13 +305,11 @@ impl Engine {
             Goal::Registered { reply, holder } => self.settle_registered(pod, asker, reply, holder, phase),
             Goal::Attached(attaching) => self.settle_attached(pod, asker, attaching),
             Goal::Detached { attaching, causes } => {
-                let _ = attaching.reply.send(Err(failed(pod, "isolation", &causes)));
+                let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
                 self.inbox.release(&asker);
             }
             Goal::Audited { replies, before } => {
-                let now = self.numbers.get(pod).copied().unwrap_or_default();
-                let degraded = self.amiss(pod).into_iter().map(|reason| format!("{pod}: {reason}"));
-                let report = self.report_of(now.since(before), degraded.collect());
+                let report = self.report_on(pod, before);
                 for reply in replies {
                     let _ = reply.send(Ok(report.clone()));
                 }
@@ -336,7 +335,8 @@ impl Engine {
                 }
             }
             Goal::Registered { reply, .. } => {
-                let _ = reply.send(Err(failed(pod, "registration", "its container ended")));
+                let ended = vec![Reason::of(pod, Amiss::OriginGone, "its container ended")];
+                let _ = reply.send(Err(failed(pod, "registration", ended)));
                 self.inbox.release(&call.asker);
             }
             Goal::Attached(attaching) | Goal::Detached { attaching, .. } => {
@@ -361,7 +361,7 @@ impl Engine {
                     let _ = reply.send(Ok(()));
                 }
             }
-            Goal::Undone { reply, cause } => drop(reply.send(Err(failed(pod, "registration", &cause)))),
+            Goal::Undone { reply, causes } => drop(reply.send(Err(failed(pod, "registration", causes)))),
             _ => {}
         }
         self.inbox.release(&call.asker);
@@ -439,10 +439,30 @@ impl Engine {
     }
 }
 
+fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
+    Report {
+        pod,
+        pass,
+        steps: did.steps,
+        writes: did.writes,
+        moves: did.moves,
+        repaired: did.repaired,
+        degraded,
+    }
+}
+
 pub(super) fn no_instance(pod: &PodUid) -> Refusal {
     Kind::NoSuchInstance.because(format!("pod {pod} has no instance"))
 }
 
-pub(super) fn failed(pod: &PodUid, what: &str, cause: &str) -> Refusal {
-    Kind::Failed.because(format!("{what} of pod {pod}: {cause}"))
+/// What failed could not be undone either; that is the instance's own matter.
+pub(super) fn undoing(pod: &PodUid, also: &Refusal) -> Reason {
+    Reason::of(pod, Amiss::NotDone, format!("undoing it: {also}"))
+}
+
+pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Refusal {
+    Kind::Failed
+        .because(format!("{what} of pod {pod}"))
+        .of(pod)
+        .with(causes)
 }

@@ -72,10 +72,6 @@ pub struct RegisterRequest {
     pub patience: Duration,
 }
 
-fn failed(error: CgroupError) -> Refusal {
-    Kind::Failed.because(error.to_string())
-}
-
 /// A pidfd's process, sure to be that process: its identity is read twice around the question whether it lives.
 pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, ProcError> {
     let pid = system.procs.pid_of_pidfd(fd.as_fd())?;
@@ -107,12 +103,12 @@ pub(super) fn find_origin(
         if !system.cgroups.exists(path) {
             return Err(Kind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
-        return inner(&*system.cgroups, path.clone(), container).map_err(failed);
+        return Ok(inner(&*system.cgroups, path.clone(), container)?);
     }
     let Some(pod) = &claim.pod else {
         return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
-    let mut found = of_pod(&*system.cgroups, pod).map_err(failed)?;
+    let mut found = of_pod(&*system.cgroups, pod)?;
     if found.is_empty() {
         return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
@@ -249,12 +245,12 @@ pub(super) fn candidate(
             Some((task, system.procs.cgroup(task.id).map_err(bad)?))
         }
     };
-    let cpus = cgroups.read(&origin, File::Cpus).map_err(failed)?;
+    let cpus = cgroups.read(&origin, File::Cpus)?;
     let cpus = cpus
         .parse()
         .map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
     let mut processes = Vec::new();
-    let pids = numbers(&cgroups.read(&origin, File::Procs).map_err(failed)?);
+    let pids = numbers(&cgroups.read(&origin, File::Procs)?);
     if pids.len() > MAX_PROCESSES {
         let text = format!(
             "the container has {} processes, more than {MAX_PROCESSES}: register before they are started",
@@ -268,17 +264,15 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
-    let elsewhere = elsewhere(cgroups, &origin).map_err(failed)?;
-    let mems = optional(cgroups.read(&origin, File::Mems))
-        .map_err(failed)?
-        .unwrap_or_default();
+    let elsewhere = elsewhere(cgroups, &origin)?;
+    let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime::told(&system.run, &container.container_id);
-    let request_of_cpus = request_of(cgroups, &origin, written.shares).map_err(failed)?;
+    let request_of_cpus = request_of(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers = beside(cgroups, &origin).and_then(|found| live(cgroups, &system.run, found, own));
-    let live_containers = live_containers.map_err(failed)?;
+    let live_containers = live_containers?;
     let caller = request.caller.as_ref().map(|(pid, _)| *pid);
-    let limit_milli = limit_milli(cgroups, &origin).map_err(failed)?;
+    let limit_milli = limit_milli(cgroups, &origin)?;
     Ok(Candidate {
         limit_milli,
         origin,

@@ -13,6 +13,7 @@ use super::apply::restore;
 use super::holder::Hold;
 use super::observe::{OWN, saved_attribute};
 use super::runtime;
+use super::system::Fault;
 use crate::cgroup::{CgroupError, CgroupPath, Limits};
 use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal};
@@ -28,7 +29,7 @@ pub(super) enum Done {
     Unit {
         unit: String,
         pod: Option<PodUid>,
-        result: Result<(), String>,
+        result: Result<(), Fault>,
     },
     /// A scope was started, with the process that keeps it.
     Started {
@@ -111,7 +112,7 @@ impl Errands {
         self.running.insert(unit.clone(), Instant::now());
         let (system, sender) = (system.clone(), self.sender.clone());
         self.runtime.spawn(async move {
-            let result = take(&system, &step).await.map_err(|error| error.to_string());
+            let result = take(&system, &step).await;
             let _ = sender.send(Done::Unit { unit, pod, result });
         });
     }
@@ -129,25 +130,21 @@ impl Errands {
     }
 }
 
-async fn take(system: &System, step: &Step) -> Result<(), String> {
+async fn take(system: &System, step: &Step) -> Result<(), Fault> {
     let systemd = &system.systemd;
-    let failed = |error: SystemdError| error.to_string();
     match step {
-        Step::Limit(unit, limits) => systemd.limit(unit, limits).await.map_err(failed),
-        Step::Weigh(weight) => systemd.weigh(CgroupPath::slice().name(), *weight).await.map_err(failed),
-        Step::Protect { min, low } => systemd
-            .protect(CgroupPath::slice().name(), *min, *low)
-            .await
-            .map_err(failed),
+        Step::Limit(unit, limits) => Ok(systemd.limit(unit, limits).await?),
+        Step::Weigh(weight) => Ok(systemd.weigh(CgroupPath::slice().name(), *weight).await?),
+        Step::Protect { min, low } => Ok(systemd.protect(CgroupPath::slice().name(), *min, *low).await?),
         Step::Restrict { unit, cpus, save } => {
             // Recorded first: whoever dies in between restores a list that was not changed yet.
             if let Some(save) = save {
                 keep(system, unit, &save.to_string())?;
             }
-            systemd.allow_cpus(unit, cpus).await.map_err(failed)
+            Ok(systemd.allow_cpus(unit, cpus).await?)
         }
         Step::Restore(unit, saved) => restore(system, unit, saved).await,
-        Step::Forget(scope) => systemd.stop_emptied(scope.name()).await.map_err(failed),
+        Step::Forget(scope) => Ok(systemd.stop_emptied(scope.name()).await?),
         _ => Ok(()),
     }
 }
@@ -157,7 +154,7 @@ const ON_THE_SLICE: usize = 64;
 
 /// Record what a unit had: on stelia.slice, where older daemons look, and of more pods than it has room for on the pod's
 /// slice itself.
-fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
+fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let cgroups = &system.cgroups;
     let slice = CgroupPath::slice();
     let has_room = || -> Result<bool, CgroupError> {
@@ -165,26 +162,29 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), String> {
         Ok(of_the_host || cgroups.attributes(&slice)?.len() < ON_THE_SLICE)
     };
     let own = || CgroupPath::root().child("kubepods.slice").child(unit);
-    has_room()
-        .and_then(|room| match room {
-            true => cgroups.set_attribute(&slice, &saved_attribute(unit), saved),
-            false => cgroups.set_attribute(&own(), OWN, saved),
-        })
-        .map_err(|error| error.to_string())
+    match has_room()? {
+        true => cgroups.set_attribute(&slice, &saved_attribute(unit), saved),
+        false => cgroups.set_attribute(&own(), OWN, saved),
+    }
 }
 
 async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
     let systemd = &system.systemd;
-    let refused = |error: SystemdError| Kind::Failed.because(error.to_string());
+    let pod = &record.pod;
+    let refused = |error: SystemdError| Refusal::from(error).of(pod);
     // Questions to the bus and the start of a program, none of which depends on another.
     let listening = async { systemd.listen().await.map_err(refused) };
     let holders = system.holders.clone();
     let holder = async {
         let started = tokio::task::spawn_blocking(move || holders.start());
         let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
-        started.map_err(|cause| Kind::Failed.because(format!("start the scope's holder: {cause}")))
+        started.map_err(|cause| {
+            Kind::Failed
+                .because(format!("start the scope's holder: {cause}"))
+                .of(pod)
+        })
     };
-    let (devices, listening, holder) = tokio::try_join!(devices(system, &record.origin), listening, holder)?;
+    let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
     system.failpoint.here();
     let (unit, pid) = (record.pod.scope(), holder.pid());
@@ -194,11 +194,11 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 }
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
-async fn devices(system: &System, origin: &CgroupPath) -> Result<Devices, Refusal> {
+async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Refusal> {
     let whole = super::container::whole(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
-        let unit = unit.map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let unit = unit.map_err(|error| Refusal::from(error).of(pod))?;
         if let Some(devices) = unit.filter(Devices::restrict) {
             return Ok(devices);
         }
@@ -209,8 +209,7 @@ async fn devices(system: &System, origin: &CgroupPath) -> Result<Devices, Refusa
     let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
     id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
         .ok_or_else(|| {
-            Kind::Failed.because(format!(
-                "neither systemd nor the runtime's configuration tells the devices of {whole}"
-            ))
+            let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
+            Kind::Failed.because(text).of(pod)
         })
 }

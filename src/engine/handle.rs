@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
+use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
 use super::rebind::{self, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, System, View};
@@ -76,7 +77,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle for the calls of one pod: they wait for each other and for nobody else's.
+    /// A handle for the calls of one pod: they wait for each other and for nobody else's, and what it shows is what that
+    /// pod may know. What a call through it is refused with is whole, for the journal; `told` cuts it.
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {
@@ -85,21 +87,30 @@ impl Handle {
         }
     }
 
+    /// As whoever calls through this handle may know it.
+    pub(crate) fn told<T: ToldTo>(&self, value: T) -> T {
+        cut(value, self.asker.as_ref())
+    }
+
     /// The engine's latest view.
     pub fn view(&self) -> Arc<View> {
-        self.view.borrow().clone()
+        let view = self.view.borrow().clone();
+        self.told(view)
     }
 
-    /// A receiver that is told of each new view.
+    /// A receiver that is told of each new view; on behalf of a pod, of none: that follows its instance.
     pub fn watch(&self) -> watch::Receiver<Arc<View>> {
-        self.view.clone()
+        match self.asker {
+            None => self.view.clone(),
+            Some(_) => watch::channel(self.view()).1,
+        }
     }
 
-    /// A receiver that is told of one instance and no other; `None` while the pod has none.
+    /// A receiver that is told of one instance and no other, as its pod may know it; `None` while the pod has none.
     pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
         // Maps that are whole after every call.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = || self.view.borrow().instances.get(pod).cloned();
+        let known = || self.view.borrow().instances.get(pod).cloned().told_to(pod);
         let sender = followers
             .entry(pod.clone())
             .or_insert_with(|| watch::channel(known()).0);
@@ -154,7 +165,8 @@ impl Handle {
     /// # Errors
     /// It is gone, or the daemon is stopping.
     pub async fn audit(&self, pod: PodUid) -> Result<Report, Refusal> {
-        self.call(|reply| Command::Audit(pod, vec![reply])).await
+        let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
+        Ok(self.told(report))
     }
 
     /// Look at everything now.
@@ -162,7 +174,8 @@ impl Handle {
     /// # Errors
     /// The daemon is stopping.
     pub async fn reconcile(&self) -> Result<Report, Refusal> {
-        self.call(|reply| Command::Reconcile(vec![reply])).await
+        let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
+        Ok(self.told(report))
     }
 
     /// What would be done now; nothing is changed.

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::calls::{Call, GONE_WITHIN, Goal, no_instance};
+use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::store;
@@ -55,7 +55,7 @@ impl Engine {
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
             // It ended by itself.
             Err(error) if error.is_gone() => {}
-            result => result.map_err(|error| Kind::Failed.because(error.to_string()))?,
+            result => result.map_err(|error| Refusal::from(error).of(pod))?,
         }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
@@ -75,12 +75,12 @@ impl Engine {
                     "pod {pod}: its CPUs are given back, but the container's own cgroup is gone: its processes stay in float"
                 );
                 for reply in replies {
-                    let _ = reply.send(Err(Kind::Failed.because(text.clone())));
+                    let _ = reply.send(Err(Kind::Failed.because(text.clone()).of(pod)));
                 }
                 self.inbox.release(&call.asker);
             }
-            Goal::Undone { reply, cause } if stays => {
-                let _ = reply.send(Err(super::calls::failed(pod, "registration", &cause)));
+            Goal::Undone { reply, causes } if stays => {
+                let _ = reply.send(Err(failed(pod, "registration", causes)));
                 self.inbox.release(&call.asker);
             }
             goal => self.wait(pod, call.asker, goal),
@@ -90,13 +90,13 @@ impl Engine {
     /// A caller has waited long enough; the leaving goes on.
     pub(super) fn give_up_leaving(&mut self, pod: &PodUid, call: Call) {
         if let Goal::Gone { replies, .. } = call.goal {
-            let reasons = self.amiss(pod).join("; ");
             let text = format!(
-                "the instance of pod {pod} is not gone after {} s and goes on leaving: {reasons}",
+                "the instance of pod {pod} is not gone after {} s and goes on leaving",
                 GONE_WITHIN.as_secs()
             );
+            let refusal = Kind::Busy.because(text).of(pod).with(self.amiss(pod));
             for reply in replies {
-                let _ = reply.send(Err(Kind::Busy.because(text.clone())));
+                let _ = reply.send(Err(refusal.clone()));
             }
         }
         self.inbox.release(&call.asker);

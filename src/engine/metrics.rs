@@ -133,7 +133,7 @@ impl Metrics {
             passes: named(&Trigger::ALL.map(Trigger::name), &self.passes),
             calls: named(&Operation::ALL.map(Operation::name), &self.calls),
             refusals: refusals
-                .map(|(kind, count)| (format!("{kind:?}"), count.load(Relaxed)))
+                .map(|(kind, count)| (kind.name().to_owned(), count.load(Relaxed)))
                 .collect(),
             follow: self.follow.read(),
             kubelet_since_us: self.kubelet_since_us.load(Relaxed),

@@ -13,11 +13,13 @@
 //! | `store` | the one writer of records |
 //! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
 //! | `locality` | where the VMs' memory and devices are, when somebody asks |
+//! | `audience` | what of it a pod may know |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod alarm;
 mod apply;
 mod attach;
+mod audience;
 mod calls;
 mod container;
 #[cfg(test)]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
+use super::audience::ToldTo;
 use super::task::Engine;
 use super::{InstanceView, View, apply};
 use crate::kubelet::PodUid;
@@ -79,7 +80,7 @@ impl Engine {
             if sender.receiver_count() == 0 {
                 followers.remove(&pod);
             } else {
-                sender.send_replace(now);
+                sender.send_replace(now.told_to(&pod));
             }
         }
     }

@@ -4,7 +4,7 @@
 use std::time::Instant;
 
 use super::apply::now_us;
-use super::calls::{Goal, failed, no_instance};
+use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
 use super::holder::Hold;
@@ -18,6 +18,7 @@ use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
 use crate::plan::allocator::Allocation;
+use crate::plan::reason::joined;
 use crate::plan::{Phase, Record, limits_of_scope};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
@@ -102,7 +103,8 @@ impl Engine {
         if known.is_some_and(|known| container::is_same(&known.record, &origin)) {
             return self.admit_again(&name.pod, &claim);
         }
-        let candidate = container::candidate(&self.system, request, origin, name)?;
+        let own = |refusal: Refusal| refusal.of(&name.pod);
+        let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
         record.registered_us = now_us();
@@ -121,8 +123,8 @@ impl Engine {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(Kind::InstanceExists.because(text));
         }
-        let limits = effective_limits(&*self.system.cgroups, &record)
-            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let own = |error| Refusal::from(error).of(&record.pod);
+        let limits = effective_limits(&*self.system.cgroups, &record).map_err(own)?;
         let limits = limits_of_scope(&record, &limits.unwrap_or_default());
         Ok(Admitted::New(Box::new(record), Box::new(limits)))
     }
@@ -173,7 +175,7 @@ impl Engine {
                 .get(pod)
                 .ok_or_else(|| no_instance(pod))?;
             store::write(&self.system, instance.scope(), None, &instance.record)
-                .map_err(|error| Kind::Failed.because(error.to_string()))?;
+                .map_err(|error| Refusal::from(error).of(pod))?;
             Ok(holder)
         });
         match written {
@@ -210,21 +212,19 @@ impl Engine {
             let _ = reply.send(Ok((pod.clone(), scope)));
             return self.inbox.release(&asker);
         }
-        let cause = self.amiss(pod).join("; ");
+        let mut causes = self.amiss(pod);
         if !first || phase == Phase::Leaving {
-            let _ = reply.send(Err(failed(pod, "registration", &cause)));
+            let _ = reply.send(Err(failed(pod, "registration", causes)));
             return self.inbox.release(&asker);
         }
         // Nothing half-done: what was moved goes back.
+        let cause = joined(&causes);
         tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
         match self.leave(pod) {
-            Ok(()) => self.wait(pod, asker, Goal::Undone { reply, cause }),
+            Ok(()) => self.wait(pod, asker, Goal::Undone { reply, causes }),
             Err(also) => {
-                let _ = reply.send(Err(failed(
-                    pod,
-                    "registration",
-                    &format!("{cause}; undoing it: {also}"),
-                )));
+                causes.push(undoing(pod, &also));
+                let _ = reply.send(Err(failed(pod, "registration", causes)));
                 self.inbox.release(&asker);
             }
         }

@@ -5,9 +5,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::holder::{Holders, KernelHolders};
-use crate::cgroup::{Cgroups, KernelCgroups};
-use crate::proc::{KernelProcs, Procs};
-use crate::systemd::Systemd;
+use crate::cgroup::{CgroupError, Cgroups, KernelCgroups};
+use crate::cpuset::CpuSet;
+use crate::plan::admission::{Kind, Refusal};
+use crate::proc::{KernelProcs, ProcError, Procs};
+use crate::systemd::{Systemd, SystemdError};
+use crate::workqueue::WorkqueueError;
 
 /// Everything the engine touches outside itself.
 #[derive(Clone)]
@@ -54,6 +57,36 @@ impl System {
             run: "/run".into(),
             failpoint: Failpoint::from_environment(),
         }
+    }
+}
+
+/// What the system did not do.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    #[error(transparent)]
+    Systemd(#[from] SystemdError),
+    #[error("read the CPU topology: {0}")]
+    Topology(#[from] std::io::Error),
+    #[error(transparent)]
+    Workqueue(#[from] WorkqueueError),
+    #[error("the kernel's unbound workers may run on CPUs {0} alone, which are exclusive now")]
+    NoCpuForWorkers(CpuSet),
+}
+
+// With the node's particulars, until somebody says whose they are ([`Refusal::of`]).
+impl From<CgroupError> for Refusal {
+    fn from(error: CgroupError) -> Self {
+        Kind::Failed.because(error.to_string())
+    }
+}
+
+impl From<SystemdError> for Refusal {
+    fn from(error: SystemdError) -> Self {
+        Kind::Failed.because(error.to_string())
     }
 }
 

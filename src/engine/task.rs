@@ -350,7 +350,7 @@ impl Engine {
             Done::Unit { unit, pod, result } => {
                 self.errands.ended(&unit);
                 if let Err(error) = result {
-                    let now = Instant::now();
+                    let (error, now) = (error.to_string(), Instant::now());
                     self.total.failed = self.total.failed.wrapping_add(1);
                     self.log_failure(pod.as_ref(), &error);
                     match &pod {

@@ -7,7 +7,8 @@ use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::allocator::{CpuSource, guaranteed};
-use crate::plan::{Assessment, Instance, Phase, Snapshot};
+use crate::plan::reason::joined;
+use crate::plan::{Amiss, Assessment, Instance, Phase, Reason, Snapshot};
 
 /// An instance as it was last told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,9 +16,7 @@ pub(super) struct Told {
     leaving: bool,
     evicted: bool,
     cpus: CpuSet,
-    anchor_is_lost: bool,
-    partition_is_invalid: bool,
-    reasons: Vec<String>,
+    reasons: Vec<Reason>,
 }
 
 /// What is worth a line.
@@ -99,13 +98,16 @@ impl Told {
                 ..before.cloned().unwrap_or(told)
             };
         }
-        let partition = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
         Self {
-            anchor_is_lost: instance.origin_procs.is_some() && !instance.anchor_lives,
-            partition_is_invalid: record.phase == Phase::Isolated && partition != record.partition.name(),
             reasons: assessment.degraded.clone(),
             ..told
         }
+    }
+
+    /// Whether this is amiss, and was not before.
+    fn is_new(&self, before: &Self, kind: Amiss) -> bool {
+        let has = |told: &Self| told.reasons.iter().any(|reason| reason.kind == kind);
+        has(self) && !has(before)
     }
 }
 
@@ -129,9 +131,9 @@ fn news(before: Option<&Told>, now: Option<&Told>) -> Vec<News> {
     if now.reasons != before.reasons {
         news.push(if now.reasons.is_empty() {
             News::Whole
-        } else if now.anchor_is_lost && !before.anchor_is_lost {
+        } else if now.is_new(before, Amiss::AnchorEnded) {
             News::Degraded(journal::ANCHOR_LOST)
-        } else if now.partition_is_invalid && !before.partition_is_invalid {
+        } else if now.is_new(before, Amiss::PartitionDiffers) {
             News::Degraded(journal::PARTITION_INVALID)
         } else {
             News::Degraded(journal::DEGRADED)
@@ -141,7 +143,7 @@ fn news(before: Option<&Told>, now: Option<&Told>) -> Vec<News> {
 }
 
 fn tell(pod: &PodUid, told: &Told, news: Vec<News>) {
-    let reasons = told.reasons.join("; ");
+    let reasons = joined(&told.reasons);
     for news in news {
         match news {
             News::Gone => tracing::info!(
@@ -168,21 +170,22 @@ fn tell(pod: &PodUid, told: &Told, news: Vec<News>) {
 mod tests {
     use super::*;
 
-    fn degraded(reasons: &[&str]) -> Told {
+    fn degraded(kind: Amiss, text: &str) -> Told {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         Told {
-            reasons: reasons.iter().map(|reason| (*reason).to_owned()).collect(),
+            reasons: vec![Reason::of(&pod, kind, text)],
             ..Told::default()
         }
     }
 
     #[test]
     fn what_did_not_change_is_not_told_again() {
-        let (good, bad) = (Told::default(), degraded(&["CPUs 3 are offline"]));
+        let (good, bad) = (Told::default(), degraded(Amiss::CpusOffline, "CPUs 3 are offline"));
         assert_eq!(news(None, Some(&good)), []);
         assert_eq!(news(Some(&bad), Some(&bad)), []);
         assert_eq!(news(Some(&good), Some(&bad)), [News::Degraded(journal::DEGRADED)]);
         assert_eq!(
-            news(Some(&bad), Some(&degraded(&["x"]))),
+            news(Some(&bad), Some(&degraded(Amiss::CpusOffline, "CPUs 3-4 are offline"))),
             [News::Degraded(journal::DEGRADED)]
         );
         assert_eq!(news(Some(&bad), Some(&good)), [News::Whole]);
@@ -190,14 +193,8 @@ mod tests {
 
     #[test]
     fn an_anchor_and_a_partition_have_messages_of_their_own() {
-        let anchor = Told {
-            anchor_is_lost: true,
-            ..degraded(&["the anchor ended"])
-        };
-        let partition = Told {
-            partition_is_invalid: true,
-            ..degraded(&["the partition reads"])
-        };
+        let anchor = degraded(Amiss::AnchorEnded, "the anchor ended");
+        let partition = degraded(Amiss::PartitionDiffers, "the partition reads");
         assert_eq!(news(None, Some(&anchor)), [News::Degraded(journal::ANCHOR_LOST)]);
         assert_eq!(
             news(Some(&anchor), Some(&partition)),
@@ -209,7 +206,7 @@ mod tests {
     fn who_leaves_on_purpose_is_not_missed() {
         let leaving = Told {
             leaving: true,
-            ..degraded(&["half gone"])
+            ..degraded(Amiss::ThreadEnded, "half gone")
         };
         assert_eq!(news(Some(&Told::default()), Some(&leaving)), []);
         assert_eq!(news(Some(&leaving), None), []);

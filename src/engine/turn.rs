@@ -12,12 +12,14 @@ use super::task::Engine;
 use super::{LastPass, picture};
 use crate::journal;
 use crate::kubelet::PodUid;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
+use crate::plan::admission::Refusal;
+use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Reason, Step, plan_for};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
+    /// Looks at the one instance whose numbers these are.
+    pub(super) looks: u32,
     pub(super) steps: u32,
     pub(super) writes: u32,
     pub(super) moves: u32,
@@ -36,6 +38,7 @@ impl Numbers {
     /// What was done since.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
+            looks: self.looks.wrapping_sub(before.looks),
             steps: self.steps.wrapping_sub(before.steps),
             writes: self.writes.wrapping_sub(before.writes),
             moves: self.moves.wrapping_sub(before.moves),
@@ -48,7 +51,9 @@ impl Numbers {
 /// What was done for a call, in all its turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// The pass's number since the daemon started.
+    /// The instance it is of; `None`: the whole node.
+    pub pod: Option<PodUid>,
+    /// The pass's number since the daemon started; of one instance, how often that was looked at.
     pub pass: u32,
     /// Steps taken.
     pub steps: u32,
@@ -58,8 +63,19 @@ pub struct Report {
     pub moves: u32,
     /// Things somebody else had changed, and that are again as they were.
     pub repaired: u32,
-    /// What could not be done or is not whole.
-    pub degraded: Vec<String>,
+    /// What could not be done or is not whole, each with the instance that it is amiss with.
+    pub degraded: Vec<(Option<PodUid>, Reason)>,
+}
+
+impl Report {
+    /// What is amiss, a line each.
+    pub fn lines(&self) -> Vec<String> {
+        let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
+            Some(pod) => format!("{pod}: {reason}"),
+            None => reason.to_string(),
+        };
+        self.degraded.iter().map(line).collect()
+    }
 }
 
 /// What a pass would do now.
@@ -68,7 +84,7 @@ pub struct Preview {
     /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
     pub steps: Vec<(Option<PodUid>, String)>,
     /// What is not whole now, by pod.
-    pub degraded: Vec<(PodUid, String)>,
+    pub degraded: Vec<(PodUid, Reason)>,
 }
 
 /// A pass: from the first turn with something to look at to the last.
@@ -87,8 +103,7 @@ impl Engine {
         let policies = &self.settings.policies;
         let source = policies.allocator.source;
         let kubelet = self.picture.kubelet.state(source);
-        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)
-            .map_err(|error| Kind::Failed.because(error.to_string()))?;
+        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)?;
         snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
         let facts = Facts::of(&snapshot, policies);
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
@@ -247,6 +262,10 @@ impl Engine {
                 }
                 if let Some((left, findings)) = look.drifted {
                     self.drifted(Some(*left), findings);
+                }
+                if self.picture.find(pod).is_some() {
+                    let numbers = self.numbers.entry(pod.clone()).or_default();
+                    numbers.looks = numbers.looks.wrapping_add(1);
                 }
                 look.everyone
             }

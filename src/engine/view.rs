@@ -11,7 +11,7 @@ use crate::kubelet::checkpoint::Entries;
 use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::Refusal;
 use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Ground, Held};
-use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Snapshot, VcpuThread};
+use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Reason, Snapshot, VcpuThread};
 use crate::topology::Topology;
 
 /// The whole node as the engine last saw it.
@@ -115,7 +115,7 @@ pub struct InstanceView {
     /// Where it is in its life, by the names of the D-Bus property `State`.
     pub state: &'static str,
     /// Reasons why the promise is not whole.
-    pub degraded: Vec<String>,
+    pub degraded: Vec<Reason>,
     /// The CPUs that are its alone.
     pub exclusive: CpuSet,
     /// How steliad chose them, or its pool; `None` where kubelet did.

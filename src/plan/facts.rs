@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::allocator;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, entitlement};
+use super::reason::Reason;
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Policies, Snapshot};
@@ -51,7 +52,7 @@ pub struct Assessment {
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
     /// Why its promise is not whole; empty on the good day.
-    pub degraded: Vec<String>,
+    pub degraded: Vec<Reason>,
 }
 
 impl Assessment {

@@ -18,6 +18,7 @@ pub mod placement;
 pub mod pod_pool;
 mod policies;
 pub mod pools;
+pub mod reason;
 pub mod rebind;
 pub mod record;
 #[cfg(test)]
@@ -30,6 +31,7 @@ pub mod workers;
 pub use attach::attached;
 pub use facts::{Assessment, Facts};
 pub use policies::Policies;
+pub use reason::{Amiss, Reason};
 pub use record::{Phase, Record, VcpuThread};
 pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
 pub use steps::{

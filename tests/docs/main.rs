@@ -4,8 +4,8 @@
 mod blocks;
 mod catalog;
 mod cookbook;
-mod limits;
 mod decisions;
+mod limits;
 mod metrics;
 mod names;
 mod planner;

@@ -210,7 +210,7 @@ async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
     node.check().await;
     let view = node.handle.view();
     assert_eq!(view.pools.as_ref().unwrap().kubelet, cpus("4-5"));
-    assert_eq!(view.instances[&vm.uid].degraded, Vec::<String>::new());
+    assert_eq!(view.instances[&vm.uid].degraded, []);
     let last = node.limited(4, 2);
     assert_eq!(kind(node.ask(&last, as_class(Qos::Lse)).await), Kind::NotAllocated);
     // The one that was no instance may still become one, with the CPUs it has.

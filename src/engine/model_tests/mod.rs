@@ -12,6 +12,7 @@ mod pod_level;
 mod rebind;
 mod refusals;
 mod repair;
+mod tenant;
 mod workers;
 
 use std::collections::BTreeMap;

@@ -3,6 +3,8 @@
 use super::*;
 use rstest::rstest;
 
+use crate::plan::reason::joined;
+
 #[rstest]
 #[case::float_widened("float", File::Cpus, "0-7")]
 #[case::float_narrowed("float", File::Cpus, "0")]
@@ -99,10 +101,7 @@ async fn a_later_thread_with_a_dead_vcpus_number_is_no_vcpu() {
     assert_eq!(node.model.spawn_thread(qemu.vcpus[0], "worker").unwrap(), number);
     let report = node.reconcile().await;
     assert_eq!(node.model.cgroup(number).unwrap(), float(&pod));
-    assert!(
-        report.degraded.iter().any(|reason| reason.contains("ended")),
-        "{report:?}"
-    );
+    assert!(report.lines().iter().any(|line| line.contains("ended")), "{report:?}");
 }
 
 #[tokio::test]
@@ -126,7 +125,7 @@ async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_f
     node.model.add_pod(&uid(9), &cpus("4"), &Limits::default()).unwrap();
     let report = node.reconcile().await;
     assert_eq!(report.steps, 0);
-    assert!(report.degraded[0].contains("empty"), "{report:?}");
+    assert!(report.lines()[0].contains("empty"), "{report:?}");
     assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
     node.checkpoint.admit(&uid(9), "vm", &cpus("4")).unwrap();
     node.reconcile().await;
@@ -213,7 +212,7 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     limit("2048000");
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "4096000");
-    let told = reasons().join("; ");
+    let told = joined(&reasons());
     assert!(
         told.contains("2048000") && told.contains("3000000") && told.contains("4096000"),
         "{told}"
@@ -225,7 +224,7 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "2048000");
     node.reconcile().await;
-    assert_eq!(reasons(), Vec::<String>::new());
+    assert_eq!(reasons(), []);
     // More is never waited for. Nothing tells of the write here, and an audit looks at one side: the scope's is next.
     limit("8192000");
     node.reconcile().await;

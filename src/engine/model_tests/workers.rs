@@ -80,7 +80,9 @@ async fn workers_that_somebody_lets_in_again_are_drift_and_an_unwritable_mask_is
     std::fs::create_dir(&file).unwrap();
     let degraded = node.reconcile().await.degraded;
     assert!(
-        degraded.iter().any(|reason| reason.contains("workqueue/cpumask")),
+        degraded
+            .iter()
+            .any(|reason| reason.1.text.contains("workqueue/cpumask")),
         "{degraded:?}"
     );
     std::fs::remove_dir(&file).unwrap();

@@ -7,7 +7,7 @@ use crate::cpuset::CpuSet;
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
-use crate::plan::admission::{Kind, Refusal};
+use crate::plan::admission::Refusal;
 use crate::plan::rebind::{Move, Scope};
 
 use super::Moving;
@@ -138,7 +138,7 @@ impl Engine {
             true => cgroups.set_attribute(&slice, JOB_ATTRIBUTE, &text),
             false => Ok(()),
         };
-        written.map_err(|error| Kind::Failed.because(error.to_string()))
+        Ok(written?)
     }
 
     /// What the former daemon left of its last job.

@@ -15,8 +15,9 @@ use crate::cpuset::CpuSet;
 use crate::journal;
 use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
+use crate::plan::reason::joined;
 use crate::plan::rebind::{self, Move, Scope};
-use crate::plan::{Instance, Record};
+use crate::plan::{Instance, Reason, Record};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
 
@@ -48,7 +49,7 @@ pub(super) struct Moving {
     step: Move,
     former: Record,
     /// What was not whole before.
-    before: Vec<String>,
+    before: Vec<Reason>,
     /// Why it is taken back.
     cause: Option<String>,
 }
@@ -185,17 +186,17 @@ impl Engine {
             let back = record.exclusive == former.exclusive && record.phase == former.phase;
             let cause = match back {
                 true => cause.clone(),
-                false => format!("{cause}; and the way back: {}", self.amiss(pod).join("; ")),
+                false => format!("{cause}; and the way back: {}", joined(&self.amiss(pod))),
             };
             let text = format!("pod {pod} stays on {}: {cause}", moving.step.from);
             return self.end_job(JobPhase::Failed, text);
         }
-        let worse: Vec<String> = self
+        let worse: Vec<Reason> = self
             .amiss(pod)
             .into_iter()
-            .filter(|reason| !moving.before.contains(reason) && !failures.contains(reason))
+            .filter(|reason| !moving.before.contains(reason) && !failures.contains(&reason.text))
             .collect();
-        let amiss = amiss(&moving.former, now, &moving.step).or((!worse.is_empty()).then(|| worse.join("; ")));
+        let amiss = amiss(&moving.former, now, &moving.step).or((!worse.is_empty()).then(|| joined(&worse)));
         match amiss {
             None => self.made(&moving.step),
             Some(cause) => {
@@ -248,7 +249,7 @@ impl Engine {
     /// Which CPUs are an instance's. The CPUs come last: before that nothing is moved.
     fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
         self.write_record(&next.pod, next.clone())
-            .map_err(|refusal| refusal.text)
+            .map_err(|refusal| refusal.to_string())
     }
 }
 

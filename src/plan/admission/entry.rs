@@ -39,7 +39,7 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<E
             candidate.container.pod,
             list(&theirs)
         );
-        return Err(Kind::CpusetConflict.because(text));
+        return Err(Kind::CpusetConflict.because(text).of(&candidate.container.pod));
     }
     Ok(Entry {
         container,

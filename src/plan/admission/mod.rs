@@ -180,11 +180,12 @@ fn admit_given(
         if !other.exclusive.is_disjoint(&exclusive) {
             let shared = other.exclusive.intersection(&exclusive);
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
-            return Err(Kind::CpusetConflict.because(text));
+            return Err(Kind::CpusetConflict.because(text).of(&other.pod));
         }
     }
     if kubelet.shared_pool().difference(&exclusive).is_empty() {
-        return Err(Kind::KubeletStateUnusable.because("kubelet's shared pool is empty: there is nowhere to float"));
+        let text = "kubelet's shared pool is empty: there is nowhere to float";
+        return Err(Kind::KubeletStateUnusable.because(text).of(pod));
     }
     let record = Record {
         container,
@@ -330,11 +331,9 @@ fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
         return Err(Kind::NoAnchor.because(text));
     };
     if *cgroup != candidate.origin {
-        let text = format!(
-            "the anchor (process {}) is in {cgroup}, not in {}",
-            anchor.id, candidate.origin
-        );
-        return Err(Kind::NoAnchor.because(text));
+        let text = format!("the anchor is not in {}", candidate.origin);
+        let detail = format!("process {} is in {cgroup}", anchor.id);
+        return Err(Kind::NoAnchor.because(text).detail(detail));
     }
     if candidate.caller == Some(anchor.id) {
         return Err(Kind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved"));

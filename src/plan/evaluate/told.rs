@@ -71,8 +71,8 @@ impl From<&Result<Answer, Refusal>> for Told {
                 ..Self::default()
             },
             Err(refusal) => Self {
-                error: Some(format!("{:?}", refusal.kind)),
-                reason: Some(refusal.text.clone()),
+                error: Some(refusal.kind.name().to_owned()),
+                reason: Some(refusal.to_string()),
                 ..Self::default()
             },
         }

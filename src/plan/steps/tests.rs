@@ -343,7 +343,8 @@ fn kubelet_says(snapshot: &mut Snapshot, default: &str, own: Option<&str>, other
 }
 
 fn reasons(snapshot: &Snapshot) -> Vec<String> {
-    snapshot.assess(&policies(), snapshot.first()).degraded
+    let degraded = snapshot.assess(&policies(), snapshot.first()).degraded;
+    degraded.into_iter().map(|reason| reason.text).collect()
 }
 
 #[test]

@@ -1,0 +1,136 @@
+//! What whoever asks may know. Whatever is for a pod's eyes is cut to that pod here, whichever way it goes out: what a
+//! [`Handle`](super::Handle) on behalf of a pod shows, what a follower of an instance is told, what a call is refused with.
+//!
+//! It goes by whose a thing is and never by what a text says: of other pods nothing is left, of the node general words
+//! ([`Amiss::in_general`](crate::plan::Amiss::in_general), [`Kind::says`](crate::plan::admission::Kind::says)).
+
+use std::sync::Arc;
+
+use super::{InstanceView, Report, View};
+use crate::kubelet::PodUid;
+use crate::plan::admission::Refusal;
+use crate::plan::reason;
+
+/// Something that a pod may be told in part.
+pub(crate) trait ToldTo: Sized {
+    /// What this pod may know of it.
+    fn told_to(self, pod: &PodUid) -> Self;
+}
+
+/// As it is for the operator, and cut for a pod.
+pub(super) fn cut<T: ToldTo>(value: T, reader: Option<&PodUid>) -> T {
+    match reader {
+        None => value,
+        Some(pod) => value.told_to(pod),
+    }
+}
+
+impl ToldTo for Refusal {
+    fn told_to(self, pod: &PodUid) -> Self {
+        Self::told_to(self, pod)
+    }
+}
+
+/// Its own; nothing is copied where nothing is to be cut.
+impl ToldTo for Option<Arc<InstanceView>> {
+    fn told_to(self, pod: &PodUid) -> Self {
+        let instance = self.filter(|instance| instance.pod == *pod)?;
+        let own = |reason: &crate::plan::Reason| reason.pod.as_ref() == Some(pod);
+        if instance.degraded.iter().all(own) {
+            return Some(instance);
+        }
+        Some(Arc::new(InstanceView {
+            degraded: reason::told_to(&instance.degraded, pod),
+            ..(*instance).clone()
+        }))
+    }
+}
+
+/// Of the node nothing but its own instance.
+impl ToldTo for Arc<View> {
+    fn told_to(self, pod: &PodUid) -> Self {
+        let own = self.instances.get(pod).cloned().told_to(pod);
+        Self::new(View {
+            instances: own.map(|instance| (pod.clone(), instance)).into_iter().collect(),
+            ..View::default()
+        })
+    }
+}
+
+/// Of its own instance's audit everything; of any other report nothing.
+impl ToldTo for Report {
+    fn told_to(self, pod: &PodUid) -> Self {
+        if self.pod.as_ref() != Some(pod) {
+            return Self::default();
+        }
+        let reasons: Vec<_> = self.degraded.into_iter().map(|(_, reason)| reason).collect();
+        let told = reason::told_to(&reasons, pod).into_iter();
+        Self {
+            degraded: told.map(|reason| (Some(pod.clone()), reason)).collect(),
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Amiss, Reason};
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn instance(number: u32, degraded: Vec<Reason>) -> Arc<InstanceView> {
+        Arc::new(InstanceView {
+            degraded,
+            ..InstanceView::registered(pod(number))
+        })
+    }
+
+    #[test]
+    fn a_pod_sees_of_the_node_its_own_instance_and_no_number() {
+        let offline = Reason::of(&pod(1), Amiss::CpusOffline, "CPUs 2 are offline");
+        let mut view = View {
+            kubelet_problem: Some("pod 2".to_owned()),
+            ..View::default()
+        };
+        view.counters.drift_found = 7;
+        view.instances = [(pod(1), instance(1, vec![offline])), (pod(2), instance(2, vec![]))].into();
+        let view = Arc::new(view);
+        assert!(Arc::ptr_eq(&cut(view.clone(), None), &view));
+        let told = cut(view.clone(), Some(&pod(1)));
+        let only = View {
+            instances: [(pod(1), view.instances[&pod(1)].clone())].into(),
+            ..View::default()
+        };
+        assert_eq!(*told, only);
+        assert!(
+            Arc::ptr_eq(&told.instances[&pod(1)], &view.instances[&pod(1)]),
+            "it was copied"
+        );
+        assert_eq!(*cut(view, Some(&pod(3))), View::default());
+    }
+
+    #[test]
+    fn what_is_another_pods_in_an_instances_reasons_is_told_in_general_words() {
+        let evicted = Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
+        let told = cut(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
+        assert_eq!(told.degraded[0].text, Amiss::Evicted.in_general().unwrap());
+        assert_eq!(cut(Some(instance(2, vec![])), Some(&pod(1))), None);
+    }
+
+    #[test]
+    fn a_report_of_the_node_or_of_another_pod_says_nothing() {
+        let report = |of: Option<PodUid>| Report {
+            pod: of,
+            steps: 4,
+            degraded: vec![(Some(pod(2)), Reason::of(&pod(2), Amiss::NotDone, "write"))],
+            ..Report::default()
+        };
+        for of in [None, Some(pod(2))] {
+            assert_eq!(cut(report(of), Some(&pod(1))), Report::default());
+        }
+        assert_eq!(cut(report(Some(pod(2))), Some(&pod(2))), report(Some(pod(2))));
+    }
+}

@@ -1,0 +1,169 @@
+//! Why a promise is not whole or a call failed: a value that says whose particulars its words have, so that what a pod may
+//! read is decided by that and not by what the words are.
+
+use std::fmt;
+
+use crate::kubelet::PodUid;
+
+/// A reason.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reason {
+    /// Whose particulars are in the text: CPUs, paths, processes of this pod. `None`: the node's, which are everybody's.
+    pub pod: Option<PodUid>,
+    /// What is amiss.
+    pub kind: Amiss,
+    /// In words, for the operator and for the pod itself.
+    pub text: String,
+}
+
+/// What may be amiss.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Amiss {
+    /// kubelet's state cannot be used.
+    KubeletUnusable,
+    /// No CPU is shared.
+    NothingShared,
+    /// Nothing is left of a NUMA node's shared pool.
+    NodesPoolEmpty,
+    /// kubelet has no entry for the container any more.
+    EntryGone,
+    /// The CPUs are another pod's now.
+    Evicted,
+    /// The container's own cgroup is gone.
+    OriginGone,
+    /// The anchor ended.
+    AnchorEnded,
+    /// The container's own cgroup has other CPUs than kubelet's entry.
+    OriginDiffers,
+    /// The memory limit is below what is held.
+    MemoryHeld,
+    /// A vCPU's thread ended.
+    ThreadEnded,
+    /// CPUs of its own are offline.
+    CpusOffline,
+    /// No vCPU has a CPU of its own.
+    CpusShared,
+    /// The partition is not what it must be.
+    PartitionDiffers,
+    /// A change would not be noticed at once.
+    Unwatched,
+    /// Something could not be done.
+    NotDone,
+    /// What else there is to know of a refusal, for those it concerns.
+    Detail,
+}
+
+impl Amiss {
+    /// What another pod than the one whose particulars they are is told, where it concerns every instance; nothing else is.
+    pub fn in_general(self) -> Option<&'static str> {
+        match self {
+            Self::KubeletUnusable => Some("kubelet's state cannot be used, float keeps its CPUs"),
+            Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
+            Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
+            Self::Unwatched => Some("not everything on the node is watched, some changes are found by the audit only"),
+            Self::NotDone => {
+                Some("what the instances of the node share is not as it must be; steliad's journal says why")
+            }
+            Self::NodesPoolEmpty
+            | Self::EntryGone
+            | Self::OriginGone
+            | Self::AnchorEnded
+            | Self::OriginDiffers
+            | Self::MemoryHeld
+            | Self::ThreadEnded
+            | Self::CpusOffline
+            | Self::CpusShared
+            | Self::PartitionDiffers
+            | Self::Detail => None,
+        }
+    }
+}
+
+impl Reason {
+    /// With a pod's particulars.
+    pub fn of(pod: &PodUid, kind: Amiss, text: impl Into<String>) -> Self {
+        Self {
+            pod: Some(pod.clone()),
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// With the node's.
+    pub fn of_node(kind: Amiss, text: impl Into<String>) -> Self {
+        Self {
+            pod: None,
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// As this pod may read it.
+    pub fn told_to(&self, pod: &PodUid) -> Option<Self> {
+        match &self.pod {
+            Some(own) if own == pod => Some(self.clone()),
+            _ => self.kind.in_general().map(|text| Self::of(pod, self.kind, text)),
+        }
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// In JSON it is its text.
+impl serde::Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.text)
+    }
+}
+
+/// What a pod may read of reasons. In general words each is said once.
+pub fn told_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
+    let mut told: Vec<Reason> = Vec::new();
+    for reason in reasons.iter().filter_map(|reason| reason.told_to(pod)) {
+        if !told.contains(&reason) {
+            told.push(reason);
+        }
+    }
+    told
+}
+
+/// In one line.
+pub fn joined(reasons: &[Reason]) -> String {
+    let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
+    texts.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    #[test]
+    fn a_pod_reads_its_own_as_they_are_and_others_in_general_words_or_not_at_all() {
+        let reasons = [
+            Reason::of(&pod(1), Amiss::CpusOffline, "CPUs 2 are offline"),
+            Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 3 to pod 2"),
+            Reason::of_node(Amiss::NotDone, "write \"2-5\""),
+            Reason::of_node(Amiss::NotDone, "write \"2-6\""),
+            Reason::of(&pod(2), Amiss::AnchorEnded, "the anchor (process 7) ended"),
+        ];
+        let told = told_to(&reasons, &pod(1));
+        let general = |kind: Amiss| kind.in_general().unwrap();
+        assert_eq!(
+            joined(&told),
+            format!(
+                "CPUs 2 are offline; {}; {}",
+                general(Amiss::Evicted),
+                general(Amiss::NotDone)
+            )
+        );
+        assert_eq!(told_to(&told, &pod(1)), told, "it is its own now");
+    }
+}
