@@ -189,7 +189,7 @@ impl Instance {
     ) -> Result<(), Error> {
         self.answer(connection, &header, Operation::Deregister, || async move {
             options::known(&options, &[])?;
-            Ok(self.engine.deregister(self.pod.clone()).await?)
+            self.engine.deregister(self.pod.clone()).await
         })
         .await
     }

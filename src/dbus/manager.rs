@@ -147,7 +147,7 @@ impl Manager {
             .answer(Operation::Deregister, |caller| async move {
                 options::known(&options, &[])?;
                 let pod = self.named(&caller, pod_uid)?;
-                Ok(self.engine.deregister(pod).await?)
+                self.engine.deregister(pod).await
             })
             .await
     }
@@ -321,7 +321,7 @@ impl Manager {
             .answer(Operation::Reload, |_| async move {
                 let loaded = crate::config::load(Path::new("/"))
                     .map_err(|cause| Kind::Failed.because(format!("configuration not changed: {cause}")))?;
-                Ok(self.engine.reload(loaded.settings).await?)
+                self.engine.reload(loaded.settings).await
             })
             .await
     }
