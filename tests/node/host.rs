@@ -122,6 +122,17 @@ pub fn scopes() -> BTreeSet<PathBuf> {
     paths.filter(|p| p.extension().is_some_and(|e| e == "scope")).collect()
 }
 
+/// Have the kernel keep so many huge pages: a file named `nr_hugepages`. On a node that has run for a while its memory is in pieces.
+pub fn keep_huge_pages(file: &str, count: u32) {
+    let put = |file: &str, text: &str| fs::write(file, text).unwrap_or_else(|e| panic!("{file}: {e}"));
+    wait_until(&format!("{count} huge pages"), || {
+        put("/proc/sys/vm/drop_caches", "3");
+        put("/proc/sys/vm/compact_memory", "1");
+        put(file, &count.to_string());
+        (read(file) == count.to_string()).then_some(())
+    });
+}
+
 /// The CPUs that partitions keep from everybody else.
 pub fn partitioned() -> CpuSet {
     let left = cpus(&read(format!("{CGROUP}/cpuset.cpus.effective")));

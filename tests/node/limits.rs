@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use crate::guest::Accel;
-use crate::host::{CGROUP, SLICE, output, read, run, wait_until};
+use crate::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
 use crate::life::degraded;
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, describe};
@@ -154,7 +154,7 @@ fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
     on_node(|| {
         for node in 0..2 {
             let file = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
-            std::fs::write(&file, "64").expect(&file);
+            keep_huge_pages(&file, 64);
         }
         // Two pages are taken before the container registers, by a process of it; QEMU takes its own afterwards.
         std::fs::create_dir_all("/run/huge").expect("/run/huge");

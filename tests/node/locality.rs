@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::guest::Accel;
-use crate::host::{output, read, run, wait_until};
+use crate::host::{keep_huge_pages, output, read, run, wait_until};
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::assert_isolated;
 
@@ -51,7 +51,7 @@ fn verify(pod: &Pod) -> (bool, String) {
 fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
     let give_back = || std::fs::write(PAGES, "0").expect(PAGES);
     on_node_undoing(give_back, || {
-        std::fs::write(PAGES, "64").expect(PAGES);
+        keep_huge_pages(PAGES, 64);
         let nic = ["--device-plugin", "vendor.com/nic=1:nic0"];
         // The CPUs 2-3 are of node 0, 4-7 of node 1.
         let half = "memory-backend-ram,host-nodes=0-1,policy=interleave";

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::guest::Accel;
-use crate::host::{output, read, run, thread, wait_until};
+use crate::host::{keep_huge_pages, output, read, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, is_isolated, near_pool, state};
 
@@ -290,7 +290,7 @@ fn the_manifest_without_privileges_and_in_a_user_namespace_runs() {
 fn the_manifest_with_huge_pages_runs_on_them() {
     const PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
     on_node(|| {
-        std::fs::write(PAGES, "64").expect(PAGES);
+        keep_huge_pages(PAGES, 64);
         let pod = apply("vm-hugepages");
         pod.wait_running();
         assert_isolated(&pod, 2);
