@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::guest::Accel;
 use crate::host::{CGROUP, SLICE, keep_huge_pages, output, read, run, wait_until};
 use crate::life::degraded;
-use crate::pods::{Pod, on_node};
+use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, describe};
 
 /// Beside the VM's runner a shell that is moved to float with it, and does what files in the container's /tmp ask for.
@@ -151,11 +151,14 @@ fn a_busy_shared_pool_does_not_starve_what_floats() {
 
 #[test]
 fn huge_pages_stay_within_the_limit_and_on_the_pods_numa_nodes() {
-    on_node(|| {
-        for node in 0..2 {
-            let file = format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages");
-            keep_huge_pages(&file, 64);
-        }
+    let pools =
+        [0, 1].map(|node| format!("/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB/nr_hugepages"));
+    let give_back = || {
+        run(&["umount", "/run/huge"]);
+        pools.iter().for_each(|pool| keep_huge_pages(pool, 0));
+    };
+    on_node_undoing(give_back, || {
+        pools.iter().for_each(|pool| keep_huge_pages(pool, 64));
         // Two pages are taken before the container registers, by a process of it; QEMU takes its own afterwards.
         std::fs::create_dir_all("/run/huge").expect("/run/huge");
         run(&["mount", "-t", "hugetlbfs", "-o", "pagesize=2M", "none", "/run/huge"]);

@@ -158,7 +158,7 @@ fn what_is_in_a_cgroup_below_the_containers_is_neither_its_anchor_nor_overlooked
         assert_refused(
             &register_with_anchor(&pod, &sleepers[0]),
             "NoAnchor",
-            "/stelia-test, not in ",
+            ".scope/stelia-test",
         );
         assert_refused(
             &register_with_anchor(&pod, &sleepers[1]),
