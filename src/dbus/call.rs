@@ -136,7 +136,7 @@ mod tests {
             news = told.recv() => assert_eq!(news, Some("begun")),
         }
         client.close().await.unwrap();
-        let over = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
+        let over = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
         assert_eq!(over, Ok(Some("over")));
     }
 
@@ -162,7 +162,7 @@ mod tests {
         let waits = tokio::time::timeout(SLOW + Duration::from_millis(500), call).await;
         assert!(waits.is_err() && told.try_recv().is_err());
         client.close().await.unwrap();
-        let left = tokio::time::timeout(Duration::from_secs(5), told.recv()).await;
+        let left = tokio::time::timeout(Duration::from_secs(60), told.recv()).await;
         assert_eq!(left, Ok(Some(())));
     }
 }
