@@ -4,7 +4,7 @@
 noise=noise::of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus
 # What was seen to hold on Debian unstable; the other tests of trixie were not tried there yet (FILTER runs them). conformance is known
 # to differ: kernel 7.2 lets cpuset.cpus and cpuset.mems of a cgroup with processes be emptied, which 6.12 refuses.
-unstable="sid:: runner::a_plugged runner::an_io_thread crun:: isolation:: doors::a_pod limits::memory drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
+unstable="sid:: runner::a_plugged runner::an_io_thread crun:: isolation:: movers:: doors::a_pod limits::memory drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
 case $NODE_IMAGE.$(nproc) in
   bookworm.*) set -- bookworm:: ;;
   *.16) set -- ${FILTER:-$noise cost::on_many_cpus} ;;
