@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use anyhow::ensure;
 use criterion::Criterion;
-use steliad::cpuset::CpuSet;
-use steliad::planner::cpus::{CpuTopology, Kubelet, Options, take};
-use steliad::topology::{Cpu, Topology};
+use kubelet_planner::cpus::{CpuTopology, Kubelet, Options, take};
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
 use timing::median;
 
 /// What is promised on 8 NUMA nodes.

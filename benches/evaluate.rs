@@ -9,14 +9,14 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use criterion::Criterion;
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
+use stelia_kubelet::PodUid;
 use steliad::alloc::NumaTopologyAlignmentPolicy;
-use steliad::cpuset::CpuSet;
-use steliad::kubelet::PodUid;
 use steliad::node_topology::numa::{Memory, NumaNode};
 use steliad::node_topology::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
 use steliad::plan::allocator::{AllocatorPolicies, CpuSource, Ground, Held};
 use steliad::plan::evaluate::{Request, answer};
-use steliad::topology::{Cpu, Topology};
 use timing::median;
 
 const NODES: u32 = 1000;

@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
-use steliad::cpuset::CpuSet;
-use steliad::planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
+use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
+use stelia_cpus::CpuSet;
 use timing::median;
 
 /// As many permutations the product gets through in seconds.

@@ -14,11 +14,11 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
 use rustix::time::{ClockId, clock_gettime};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 use steliad::cgroup::{CgroupPath, Cgroups, File, Limits};
 use steliad::config::Settings;
-use steliad::cpuset::CpuSet;
 use steliad::engine::{Engine, Handle, Peer, RegisterRequest};
-use steliad::kubelet::PodUid;
 use steliad::model::kubelet::Checkpoint;
 use steliad::model::{Counts, Kernel, Model, topology};
 use steliad::plan::admission::Claim;

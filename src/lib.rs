@@ -27,31 +27,23 @@ pub mod alloc;
 pub mod authz;
 pub mod cgroup;
 pub mod config;
-pub mod cpuset;
 pub mod ctl;
 pub mod daemon;
 pub mod dbus;
 pub mod engine;
-mod excerpt;
-mod files;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
-pub mod kubelet;
 #[cfg(test)]
 mod man;
 pub mod model;
-mod named;
 pub mod node_topology;
 pub mod plan;
-pub mod planner;
 pub mod proc;
-pub mod quantity;
 pub mod runner;
 pub mod simulate;
 pub mod systemd;
-pub mod topology;
 pub mod workqueue;
 
 #[cfg(test)]

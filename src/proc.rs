@@ -7,8 +7,8 @@ use std::path::PathBuf;
 
 use crate::affinity;
 use crate::cgroup::CgroupPath;
-use crate::cpuset::{CpuSet, MAX_CPUS};
-use crate::files;
+use stelia_cpus::files;
+use stelia_cpus::{CpuSet, MAX_CPUS};
 
 /// A process or thread that cannot be mistaken for a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]

@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::cpuset::CpuSet;
-use crate::files;
+use stelia_cpus::CpuSet;
+use stelia_cpus::files;
 
 /// What the kernel says of its unbound workers' CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

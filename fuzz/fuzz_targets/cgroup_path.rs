@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use steliad::cgroup::CgroupPath;
-use steliad::kubelet::{ContainerCgroup, PodUid};
+use stelia_kubelet::{ContainerCgroup, PodUid};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

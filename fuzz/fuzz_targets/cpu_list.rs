@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::cpuset::{CpuSet, MAX_CPUS};
+use stelia_cpus::{CpuSet, MAX_CPUS};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::cpuset::CpuSet;
-use steliad::kubelet::checkpoint::{MAX_LISTED, Schema, Uses};
-use steliad::kubelet::{CpuManagerState, PodUid};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{MAX_LISTED, Schema, Uses};
+use stelia_kubelet::{CpuManagerState, PodUid};
 use steliad_fuzz::{checkpoint, same};
 
 fuzz_target!(|file: &[u8]| checkpoint(file, CpuManagerState::parse, check));

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::kubelet::{DeviceManagerState, PodUid};
-use steliad::planner::devices::State;
+use stelia_kubelet::{DeviceManagerState, PodUid};
+use kubelet_planner::devices::State;
 use steliad_fuzz::{checkpoint, same};
 
 fuzz_target!(|file: &[u8]| checkpoint(file, DeviceManagerState::parse, check));

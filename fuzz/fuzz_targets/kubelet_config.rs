@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::kubelet::KubeletConfig;
-use steliad::kubelet::config::{ConfigError, Flags, Fragment};
+use stelia_kubelet::KubeletConfig;
+use stelia_kubelet::config::{ConfigError, Flags, Fragment};
 use steliad_fuzz::{fits, same};
 
 /// A value that no message may tell: the file can hold more than this program is to quote.

@@ -2,8 +2,8 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::kubelet::memory::MemorySchema;
-use steliad::kubelet::{MemoryManagerState, PodUid};
+use stelia_kubelet::memory::MemorySchema;
+use stelia_kubelet::{MemoryManagerState, PodUid};
 use steliad_fuzz::{checkpoint, same};
 
 fuzz_target!(|file: &[u8]| checkpoint(file, MemoryManagerState::parse, check));

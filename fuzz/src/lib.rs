@@ -2,8 +2,8 @@
 
 use std::fmt::{Debug, Display};
 
-use steliad::kubelet::CheckpointError;
-use steliad::kubelet::checkpoint::MAX_BYTES;
+use stelia_kubelet::CheckpointError;
+use stelia_kubelet::checkpoint::MAX_BYTES;
 
 /// No error about a text of somebody else's is longer than this, in bytes, however long the text is.
 pub const LONGEST_ERROR: usize = 1000;

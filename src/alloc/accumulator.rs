@@ -9,7 +9,7 @@ use std::cmp::Reverse;
 use super::host::{Host, Place};
 use super::take::Wanted;
 use super::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, Usage};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {

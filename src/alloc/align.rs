@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::allocate::satisfying;
 use super::{CpuBindPolicy, Host, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Refusal};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// How many CPUs NUMA nodes have for a request, by id.
 #[derive(Debug, Clone, PartialEq, Eq)]

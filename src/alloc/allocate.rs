@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::take::{Wanted, take_preferred};
 use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Refusal, Usage};
-use crate::cpuset::CpuSet;
-use crate::named::named;
+use stelia_cpus::CpuSet;
+use stelia_text::named;
 
 /// What an instance asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// A CPU's place, by position in the tables.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,7 @@ impl Host {
         let (cores, nodes, sockets) = (positions(cores), positions(nodes), positions(sockets));
         let mut socket_of = vec![None; nodes.len()];
         let mut core_sizes = vec![0; cores.len()];
-        let place = |(number, cpu): (&u32, &crate::topology::Cpu)| {
+        let place = |(number, cpu): (&u32, &stelia_cpus::Cpu)| {
             let place = Place {
                 cpu: *number,
                 core: cores[&(cpu.package, cpu.core)],

@@ -32,7 +32,7 @@ pub use policies::{
 pub use pools::{Allocated, KubeletView, Pools, SharedPool, constrained_burst};
 pub use take::{Wanted, take_cpus, take_preferred_cpus};
 
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// CPUs in use.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What a pod or an operator can choose, by Koordinator's names.
 
-use crate::named::named;
+use stelia_text::named;
 
 /// How an instance's CPUs lie on physical cores.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{NumaAllocateStrategy, Qos, Refusal};
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use proptest::sample::select;
 
 use super::*;
-use crate::topology::Topology;
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::Topology;
+use stelia_cpus::testing::{Shape, shapes};
 
 /// A host, who holds what there, and what is asked for.
 #[derive(Debug, Clone)]

@@ -2,7 +2,7 @@
 
 use super::accumulator::Accumulator;
 use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Refusal, Usage};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// What to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -3,8 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use rstest::rstest;
 
 use super::*;
-use crate::topology::Topology;
-use crate::topology::testing::Shape;
+use stelia_cpus::Topology;
+use stelia_cpus::testing::Shape;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

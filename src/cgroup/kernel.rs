@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
-use crate::files;
+use stelia_cpus::files;
 
 const PREFIX: &str = "user.stelia.";
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use crate::excerpt::excerpt;
-use crate::kubelet::home::AUTO;
 use crate::plan::Policies;
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
 use crate::plan::pools::FloatPolicy;
+use stelia_kubelet::home::AUTO;
+use stelia_text::excerpt::excerpt;
 
 /// One configuration file: what it leaves out is left as it was.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -10,9 +10,9 @@ use clap_complete::engine::ArgValueCandidates;
 use super::completions::uids;
 use super::plan::Asked;
 use crate::dbus::command_line::{AllocationOptions, names};
-use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
 use crate::plan::evaluate::ScoringStrategy;
+use stelia_kubelet::QosClass;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.

@@ -11,9 +11,9 @@ use super::client::{Client, Failure};
 use super::view;
 use crate::dbus::client::Dict;
 use crate::dbus::command_line::AllocationOptions;
-use crate::kubelet::QosClass;
 use crate::node_topology::described;
 use crate::plan::evaluate::{Request, Told, evaluate, requests};
+use stelia_kubelet::QosClass;
 
 /// Ask the daemon.
 ///
@@ -186,10 +186,10 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::cpuset::CpuSet;
     use crate::ctl::cli::Cli;
     use crate::node_topology::{Allocator, ApiVersion, Facts, report, tests::facts};
     use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
+    use stelia_cpus::CpuSet;
 
     /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
     fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {

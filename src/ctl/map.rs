@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::node::{Instance, Node, Owner};
 use super::view;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// One core: its CPUs with their owners.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

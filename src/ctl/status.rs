@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::node::{LastPass, Node, Owner};
 use super::view;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// What is said of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

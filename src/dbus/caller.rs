@@ -12,7 +12,7 @@ use super::error::{Error, Kind};
 use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]

@@ -74,9 +74,9 @@ mod tests {
     use zbus_xml::Node;
 
     use super::*;
-    use crate::cpuset::CpuSet;
-    use crate::kubelet::PodUid;
     use crate::plan::Amiss;
+    use stelia_cpus::CpuSet;
+    use stelia_kubelet::PodUid;
 
     #[test]
     fn every_property_that_may_change_is_told_with_its_type_and_no_other() {

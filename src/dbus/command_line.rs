@@ -5,9 +5,9 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use zbus::Variant;
 
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::cpuset::CpuSet;
 use crate::dbus::client::Dict;
 use crate::plan::allocator::Schedule;
+use stelia_cpus::CpuSet;
 
 /// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]

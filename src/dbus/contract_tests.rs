@@ -20,10 +20,10 @@ use super::manager::Manager;
 use super::private_bus::PrivateBus;
 use crate::cgroup::{KernelCgroups, Limits};
 use crate::config::Settings;
-use crate::cpuset::CpuSet;
 use crate::engine::{Engine, Failpoint, Handle, System, View};
 use crate::proc::KernelProcs;
 use crate::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_cpus::CpuSet;
 
 struct NoSystemd;
 

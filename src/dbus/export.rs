@@ -16,7 +16,7 @@ use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
 use super::{MANAGER_PATH, instance_path};
 use crate::engine::{self, Handle, InstanceView, View};
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// An instance as an object of it shows it.
 pub(super) type Shown = Arc<InstanceView>;

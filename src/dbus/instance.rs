@@ -18,9 +18,9 @@ use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::Reason;
 use crate::plan::placement::Vcpu;
+use stelia_kubelet::PodUid;
 
 /// One VM's object.
 pub(super) struct Instance {

@@ -22,7 +22,7 @@ use super::registration;
 use super::report::{preview_dict, report_dict};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
 type InstanceRow = (String, String, OwnedObjectPath, String, String);

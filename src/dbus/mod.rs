@@ -29,7 +29,7 @@ mod runner_socket;
 pub use bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};
 
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// Bus name of the daemon on the system bus.
 pub const BUS_NAME: &str = "io.stelia.Isolation1";

@@ -7,11 +7,11 @@ use zbus::Variant;
 use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::cpuset::CpuSet;
-use crate::kubelet::QosClass;
 use crate::node_topology::ApiVersion;
 use crate::plan::allocator::{Schedule, Wish};
 use crate::plan::evaluate::{Request, ScoringStrategy};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 
 /// RegisterInstance's, beside those of [`WISH`].
 pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];

@@ -12,9 +12,10 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use super::error::{Error, Kind};
 use crate::cgroup::Cgroups;
 use crate::engine::{System, Usage, View, localities, usage};
-use crate::kubelet::PodUid;
-use crate::kubelet::config::{self, KubeletConfig};
 use crate::plan::locality::Localities;
+use stelia_kubelet::PodUid;
+use stelia_kubelet::config;
+use stelia_kubelet::config::KubeletConfig;
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);

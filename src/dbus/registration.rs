@@ -11,8 +11,8 @@ use super::options;
 use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::Claim;
+use stelia_kubelet::PodUid;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);

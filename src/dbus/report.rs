@@ -5,7 +5,7 @@ use zbus::Variant;
 use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::engine::{Preview, Report};
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {

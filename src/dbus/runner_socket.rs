@@ -26,8 +26,8 @@ use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
 use super::readings::Readings;
 use crate::engine::{Handle, InstanceView, View};
-use crate::kubelet::PodUid;
 use crate::proc::pid_of_pidfd;
+use stelia_kubelet::PodUid;
 
 /// Accept until cancelled; each peer is who the kernel says it is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {

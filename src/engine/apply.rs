@@ -7,12 +7,12 @@ use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::system::Fault;
 use super::{System, store};
 use crate::cgroup::{CgroupPath, File};
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
 use crate::plan::allocator::CpuSource;
 use crate::plan::{Instance, Planned, Step, workers};
-use crate::topology::Topology;
 use crate::workqueue;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::PodUid;
 
 /// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
 const STEPS: usize = 1024;

@@ -13,15 +13,15 @@ use super::store;
 use super::task::Engine;
 use super::turn::Numbers;
 use crate::cgroup::CgroupPath;
-use crate::excerpt::excerpt;
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::partition::Partition;
 use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread};
 use crate::plan::record::is_prop_name;
 use crate::plan::{Amiss, Phase, Reason, Record, VcpuThread, attached};
 use crate::proc::TaskId;
+use stelia_kubelet::PodUid;
+use stelia_text::excerpt::excerpt;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 const MAX_VCPUS: usize = 8192;

@@ -7,9 +7,9 @@
 use std::sync::Arc;
 
 use super::{InstanceView, Report, View};
-use crate::kubelet::PodUid;
 use crate::plan::admission::Refusal;
 use crate::plan::reason;
+use stelia_kubelet::PodUid;
 
 /// Something that a pod may be told in part.
 pub(crate) trait ToldTo: Sized {

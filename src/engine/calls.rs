@@ -13,10 +13,10 @@ use super::turn::Numbers;
 use super::{Report, Trigger};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::{Amiss, Phase, Reason, Step};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);

@@ -9,13 +9,13 @@ use super::observe::{numbers, optional, populated, set};
 use super::runtime;
 use super::siblings::{live, request as request_of};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, PodUid, QosClass};
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
 use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
 use crate::plan::allocator::Left;
 use crate::plan::{Instance, Record};
 use crate::proc::{ProcError, TaskId};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;

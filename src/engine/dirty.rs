@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// So many instances are read in one turn.
 const PORTION: usize = 32;

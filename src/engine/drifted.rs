@@ -2,9 +2,9 @@
 
 use super::task::Engine;
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::Instance;
 use crate::plan::drift::{self, Finding};
+use stelia_kubelet::PodUid;
 
 impl Engine {
     /// Somebody changed what nobody but this program writes: told at once, and remembered until it is right again.

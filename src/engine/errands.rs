@@ -15,10 +15,10 @@ use super::observe::{OWN, saved_attribute};
 use super::runtime;
 use super::system::Fault;
 use crate::cgroup::{CgroupError, CgroupPath, Limits};
-use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::{OUTSIDE, Record, Step};
 use crate::systemd::{Devices, SystemdError};
+use stelia_kubelet::{ContainerCgroup, PodUid};
 
 /// A call that takes longer than this is told of.
 const SLOW: Duration = Duration::from_secs(5);

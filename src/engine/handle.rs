@@ -12,8 +12,8 @@ use super::rebind::{self, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, System, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
-use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
+use stelia_kubelet::PodUid;
 
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;

@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use super::observe::{self, Version};
-use crate::kubelet::CpuManagerState;
-use crate::kubelet::home;
 use crate::plan::allocator::CpuSource;
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::home;
 
 /// Where kubelet's file is read.
 pub(super) struct KubeletRoot {

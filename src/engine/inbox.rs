@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use super::handle::Command;
 use super::register::Waiting;
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// Whose call it is; `None` is an administrator's.
 pub(super) type Asker = Option<PodUid>;

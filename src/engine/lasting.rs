@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// Since when something lasts that counts once it has lasted.
 #[derive(Debug)]

@@ -7,11 +7,11 @@ use super::handle::Reply;
 use super::inbox::Asker;
 use super::store;
 use super::task::Engine;
-use crate::cpuset::CpuSet;
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::{Phase, Record};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 impl Engine {
     /// Give everything back.

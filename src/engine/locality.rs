@@ -6,11 +6,11 @@ use std::path::Path;
 
 use super::view::{InstanceView, View};
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
-use crate::cpuset::CpuSet;
-use crate::kubelet::devices::DEVICE_MANAGER_STATE;
-use crate::kubelet::{DeviceManagerState, PodUid};
 use crate::plan::locality::{self, Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::{DeviceManagerState, PodUid};
 
 /// One VM, as far as this needs it.
 #[derive(Debug, Clone, Copy)]
@@ -116,7 +116,7 @@ mod tests {
     use super::*;
     use crate::cgroup::KernelCgroups;
     use crate::plan::locality::{Device, NodeMemory};
-    use crate::topology::testing::Shape;
+    use stelia_cpus::testing::Shape;
 
     const DEVICES: &[u8] =
         include_bytes!("../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");

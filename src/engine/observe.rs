@@ -11,10 +11,6 @@ use super::container::lists;
 use super::limits::{self, KnownLimits, number, protection};
 use super::{System, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use crate::cpuset::CpuSet;
-use crate::excerpt::excerpt;
-use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::{CpuSource, leftover};
 use crate::plan::partition::{Partition, isolated_is_safe};
 use crate::plan::record::RecordError;
@@ -24,8 +20,12 @@ use crate::plan::{
     pod_pool,
 };
 use crate::proc::TaskId;
-use crate::topology::Topology;
 use crate::workqueue::{self, WorkqueueError};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_text::excerpt::excerpt;
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
 /// at all; but a file that is there must be understood.

@@ -13,8 +13,6 @@ use super::watch::Watcher;
 use super::{System, container, siblings};
 use crate::cgroup::{CgroupError, CgroupPath, File};
 use crate::config::Settings;
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::allocator::CpuSource;
 use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
@@ -22,7 +20,9 @@ use crate::plan::partition::Partition;
 use crate::plan::workers::Workers;
 use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Slice, Snapshot, Tree, pod_pool};
 use crate::plan::{limits_are_carried, too_much_memory};
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -6,8 +6,8 @@ use std::sync::{Arc, PoisonError};
 use super::audience::ToldTo;
 use super::task::Engine;
 use super::{InstanceView, View, apply};
-use crate::kubelet::PodUid;
 use crate::plan::Assessment;
+use stelia_kubelet::PodUid;
 
 impl Engine {
     /// Show those instances, and that others are gone; the journal is told as well.

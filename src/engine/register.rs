@@ -15,11 +15,11 @@ use super::task::Engine;
 use crate::alloc::{Exclusivity, Host, Qos};
 use crate::cgroup::{CgroupPath, Limits};
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
 use crate::plan::allocator::Allocation;
 use crate::plan::reason::joined;
 use crate::plan::{Phase, Record, limits_of_scope};
+use stelia_kubelet::PodUid;
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {

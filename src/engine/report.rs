@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::View;
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
-use crate::kubelet::config::KubeletConfig;
 use crate::node_topology::numa::NumaNode;
 use crate::node_topology::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_kubelet::config::KubeletConfig;
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
 ///
@@ -95,7 +95,7 @@ mod tests {
     use crate::engine::InstanceView;
     use crate::engine::view::PoolsView;
     use crate::plan::allocator::{AllocatorPolicies, Held};
-    use crate::topology::testing::Shape;
+    use stelia_cpus::testing::Shape;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -7,9 +7,9 @@ use super::container::{beside, of_pod, whole};
 use super::observe::{optional, populated};
 use super::runtime;
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use crate::kubelet::{ContainerCgroup, CpuRequest, PodUid};
 use crate::plan::Record;
 use crate::plan::admission::LiveContainer;
+use stelia_kubelet::{ContainerCgroup, CpuRequest, PodUid};
 
 /// The containers of a pod that have processes, but for the one with the id `own`. `run` is `/run`.
 ///

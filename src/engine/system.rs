@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::holder::{Holders, KernelHolders};
 use crate::cgroup::{CgroupError, Cgroups, KernelCgroups};
-use crate::cpuset::CpuSet;
 use crate::plan::admission::{Kind, Refusal};
 use crate::proc::{KernelProcs, ProcError, Procs};
 use crate::systemd::{Systemd, SystemdError};
 use crate::workqueue::WorkqueueError;
+use stelia_cpus::CpuSet;
 
 /// Everything the engine touches outside itself.
 #[derive(Clone)]

@@ -25,11 +25,11 @@ use super::watch::{Event, Watcher};
 use super::{Counters, LastPass, Metrics, System, Trigger, View};
 use crate::cgroup::CgroupPath;
 use crate::config::Settings;
-use crate::kubelet::PodUid;
 use crate::plan::Instance;
 use crate::plan::allocator::{CpuSource, Guaranteed};
 use crate::plan::drift::Finding;
 use crate::systemd::SystemdError;
+use stelia_kubelet::PodUid;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);

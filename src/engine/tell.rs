@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::Engine;
-use crate::cpuset::CpuSet;
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::allocator::{CpuSource, guaranteed};
 use crate::plan::reason::joined;
 use crate::plan::{Amiss, Assessment, Instance, Phase, Reason, Snapshot};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 /// An instance as it was last told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -11,9 +11,9 @@ use super::observe;
 use super::task::Engine;
 use super::{LastPass, picture};
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::Refusal;
 use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Reason, Step, plan_for};
+use stelia_kubelet::PodUid;
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -204,7 +204,7 @@ impl Engine {
     }
 
     /// kubelet's file says something else.
-    fn kubelet_changed(&mut self, before: &Result<crate::kubelet::CpuManagerState, String>) {
+    fn kubelet_changed(&mut self, before: &Result<stelia_kubelet::CpuManagerState, String>) {
         self.picture.read_all_siblings(&self.system);
         self.patience.wake_all();
         self.shared.wake_all();

@@ -6,13 +6,13 @@ use std::sync::Arc;
 use super::rebind::Job;
 use crate::alloc::Pools;
 use crate::cgroup::{CgroupPath, Cgroups, File};
-use crate::cpuset::CpuSet;
-use crate::kubelet::checkpoint::Entries;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::Refusal;
 use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Ground, Held};
 use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Reason, Snapshot, VcpuThread};
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::checkpoint::Entries;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]

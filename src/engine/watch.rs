@@ -11,8 +11,8 @@ use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::sync::Notify;
 
 use crate::cgroup::{File, Limits};
-use crate::kubelet::PodUid;
-use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::PodUid;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 
 /// What is to be looked at again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

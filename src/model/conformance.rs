@@ -4,7 +4,7 @@
 //! other.
 
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use Expect::{Fails, Is, Works};
 use Operation::{Create, Read, Remove, Write};

@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::tree::up;
 use super::{Kernel, State};
 use crate::cgroup::CgroupPath;
-use crate::cpuset::{CpuSet, ParseError};
+use stelia_cpus::{CpuSet, ParseError};
 
 /// The cpuset of one cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -173,8 +173,8 @@ mod tests {
     use super::super::{Kernel, topology};
     use super::*;
     use crate::cgroup::{Cgroups, File, Limits};
-    use crate::cpuset::CpuSet;
-    use crate::kubelet::PodUid;
+    use stelia_cpus::CpuSet;
+    use stelia_kubelet::PodUid;
 
     fn node() -> (Model, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();

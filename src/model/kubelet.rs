@@ -7,11 +7,11 @@ use std::path::{Path, PathBuf};
 
 use serde_json::json;
 
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
-use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::checkpoint::v2;
-use crate::kubelet::checksum::{fnv1a, of_data};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::checkpoint::v2;
+use stelia_kubelet::checksum::{fnv1a, of_data};
 
 /// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
 /// in two writes.

@@ -9,7 +9,7 @@ use super::procs::Birth;
 use super::tree::up;
 use super::{Kernel, Model, State, topology};
 use crate::cgroup::{CgroupPath, File};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 const PLACES: [&str; 9] = [
     "/stelia.slice",

@@ -41,8 +41,8 @@ use nix::errno::Errno;
 use tokio::sync::watch;
 
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 pub use counts::Counts;
 pub use freezer::Chain;

@@ -17,11 +17,11 @@ use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
 use crate::cgroup::Limits;
 use crate::cgroup::{CgroupPath, File};
-use crate::cpuset::CpuSet;
 use crate::engine::{Failpoint, System};
-use crate::kubelet::{ContainerCgroup, PodUid};
 use crate::systemd::Devices;
-use crate::topology::{Cpu, Topology};
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
+use stelia_kubelet::{ContainerCgroup, PodUid};
 
 /// The memory of each NUMA node, KiB.
 const MEMORY_KIB: u64 = 16 << 20;

@@ -11,7 +11,7 @@ use super::cpusets::{Cpuset, Partition};
 use super::tree::up;
 use super::{Kernel, State};
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 const BAD_LIST: &str = "Invalid cpu list in cpuset.cpus.exclusive";
 const PARENT_INVALID: &str = "Parent is an invalid partition root";

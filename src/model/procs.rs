@@ -9,8 +9,8 @@ use super::counts::Call;
 use super::tree::up;
 use super::{Model, State};
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
 use crate::proc::{ProcError, Procs, TaskId, Thread};
+use stelia_cpus::CpuSet;
 
 /// One thread.
 #[derive(Debug, Clone)]

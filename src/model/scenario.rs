@@ -25,8 +25,8 @@ use serde::Deserialize;
 use super::kubelet::Checkpoint;
 use super::{Kernel, Model, Pod, topology};
 use crate::cgroup::{CgroupPath, File, Limits};
-use crate::cpuset::{CpuSet, MAX_CPUS};
-use crate::kubelet::PodUid;
+use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_kubelet::PodUid;
 
 /// What a scenario file says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

@@ -9,9 +9,9 @@ use super::counts::Call;
 use super::procs::Birth;
 use super::{Model, State};
 use crate::cgroup::{CgroupPath, File, Limits};
-use crate::cpuset::CpuSet;
 use crate::engine::holder::{Hold, Holders};
 use crate::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_cpus::CpuSet;
 
 /// A unit with a cgroup.
 #[derive(Debug, Clone)]

@@ -3,11 +3,11 @@ use super::kubelet::Checkpoint;
 use super::*;
 use crate::cgroup::Limits;
 use crate::cgroup::{Cgroups, File, KernelCgroups};
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::proc::Procs;
 use crate::systemd::{Devices, Listening, Systemd};
-use crate::topology::Topology;
 use std::os::fd::AsFd;
+use stelia_cpus::Topology;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 

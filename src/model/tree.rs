@@ -7,7 +7,7 @@ use nix::errno::Errno;
 use super::State;
 use super::cpusets::{Claims, Cpuset};
 use crate::cgroup::{CgroupPath, Limits};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// The controllers, in the order in which the kernel prints them; the flag: usable in threaded cgroups.
 pub(super) const CONTROLLERS: [(&str, bool); 6] = [

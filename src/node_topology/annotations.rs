@@ -8,8 +8,8 @@ use super::{Allocator, Facts};
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
-use crate::cpuset::CpuSet;
 use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
+use stelia_cpus::CpuSet;
 
 /// [`CpuManagerPolicy`].
 pub const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
@@ -198,7 +198,7 @@ fn detail(facts: &Facts) -> Vec<CpuInfo> {
     cores.sort_unstable();
     cores.dedup();
     let ranks: BTreeMap<(u32, u32), u32> = cores.into_iter().zip(0..).collect();
-    let info = |(id, cpu): (&u32, &crate::topology::Cpu)| CpuInfo {
+    let info = |(id, cpu): (&u32, &stelia_cpus::Cpu)| CpuInfo {
         id: *id,
         core: ranks.get(&(cpu.package, cpu.core)).copied().unwrap_or_default(),
         socket: cpu.package,

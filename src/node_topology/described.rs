@@ -23,12 +23,12 @@ use super::annotations::{
 };
 use super::object::KIND;
 use super::{Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, PodAllocation, name, report};
-use crate::cpuset::{CpuSet, MAX_CPUS};
-use crate::excerpt;
-use crate::kubelet::PodUid;
-use crate::topology::{Cpu, Topology};
 pub use error::DescribedError;
 use error::wrong;
+use stelia_cpus::{Cpu, Topology};
+use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_kubelet::PodUid;
+use stelia_text::excerpt;
 
 /// Longest text. An object of 8192 CPUs has less than 1 MiB.
 pub const MAX_BYTES: usize = 4 << 20;

@@ -22,15 +22,15 @@ pub(crate) mod tests;
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::alloc::{Allocated, KubeletView, Pools, Qos};
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
 use crate::plan::admission::Refusal;
 use crate::plan::allocator::{self, AllocatorPolicies, Ground, Held};
-use crate::quantity::bytes::of_bytes;
-use crate::topology::Topology;
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
 use object::{Attribute, Cost, Metadata, Resource, Zone};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_cpus::quantity::bytes::of_bytes;
+use stelia_kubelet::PodUid;
 
 /// The label that tells who writes the object.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");

@@ -33,7 +33,7 @@ pub fn check(name: String) -> Result<String, NameError> {
         Ok(name)
     } else {
         Err(NameError {
-            name: crate::excerpt::excerpt(&name),
+            name: stelia_text::excerpt::excerpt(&name),
         })
     }
 }

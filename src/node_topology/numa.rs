@@ -5,7 +5,7 @@ use std::fs;
 use std::io::{self, ErrorKind};
 use std::path::Path;
 
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// A NUMA node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

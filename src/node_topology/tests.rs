@@ -8,7 +8,7 @@ use super::annotations::{
 use super::numa::{Memory, Pages};
 use super::schema::{definition, faults};
 use super::*;
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::testing::{Shape, shapes};
 
 pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

@@ -3,8 +3,8 @@
 use super::entitlement::Entitlement;
 use super::steps::too_much_memory;
 use super::{Amiss, Facts, Instance, Phase, Reason, Snapshot};
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 /// The reasons of one instance as they are found.
 struct Reasons<'a> {

@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{Instance, Leaf, Outside, Slice};
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 /// One thing that is not as it was left.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -3,8 +3,8 @@
 
 use super::allocator::CpuSource;
 use super::{Facts, Instance, Record, Snapshot};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 
 /// kubelet's word on an instance's CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]

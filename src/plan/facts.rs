@@ -11,8 +11,8 @@ use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Policies, Snapshot};
 use crate::alloc::{Pools, Qos};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// What is derived from a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -6,9 +6,9 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::cgroup::numa_stat::{self, ByNode};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{DeviceManagerState, PodUid};
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::{DeviceManagerState, PodUid};
 
 /// More of a VM's memory than this on other NUMA nodes than its CPUs' is told, in percent: a few pages of QEMU's own are
 /// always where they came to lie.
@@ -245,7 +245,7 @@ pub fn size(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::testing::Shape;
+    use stelia_cpus::testing::Shape;
 
     const MIB: u64 = 1 << 20;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use super::admission::LiveContainer;
 use super::{Instance, Record, Snapshot};
-use crate::cpuset::CpuSet;
-use crate::kubelet::checkpoint::{Use, Uses};
-use crate::kubelet::{CpuManagerState, PodUid};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{Use, Uses};
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// What the running containers of a pod tell of its entries.
 ///
@@ -83,12 +83,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::kubelet::CpuRequest;
-    use crate::kubelet::checkpoint::Schema;
     use crate::plan::record::tests::record;
     use crate::plan::steps::tests::{instance, snapshot};
-    use crate::planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
-    use crate::topology::{Cpu, Topology};
+    use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+    use stelia_cpus::{Cpu, Topology};
+    use stelia_kubelet::CpuRequest;
+    use stelia_kubelet::checkpoint::Schema;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

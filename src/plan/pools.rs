@@ -1,6 +1,6 @@
 //! Which shared CPUs an instance floats on.
 
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// The choice of shared CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
@@ -68,7 +68,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::topology::testing::{Shape, shapes};
+    use stelia_cpus::testing::{Shape, shapes};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

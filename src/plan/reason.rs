@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::kubelet::PodUid;
+use stelia_kubelet::PodUid;
 
 /// A reason.
 #[derive(Debug, Clone, PartialEq, Eq)]

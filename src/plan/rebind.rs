@@ -13,9 +13,9 @@ use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse, NumaTopologyAlignmentPolicy, Request, Room, Usage,
     align, allocate,
 };
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::PodUid;
 
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,12 +7,12 @@ use std::fs;
 use rstest::rstest;
 
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::pools::FloatPolicy;
 use crate::plan::steps::tests::{instance, settle, snapshot};
 use crate::plan::{Instance, Policies, Record, Snapshot, Tree};
-use crate::topology::{Cpu, Topology};
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 const FOLDER: &str = "tests/data/kubelet-checkpoints/write-sequence/gate-off";
 

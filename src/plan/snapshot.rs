@@ -8,9 +8,9 @@ use super::allocator::CpuSource;
 use super::partition::Partition;
 use super::workers::Workers;
 use crate::cgroup::{CgroupPath, Limits};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,7 +4,7 @@ use super::partition::Partition;
 use super::steps::{Course, course_of, growing};
 use super::{Facts, Instance, Snapshot};
 use crate::alloc::Qos;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// The kernel's and systemd's default weight.
 pub(super) const DEFAULT_WEIGHT: u64 = 100;

@@ -1,6 +1,6 @@
 //! Where the kernel's unbound workers may run. A partition of kind `isolated` keeps them off by itself; one of kind `root` does not.
 
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -16,8 +16,8 @@ use serde::de::{DeserializeOwned, IgnoredAny};
 use super::error::Error;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy};
 use crate::dbus::command_line::AllocationOptions;
-use crate::excerpt;
 use crate::plan::allocator::Schedule;
+use stelia_text::excerpt;
 
 /// All annotations of a pod have at most 256 KiB together.
 const MOST: u64 = 256 * 1024;

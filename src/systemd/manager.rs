@@ -12,7 +12,7 @@ use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, pro
 
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
 /// it (a reload, a mount that does not answer) by then, and a runner waits for longer.

@@ -5,7 +5,7 @@ mod manager;
 use zbus::export::async_trait::async_trait;
 
 use crate::cgroup::Limits;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 pub use manager::DbusSystemd;
 

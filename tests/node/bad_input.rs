@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 use steliad::dbus::client::ManagerProxy;
 
 use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};

@@ -7,7 +7,7 @@ use std::process::{Command, Output};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 use steliad::plan::partition::isolated_is_safe;
 
 pub const CGROUP: &str = "/sys/fs/cgroup";

@@ -1,6 +1,6 @@
 //! What happens to an instance in its life: resized, given away, restarted, orphaned, crowded.
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::host::{CGROUP, kind, output, partitioned, read, run, scopes, thread, wait_until, workers};
 use crate::pods::{Pod, on_node};

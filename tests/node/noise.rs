@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::guest::Accel;
 use crate::host::{Thread, all_pids, cpus, output, read, run, thread};

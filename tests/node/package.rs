@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};

@@ -9,7 +9,7 @@ use std::sync::Once;
 use std::time::Instant;
 
 use serde::Deserialize;
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::guest::Accel;
 use crate::host::{

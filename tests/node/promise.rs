@@ -3,7 +3,7 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::host::{CGROUP, SLICE, cpus, kind, output, partitioned, read, run, thread, workers};
 use crate::pods::{Pod, Threads, pool};

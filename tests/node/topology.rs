@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout, Command, Stdio};
 
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use crate::host::{cpus, read, run};
 use crate::pods::{Pod, on_node, pool};

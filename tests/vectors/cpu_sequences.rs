@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Context, bail};
+use kubelet_planner::cpus::{Container, Kind, Kubelet, Pod, Refusal, State, StaticPolicy};
 use serde::Deserialize;
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
-use steliad::planner::cpus::{Container, Kind, Kubelet, Pod, Refusal, State, StaticPolicy};
+use stelia_cpus::CpuSet;
 
 use crate::Verdict;
 use crate::cpus::{Machines, mask, options, refused};

@@ -5,11 +5,11 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
+use kubelet_planner::cpus::{Answer, CpuTopology, Kubelet, Options, Refusal, Request, allocate, take};
 use serde::Deserialize;
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
-use steliad::planner::cpus::{Answer, CpuTopology, Kubelet, Options, Refusal, Request, allocate, take};
-use steliad::topology::{Cpu, Topology};
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
 
 use crate::{Judge, Verdict};
 

@@ -7,12 +7,12 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
 use steliad::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Refusal, Usage, Wanted, take_cpus,
     take_preferred_cpus,
 };
-use steliad::cpuset::CpuSet;
-use steliad::topology::{Cpu, Topology};
 
 use crate::{Judge, Verdict};
 

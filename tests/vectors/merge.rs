@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use anyhow::Context;
+use kubelet_planner::merge::{Hint, HintList, Merged, Merger, NodeMask, Options, Policy};
 use serde::Deserialize;
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
-use steliad::planner::merge::{Hint, HintList, Merged, Merger, NodeMask, Options, Policy};
+use stelia_cpus::CpuSet;
 
 use crate::{Judge, Verdict};
 

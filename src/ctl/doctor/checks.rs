@@ -6,11 +6,11 @@ use super::merge::merge;
 use super::start::start;
 use super::{Check, Facts, Verdict, home, locality};
 use crate::cgroup::hierarchy::CONTROLLERS;
-use crate::cpuset::CpuSet;
-use crate::kubelet::config::KubeletConfig;
 use crate::plan::allocator::{CpuSource, guaranteed};
 use crate::plan::partition::isolated_is_safe;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::config::KubeletConfig;
 
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
 const SYSTEMD: u32 = 252;

@@ -7,13 +7,14 @@ use std::path::Path;
 use super::{KubeletFiles, KubeletHome, locality};
 use crate::cgroup::hierarchy;
 use crate::config::Settings;
-use crate::cpuset::CpuSet;
-use crate::kubelet::CpuManagerState;
-use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::config::{self, ConfigError, KubeletConfig};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::plan::locality::Localities;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::config;
+use stelia_kubelet::config::{ConfigError, KubeletConfig};
 
 /// Plain values; what could not be read says why.
 #[derive(Debug, Clone)]

@@ -6,8 +6,9 @@ use std::path::{Path, PathBuf};
 use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
 use crate::config::Settings;
-use crate::kubelet::KubeletConfig;
-use crate::kubelet::home::{self, Host};
+use stelia_kubelet::KubeletConfig;
+use stelia_kubelet::home;
+use stelia_kubelet::home::Host;
 
 /// What was found of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

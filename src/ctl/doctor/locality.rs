@@ -10,7 +10,7 @@ use crate::ctl::threads::Roots;
 use crate::engine::{Reading, Whose};
 use crate::plan::Record;
 use crate::plan::locality::{Localities, Locality, list, size};
-use crate::topology::Topology;
+use stelia_cpus::Topology;
 
 /// Read it of every scope whose record can be used; `root` is `/`.
 pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {

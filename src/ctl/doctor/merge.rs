@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
-use crate::kubelet::DeviceManagerState;
-use crate::kubelet::config::KubeletConfig;
-use crate::planner::merge::{Policy, effort};
-use crate::topology::Topology;
+use kubelet_planner::merge::{Policy, effort};
+use stelia_cpus::Topology;
+use stelia_kubelet::DeviceManagerState;
+use stelia_kubelet::config::KubeletConfig;
 
 const NAME: &str = "hint-merge";
 /// From so many seconds on it is worth a warning: kubelet admits no other pod meanwhile.

@@ -5,14 +5,15 @@ use super::checks::{not_ok, ok};
 use super::kubelet::KUBEADM;
 use super::{Check, Facts, Verdict};
 use crate::ctl::plan;
-use crate::kubelet::checkpoint::CPU_MANAGER_STATE;
-use crate::kubelet::config::KubeletConfig;
-use crate::kubelet::memory::MEMORY_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, MemoryManagerState};
-use crate::planner::cpus::{self, Refusal};
-use crate::planner::{
+use kubelet_planner::cpus;
+use kubelet_planner::cpus::Refusal;
+use kubelet_planner::{
     CpuManager, MemoryManager, Node, Settings, StartError, State, features, go_together, memory, merge,
 };
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 const NAME: &str = "kubelet-start";
 

@@ -4,17 +4,18 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
-use crate::cpuset::CpuSet;
-use crate::kubelet::checkpoint::Schema;
-use crate::kubelet::config::KubeletConfig;
-use crate::kubelet::devices::DeviceEntry;
-use crate::kubelet::home;
-use crate::kubelet::memory::{self, MemorySchema, MemoryTable};
-use crate::kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid};
 use crate::node_topology::numa::{NumaNode, Pages};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource};
 use crate::plan::locality::{Localities, Locality, NodeMemory};
-use crate::topology::testing::Shape;
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape;
+use stelia_kubelet::checkpoint::Schema;
+use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::devices::DeviceEntry;
+use stelia_kubelet::home;
+use stelia_kubelet::memory;
+use stelia_kubelet::memory::{MemorySchema, MemoryTable};
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 

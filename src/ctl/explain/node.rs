@@ -3,9 +3,9 @@
 use serde::Serialize;
 
 use super::source_in_words;
-use crate::cpuset::CpuSet;
 use crate::ctl::node::{Allocation, Node, Pools};
 use crate::ctl::view;
+use stelia_cpus::CpuSet;
 
 /// What is told of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

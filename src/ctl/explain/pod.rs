@@ -3,10 +3,10 @@
 use serde::Serialize;
 
 use super::source_in_words;
-use crate::cpuset::CpuSet;
 use crate::ctl::client::Failure;
 use crate::ctl::node::{Allocation, Node};
 use crate::ctl::view;
+use stelia_cpus::CpuSet;
 
 /// What is told of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

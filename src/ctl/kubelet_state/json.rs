@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{Checked, Files, shared_in_pod, unusable};
-use crate::kubelet::memory::MemoryBlock;
-use crate::kubelet::{CpuManagerState, MemoryManagerState};
+use stelia_kubelet::memory::MemoryBlock;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 /// `CPUManager` and `MemoryManager`; null for a file that is not there or was not asked for.
 pub(super) fn files(files: &Files) -> Value {

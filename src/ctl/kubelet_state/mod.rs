@@ -15,16 +15,16 @@ use serde_json::Value;
 
 use crate::cgroup::KernelCgroups;
 use crate::config::{self, Settings};
-use crate::cpuset::CpuSet;
 use crate::ctl::cli::Json;
 use crate::ctl::client::Failure;
 use crate::ctl::view;
 use crate::engine::live_containers;
-use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
-use crate::kubelet::home;
-use crate::kubelet::memory::MEMORY_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 use crate::plan::pod_pool;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::home;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 /// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
 #[derive(Debug, Default)]

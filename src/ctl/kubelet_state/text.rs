@@ -3,10 +3,10 @@
 use std::path::Path;
 
 use super::{Files, shared_in_pod, unusable};
-use crate::cpuset::CpuSet;
 use crate::ctl::view::{or_dash, table};
-use crate::kubelet::memory::MemoryBlock;
-use crate::kubelet::{CpuManagerState, MemoryManagerState};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::memory::MemoryBlock;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 /// Every file that is understood.
 pub(super) fn files(files: &Files, legend: bool) -> String {

@@ -9,9 +9,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::client::Failure;
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
 pub use allocated::{Allocation, Pools, SharedPool};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

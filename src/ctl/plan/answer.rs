@@ -7,12 +7,12 @@ use serde::Serialize;
 use super::settings::options_on;
 use super::subject::Subject;
 use super::why;
-use crate::cpuset::CpuSet;
-use crate::planner::merge::Policy;
-use crate::planner::{
+use kubelet_planner::merge::Policy;
+use kubelet_planner::{
     Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, features, until_full,
     variants, with_settings,
 };
+use stelia_cpus::CpuSet;
 
 /// Everything about one pod.
 #[derive(Debug, Clone, Serialize)]
@@ -268,7 +268,7 @@ impl Row {
             Cpus::PodShared(cpus) => ("pod", cpus.clone()),
             Cpus::Exclusive(cpus) => ("exclusive", cpus.clone()),
         };
-        let block = |block: &crate::kubelet::memory::MemoryBlock| Block {
+        let block = |block: &stelia_kubelet::memory::MemoryBlock| Block {
             nodes: block.nodes.iter().copied().collect(),
             r#type: block.kind.clone(),
             size: block.size,

@@ -27,9 +27,10 @@ use super::cli::Json;
 use super::client::Failure;
 use super::view;
 use crate::node_topology::described;
-use crate::planner::manifest::{self, container};
-use crate::planner::{Kind, Pod, until_full};
 use answer::{Answer, Fits, features, other};
+use kubelet_planner::manifest;
+use kubelet_planner::manifest::container;
+use kubelet_planner::{Kind, Pod, until_full};
 use subject::Subject;
 
 pub(super) use settings::settings;

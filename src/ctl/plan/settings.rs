@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::cpuset::CpuSet;
-use crate::kubelet::{KubeletConfig, MemoryManagerState};
-use crate::planner::cpus::{Kubelet, Options};
-use crate::planner::merge::{self, Policy, Scope};
-use crate::planner::{CpuManager, MemoryManager, Settings};
-use crate::quantity::Quantity;
+use kubelet_planner::cpus::{Kubelet, Options};
+use kubelet_planner::merge;
+use kubelet_planner::merge::{Policy, Scope};
+use kubelet_planner::{CpuManager, MemoryManager, Settings};
+use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 
 /// What kubelet was told, in its own words.
 pub(in crate::ctl) fn settings(

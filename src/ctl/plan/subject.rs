@@ -6,15 +6,16 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::settings::{cpu_manager, policy, scope, settings};
-use crate::cpuset::CpuSet;
-use crate::kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
-use crate::kubelet::devices::DEVICE_MANAGER_STATE;
-use crate::kubelet::memory::MEMORY_MANAGER_STATE;
-use crate::kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use crate::node_topology::{Facts, numa};
-use crate::planner::cpus::{self, CpuTopology};
-use crate::planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
-use crate::topology::Topology;
+use kubelet_planner::cpus;
+use kubelet_planner::cpus::CpuTopology;
+use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 
 /// A node, and what is not known of it.
 #[derive(Debug, Clone)]

@@ -6,13 +6,13 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use super::*;
-use crate::cpuset::CpuSet;
 use crate::ctl::cli::{Cli, Command};
-use crate::kubelet::PodUid;
 use crate::model::kubelet::Checkpoint;
 use crate::node_topology::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
-use crate::topology::testing::Shape;
-use crate::topology::{Cpu, Topology};
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape;
+use stelia_cpus::{Cpu, Topology};
+use stelia_kubelet::PodUid;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 

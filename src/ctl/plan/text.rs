@@ -1,9 +1,9 @@
 //! For readers.
 
 use super::answer::{Answer, Chosen, Fits, Kubelet, Other, Rejected, Row};
-use crate::cpuset::CpuSet;
 use crate::ctl::view::{or_dash, printable, table};
-use crate::planner::features;
+use kubelet_planner::features;
+use stelia_cpus::CpuSet;
 
 /// The pods of `--until-full` that are listed one by one.
 const LISTED: usize = 16;

@@ -1,9 +1,9 @@
 //! Why an answer is no better.
 
-use crate::cpuset::CpuSet;
-use crate::kubelet::QosClass;
-use crate::planner::merge::{Hint, Policy};
-use crate::planner::{Admission, Allocation, Container, CpuManager, Cpus, Merge, Pod};
+use kubelet_planner::merge::{Hint, Policy};
+use kubelet_planner::{Admission, Allocation, Container, CpuManager, Cpus, Merge, Pod};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 
 use super::subject::Subject;
 

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::cgroup::HugePage;
-use crate::kubelet::ContainerCgroup;
+use stelia_kubelet::ContainerCgroup;
 
 impl Node {
     async fn crun_vm(&mut self, number: u32, list: &str) -> (Pod, Qemu) {

@@ -25,8 +25,6 @@ use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report
 use crate::cgroup::Limits;
 use crate::cgroup::{CgroupPath, Cgroups, File};
 use crate::config::Settings;
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
 use crate::model::kubelet::Checkpoint;
 use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use crate::plan::admission::{Claim, Kind, Refusal};
@@ -35,7 +33,9 @@ use crate::plan::placement::Vcpu;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::{self, Phase, Policies};
 use crate::proc::Procs;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::PodUid;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {

@@ -13,7 +13,7 @@ use zbus_xml::Node as Contract;
 
 use super::*;
 use crate::dbus::{MANAGER_PATH, instance_path, serve_runner_socket_as};
-use crate::kubelet::ContainerCgroup;
+use stelia_kubelet::ContainerCgroup;
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 const INSTANCE: &str = "io.stelia.Isolation1.Instance";

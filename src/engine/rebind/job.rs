@@ -3,12 +3,12 @@
 use std::time::Instant;
 
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
 use crate::plan::admission::Refusal;
 use crate::plan::rebind::{Move, Scope};
+use stelia_cpus::CpuSet;
 
 use super::Moving;
 

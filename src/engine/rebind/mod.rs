@@ -11,15 +11,15 @@ use std::time::{Duration, Instant};
 use super::apply::now_us;
 use super::calls::no_instance;
 use super::task::Engine;
-use crate::cpuset::CpuSet;
 use crate::journal;
-use crate::kubelet::PodUid;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::reason::joined;
 use crate::plan::rebind::{self, Move, Scope};
 use crate::plan::{Instance, Reason, Record};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 /// Jobs that are remembered.
 const KEPT: usize = 16;

@@ -3,8 +3,8 @@
 use serde_json::Value;
 
 use super::DescribedError;
-use crate::excerpt;
 use crate::node_topology::NodeResourceTopology;
+use stelia_text::excerpt;
 
 /// The first place where an object is not as the facts read from it make it. Annotations count by what they say.
 pub(super) fn first(

@@ -1,7 +1,7 @@
 //! Why a text describes no node.
 
 use super::{MAX_BYTES, MAX_LISTED, MAX_ZONES};
-use crate::excerpt::excerpt;
+use stelia_text::excerpt::excerpt;
 
 /// Why a text describes no node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -9,7 +9,7 @@ use crate::alloc::{
 use crate::node_topology::tests::{cpus, facts, numa};
 use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
 use crate::plan::evaluate;
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::testing::{Shape, shapes};
 
 fn json(facts: &Facts, version: ApiVersion) -> String {
     serde_json::to_string(&report(facts, version)).unwrap()

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 
 use super::{DescribedError, wrong};
-use crate::cpuset::CpuSet;
 use crate::node_topology::NodeResourceTopology;
 use crate::node_topology::numa::{Memory, NumaNode, Pages};
 use crate::node_topology::object::{Resource, Zone};
-use crate::quantity::bytes::to_bytes;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_cpus::quantity::bytes::to_bytes;
 
 /// The NUMA nodes by id. A zone of CPUs alone is of a host that does not tell of NUMA.
 pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {

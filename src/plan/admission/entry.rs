@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::{Candidate, Kind, LiveContainer, Refusal};
-use crate::cpuset::CpuSet;
-use crate::kubelet::CpuManagerState;
-use crate::kubelet::checkpoint::{Schema, Use};
 use crate::plan::pod_pool;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::checkpoint::{Schema, Use};
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -178,8 +178,8 @@ fn join(names: &[&String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kubelet::{CpuRequest, PodUid};
     use crate::plan::admission::tests::{POD, candidate, kubelet};
+    use stelia_kubelet::{CpuRequest, PodUid};
 
     fn live(id: &str, name: Option<&str>, cpus: &str) -> LiveContainer {
         LiveContainer {

@@ -10,14 +10,14 @@ pub use refusal::{Kind, Refusal};
 
 use crate::alloc::Host;
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
-use crate::kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
 use crate::plan::allocator::{AllocatorPolicies, Asker, CpuSource, Wish, allot};
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
 use crate::plan::steps::is_evicted;
 use crate::plan::{Facts, Instance, Phase, Record, Snapshot, pod_pool};
 use crate::proc::TaskId;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
 
 /// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";

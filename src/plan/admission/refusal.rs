@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use crate::kubelet::PodUid;
 use crate::plan::reason::{self, Amiss, Reason};
+use stelia_kubelet::PodUid;
 
 /// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -28,7 +28,7 @@ pub(super) fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, Strin
         .map(|(name, cpus)| ((*name).to_owned(), cpus.parse().unwrap()))
         .collect();
     Ok(CpuManagerState {
-        schema: crate::kubelet::checkpoint::Schema::V2,
+        schema: stelia_kubelet::checkpoint::Schema::V2,
         policy: "static".into(),
         default_cpus: "0-1,4-7".parse().unwrap(),
         entries: [(PodUid::parse(POD).unwrap(), containers)].into(),

@@ -6,10 +6,10 @@ use super::exclusive::exclusive;
 use super::schedule::list;
 use super::{Allocation, AllocatorPolicies, Ground, Held, Wish};
 use crate::alloc::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, Pools, Qos, constrained_burst};
-use crate::cpuset::CpuSet;
-use crate::kubelet::QosClass;
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::{Facts, Snapshot};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -9,8 +9,8 @@ use crate::alloc::{
     self, Answer, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request, RequiredBind, Room,
     align, allocate, satisfies,
 };
-use crate::cpuset::CpuSet;
 use crate::plan::admission::{Kind, Refusal};
+use stelia_cpus::CpuSet;
 
 /// How many CPUs: what is asked for, as far as the limit goes, or the limit.
 fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {

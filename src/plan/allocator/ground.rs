@@ -2,8 +2,8 @@
 
 use super::{AllocatorPolicies, Held};
 use crate::alloc::{Host, Pools, Usage};
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// A node where steliad chooses, as tables: any number of answers come from one.
 #[derive(Debug, Clone)]

@@ -1,8 +1,8 @@
 //! Whose company an exclusive policy avoids, and what nobody knows.
 
 use crate::alloc::{CpuExclusivePolicy, InUse, Usage};
-use crate::cpuset::CpuSet;
 use crate::plan::Snapshot;
+use stelia_cpus::CpuSet;
 
 /// What instances hold, as far as the pools do not tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]

@@ -2,9 +2,9 @@
 
 use super::CpuSource;
 use crate::alloc::{Allocated, KubeletView, Pools, Qos};
-use crate::cpuset::CpuSet;
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::{Facts, Snapshot};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// A running container's own CPU list.
 #[derive(Debug, Clone, PartialEq, Eq)]

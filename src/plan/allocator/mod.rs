@@ -27,7 +27,7 @@ use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
     RequiredBind,
 };
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// Who chooses exclusive CPUs on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]

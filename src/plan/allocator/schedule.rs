@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use crate::alloc::Host;
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// The choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use rstest::rstest;
 use super::tests::{allot, asker, cpus, empty, hold, node, wish};
 use super::*;
 use crate::plan::admission::Kind;
-use crate::topology::testing::shapes;
+use stelia_cpus::testing::shapes;
 
 /// The scheduler's word; "" for none.
 fn scheduled(list: &str, nodes: &[u32]) -> Wish {

@@ -2,8 +2,8 @@
 //!
 //! steliad gives CPUs to who registers. Such a pod never does: kubelet's static policy gave it CPUs of its own, or nobody.
 
-use crate::cpuset::CpuSet;
-use crate::kubelet::CpuManagerState;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::CpuManagerState;
 
 /// Who keeps such pods on CPUs of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]

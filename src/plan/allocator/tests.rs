@@ -3,11 +3,11 @@ use rstest::rstest;
 
 use super::*;
 use crate::alloc::Pools;
-use crate::kubelet::{CpuManagerState, PodUid, QosClass};
 use crate::plan::admission::{Kind, Refusal};
 use crate::plan::steps::tests::{instance, snapshot};
 use crate::plan::{Facts, Instance, Policies, Snapshot};
-use crate::topology::testing::shapes;
+use stelia_cpus::testing::shapes;
+use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
 
 pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

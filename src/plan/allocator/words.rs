@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Allocation;
 use crate::alloc::{Exclusivity, Host};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// What to say of an exclusive policy.
 pub(super) fn company(allocation: &Allocation) -> Option<String> {

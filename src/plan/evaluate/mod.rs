@@ -15,10 +15,10 @@ use std::collections::BTreeSet;
 use super::admission::Refusal;
 use super::allocator::{Allocation, Asker, Ground};
 use crate::alloc::{Exclusivity, Qos};
-use crate::cpuset::CpuSet;
-use crate::kubelet::QosClass;
 pub use request::{MAX_REQUESTS, Request, RequestsError, requests};
 pub use score::{Score, ScoringStrategy};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 pub use told::{Place, Told};
 
 /// What a pod would get.

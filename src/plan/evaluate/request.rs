@@ -4,9 +4,9 @@ use serde::{Deserialize, Serialize};
 
 use super::ScoringStrategy;
 use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::excerpt;
-use crate::kubelet::QosClass;
 use crate::plan::allocator::{Schedule, Wish};
+use stelia_kubelet::QosClass;
+use stelia_text::excerpt;
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;

@@ -34,9 +34,9 @@
 use std::collections::BTreeMap;
 
 use crate::alloc::{NumaTopologyAlignmentPolicy, Qos, Room};
-use crate::cpuset::CpuSet;
-use crate::named::named;
 use crate::plan::allocator::{Allocation, Ground};
+use stelia_cpus::CpuSet;
+use stelia_text::named;
 
 /// What the score favours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

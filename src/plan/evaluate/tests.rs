@@ -6,12 +6,12 @@ use super::*;
 use crate::alloc::{
     CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, RequiredBind,
 };
-use crate::kubelet::{CpuManagerState, PodUid};
 use crate::plan::admission::Kind;
 use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held, allot};
 use crate::plan::steps::tests::{instance, snapshot};
 use crate::plan::{Facts, Instance, Policies, Record, Snapshot};
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

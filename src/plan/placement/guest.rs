@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use super::order::Core;
 use super::{Placement, Vcpu};
-use crate::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 /// `(node-id, socket-id)` of a guest; absent properties count as 0.
 type GuestPlace = (i64, i64);

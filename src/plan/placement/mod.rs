@@ -5,8 +5,8 @@ mod order;
 
 use std::collections::BTreeMap;
 
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// How vCPUs are laid on the exclusive CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]

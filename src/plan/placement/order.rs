@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::cpuset::CpuSet;
-use crate::topology::Topology;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
 
 /// What of a physical core is in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]

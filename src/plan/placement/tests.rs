@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 use proptest::prelude::*;
 
 use super::*;
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::testing::{Shape, shapes};
 
 fn vcpus(count: u32) -> Vec<Vcpu> {
     let bare = |index| Vcpu {

@@ -2,11 +2,11 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::alloc::{NumaAllocateStrategy, Qos};
-use crate::kubelet::{CpuManagerState, QosClass};
 use crate::plan::Record;
 use crate::plan::allocator::{Asker, CpuSource, Wish, allot};
 use crate::plan::steps::tests::{instance, snapshot};
-use crate::topology::testing::shapes;
+use stelia_cpus::testing::shapes;
+use stelia_kubelet::{CpuManagerState, QosClass};
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

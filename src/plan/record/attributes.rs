@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use super::{Phase, Record, UNPINNED, VcpuThread};
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
-use crate::excerpt::excerpt;
-use crate::kubelet::PodUid;
 use crate::plan::partition::Partition;
 use crate::plan::placement::Policy;
 use crate::proc::TaskId;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_text::excerpt::excerpt;
 
 /// Version of the attributes' meaning. A scope with one that is not known is left alone.
 pub const SCHEMA: &str = "1";

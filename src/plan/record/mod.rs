@@ -9,8 +9,6 @@ use std::fmt;
 
 use crate::alloc::Qos;
 use crate::cgroup::CgroupPath;
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
 use crate::plan::allocator::Allocation;
 use crate::plan::partition::Partition;
 use crate::plan::placement::{IOTHREADS, Policy, Vcpu};
@@ -20,6 +18,8 @@ pub use attributes::{
     PLACEMENT_ATTRIBUTE, POD_POOL_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE,
     VCPUS_ATTRIBUTE, exclusive_text, is_prop_name, props_text, vcpus_text,
 };
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 /// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
 const UNPINNED: &str = "-";

@@ -2,8 +2,8 @@
 
 use super::{Step, partition};
 use crate::cgroup::File;
-use crate::kubelet::PodUid;
 use crate::plan::{Instance, Snapshot};
+use stelia_kubelet::PodUid;
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {

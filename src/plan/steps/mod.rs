@@ -14,8 +14,8 @@ use super::partition::Partition;
 use super::placement::{is_iothread, place};
 use super::{Assessment, Facts, Instance, Phase, Policies, Record, Snapshot, VcpuThread, pod_pool};
 use crate::cgroup::{CgroupPath, File, Limits};
-use crate::cpuset::CpuSet;
-use crate::kubelet::PodUid;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 
 pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
 pub use outside::{OUTSIDE, is_restricted};

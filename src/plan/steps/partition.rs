@@ -2,9 +2,9 @@
 
 use super::{Step, exclusive};
 use crate::cgroup::File;
-use crate::cpuset::CpuSet;
 use crate::plan::partition::Partition;
 use crate::plan::{Facts, Inner, Instance, Leaf, VcpuNow, VcpuThread};
+use stelia_cpus::CpuSet;
 
 /// The exclusive list of an instance's levels in this round. A partition that lives changes by way of the union, so that
 /// no thread is ever outside it.

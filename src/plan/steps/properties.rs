@@ -6,11 +6,11 @@ use proptest::prelude::*;
 
 use super::tests::{apply, instance, settle, snapshot};
 use super::*;
-use crate::kubelet::CpuManagerState;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::{Record, Tree, VcpuNow};
 use crate::proc::TaskId;
-use crate::topology::testing::{Shape, shapes};
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_kubelet::CpuManagerState;
 
 /// Pods 0 to 3 have instances, the others only entries.
 const PODS: usize = 6;

@@ -2,14 +2,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
 use crate::cgroup::{CpuQuota, HugePage, IoMax};
-use crate::kubelet::CpuManagerState;
-use crate::kubelet::checkpoint::Schema;
 use crate::plan::pools::FloatPolicy;
 use crate::plan::record::tests::record;
 use crate::plan::workers::{Workers, masks};
 use crate::plan::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 use crate::proc::TaskId;
-use crate::topology::{Cpu, Topology};
+use stelia_cpus::{Cpu, Topology};
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::checkpoint::Schema;
 
 const SCOPE: &str = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope";
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";

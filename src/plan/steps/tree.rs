@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 use super::{Course, Step, limits};
 use crate::alloc::Qos;
 use crate::cgroup::{CgroupPath, File};
-use crate::cpuset::CpuSet;
 use crate::plan::partition::Partition;
 use crate::plan::pools::{self, FloatPolicy, Shared};
 use crate::plan::{Facts, Inner, Instance, Phase, Policies, Snapshot, pod_pool};
+use stelia_cpus::CpuSet;
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];

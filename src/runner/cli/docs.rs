@@ -155,8 +155,8 @@ fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case]
 #[test]
 fn kubelets_configuration_is_one_that_gives_whole_cores() {
     let text = include_str!("../../../packaging/kubernetes/kubelet-config.yaml");
-    let fragment = crate::kubelet::config::Fragment::parse(text, "kubelet-config.yaml").unwrap();
-    let config = crate::kubelet::config::KubeletConfig::new([fragment], Default::default()).unwrap();
+    let fragment = stelia_kubelet::config::Fragment::parse(text, "kubelet-config.yaml").unwrap();
+    let config = stelia_kubelet::config::KubeletConfig::new([fragment], Default::default()).unwrap();
     assert_eq!(config.cpu_manager_policy, "static");
     assert!(config.cpu_option("full-pcpus-only"));
     assert!(!config.reserved_system_cpus.is_empty());

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use super::{Sleeper, all_but, allocation, instance, nodes, on_allocator, pool_of, vm};
 use crate::contained::{UNITS, assert_contained, list};

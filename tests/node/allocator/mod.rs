@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 use steliad::dbus::client::InstanceProxy;
 use zbus::connection::Builder;
 

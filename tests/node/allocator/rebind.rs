@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
-use steliad::cpuset::CpuSet;
+use stelia_cpus::CpuSet;
 
 use super::{Sleeper, instance, nodes, on_allocator, vm};
 use crate::crash::{daemon_that_dies_at, isolate, main_pid, quiet_vm, wait_state};

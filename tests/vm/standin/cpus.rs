@@ -10,10 +10,10 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use steliad::cpuset::CpuSet;
-use steliad::kubelet::CpuManagerState;
-use steliad::planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
-use steliad::topology::Topology;
+use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::CpuManagerState;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

@@ -1,0 +1,142 @@
+//! The Topology Manager at work: hints, merge and allocation, container by container or for the pod as a whole.
+
+#[cfg(test)]
+mod genuine;
+mod managers;
+#[cfg(test)]
+mod properties;
+mod rejection;
+#[cfg(test)]
+mod tests;
+
+pub use rejection::{Cause, Rejection};
+
+use super::cpus::Fault;
+use super::merge::{Hint, Merged, Policy, Scope};
+use super::node::Node;
+use super::pod::Pod;
+use crate::devices::Chosen;
+use managers::{Managers, NO_HINT};
+use std::collections::BTreeMap;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::memory::MemoryBlock;
+
+/// A pod that kubelet admits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Admission {
+    /// What each container gets, in kubelet's order.
+    pub containers: Vec<Allocation>,
+    /// What was merged, and what came of it. Empty with the Topology Manager's policy `none`.
+    pub merges: Vec<Merge>,
+    /// What is wrong with the CPUs that are handed out, and for which container; `None`: for the pod as a whole.
+    pub faults: Vec<(Option<String>, Fault)>,
+    /// The node afterwards.
+    pub node: Node,
+}
+
+/// What a container gets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocation {
+    /// Its name.
+    pub container: String,
+    /// The Topology Manager's hint for it. With policy `none` this names no NUMA nodes and is not preferred.
+    pub hint: Merged,
+    /// Its CPUs.
+    pub cpus: Cpus,
+    /// Its memory; empty where it is not tied to NUMA nodes.
+    pub memory: Vec<MemoryBlock>,
+    /// Its devices by resource.
+    pub devices: BTreeMap<String, Chosen>,
+}
+
+/// Where a container runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Cpus {
+    /// On the node's shared pool.
+    Shared,
+    /// On its pod's shared pool.
+    PodShared(CpuSet),
+    /// On CPUs of its own.
+    Exclusive(CpuSet),
+}
+
+/// One merge of the Topology Manager.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Merge {
+    /// For which container; `None`: for the pod as a whole.
+    pub container: Option<String>,
+    /// The hints by resource, in the order in which kubelet asks. Resources without a preference are left out.
+    pub hints: Vec<(String, Vec<Hint>)>,
+    /// What came of it.
+    pub merged: Merged,
+}
+
+/// Whether kubelet admits the pod, as [`Pod::with_defaults`] leaves it, and what it gives to it.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use crate::cpus::{CpuTopology, Options};
+/// use crate::merge::Policy;
+/// use crate::{
+///     Amounts, Container, CpuManager, Cpus, Kind, Machine, Node, NumaNode, Pod, Resources, Settings, State, admit,
+/// };
+/// use stelia_cpus::{Cpu, Topology};
+///
+/// // Two NUMA nodes of four CPUs, CPU 0 reserved.
+/// let cpu = |cpu: u32| (cpu, Cpu { package: cpu / 4, core: cpu / 2, node: cpu / 4 });
+/// let topology = Topology { cpus: (0..8).map(cpu).collect() };
+/// let numa = NumaNode { memory: 16 << 30, ..NumaNode::default() };
+/// let machine = Machine {
+///     cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+///     numa: [(0, numa.clone()), (1, numa)].into(),
+/// };
+/// let settings = Settings {
+///     cpu_manager: CpuManager::reserving(Options::default(), "0".parse()?),
+///     topology_policy: Policy::SingleNumaNode,
+///     ..Settings::default()
+/// };
+/// let mut node = Node::start(machine, settings, State::default())?;
+///
+/// let amounts = Amounts { milli_cpus: Some(2000), memory: Some(1 << 30), ..Amounts::default() };
+/// let containers = vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))];
+/// let mut pod = Pod { containers, ..Pod::default() };
+/// let mut until_full = Vec::new();
+/// let rejection = loop {
+///     pod.uid = format!("pod{}", until_full.len());
+///     match admit(&node, &pod) {
+///         Ok(admission) => {
+///             until_full.push(admission.containers[0].cpus.clone());
+///             node = admission.node;
+///         }
+///         Err(rejection) => break rejection,
+///     }
+/// };
+/// assert_eq!(until_full, ["2-3", "4-5", "6-7"].map(|cpus| Cpus::Exclusive(cpus.parse().unwrap())));
+/// assert_eq!(rejection.reason(), Some("TopologyAffinityError"));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # Errors
+/// kubelet rejects it, or never answers. The node is as it was; what a rejected pod leaves in kubelet's state until the next
+/// clean-up is not told.
+pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
+    let mut managers = Managers::new(node, pod)?;
+    let policy = node.settings.topology_policy;
+    match (policy, node.settings.topology_scope) {
+        (Policy::None, _) => managers.each_container(Some(NO_HINT))?,
+        (_, Scope::Container) => managers.each_container(None)?,
+        (_, Scope::Pod) => managers.pod_as_a_whole()?,
+    }
+    Ok(managers.admission())
+}
+
+impl Merge {
+    /// The first resource that has no NUMA nodes, or else the first without any that it prefers and the policy takes.
+    fn lacking(&self, policy: Policy) -> Option<&str> {
+        let without = self.hints.iter().find(|(_, hints)| hints.is_empty());
+        let single = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);
+        let good = |hint: &Hint| hint.preferred && (policy != Policy::SingleNumaNode || single(hint));
+        let without_good = || self.hints.iter().find(|(_, hints)| !hints.iter().any(good));
+        without.or_else(without_good).map(|(name, _)| name.as_str())
+    }
+}

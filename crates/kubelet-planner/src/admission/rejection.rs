@@ -1,0 +1,91 @@
+//! Why kubelet does not admit a pod.
+
+use std::fmt;
+
+use super::Merge;
+use crate::{cpus, devices, memory};
+
+/// kubelet does not admit the pod. Its texts are kubelet's own; in the pod's status `Pod was rejected: ` precedes the message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rejection {
+    /// Why.
+    pub cause: Cause,
+    /// For which container; `None`: for the pod as a whole.
+    pub container: Option<String>,
+    /// For which resource. Where NUMA nodes are not agreed on: the first that has none, or none that it prefers and the
+    /// policy takes. `None`: each has such nodes, and they are not the same.
+    pub resource: Option<String>,
+    /// What was merged up to here, the last one at fault if [`Cause::Topology`] or [`Cause::PodTopology`].
+    pub merges: Vec<Merge>,
+}
+
+/// Whose answer it is.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Cause {
+    /// The Topology Manager's.
+    #[error("Resources cannot be allocated with Topology locality")]
+    Topology,
+    /// The Topology Manager's, of a pod with pod-level resources that it aligns as a whole.
+    #[error("Pod Scope pod with pod-level resources failed admission under pod-scope topology manager")]
+    PodTopology,
+    /// The CPU manager's.
+    #[error(transparent)]
+    Cpus(cpus::Refusal),
+    /// The memory manager's.
+    #[error(transparent)]
+    Memory(memory::Refusal),
+    /// The device manager's.
+    #[error(transparent)]
+    Devices(devices::Refusal),
+}
+
+impl Rejection {
+    /// Of the pod as a whole, before anything was merged.
+    pub(super) fn of(cause: Cause) -> Box<Self> {
+        Box::new(Self {
+            cause,
+            container: None,
+            resource: None,
+            merges: Vec::new(),
+        })
+    }
+
+    /// `status.reason` of the pod. `None`: kubelet never answers: it hangs or crashes.
+    ///
+    /// ```
+    /// use crate::{Cause, Rejection, cpus::Refusal};
+    ///
+    /// let of = |cause| Rejection { cause, container: None, resource: None, merges: Vec::new() };
+    /// assert_eq!(of(Cause::Topology).reason(), Some("TopologyAffinityError"));
+    /// assert_eq!(of(Cause::Cpus(Refusal::WouldNotReturn)).reason(), None);
+    /// let few = of(Cause::Cpus(Refusal::NotEnough { requested: 4, available: 2 }));
+    /// assert_eq!(few.reason(), Some("UnexpectedAdmissionError"));
+    /// assert_eq!(
+    ///     few.to_string(),
+    ///     "Allocate failed due to not enough cpus available to satisfy request: requested=4, available=2, which is unexpected"
+    /// );
+    /// ```
+    pub fn reason(&self) -> Option<&'static str> {
+        match &self.cause {
+            Cause::Topology | Cause::PodTopology => Some("TopologyAffinityError"),
+            Cause::Cpus(cpus::Refusal::WouldNotReturn) => None,
+            Cause::Cpus(refusal) => Some(refusal.reason()),
+            Cause::Memory(refusal) => refusal.reason(),
+            Cause::Devices(_) => Some(UNEXPECTED),
+        }
+    }
+}
+
+const UNEXPECTED: &str = "UnexpectedAdmissionError";
+
+impl fmt::Display for Rejection {
+    /// The message as kubelet gives it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.reason() {
+            Some(UNEXPECTED) => write!(f, "Allocate failed due to {}, which is unexpected", self.cause),
+            _ => self.cause.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Rejection {}

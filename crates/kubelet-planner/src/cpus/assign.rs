@@ -1,0 +1,179 @@
+//! One request for CPUs, and kubelet's answer to it.
+
+use std::fmt;
+
+use super::distributed::{Distribution, distributed};
+use super::options::{Kubelet, Options};
+use super::packed::{Packing, packed};
+use super::refusal::Refusal;
+use super::topology::{CpuTopology, Level};
+use stelia_cpus::CpuSet;
+
+/// The CPUs kubelet hands out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    /// The CPUs.
+    pub cpus: CpuSet,
+    /// What is wrong with them.
+    pub faults: Vec<Fault>,
+}
+
+/// A fault of kubelet in an answer.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Fault {
+    /// These CPUs were not free: somebody else holds them, or they are reserved.
+    NotFree(CpuSet),
+    /// Another number of CPUs than was wanted.
+    OtherCount {
+        /// CPUs wanted.
+        wanted: usize,
+        /// CPUs handed out.
+        got: usize,
+    },
+    /// The CPUs are not from the NUMA nodes that kubelet's own rule chose.
+    Overwritten,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotFree(cpus) => write!(f, "kubelet hands out CPUs that are not free: {cpus}"),
+            Self::OtherCount { wanted, got } => write!(f, "kubelet hands out {got} CPUs where {wanted} are wanted"),
+            Self::Overwritten => f.write_str("kubelet does not use the NUMA nodes that it chose"),
+        }
+    }
+}
+
+impl Answer {
+    /// Whether the CPUs are free ones, and as many as wanted.
+    pub fn is_safe(&self) -> bool {
+        self.faults.iter().all(|fault| *fault == Fault::Overwritten)
+    }
+
+    /// The CPUs handed out that are not free.
+    pub fn not_free(&self) -> CpuSet {
+        let of = |fault: &Fault| match fault {
+            Fault::NotFree(cpus) => Some(cpus.clone()),
+            _ => None,
+        };
+        self.faults.iter().find_map(of).unwrap_or_default()
+    }
+
+    fn new(taken: Taken, free: &CpuSet, wanted: usize) -> Self {
+        let (not_free, got) = (taken.cpus.difference(free), taken.cpus.len());
+        let faults = [
+            (!not_free.is_empty()).then_some(Fault::NotFree(not_free)),
+            (got != wanted).then_some(Fault::OtherCount { wanted, got }),
+            taken.overwritten.then_some(Fault::Overwritten),
+        ];
+        Self {
+            cpus: taken.cpus,
+            faults: faults.into_iter().flatten().collect(),
+        }
+    }
+}
+
+/// What is asked of [`allocate`].
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'a> {
+    /// The shared pool without the reserved CPUs.
+    pub available: &'a CpuSet,
+    /// CPUs of the same pod's finished init containers.
+    pub reusable: &'a CpuSet,
+    /// CPUs wanted.
+    pub count: usize,
+    /// The Topology Manager's NUMA nodes, bit n for node n; none where it gives none.
+    pub affinity: Option<u64>,
+}
+
+/// Take `count` of the available CPUs: kubelet's `takeByTopology`.
+///
+/// # Errors
+/// There are too few, or kubelet fails or hangs.
+pub fn take(
+    topology: &CpuTopology,
+    options: Options,
+    kubelet: Kubelet,
+    available: &CpuSet,
+    count: usize,
+) -> Result<Answer, Refusal> {
+    let taken = take_from(topology, options, kubelet, available, count)?;
+    Ok(Answer::new(taken, available, count))
+}
+
+/// Take CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and what is missing from everywhere:
+/// kubelet's `allocateCPUs`. That the affinity has too few CPUs is no error.
+///
+/// # Errors
+/// There are too few, or kubelet fails or hangs.
+pub fn allocate(
+    topology: &CpuTopology,
+    options: Options,
+    kubelet: Kubelet,
+    request: &Request<'_>,
+) -> Result<Answer, Refusal> {
+    let free = request.available.union(request.reusable);
+    let mut taken = Taken::default();
+    if let Some(mask) = request.affinity {
+        let near = topology.in_nodes(mask);
+        let near = match options.align_by_socket {
+            true => topology.spanned(Level::Socket, &near),
+            false => near,
+        };
+        let near = free.intersection(&near);
+        taken = take_from(topology, options, kubelet, &near, request.count.min(near.len()))?;
+    }
+    // Kubelet's number goes below zero where the first run took too many: nothing more is taken then.
+    let missing = request.count.saturating_sub(taken.cpus.len());
+    let more = take_from(topology, options, kubelet, &free.difference(&taken.cpus), missing)?;
+    let taken = Taken {
+        cpus: taken.cpus.union(&more.cpus),
+        overwritten: taken.overwritten || more.overwritten,
+    };
+    Ok(Answer::new(taken, &free, request.count))
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    cpus: CpuSet,
+    overwritten: bool,
+}
+
+fn take_from(
+    topology: &CpuTopology,
+    options: Options,
+    kubelet: Kubelet,
+    available: &CpuSet,
+    count: usize,
+) -> Result<Taken, Refusal> {
+    let positions = topology.positions(available);
+    if count > positions.len() {
+        return Err(Refusal::NotEnough {
+            requested: count,
+            available: available.len(),
+        });
+    }
+    let packing = Packing {
+        spread: options.distribute_cpus_across_cores,
+        caches: options.prefer_align_cpus_by_uncorecache && !options.distribute_cpus_across_numa,
+    };
+    let (cpus, overwritten) = if options.distribute_cpus_across_numa {
+        let group = match options.full_pcpus_only {
+            true => topology.cpus_per_core().max(1),
+            false => 1,
+        };
+        let how = Distribution {
+            group,
+            packing,
+            copied: kubelet.combinations_copied,
+        };
+        let taken = distributed(topology, &positions, count, how)?;
+        (taken.cpus, taken.overwritten)
+    } else {
+        (packed(topology, &positions, count, packing)?, false)
+    };
+    Ok(Taken {
+        cpus: topology.set(&cpus),
+        overwritten,
+    })
+}

@@ -1,0 +1,124 @@
+//! The CPU manager's hints for the Topology Manager.
+
+use std::collections::BTreeMap;
+
+use super::combinations::Combinations;
+use super::pod::{Container, Pod};
+use super::policy::StaticPolicy;
+use super::state::State;
+use super::topology::{Level, has};
+use stelia_cpus::CpuSet;
+
+/// NUMA nodes that can give the CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Hint {
+    /// Bit n for NUMA node n.
+    pub nodes: u64,
+    /// No fewer NUMA nodes have the CPUs, were they free.
+    pub preferred: bool,
+}
+
+impl StaticPolicy<'_> {
+    /// The hints for a container, in kubelet's order: none where it has no preference, an empty list where it cannot be
+    /// satisfied. They are as many as there are sets of NUMA nodes.
+    pub fn hints(&self, state: &State, pod: &Pod, container: &Container) -> Option<Vec<Hint>> {
+        let count = self.exclusive(pod, container);
+        if count == 0 {
+            return None;
+        }
+        if let Some(own) = state.entry(&pod.uid, &container.name) {
+            return Some(match own.len() == count {
+                true => self.hints_for(own, &CpuSet::new(), count),
+                false => Vec::new(),
+            });
+        }
+        Some(self.hints_for(&self.available(state), &self.reusable(&pod.uid), count))
+    }
+
+    /// The hints for a pod as a whole (Topology Manager's scope pod), as [`hints`](Self::hints).
+    pub fn pod_hints(&self, state: &State, pod: &Pod) -> Option<Vec<Hint>> {
+        let pod_level = self.kubelet.pod_level_resource_managers;
+        let count = pod.exclusive_in_all(pod_level);
+        if count == 0 || self.hidden(pod) {
+            return None;
+        }
+        if pod_level && pod.milli_cpus.is_some() && self.check_pools(pod).is_err() {
+            return Some(Vec::new());
+        }
+        let mut own = CpuSet::new();
+        for container in &pod.containers {
+            if let Some(cpus) = state.entry(&pod.uid, &container.name) {
+                if cpus.len() != self.exclusive(pod, container) {
+                    return Some(Vec::new());
+                }
+                own = own.union(cpus);
+            }
+        }
+        Some(match own.len() == count {
+            true => self.hints_for(&own, &CpuSet::new(), count),
+            false => self.hints_for(&self.available(state), &self.reusable(&pod.uid).union(&own), count),
+        })
+    }
+
+    fn hints_for(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
+        let nodes = self.topology.nodes();
+        let count_by_node = |cpus: &CpuSet| {
+            let mut counts = BTreeMap::<u32, usize>::new();
+            for cpu in cpus.iter() {
+                *counts.entry(self.topology.node_of(cpu)).or_default() += 1;
+            }
+            counts
+        };
+        let (available, reusable) = (count_by_node(available), count_by_node(reusable));
+        let (mut fewest, mut hints) = (nodes.len(), Vec::new());
+        for size in 1..=nodes.len() {
+            let Ok(()) = Combinations::new(nodes.len(), size).each(|chosen| {
+                let capacity: usize = chosen
+                    .iter()
+                    .map(|node| self.topology.members(Level::Node, *node).len())
+                    .sum();
+                if capacity >= count {
+                    fewest = fewest.min(size);
+                }
+                let mask = chosen
+                    .iter()
+                    .filter_map(|node| 1u64.checked_shl(nodes[*node]))
+                    .fold(0, |mask, bit| mask | bit);
+                let in_mask = |counts: &BTreeMap<u32, usize>| -> usize {
+                    let inside = counts.iter().filter(|(node, _)| has(mask, **node));
+                    inside.map(|(_, count)| count).sum()
+                };
+                let elsewhere = reusable.keys().any(|node| !has(mask, *node));
+                if !elsewhere && in_mask(&available) + in_mask(&reusable) >= count {
+                    hints.push((mask, size, chosen.to_vec()));
+                }
+                Ok::<_, std::convert::Infallible>(true)
+            });
+        }
+        let hint = |(mask, size, chosen): (u64, usize, Vec<usize>)| Hint {
+            nodes: mask,
+            preferred: size == fewest || self.options.align_by_socket && self.socket_aligned(&chosen, fewest),
+        };
+        hints.into_iter().map(hint).collect()
+    }
+
+    /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill.
+    fn socket_aligned(&self, nodes: &[usize], fewest: usize) -> bool {
+        let per_socket = self
+            .topology
+            .nodes()
+            .len()
+            .checked_div(self.topology.sockets())
+            .unwrap_or(0);
+        if per_socket == 0 {
+            return false;
+        }
+        let mut sockets: Vec<usize> = nodes
+            .iter()
+            .flat_map(|node| self.topology.sockets_of_node(*node))
+            .collect();
+        sockets.sort_unstable();
+        sockets.dedup();
+        sockets.len() == fewest.div_ceil(per_socket)
+    }
+}

@@ -1,0 +1,67 @@
+//! kubelet's static CPU manager policy, exactly: which CPUs a container gets, or why it is rejected.
+//!
+//! | step | what it answers |
+//! |---|---|
+//! | [`CpuTopology::new`] | the node as kubelet sees it |
+//! | [`take`] | which of some CPUs kubelet takes: packed, or distributed over the NUMA nodes |
+//! | [`allocate`] | the same, those of the Topology Manager's NUMA nodes first |
+//! | [`StaticPolicy`] | the policy over kubelet's [`State`]: start, hints, allocation, removal, pod-level resources |
+//!
+//! The answers are those of Kubernetes 1.36. `tests/data/vectors/cpu-assignment/` holds what kubelet's own code answered,
+//! and its README the rules that surprise; `make vectors` compares. Pod-level resources are not among these cases: there
+//! a state file that kubelet wrote is predicted.
+//!
+//! On 1,024 CPUs and 8 NUMA nodes an answer takes less than a millisecond. distribute-cpus-across-numa looks at every
+//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](Hint)
+//! are as many as there are combinations.
+//!
+//! kubelet's faults are part of the answer, because the node lives with them:
+//! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
+//!   the average, and is taken with the thread that somebody else holds.
+//! - NUMA nodes that were not chosen ([`Fault::Overwritten`]): the list of those chosen shares memory with lists made
+//!   later (Kubernetes issue 141237). [`Kubelet::combinations_copied`] gives the answer without this.
+//! - no answer at all ([`Refusal::WouldNotReturn`]): kubelet repeats a step that changes nothing (fixed after 1.36.3 by
+//!   pull request 140730).
+//!
+//! A node of two cores of two threads each, on two NUMA nodes:
+//!
+//! ```
+//! use std::collections::BTreeMap;
+//! use stelia_cpus::CpuSet;
+//! use crate::cpus::{CpuTopology, Kubelet, Options, take};
+//! use stelia_cpus::{Cpu, Topology};
+//!
+//! let cpu = |cpu: u32| (cpu, Cpu { package: cpu / 2, core: cpu / 2, node: cpu / 2 });
+//! let node = Topology { cpus: (0..4).map(cpu).collect() };
+//! let topology = CpuTopology::new(&node, &BTreeMap::new());
+//!
+//! let answer = take(&topology, Options::default(), Kubelet::default(), &"1-3".parse()?, 2)?;
+//! assert_eq!(answer.cpus, "2-3".parse::<CpuSet>()?);
+//! assert!(answer.is_safe());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod accumulator;
+mod assign;
+mod bubble;
+mod combinations;
+mod distributed;
+mod hints;
+mod options;
+mod packed;
+mod pod;
+mod policy;
+mod refusal;
+mod state;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+pub use assign::{Answer, Fault, Request, allocate, take};
+pub use hints::Hint;
+pub use options::{Kubelet, Options, OptionsError};
+pub use pod::{Container, Kind, Pod};
+pub use policy::StaticPolicy;
+pub use refusal::Refusal;
+pub use state::State;
+pub use topology::CpuTopology;

@@ -1,0 +1,189 @@
+//! The node as kubelet's CPU manager sees it.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+
+/// What CPUs are grouped by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Level {
+    Core,
+    Cache,
+    Node,
+    Socket,
+}
+
+impl Level {
+    pub(super) const ALL: [Self; 4] = [Self::Core, Self::Cache, Self::Node, Self::Socket];
+}
+
+/// The groups of one level; positions ascend as their ids do.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Groups {
+    ids: Vec<u32>,
+    /// The positions of each group's CPUs, ascending.
+    members: Vec<Vec<usize>>,
+    /// The group of each CPU.
+    of: Vec<usize>,
+}
+
+impl Groups {
+    fn new(id_of: &[u32]) -> Self {
+        let mut ids = id_of.to_vec();
+        ids.sort_unstable();
+        ids.dedup();
+        let mut groups = Self {
+            members: vec![Vec::new(); ids.len()],
+            of: Vec::with_capacity(id_of.len()),
+            ids,
+        };
+        for (cpu, id) in id_of.iter().enumerate() {
+            let group = groups.ids.partition_point(|other| other < id);
+            groups.of.push(group);
+            groups.members[group].push(cpu);
+        }
+        groups
+    }
+}
+
+/// The node's CPUs with their cores, L3 caches, NUMA nodes and sockets.
+///
+/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; an L3 cache that nobody tells is the socket's.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CpuTopology {
+    /// By position, ascending.
+    numbers: Vec<u32>,
+    levels: [Groups; 4],
+}
+
+impl CpuTopology {
+    /// The tables of the online CPUs; `caches` are the ids of their L3 caches (`cache/index3/id`), as far as they are known.
+    pub fn new(topology: &Topology, caches: &BTreeMap<u32, u32>) -> Self {
+        let mut lowest = BTreeMap::new();
+        let core = |(number, cpu): (&u32, &stelia_cpus::Cpu)| *lowest.entry((cpu.package, cpu.core)).or_insert(*number);
+        let cores: Vec<u32> = topology.cpus.iter().map(core).collect();
+        let sockets: Vec<u32> = topology.cpus.values().map(|cpu| cpu.package).collect();
+        let nodes: Vec<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+        let cache = |(number, cpu): (&u32, &stelia_cpus::Cpu)| caches.get(number).copied().unwrap_or(cpu.package);
+        let caches: Vec<u32> = topology.cpus.iter().map(cache).collect();
+        Self {
+            numbers: topology.cpus.keys().copied().collect(),
+            levels: [&cores, &caches, &nodes, &sockets].map(|ids| Groups::new(ids)),
+        }
+    }
+
+    /// All CPUs.
+    pub fn cpus(&self) -> CpuSet {
+        self.numbers.iter().copied().collect()
+    }
+
+    /// CPUs per core: the average, rounded down, as kubelet takes it. 1 where only some cores have two threads.
+    pub fn cpus_per_core(&self) -> usize {
+        self.average(Level::Core)
+    }
+
+    /// The ids of the NUMA nodes, ascending.
+    pub fn nodes(&self) -> &[u32] {
+        &self.groups(Level::Node).ids
+    }
+
+    /// How many sockets there are.
+    pub fn sockets(&self) -> usize {
+        self.count(Level::Socket)
+    }
+
+    /// The id of a CPU's core: the lowest number of its CPUs.
+    pub fn core(&self, cpu: u32) -> Option<u32> {
+        let position = self.position(cpu)?;
+        Some(self.groups(Level::Core).ids[self.group(Level::Core, position)])
+    }
+
+    /// The CPUs of the cores of `cpus`.
+    pub fn siblings(&self, cpus: &CpuSet) -> CpuSet {
+        self.spanned(Level::Core, cpus)
+    }
+
+    /// All CPUs of the groups that `cpus` touch.
+    pub(super) fn spanned(&self, level: Level, cpus: &CpuSet) -> CpuSet {
+        let touched = cpus
+            .iter()
+            .filter_map(|cpu| self.position(cpu))
+            .map(|cpu| self.group(level, cpu));
+        let mut touched: Vec<usize> = touched.collect();
+        touched.sort_unstable();
+        touched.dedup();
+        let cpus = touched.into_iter().flat_map(|group| self.members(level, group));
+        cpus.map(|cpu| self.numbers[*cpu]).collect()
+    }
+
+    /// The CPUs of the NUMA nodes whose bits are set.
+    pub(super) fn in_nodes(&self, mask: u64) -> CpuSet {
+        let of = |group: usize| self.members(Level::Node, group).iter().map(|cpu| self.numbers[*cpu]);
+        let nodes = self.nodes().iter().enumerate().filter(|(_, id)| has(mask, **id));
+        nodes.flat_map(|(group, _)| of(group)).collect()
+    }
+
+    /// The NUMA node of a CPU; 0 for one that is not there, as kubelet's table answers.
+    pub(super) fn node_of(&self, cpu: u32) -> u32 {
+        let group = self.position(cpu).map(|position| self.group(Level::Node, position));
+        group.map_or(0, |group| self.nodes()[group])
+    }
+
+    /// The sockets of a NUMA node, by position.
+    pub(super) fn sockets_of_node(&self, node: usize) -> Vec<usize> {
+        let cpus = self.members(Level::Node, node).iter();
+        let mut sockets: Vec<usize> = cpus.map(|cpu| self.group(Level::Socket, *cpu)).collect();
+        sockets.sort_unstable();
+        sockets.dedup();
+        sockets
+    }
+
+    /// The average size of a group, rounded down.
+    pub(super) fn average(&self, level: Level) -> usize {
+        self.numbers.len().checked_div(self.count(level)).unwrap_or(0)
+    }
+
+    /// How many groups there are.
+    pub(super) fn count(&self, level: Level) -> usize {
+        self.groups(level).ids.len()
+    }
+
+    /// The CPUs of a group, by position.
+    pub(super) fn members(&self, level: Level, group: usize) -> &[usize] {
+        &self.groups(level).members[group]
+    }
+
+    /// The group of a CPU.
+    pub(super) fn group(&self, level: Level, cpu: usize) -> usize {
+        self.groups(level).of[cpu]
+    }
+
+    /// How many CPUs there are.
+    pub(super) fn len(&self) -> usize {
+        self.numbers.len()
+    }
+
+    /// The positions of those of `cpus` that are there, ascending.
+    pub(super) fn positions(&self, cpus: &CpuSet) -> Vec<usize> {
+        cpus.iter().filter_map(|cpu| self.position(cpu)).collect()
+    }
+
+    /// The numbers of the CPUs at these positions.
+    pub(super) fn set(&self, positions: &[usize]) -> CpuSet {
+        positions.iter().map(|position| self.numbers[*position]).collect()
+    }
+
+    fn position(&self, cpu: u32) -> Option<usize> {
+        self.numbers.binary_search(&cpu).ok()
+    }
+
+    fn groups(&self, level: Level) -> &Groups {
+        &self.levels[level as usize]
+    }
+}
+
+/// Whether the bit of this id is set; ids from 64 on have none, as in kubelet's masks.
+pub(super) fn has(mask: u64, id: u32) -> bool {
+    mask.checked_shr(id).is_some_and(|bits| bits & 1 == 1)
+}

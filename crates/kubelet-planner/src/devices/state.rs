@@ -1,0 +1,106 @@
+//! The devices there are, and who has them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_kubelet::DeviceManagerState;
+
+/// A device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Device {
+    /// Its NUMA nodes; none where its plugin does not say.
+    pub nodes: BTreeSet<u32>,
+    /// Its plugin calls it healthy.
+    pub healthy: bool,
+}
+
+/// Devices by id.
+pub type Devices = BTreeMap<String, Device>;
+
+/// Ids of devices by resource.
+pub type Given = BTreeMap<String, BTreeSet<String>>;
+
+/// What kubelet's device manager knows.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin has gone.
+    pub resources: BTreeMap<String, Devices>,
+    /// Those given away, by pod and container. A finished init container keeps its entry: its devices are used again by later
+    /// containers of its pod.
+    pub entries: BTreeMap<String, BTreeMap<String, Given>>,
+}
+
+impl State {
+    /// The devices of one resource that a container has.
+    pub fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
+        self.entries.get(pod)?.get(container)?.get(resource)
+    }
+
+    /// The devices of a resource that somebody has.
+    pub fn given(&self, resource: &str) -> BTreeSet<&str> {
+        let containers = self.entries.values().flat_map(BTreeMap::values);
+        let ids = containers.filter_map(|given| given.get(resource)).flatten();
+        ids.map(String::as_str).collect()
+    }
+
+    /// The healthy devices of a resource that nobody has.
+    pub fn available(&self, resource: &str) -> BTreeSet<&str> {
+        let given = self.given(resource);
+        let healthy = self.healthy(resource);
+        healthy.filter(|id| !given.contains(id)).collect()
+    }
+
+    pub(super) fn healthy(&self, resource: &str) -> impl Iterator<Item = &str> {
+        let devices = self.resources.get(resource).into_iter().flatten();
+        devices.filter(|(_, device)| device.healthy).map(|(id, _)| id.as_str())
+    }
+
+    /// Whether the resource is one of device plugins: registered, or in use.
+    pub(super) fn knows(&self, resource: &str) -> bool {
+        self.resources.contains_key(resource) || !self.given(resource).is_empty()
+    }
+
+    /// A device's NUMA nodes.
+    pub(super) fn nodes(&self, resource: &str, id: &str) -> Option<&BTreeSet<u32>> {
+        let device = self.resources.get(resource)?.get(id)?;
+        Some(&device.nodes).filter(|nodes| !nodes.is_empty())
+    }
+
+    /// Whether any device of the resource has NUMA nodes.
+    pub(super) fn is_aligned(&self, resource: &str) -> bool {
+        let devices = self.resources.get(resource).into_iter().flatten();
+        devices.map(|(_, device)| device).any(|device| !device.nodes.is_empty())
+    }
+}
+
+impl From<&DeviceManagerState> for State {
+    /// The file has the NUMA nodes of devices in use only. Those of the others are to be filled in by whoever knows them:
+    /// without them, predicted hints are too few.
+    fn from(checkpoint: &DeviceManagerState) -> Self {
+        let mut state = Self::default();
+        for (resource, ids) in &checkpoint.registered {
+            let healthy = |id: &String| {
+                let device = Device {
+                    nodes: BTreeSet::new(),
+                    healthy: true,
+                };
+                (id.clone(), device)
+            };
+            state
+                .resources
+                .insert(resource.clone(), ids.iter().map(healthy).collect());
+        }
+        for entry in &checkpoint.entries {
+            let containers = state.entries.entry(entry.pod.as_str().to_owned()).or_default();
+            let given = containers.entry(entry.container.clone()).or_default();
+            let given = given.entry(entry.resource.clone()).or_default();
+            for (node, ids) in &entry.devices {
+                given.extend(ids.iter().cloned());
+                let devices = state.resources.get_mut(&entry.resource);
+                for (id, device) in devices.into_iter().flatten() {
+                    device.nodes.extend(node.filter(|_| ids.contains(id)));
+                }
+            }
+        }
+        state
+    }
+}

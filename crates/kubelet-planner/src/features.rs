@@ -1,0 +1,237 @@
+//! Since when kubelet has what its settings choose, and which feature gate that needs.
+//!
+//! kubelet guards the options of its policies in groups, by how mature they are: an alpha option needs the group's alpha gate,
+//! which is off by default, a beta one the beta gate, which is on; a stable one needs none. With an option whose gate is off
+//! kubelet does not start. The stages are those of Kubernetes' documentation of the managers, of its list of feature gates and
+//! of the enhancements 2625, 2902, 3327, 3545, 4176, 4540, 4622 and 4800, up to 1.36.
+
+use std::collections::BTreeMap;
+
+use super::merge::{self, Policy};
+use super::settings::{CpuManager, MemoryManager, Settings};
+
+/// The minor version of the kubelet that the planner predicts: 1.36.
+pub const KUBELET: u32 = 36;
+
+/// How mature a feature is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// Off by default.
+    Alpha,
+    /// On by default.
+    Beta,
+    /// Always there.
+    Stable,
+}
+
+impl Stage {
+    /// Kubernetes' word for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Alpha => "alpha",
+            Self::Beta => "beta",
+            Self::Stable => "stable",
+        }
+    }
+}
+
+/// A manager's policy, or an option of it.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Feature {
+    /// As KubeletConfiguration has it.
+    pub name: &'static str,
+    /// The feature gates that it needs while it is alpha, and while it is beta.
+    gates: [&'static str; 2],
+    /// Its stages, each with the minor version of Kubernetes that began it.
+    pub stages: &'static [(Stage, u32)],
+}
+
+const CPU: [&str; 2] = ["CPUManager"; 2];
+const MEMORY: [&str; 2] = ["MemoryManager"; 2];
+const TOPOLOGY: [&str; 2] = ["TopologyManager"; 2];
+const CPU_OPTIONS: [&str; 2] = ["CPUManagerPolicyAlphaOptions", "CPUManagerPolicyBetaOptions"];
+const TOPOLOGY_OPTIONS: [&str; 2] = ["TopologyManagerPolicyAlphaOptions", "TopologyManagerPolicyBetaOptions"];
+
+use Stage::{Alpha, Beta, Stable};
+
+/// What can be chosen, policies first.
+#[rustfmt::skip]
+pub const FEATURES: [Feature; 11] = [
+    Feature { name: "cpuManagerPolicy", gates: CPU, stages: &[(Alpha, 8), (Beta, 10), (Stable, 26)] },
+    Feature { name: "memoryManagerPolicy", gates: MEMORY, stages: &[(Alpha, 21), (Beta, 22), (Stable, 32)] },
+    Feature { name: "topologyManagerPolicy", gates: TOPOLOGY, stages: &[(Alpha, 16), (Beta, 18), (Stable, 27)] },
+    Feature { name: "full-pcpus-only", gates: CPU_OPTIONS, stages: &[(Alpha, 22), (Beta, 23), (Stable, 33)] },
+    Feature { name: "distribute-cpus-across-numa", gates: CPU_OPTIONS, stages: &[(Alpha, 23), (Beta, 33)] },
+    Feature { name: "align-by-socket", gates: CPU_OPTIONS, stages: &[(Alpha, 25)] },
+    Feature { name: "distribute-cpus-across-cores", gates: CPU_OPTIONS, stages: &[(Alpha, 31)] },
+    Feature { name: "strict-cpu-reservation", gates: CPU_OPTIONS, stages: &[(Alpha, 32), (Beta, 33), (Stable, 35)] },
+    Feature { name: "prefer-align-cpus-by-uncorecache", gates: CPU_OPTIONS, stages: &[(Alpha, 32), (Beta, 34), (Stable, 36)] },
+    Feature { name: "prefer-closest-numa-nodes", gates: TOPOLOGY_OPTIONS, stages: &[(Alpha, 26), (Beta, 28), (Stable, 32)] },
+    Feature { name: "max-allowable-numa-nodes", gates: TOPOLOGY_OPTIONS, stages: &[(Beta, 31), (Stable, 35)] },
+];
+
+impl Feature {
+    /// The stage in Kubernetes 1.`minor`; `None`: it is not there yet.
+    pub fn stage(&self, minor: u32) -> Option<Stage> {
+        let begun = self.stages.iter().rev().find(|(_, since)| *since <= minor);
+        begun.map(|(stage, _)| *stage)
+    }
+
+    /// The feature gate that it needs in Kubernetes 1.`minor`; `None`: none.
+    pub fn gate(&self, minor: u32) -> Option<Gate> {
+        let [alpha, beta] = self.gates;
+        match self.stage(minor)? {
+            stage @ Alpha => Some(Gate { name: alpha, stage }),
+            stage @ Beta => Some(Gate { name: beta, stage }),
+            Stable => None,
+        }
+    }
+
+    /// Its stages in words: `alpha 1.23, beta 1.33`.
+    pub fn history(&self) -> String {
+        let stages = self.stages.iter();
+        let stages: Vec<String> = stages
+            .map(|(stage, since)| format!("{} 1.{since}", stage.name()))
+            .collect();
+        stages.join(", ")
+    }
+}
+
+/// A feature gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gate {
+    /// Its name.
+    pub name: &'static str,
+    /// The stage of what it guards.
+    pub stage: Stage,
+}
+
+impl Gate {
+    /// Whether it is on in a kubelet that was told these gates: `AllAlpha` and `AllBeta` stand for those of their stage
+    /// that are not named.
+    pub fn is_on(self, told: &BTreeMap<String, bool>) -> bool {
+        let all = match self.stage {
+            Alpha => "AllAlpha",
+            Beta | Stable => "AllBeta",
+        };
+        let told = told.get(self.name).or_else(|| told.get(all));
+        told.copied().unwrap_or(self.stage != Alpha)
+    }
+}
+
+/// What these settings choose that kubelet does not do anyway.
+pub fn chosen(settings: &Settings) -> Vec<&'static Feature> {
+    let mut names = Vec::new();
+    if let CpuManager::Static { options, .. } = &settings.cpu_manager {
+        names.push("cpuManagerPolicy");
+        names.extend(options.on());
+    }
+    if settings.memory_manager != MemoryManager::None {
+        names.push("memoryManagerPolicy");
+    }
+    if settings.topology_policy != Policy::None {
+        names.push("topologyManagerPolicy");
+        let options = settings.topology_options;
+        let default = merge::Options::default();
+        if options.prefer_closest_numa_nodes {
+            names.push("prefer-closest-numa-nodes");
+        }
+        if options.max_allowable_numa_nodes != default.max_allowable_numa_nodes {
+            names.push("max-allowable-numa-nodes");
+        }
+    }
+    let features = FEATURES.iter();
+    features.filter(|feature| names.contains(&feature.name)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+    use crate::cpus::Options;
+
+    fn feature(name: &str) -> &'static Feature {
+        FEATURES.iter().find(|feature| feature.name == name).unwrap()
+    }
+
+    #[rstest]
+    #[case("full-pcpus-only", 21, None, None)]
+    #[case("full-pcpus-only", 22, Some(Alpha), Some("CPUManagerPolicyAlphaOptions"))]
+    #[case("full-pcpus-only", 32, Some(Beta), Some("CPUManagerPolicyBetaOptions"))]
+    #[case("full-pcpus-only", 33, Some(Stable), None)]
+    #[case("align-by-socket", KUBELET, Some(Alpha), Some("CPUManagerPolicyAlphaOptions"))]
+    #[case(
+        "distribute-cpus-across-numa",
+        KUBELET,
+        Some(Beta),
+        Some("CPUManagerPolicyBetaOptions")
+    )]
+    #[case("max-allowable-numa-nodes", 31, Some(Beta), Some("TopologyManagerPolicyBetaOptions"))]
+    #[case("memoryManagerPolicy", 31, Some(Beta), Some("MemoryManager"))]
+    fn a_feature_needs_the_gate_of_its_stage(
+        #[case] name: &str,
+        #[case] minor: u32,
+        #[case] stage: Option<Stage>,
+        #[case] gate: Option<&str>,
+    ) {
+        let feature = feature(name);
+        assert_eq!(feature.stage(minor), stage);
+        assert_eq!(feature.gate(minor).map(|gate| gate.name), gate);
+    }
+
+    #[rstest]
+    #[case(&[], false, true)]
+    #[case(&[("CPUManagerPolicyAlphaOptions", true), ("CPUManagerPolicyBetaOptions", false)], true, false)]
+    #[case(&[("AllAlpha", true), ("AllBeta", false)], true, false)]
+    #[case(&[("AllAlpha", true), ("CPUManagerPolicyAlphaOptions", false)], false, true)]
+    #[case(&[("TopologyManagerPolicyAlphaOptions", true)], false, true)]
+    fn a_gate_is_on_as_kubelet_was_told(#[case] told: &[(&str, bool)], #[case] alpha: bool, #[case] beta: bool) {
+        let told = told.iter().map(|(name, on)| ((*name).to_owned(), *on)).collect();
+        let on = |name: &str| feature(name).gate(KUBELET).map(|gate| gate.is_on(&told));
+        assert_eq!(on("align-by-socket"), Some(alpha));
+        assert_eq!(on("distribute-cpus-across-numa"), Some(beta));
+    }
+
+    #[test]
+    fn stages_follow_one_another() {
+        for feature in &FEATURES {
+            assert!(
+                feature
+                    .stages
+                    .is_sorted_by(|one, next| one.0 < next.0 && one.1 < next.1),
+                "{feature:?}"
+            );
+        }
+        assert_eq!(
+            feature("full-pcpus-only").history(),
+            "alpha 1.22, beta 1.23, stable 1.33"
+        );
+    }
+
+    #[test]
+    fn every_option_that_is_on_is_a_feature() {
+        let options = Options {
+            full_pcpus_only: true,
+            distribute_cpus_across_numa: true,
+            align_by_socket: true,
+            distribute_cpus_across_cores: true,
+            prefer_align_cpus_by_uncorecache: true,
+            strict_cpu_reservation: true,
+        };
+        let settings = Settings {
+            cpu_manager: CpuManager::reserving(options, "0".parse().unwrap()),
+            memory_manager: MemoryManager::Static {
+                reserved: BTreeMap::new(),
+            },
+            topology_policy: Policy::Restricted,
+            topology_options: merge::Options {
+                prefer_closest_numa_nodes: true,
+                max_allowable_numa_nodes: 16,
+            },
+            ..Settings::default()
+        };
+        assert_eq!(chosen(&settings).len(), FEATURES.len());
+        assert_eq!(chosen(&Settings::default()), Vec::<&Feature>::new());
+    }
+}

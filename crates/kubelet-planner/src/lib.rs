@@ -1,0 +1,35 @@
+//! What would kubelet do? Its managers' answers, exact and quick, as pure functions over plain values: no I/O, no clock.
+//!
+//! They follow kubelet 1.36 and predict it, surprises and faults included, and name the faults.
+//!
+//! | module | what it answers |
+//! |---|---|
+//! | [`admit`] | all of them together: is the pod admitted to the [`Node`], what does it get, what is left? |
+//! | [`cpus`] | CPU Manager, static policy: which CPUs does a container get, and what does kubelet's state say then? |
+//! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
+//! | [`devices`] | Device Manager: which devices does it get? |
+//! | [`until_full`] | how many of a pod fit? |
+//! | [`variants`], [`with_settings`] | and with other settings of kubelet's? |
+//! | [`features`] | since when does kubelet have such settings, and which feature gate do they need? |
+//! | [`manifest`] | a pod as somebody wrote it, as the API server would store it |
+//! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
+
+mod admission;
+pub mod cpus;
+pub mod devices;
+pub mod features;
+mod fill;
+pub mod manifest;
+pub mod memory;
+pub mod merge;
+mod node;
+mod pod;
+mod settings;
+mod variants;
+
+pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
+pub use fill::{Fill, until_full};
+pub use node::{MAX_NODES, Machine, Node, NumaNode, StartError, State};
+pub use pod::{Amounts, Container, Kind, Pod, Resources};
+pub use settings::{CpuManager, MemoryManager, Settings};
+pub use variants::{VariantError, go_together, variants, with_settings};

@@ -1,0 +1,62 @@
+//! A container in one word, as `steliactl plan --container` takes it.
+
+use super::error::ManifestError;
+use super::resources::{Of, ResourceList, Written};
+use super::spec::is_label;
+use crate::pod::{Container, Kind};
+use stelia_cpus::quantity::QuantityError;
+use stelia_text::excerpt;
+use stelia_text::excerpt::excerpt;
+
+/// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
+/// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
+///
+/// ```
+/// use crate::manifest::container;
+///
+/// let vm = container("cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1", 0)?;
+/// assert_eq!((vm.name.as_str(), vm.resources.limits.milli_cpus), ("c0", Some(4000)));
+/// # Ok::<(), crate::manifest::ManifestError>(())
+/// ```
+///
+/// # Errors
+/// What the API server would refuse, and what is no such pair.
+pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> {
+    let wrong = |key: &str, what: String| ManifestError::Wrong {
+        path: excerpt::name(key),
+        what,
+    };
+    let (mut name, mut kind, mut list) = (format!("c{number}"), Kind::App, ResourceList::new());
+    for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(wrong(pair, "it is no KEY=VALUE".to_owned()));
+        };
+        match key {
+            "name" if is_label(value) => name = value.to_owned(),
+            "name" => return Err(wrong(key, format!("{:?} is no name of a container", excerpt(value)))),
+            "kind" => {
+                kind = match value {
+                    "app" => Kind::App,
+                    "init" => Kind::Init,
+                    "sidecar" => Kind::Sidecar,
+                    _ => return Err(wrong(key, format!("{:?} is not app, init or sidecar", excerpt(value)))),
+                }
+            }
+            resource => {
+                let resource = if resource == "cpus" { "cpu" } else { resource };
+                let amount = value
+                    .parse()
+                    .map_err(|cause: QuantityError| wrong(key, cause.to_string()))?;
+                if list.insert(resource.to_owned(), amount).is_some() {
+                    return Err(wrong(key, "it is given twice".to_owned()));
+                }
+            }
+        }
+    }
+    let written = Written {
+        requests: list.clone(),
+        limits: list,
+    };
+    written.check(&name, Of::Container)?;
+    Ok(Container::new(&name, kind, written.resources()))
+}

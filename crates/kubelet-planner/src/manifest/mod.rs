@@ -1,0 +1,139 @@
+//! A pod as somebody wrote it: a manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
+//!
+//! The API server's defaults are applied and what it refuses about resources is refused, with the path to it. What does not
+//! matter to kubelet's managers is not looked at: a manifest that is read here may still be refused elsewhere.
+//!
+//! ```
+//! use crate::manifest::{ManifestError, read};
+//!
+//! let pod = |cpu: &str| {
+//!     let limits = format!("{{cpu: {cpu}, memory: 8Gi}}");
+//!     format!("{{apiVersion: v1, kind: Pod, metadata: {{name: vm}}, spec: {{containers: [{{name: a, resources: {{limits: {limits}}}}}]}}}}")
+//! };
+//! let (name, vm) = read(&pod("4"), None)?;
+//! assert_eq!((name.as_str(), vm.containers[0].resources.requests.milli_cpus), ("vm", Some(4000)));
+//! let error = read(&pod("4x"), None).unwrap_err().to_string();
+//! assert_eq!(error, r#"spec.containers[0].resources.limits.cpu: "4x" is no quantity, such as 2, 500m or 1Gi"#);
+//! # Ok::<(), ManifestError>(())
+//! ```
+
+mod error;
+mod fields;
+mod flags;
+mod resources;
+mod spec;
+#[cfg(test)]
+mod tests;
+
+use serde_json::Value;
+
+pub use error::ManifestError;
+pub use flags::container;
+
+use super::pod::Pod;
+use fields::Field;
+use stelia_text::excerpt;
+
+/// Longer than any manifest, in bytes: etcd takes 1.5 MiB.
+pub const MAX_BYTES: usize = 3 << 19;
+/// What aliases may repeat of a text, in YAML's events: aliases of aliases grow without end.
+const MAX_REPLAYED: usize = 10_000;
+/// So many of the documents are named in an error.
+const NAMED: usize = 8;
+
+/// The one Pod in a text of one or more documents, or the one with this name; and what it is called.
+///
+/// # Errors
+/// See [`ManifestError`].
+pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestError> {
+    if text.len() > MAX_BYTES {
+        return Err(ManifestError::TooLong(MAX_BYTES));
+    }
+    let documents = documents(text)?;
+    let found: Vec<Found<'_>> = documents
+        .iter()
+        .filter(|value| !value.is_null())
+        .map(Found::of)
+        .collect();
+    if found.is_empty() {
+        return Err(ManifestError::Empty);
+    }
+    let pods = || found.iter().filter(|found| found.is_pod());
+    let wanted: Vec<&Found<'_>> = pods().filter(|pod| name.is_none_or(|name| pod.name == name)).collect();
+    match (wanted.as_slice(), name) {
+        ([one], _) => Ok((one.name.to_owned(), spec::pod(&Field::root(one.value))?)),
+        ([], Some(name)) => Err(ManifestError::NoSuchPod {
+            wanted: excerpt::excerpt(name),
+            found: listed(&found),
+        }),
+        ([], None) => Err(ManifestError::NoPod(listed(&found))),
+        (several, _) => {
+            let names: Vec<String> = several
+                .iter()
+                .take(NAMED)
+                .map(|pod| format!("{:?}", excerpt::excerpt(pod.name)))
+                .collect();
+            Err(ManifestError::SeveralPods(names.join(", ")))
+        }
+    }
+}
+
+/// A document, as far as it tells what it is.
+struct Found<'a> {
+    value: &'a Value,
+    version: &'a str,
+    kind: &'a str,
+    name: &'a str,
+}
+
+impl<'a> Found<'a> {
+    fn of(value: &'a Value) -> Self {
+        let text = |value: &'a Value| value.as_str().unwrap_or_default();
+        let metadata = &value["metadata"];
+        let given = text(&metadata["name"]);
+        Self {
+            value,
+            version: text(&value["apiVersion"]),
+            kind: text(&value["kind"]),
+            name: if given.is_empty() {
+                text(&metadata["generateName"])
+            } else {
+                given
+            },
+        }
+    }
+
+    fn is_pod(&self) -> bool {
+        (self.version, self.kind) == ("v1", "Pod")
+    }
+}
+
+/// What documents are, by kind and name.
+fn listed(found: &[Found<'_>]) -> String {
+    let one = |found: &Found<'_>| match found.kind {
+        "" => "something without a kind".to_owned(),
+        "Pod" if !found.is_pod() => format!("{:?} of {:?}", found.kind, excerpt::excerpt(found.version)),
+        kind => format!("{} {:?}", excerpt::name(kind), excerpt::excerpt(found.name)),
+    };
+    let mut named: Vec<String> = found.iter().take(NAMED).map(one).collect();
+    if found.len() > NAMED {
+        named.push(format!("{} more", found.len() - NAMED));
+    }
+    named.join(", ")
+}
+
+fn documents(text: &str) -> Result<Vec<Value>, ManifestError> {
+    // JSON that YAML does not take, indented by tabs, is JSON still.
+    if text.trim_start().starts_with('{')
+        && let Ok(value) = serde_json::from_str(text)
+    {
+        return Ok(vec![value]);
+    }
+    // An error must not quote the file: it may hold more than this program is to tell.
+    let options = serde_saphyr::options! {
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
+    };
+    serde_saphyr::from_multiple_with_options(text, options)
+        .map_err(|cause| ManifestError::Syntax(excerpt::cause(&cause)))
+}

@@ -1,0 +1,154 @@
+//! A Pod's own document.
+
+use super::error::ManifestError;
+use super::fields::Field;
+use super::resources::{Of, ResourceList, Written, of_pods, wrong};
+use crate::pod::{Container, Kind, Pod};
+use stelia_cpus::quantity::Quantity;
+use stelia_text::excerpt::excerpt;
+
+/// A container before it is checked.
+struct Draft {
+    path: String,
+    name: String,
+    kind: Kind,
+    written: Written,
+}
+
+/// The Pod of a document of that kind, as the API server would store it.
+pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
+    let metadata = document.needed("metadata")?;
+    let uid = match metadata.get("uid")? {
+        Some(uid) => uid.text()?.to_owned(),
+        None => String::new(),
+    };
+    let spec = document.needed("spec")?;
+    let mut drafts = Vec::new();
+    if let Some(list) = spec.get("initContainers")? {
+        containers(&list, true, &mut drafts)?;
+    }
+    let list = spec.needed("containers")?;
+    let before = drafts.len();
+    containers(&list, false, &mut drafts)?;
+    if drafts.len() == before {
+        return Err(list.wrong("a pod has at least one container"));
+    }
+    for (at, draft) in drafts.iter().enumerate() {
+        if drafts[..at].iter().any(|other| other.name == draft.name) {
+            return Err(ManifestError::Wrong {
+                path: format!("{}.name", draft.path),
+                what: format!("there are two containers {:?}", excerpt(&draft.name)),
+            });
+        }
+    }
+    let own = match spec.get("resources")? {
+        Some(field) => Some(Written::read(&field)?),
+        None => None,
+    };
+    let container = |draft: &Draft| Container::new(&draft.name, draft.kind, draft.written.resources());
+    let pod = Pod {
+        uid,
+        resources: own.as_ref().map(Written::resources),
+        containers: drafts.iter().map(container).collect(),
+    };
+    check(drafts, own)?;
+    Ok(pod.with_defaults())
+}
+
+fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(), ManifestError> {
+    for item in list.items()? {
+        let name = item.needed("name")?;
+        if !is_label(name.text()?) {
+            return Err(name.wrong(format!("{:?} is no name of a container", excerpt(name.text()?))));
+        }
+        let kind = match item.get("restartPolicy")? {
+            _ if !init => Kind::App,
+            None => Kind::Init,
+            Some(policy) => match policy.text()? {
+                "Always" => Kind::Sidecar,
+                "OnFailure" | "Never" => Kind::Init,
+                other => return Err(policy.wrong(format!("{:?} is no restart policy", excerpt(other)))),
+            },
+        };
+        drafts.push(Draft {
+            path: item.path().to_owned(),
+            name: name.text()?.to_owned(),
+            kind,
+            written: match item.get("resources")? {
+                Some(field) => Written::read(&field)?,
+                None => Written::default(),
+            },
+        });
+    }
+    Ok(())
+}
+
+/// What the API server refuses.
+fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestError> {
+    for draft in &mut drafts {
+        draft.written.default_requests();
+        draft
+            .written
+            .check(&format!("{}.resources", draft.path), Of::Container)?;
+    }
+    let Some(mut own) = own else {
+        return Ok(());
+    };
+    let path = "spec.resources";
+    let given = own.requests.clone();
+    own.default_requests();
+    own.check(path, Of::Pod)?;
+    for (name, together) in together(&drafts) {
+        // What is not given is made of these very requests.
+        if let Some(request) = given.get(&name)
+            && together > *request
+        {
+            let what = format!("{request} is less than what its containers request together, {together}");
+            return Err(wrong(path, "requests", &name, what));
+        }
+        if let Some(limit) = own.limits.get(&name)
+            && together > *limit
+        {
+            let what = format!("{limit} is less than what its containers request together, {together}");
+            return Err(wrong(path, "limits", &name, what));
+        }
+    }
+    for draft in &drafts {
+        for (name, limit) in &draft.written.limits {
+            if let Some(own) = own.limits.get(name)
+                && limit > own
+            {
+                let what = format!("{limit} is more than the pod's limit, {own}");
+                return Err(wrong(&format!("{}.resources", draft.path), "limits", name, what));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// What the containers request at the same time, of what a pod as a whole may have.
+fn together(drafts: &[Draft]) -> ResourceList {
+    let (mut running, mut starting) = (ResourceList::new(), ResourceList::new());
+    for draft in drafts {
+        for (name, amount) in draft.written.requests.iter().filter(|(name, _)| of_pods(name)) {
+            let beside = running.get(name).copied().unwrap_or_default().plus(*amount);
+            let list = match draft.kind {
+                Kind::Init => &mut starting,
+                Kind::Sidecar | Kind::App => &mut running,
+            };
+            let most = list.get(name).copied().unwrap_or_else(Quantity::default).max(beside);
+            list.insert(name.clone(), most);
+        }
+    }
+    for (name, amount) in starting {
+        let most = running.get(&name).copied().unwrap_or_default().max(amount);
+        running.insert(name, most);
+    }
+    running
+}
+
+/// RFC 1123: what names a container.
+pub(super) fn is_label(text: &str) -> bool {
+    let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')
+}

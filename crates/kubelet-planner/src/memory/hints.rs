@@ -1,0 +1,149 @@
+//! The memory manager's hints for the Topology Manager.
+
+use super::policy::StaticPolicy;
+use super::refusal::Refusal;
+use super::requests::{Requests, of_container, of_pod};
+use super::state::State;
+use crate::merge::{Hint, HintList, NodeMask};
+use crate::pod::{Container, Pod};
+use stelia_kubelet::memory::{MemoryBlock, NumaNode};
+
+impl StaticPolicy {
+    /// The hints for a container by kind of memory: none where it has no preference. That no NUMA nodes have the memory is
+    /// no preference to kubelet.
+    ///
+    /// # Errors
+    /// kubelet crashes.
+    pub fn hints(&self, state: &State, pod: &Pod, container: &Container) -> Result<Vec<(String, HintList)>, Refusal> {
+        if !pod.is_guaranteed() || self.hidden(pod) {
+            return Ok(Vec::new());
+        }
+        let requests = of_container(pod, container, self.pod_level);
+        match state.entry(&pod.uid, &container.name) {
+            Some(blocks) => Ok(again(blocks, &requests)),
+            None => self.each_kind(state, pod, &requests),
+        }
+    }
+
+    /// The hints for a pod as a whole (Topology Manager's scope pod), as [`hints`](Self::hints).
+    ///
+    /// # Errors
+    /// kubelet crashes.
+    pub fn pod_hints(&self, state: &State, pod: &Pod) -> Result<Vec<(String, HintList)>, Refusal> {
+        if !pod.is_guaranteed() || self.hidden(pod) {
+            return Ok(Vec::new());
+        }
+        let requests = of_pod(pod, self.pod_level);
+        if self.pod_level && pod.own().is_some() && self.check_pools(pod).is_err() {
+            return Ok(requests.into_keys().map(|kind| (kind, Some(Vec::new()))).collect());
+        }
+        let mut entries = pod.containers.iter();
+        match entries.find_map(|container| state.entry(&pod.uid, &container.name)) {
+            Some(blocks) => Ok(again(blocks, &requests)),
+            None => self.each_kind(state, pod, &requests),
+        }
+    }
+
+    fn each_kind(&self, state: &State, pod: &Pod, requests: &Requests) -> Result<Vec<(String, HintList)>, Refusal> {
+        let hints = self.node_sets(state, &pod.uid, requests)?;
+        match hints.is_empty() {
+            true => Ok(Vec::new()),
+            false => Ok(requests
+                .keys()
+                .map(|kind| (kind.clone(), Some(hints.clone())))
+                .collect()),
+        }
+    }
+
+    /// The sets of NUMA nodes that have all of it, the same for each kind of memory.
+    pub(super) fn node_sets(&self, state: &State, pod: &str, requests: &Requests) -> Result<Vec<Hint>, Refusal> {
+        check_kinds(state, requests)?;
+        if requests.is_empty() {
+            return Ok(Vec::new());
+        }
+        let nodes: Vec<(u32, &NumaNode)> = state.nodes.iter().map(|(id, node)| (*id, node)).collect();
+        let (mut fewest, mut hints) = (nodes.len(), Vec::new());
+        for chosen in 1u64..1 << nodes.len() {
+            let chosen = NodeMask::from_bits(chosen).nodes();
+            let chosen: Vec<(u32, &NumaNode)> = chosen.map(|position| nodes[position as usize]).collect();
+            let mask = mask_of(chosen.iter().map(|(id, _)| *id));
+            let has = |kind: &String, wanted: u64, amounts: fn(&NumaNode, &str) -> u64, more: u64| {
+                let amounts = chosen.iter().map(|(_, node)| amounts(node, kind));
+                amounts.fold(more, u64::wrapping_add) >= wanted
+            };
+            let allocatable = |(kind, wanted): (&String, &u64)| has(kind, *wanted, allocatable, 0);
+            if !requests.iter().all(allocatable) {
+                continue;
+            }
+            fewest = fewest.min(chosen.len());
+            let free = |(kind, wanted): (&String, &u64)| has(kind, *wanted, free, self.reusable(pod, mask, kind));
+            if may_group(&chosen) && requests.iter().all(free) {
+                hints.push((mask, chosen.len()));
+            }
+        }
+        let hint = |(nodes, count): (NodeMask, usize)| Hint {
+            nodes: Some(nodes),
+            preferred: count == fewest,
+        };
+        Ok(hints.into_iter().map(hint).collect())
+    }
+}
+
+/// Whether these NUMA nodes may serve a container together, or the one by itself.
+fn may_group(chosen: &[(u32, &NumaNode)]) -> bool {
+    match chosen {
+        [(_, node)] => node.cells.len() <= 1,
+        _ => !in_other_group(chosen),
+    }
+}
+
+/// Whether one of several NUMA nodes is in use by itself, or in another group.
+pub(super) fn in_other_group(chosen: &[(u32, &NumaNode)]) -> bool {
+    let mask = mask_of(chosen.iter().map(|(id, _)| *id));
+    let other = |(_, node): &(u32, &NumaNode)| {
+        node.assignments > 0 && (node.cells.len() == 1 || mask_of(node.cells.iter().copied()) != mask)
+    };
+    chosen.len() > 1 && chosen.iter().any(other)
+}
+
+/// Where a NUMA node does not have such a kind of memory at all, kubelet crashes.
+pub(super) fn check_kinds(state: &State, requests: &Requests) -> Result<(), Refusal> {
+    for (node, own) in &state.nodes {
+        if let Some(kind) = requests.keys().find(|kind| !own.tables.contains_key(*kind)) {
+            let (node, kind) = (*node, kind.clone());
+            return Err(Refusal::WouldCrash { node, kind });
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn free(node: &NumaNode, kind: &str) -> u64 {
+    node.tables.get(kind).map_or(0, |table| table.free)
+}
+
+fn allocatable(node: &NumaNode, kind: &str) -> u64 {
+    node.tables.get(kind).map_or(0, |table| table.allocatable)
+}
+
+/// Ids beyond 63 have no bit.
+pub(super) fn mask_of(nodes: impl Iterator<Item = u32>) -> NodeMask {
+    let bits = nodes.filter_map(|node| 1u64.checked_shl(node));
+    NodeMask::from_bits(bits.fold(0, |mask, bit| mask | bit))
+}
+
+/// The hints for what is allocated already: the nodes it is on. Other amounts than these are no preference.
+fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)> {
+    let known = |block: &MemoryBlock| requests.get(&block.kind) == Some(&block.size);
+    if blocks.len() != requests.len() || !blocks.iter().all(known) {
+        return Vec::new();
+    }
+    let of = |kind: &String| {
+        let own = blocks.iter().filter(|block| block.kind == *kind);
+        let hint = |block: &MemoryBlock| Hint {
+            nodes: Some(mask_of(block.nodes.iter().copied())),
+            preferred: true,
+        };
+        Some(own.map(hint).collect())
+    };
+    requests.keys().map(|kind| (kind.clone(), of(kind))).collect()
+}

@@ -1,0 +1,181 @@
+//! The static policy: kubelet's steps over its state.
+
+use std::collections::BTreeMap;
+
+use super::hints::{check_kinds, free, in_other_group, mask_of};
+use super::refusal::Refusal;
+use super::requests::{Requests, of_container};
+use super::state::{State, give_back, take};
+use crate::merge::{Hint, Merged, NodeMask};
+use crate::pod::{Container, Kind, Pod};
+use stelia_kubelet::memory::MemoryBlock;
+
+/// Bytes by NUMA nodes and kind.
+type Reusable = BTreeMap<(NodeMask, String), u64>;
+
+/// One kubelet's policy object, from its start to its end.
+#[derive(Debug, Clone, Default)]
+pub struct StaticPolicy {
+    /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
+    pub(super) pod_level: bool,
+    /// The pod allocated to last, and the memory of its init containers. A restart of kubelet loses it.
+    reusable: Option<(String, Reusable)>,
+}
+
+impl StaticPolicy {
+    /// The policy; `pod_level`: the feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
+    pub fn new(pod_level: bool) -> Self {
+        Self {
+            pod_level,
+            reusable: None,
+        }
+    }
+
+    /// Give a container its memory, from the hint's NUMA nodes and as many more as it takes. None: it has none here.
+    ///
+    /// # Errors
+    /// The container is rejected, or kubelet crashes; the state is as it was.
+    pub fn allocate(
+        &mut self,
+        state: &mut State,
+        pod: &Pod,
+        container: &Container,
+        hint: Merged,
+    ) -> Result<Option<Vec<MemoryBlock>>, Refusal> {
+        if !pod.is_guaranteed() || self.hidden(pod) {
+            return Ok(None);
+        }
+        if let Some(blocks) = state.entry(&pod.uid, &container.name).map(<[_]>::to_vec) {
+            self.remember(pod, container, &blocks);
+            return Ok(Some(blocks));
+        }
+        let requests = of_container(pod, container, self.pod_level);
+        let mask = self.nodes(state, pod, &requests, hint)?;
+        let nodes: Vec<u32> = mask.nodes().collect();
+        let mut blocks = Vec::new();
+        for (kind, size) in requests {
+            let again = self.reusable(&pod.uid, mask, &kind);
+            let nodes = nodes.clone();
+            let block = MemoryBlock { nodes, kind, size };
+            take(&mut state.nodes, &block, size.saturating_sub(again));
+            blocks.push(block);
+        }
+        self.remember(pod, container, &blocks);
+        state.set(&pod.uid, &container.name, blocks.clone());
+        for block in &blocks {
+            take_off_init_containers(state, pod, container, block);
+        }
+        Ok(Some(blocks))
+    }
+
+    /// Remove a container; the memory of a pod of its own goes with its last container.
+    pub fn remove(&self, state: &mut State, pod: &str, container: &str) {
+        let Some(entries) = state.entries.get_mut(pod) else {
+            return;
+        };
+        let blocks = entries.remove(container);
+        let last = entries.is_empty();
+        if last {
+            state.entries.remove(pod);
+        }
+        let blocks = match self.pod_level && state.pods.contains_key(pod) {
+            true if last => state.pods.remove(pod),
+            true => None,
+            false => blocks,
+        };
+        for block in blocks.iter().flatten() {
+            give_back(&mut state.nodes, block);
+        }
+    }
+
+    /// Whether the pod has pod-level resources that kubelet does not manage.
+    pub(super) fn hidden(&self, pod: &Pod) -> bool {
+        pod.own().is_some() && !self.pod_level
+    }
+
+    /// The memory of the pod's init containers, on exactly these NUMA nodes, that its later containers may use.
+    pub(super) fn reusable(&self, pod: &str, nodes: NodeMask, kind: &str) -> u64 {
+        let own = self.reusable.as_ref().filter(|(uid, _)| uid == pod);
+        let memory = own.and_then(|(_, memory)| memory.get(&(nodes, kind.to_owned())));
+        memory.copied().unwrap_or(0)
+    }
+
+    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none. Where they have too little,
+    /// the best of the larger sets around them.
+    pub(super) fn nodes(
+        &self,
+        state: &State,
+        pod: &Pod,
+        requests: &Requests,
+        hint: Merged,
+    ) -> Result<NodeMask, Refusal> {
+        check_kinds(state, requests)?;
+        let (mut nodes, preferred) = match hint.nodes {
+            Some(nodes) => (nodes, hint.preferred),
+            None => {
+                let found = best(self.node_sets(state, &pod.uid, requests)?.into_iter()).ok_or(Refusal::NoNodes)?;
+                if hint.preferred && !found.1 {
+                    return Err(Refusal::NotPreferred);
+                }
+                found
+            }
+        };
+        let has = |(kind, wanted): (&String, &u64)| {
+            let amounts = nodes.nodes().filter_map(|node| state.nodes.get(&node));
+            amounts.fold(0u64, |sum, node| sum.wrapping_add(free(node, kind))) >= *wanted
+        };
+        if !requests.iter().all(has) {
+            let sets = self.node_sets(state, &pod.uid, requests)?.into_iter();
+            let around = sets.filter(|set| set.nodes.is_some_and(|set| set & nodes == nodes));
+            let found = best(around).ok_or(Refusal::NoExtension)?;
+            if preferred && !found.1 {
+                return Err(Refusal::ExtensionNotPreferred);
+            }
+            nodes = found.0;
+        }
+        let chosen = nodes.nodes().filter_map(|id| Some((id, state.nodes.get(&id)?)));
+        match in_other_group(&chosen.collect::<Vec<_>>()) {
+            true => Err(Refusal::OtherGroup),
+            false => Ok(nodes),
+        }
+    }
+
+    /// An init container's memory may be used again by the same pod; what another container has, no more. Other pods' is
+    /// forgotten.
+    fn remember(&mut self, pod: &Pod, container: &Container, blocks: &[MemoryBlock]) {
+        let own = self.reusable.take().filter(|(uid, _)| *uid == pod.uid);
+        let mut memory = own.map(|(_, memory)| memory).unwrap_or_default();
+        for block in blocks {
+            let key = (mask_of(block.nodes.iter().copied()), block.kind.clone());
+            let bytes = memory.entry(key).or_insert(0);
+            *bytes = match container.kind {
+                Kind::Init => block.size.max(*bytes),
+                Kind::Sidecar | Kind::App => bytes.saturating_sub(block.size),
+            };
+        }
+        self.reusable = Some((pod.uid.clone(), memory));
+    }
+}
+
+/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value; and whether it is preferred.
+fn best(hints: impl Iterator<Item = Hint>) -> Option<(NodeMask, bool)> {
+    let sets = hints.filter_map(|hint| Some((!hint.preferred, hint.nodes?.len(), hint.nodes?)));
+    sets.min().map(|(not_preferred, _, nodes)| (nodes, !not_preferred))
+}
+
+/// What a container uses again of the init containers before it is counted once: it is taken off their blocks.
+fn take_off_init_containers(state: &mut State, pod: &Pod, container: &Container, block: &MemoryBlock) {
+    let before = pod.containers.iter().take_while(|other| other.name != container.name);
+    let Some(entries) = state.entries.get_mut(&pod.uid) else {
+        return;
+    };
+    let mut size = block.size;
+    for init in before.filter(|other| other.kind == Kind::Init) {
+        let own = entries.get_mut(&init.name).into_iter().flatten();
+        for own in own.filter(|own| own.kind == block.kind && own.nodes == block.nodes) {
+            let again = size.min(own.size);
+            own.size -= again;
+            size -= again;
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! kubelet's start on a state.
+
+use std::collections::BTreeMap;
+
+use super::refusal::StartError;
+use super::state::{MEMORY, State, kind};
+use crate::node;
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
+
+/// Bytes by NUMA node and kind.
+type Reserved = BTreeMap<u32, BTreeMap<String, u64>>;
+
+impl State {
+    /// Start on this state: fill an empty one, check another. With `pod_level` the feature gate `PodLevelResourceManagers`
+    /// is on.
+    ///
+    /// # Errors
+    /// kubelet does not start: nothing is reserved, or the state does not go with the machine.
+    pub fn start(
+        &mut self,
+        machine: &BTreeMap<u32, node::NumaNode>,
+        reserved: &Reserved,
+        pod_level: bool,
+    ) -> Result<(), StartError> {
+        let some = |own: &BTreeMap<String, u64>| own.get(MEMORY).is_some_and(|bytes| *bytes > 0);
+        if !reserved.values().any(some) {
+            return Err(StartError::NothingReserved);
+        }
+        let mut expected = fresh(machine, reserved);
+        if self.nodes.is_empty() {
+            if !self.entries.is_empty() {
+                return Err(StartError::NoNodes);
+            }
+            self.nodes = expected;
+            return Ok(());
+        }
+        for (pod, containers) in &self.entries {
+            match self.pods.get(pod).filter(|blocks| pod_level && !blocks.is_empty()) {
+                Some(blocks) => expect(&mut expected, blocks, pod, "")?,
+                None => {
+                    for (container, blocks) in containers {
+                        expect(&mut expected, blocks, pod, container)?;
+                    }
+                }
+            }
+        }
+        match same(&self.nodes, &expected) {
+            true => Ok(()),
+            false => Err(StartError::Differs),
+        }
+    }
+}
+
+/// The NUMA nodes with nothing given away.
+fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeMap<u32, NumaNode> {
+    let nodes = machine.iter().map(|(id, own)| {
+        let reserved = |kind: &str| reserved.get(id).and_then(|own| own.get(kind)).copied().unwrap_or(0);
+        let table = |kind: &str, total: u64, pages: u64| {
+            let system_reserved = reserved(kind);
+            let allocatable = total.wrapping_sub(system_reserved).wrapping_sub(pages);
+            MemoryTable {
+                total,
+                system_reserved,
+                allocatable,
+                reserved: 0,
+                free: allocatable,
+            }
+        };
+        let mut tables = BTreeMap::new();
+        let mut pages = 0u64;
+        for (size, count) in &own.huge_pages {
+            let (kind, total) = (kind(Some(*size)), size.wrapping_mul(*count));
+            pages = pages.wrapping_add(total);
+            tables.insert(kind.clone(), table(&kind, total, 0));
+        }
+        tables.insert(MEMORY.to_owned(), table(MEMORY, own.memory, pages));
+        let node = NumaNode {
+            assignments: 0,
+            cells: vec![*id],
+            tables,
+        };
+        (*id, node)
+    });
+    nodes.collect()
+}
+
+/// Put what an entry names on its NUMA nodes.
+fn expect(
+    nodes: &mut BTreeMap<u32, NumaNode>,
+    blocks: &[MemoryBlock],
+    pod: &str,
+    container: &str,
+) -> Result<(), StartError> {
+    let (pod, container) = (pod.to_owned(), container.to_owned());
+    for block in blocks {
+        let table = |node| {
+            nodes
+                .get(node)
+                .map(|node: &NumaNode| node.tables.contains_key(&block.kind))
+        };
+        match block.nodes.iter().map(table).find(|found| *found != Some(true)) {
+            Some(None) => return Err(StartError::OtherNode { pod, container }),
+            Some(_) => return Err(StartError::OtherKind { pod, container }),
+            None => super::state::take(nodes, block, block.size),
+        }
+    }
+    Ok(())
+}
+
+/// Whether two views of the NUMA nodes are one to kubelet: amounts may be on other nodes of the same group.
+fn same(some: &BTreeMap<u32, NumaNode>, others: &BTreeMap<u32, NumaNode>) -> bool {
+    let sums = |nodes: &BTreeMap<u32, NumaNode>, cells: &[u32], kind: &str| {
+        let tables = cells.iter().filter_map(|cell| nodes.get(cell)?.tables.get(kind));
+        tables.fold((0u64, 0u64), |(free, reserved), table| {
+            (free.wrapping_add(table.free), reserved.wrapping_add(table.reserved))
+        })
+    };
+    let sorted = |node: &NumaNode| {
+        let mut cells = node.cells.clone();
+        cells.sort_unstable();
+        cells
+    };
+    let fixed = |table: &MemoryTable| (table.total, table.system_reserved, table.allocatable);
+    let alike = |(node, other): (&NumaNode, &NumaNode)| {
+        let tables = || node.tables.iter().zip(&other.tables);
+        node.assignments == other.assignments
+            && sorted(node) == sorted(other)
+            && node.tables.keys().eq(other.tables.keys())
+            && tables().all(|((_, table), (_, other))| fixed(table) == fixed(other))
+            && node
+                .tables
+                .keys()
+                .all(|kind| sums(some, &node.cells, kind) == sums(others, &node.cells, kind))
+    };
+    some.keys().eq(others.keys()) && some.values().zip(others.values()).all(alike)
+}

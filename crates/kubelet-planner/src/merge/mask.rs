@@ -1,0 +1,94 @@
+//! Sets of NUMA nodes as kubelet has them: 64 bits.
+
+use std::fmt;
+use std::ops::BitAnd;
+
+use stelia_cpus::CpuSet;
+
+/// A set of NUMA nodes by their ids, all below 64. Masks are ordered by their value as a number.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeMask(u64);
+
+/// A NUMA node has no place in a mask.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("NUMA node {node} is beyond 63, the highest that kubelet's masks hold")]
+pub struct NodeTooHigh {
+    /// The node.
+    pub node: u32,
+}
+
+impl NodeMask {
+    /// Bit i is the node with id i.
+    pub const fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    /// Bit i is the node with id i.
+    pub const fn bits(self) -> u64 {
+        self.0
+    }
+
+    /// How many nodes.
+    pub const fn len(self) -> u32 {
+        self.0.count_ones()
+    }
+
+    /// No node at all.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The nodes' ids, ascending.
+    pub fn nodes(self) -> impl Iterator<Item = u32> {
+        let mut left = self.0;
+        std::iter::from_fn(move || {
+            let node = left.trailing_zeros();
+            (left != 0).then(|| {
+                left &= left - 1;
+                node
+            })
+        })
+    }
+}
+
+impl BitAnd for NodeMask {
+    type Output = Self;
+
+    fn bitand(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
+}
+
+impl TryFrom<&CpuSet> for NodeMask {
+    type Error = NodeTooHigh;
+
+    /// A set of NUMA node numbers.
+    fn try_from(nodes: &CpuSet) -> Result<Self, NodeTooHigh> {
+        nodes
+            .iter()
+            .try_fold(Self::default(), |mask, node| match 1u64.checked_shl(node) {
+                Some(bit) => Ok(Self(mask.0 | bit)),
+                None => Err(NodeTooHigh { node }),
+            })
+    }
+}
+
+impl From<NodeMask> for CpuSet {
+    /// A set of NUMA node numbers.
+    fn from(mask: NodeMask) -> Self {
+        mask.nodes().collect()
+    }
+}
+
+impl fmt::Display for NodeMask {
+    /// As the kernel prints lists: `0-1,5`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        CpuSet::from(*self).fmt(f)
+    }
+}
+
+impl fmt::Debug for NodeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{{{self}}}")
+    }
+}

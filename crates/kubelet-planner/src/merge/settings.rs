@@ -1,0 +1,172 @@
+//! Topology Manager's settings, as KubeletConfiguration names them.
+
+use std::collections::BTreeMap;
+
+use stelia_text::excerpt::excerpt;
+
+/// `topologyManagerPolicy`: what becomes of a pod whose resources do not agree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// Hints are not asked for.
+    None,
+    /// It is admitted.
+    BestEffort,
+    /// It is rejected.
+    Restricted,
+    /// It is rejected, and if they agree on more than one node, too.
+    SingleNumaNode,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 4] = [Self::None, Self::BestEffort, Self::Restricted, Self::SingleNumaNode];
+
+    /// KubeletConfiguration's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::BestEffort => "best-effort",
+            Self::Restricted => "restricted",
+            Self::SingleNumaNode => "single-numa-node",
+        }
+    }
+
+    /// The policy of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|policy| policy.name() == name)
+    }
+}
+
+/// `topologyManagerScope`: whom one merge is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// One container. Containers follow one another, init containers first; each is given its resources before the next one's
+    /// hints are made, and the first that is not admitted rejects the pod.
+    Container,
+    /// The pod: hints are made for what its containers need together, and each gets the one answer.
+    Pod,
+}
+
+impl Scope {
+    /// Every scope.
+    pub const ALL: [Self; 2] = [Self::Container, Self::Pod];
+
+    /// KubeletConfiguration's name for it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Container => "container",
+            Self::Pod => "pod",
+        }
+    }
+
+    /// The scope of that name.
+    pub fn parse(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|scope| scope.name() == name)
+    }
+
+    /// A pod's containers, init containers first, in groups that share a merge.
+    ///
+    /// ```
+    /// use crate::merge::Scope;
+    ///
+    /// let containers = ["init", "vm"];
+    /// assert_eq!(Scope::Container.groups(&containers).count(), 2);
+    /// assert_eq!(Scope::Pod.groups(&containers).count(), 1);
+    /// ```
+    pub fn groups<T>(self, containers: &[T]) -> impl Iterator<Item = &[T]> {
+        let together = match self {
+            Self::Container => 1,
+            Self::Pod => containers.len().max(1),
+        };
+        containers.chunks(together)
+    }
+}
+
+/// `topologyManagerPolicyOptions`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Options {
+    /// Among masks of the same size, the smaller average distance. `single-numa-node` does not look at it.
+    pub prefer_closest_numa_nodes: bool,
+    /// With more NUMA nodes kubelet does not start.
+    pub max_allowable_numa_nodes: usize,
+}
+
+/// kubelet takes no less for `max-allowable-numa-nodes`.
+const MAX_ALLOWABLE_NUMA_NODES: usize = 8;
+
+impl Default for Options {
+    /// kubelet's defaults.
+    fn default() -> Self {
+        Self {
+            prefer_closest_numa_nodes: false,
+            max_allowable_numa_nodes: MAX_ALLOWABLE_NUMA_NODES,
+        }
+    }
+}
+
+/// Why kubelet does not start with these options. With policy `none` it reads none of them.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum OptionError {
+    /// There is no such option.
+    #[error("unknown Topology Manager policy option {name:?}")]
+    Unknown {
+        /// The name's beginning.
+        name: String,
+    },
+    /// The value is not of the option's kind.
+    #[error("Topology Manager policy option {name}: {value:?} is not {wanted}")]
+    Value {
+        /// The option.
+        name: &'static str,
+        /// The value's beginning.
+        value: String,
+        /// What it must be.
+        wanted: &'static str,
+    },
+}
+
+impl Options {
+    /// The options of a KubeletConfiguration, defaults for those that are not there.
+    ///
+    /// ```
+    /// use crate::merge::Options;
+    ///
+    /// let options = [("max-allowable-numa-nodes".to_owned(), "16".to_owned())];
+    /// assert_eq!(Options::parse(&options.into())?.max_allowable_numa_nodes, 16);
+    /// # Ok::<(), crate::merge::OptionError>(())
+    /// ```
+    pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, OptionError> {
+        let mut parsed = Self::default();
+        for (name, value) in options {
+            match name.as_str() {
+                "prefer-closest-numa-nodes" => parsed.prefer_closest_numa_nodes = boolean(value)?,
+                "max-allowable-numa-nodes" => parsed.max_allowable_numa_nodes = node_count(value)?,
+                name => return Err(OptionError::Unknown { name: excerpt(name) }),
+            }
+        }
+        Ok(parsed)
+    }
+}
+
+/// What Go's `strconv.ParseBool` takes.
+fn boolean(value: &str) -> Result<bool, OptionError> {
+    match value {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(OptionError::Value {
+            name: "prefer-closest-numa-nodes",
+            value: excerpt(value),
+            wanted: "a truth value",
+        }),
+    }
+}
+
+fn node_count(value: &str) -> Result<usize, OptionError> {
+    let count = value.parse().ok();
+    let allowed = count.filter(|count| *count >= MAX_ALLOWABLE_NUMA_NODES && *count <= i64::MAX as usize);
+    allowed.ok_or_else(|| OptionError::Value {
+        name: "max-allowable-numa-nodes",
+        value: excerpt(value),
+        wanted: "a number of at least 8",
+    })
+}

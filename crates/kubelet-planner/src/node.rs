@@ -1,0 +1,240 @@
+//! A node as kubelet's managers see it: the machine, kubelet's settings, and what is given away.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::cpus::{self, CpuTopology};
+use super::settings::{CpuManager, MemoryManager, Settings};
+use super::{devices, memory, merge};
+use stelia_cpus::CpuSet;
+
+/// The hardware.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Machine {
+    /// Its CPUs.
+    pub cpus: CpuTopology,
+    /// Its NUMA nodes by id, those without CPUs or without memory included.
+    pub numa: BTreeMap<u32, NumaNode>,
+}
+
+/// A NUMA node.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NumaNode {
+    /// Its memory, huge pages included; bytes.
+    pub memory: u64,
+    /// How many huge pages it has, by their size in bytes. The sizes a kernel offers are here with 0 pages too.
+    pub huge_pages: BTreeMap<u64, u64>,
+    /// The row of `/sys/devices/system/node/node*/distance`.
+    pub distances: Vec<u64>,
+}
+
+/// What is given away: the managers' states.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct State {
+    /// `cpu_manager_state`; empty with policy `none`.
+    pub cpus: cpus::State,
+    /// `memory_manager_state`; empty with policy `None`.
+    pub memory: memory::State,
+    /// What device plugins have registered, and `kubelet_internal_checkpoint`.
+    pub devices: devices::State,
+}
+
+/// A node whose kubelet runs.
+///
+/// ```
+/// use std::collections::BTreeMap;
+/// use crate::cpus::{CpuTopology, Options};
+/// use crate::{CpuManager, Machine, Node, NumaNode, Settings, State};
+/// use stelia_cpus::{Cpu, Topology};
+///
+/// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });
+/// let topology = Topology { cpus: (0..8).map(cpu).collect() };
+/// let machine = Machine {
+///     cpus: CpuTopology::new(&topology, &BTreeMap::new()),
+///     numa: [(0, NumaNode { memory: 16 << 30, ..NumaNode::default() })].into(),
+/// };
+/// let settings = Settings {
+///     cpu_manager: CpuManager::reserving(Options::default(), "0,4".parse()?),
+///     ..Settings::default()
+/// };
+/// let node = Node::start(machine, settings, State::default())?;
+/// assert_eq!(node.state().cpus.default.to_string(), "0-7");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub(super) machine: Machine,
+    pub(super) settings: Settings,
+    pub(super) state: State,
+    pub(super) merger: merge::Merger,
+}
+
+/// kubelet does not start.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StartError {
+    /// An option of the CPU manager's policy.
+    #[error(transparent)]
+    Options(#[from] cpus::OptionsError),
+    /// The CPU manager.
+    #[error("CPU manager: {0}")]
+    Cpus(#[source] cpus::Refusal),
+    /// The memory manager.
+    #[error(transparent)]
+    Memory(#[from] memory::StartError),
+    /// kubelet looks at every set of NUMA nodes, and so does this: with so many neither comes to an end.
+    #[error("{0} NUMA nodes are more than {MAX_NODES}, whose sets nobody goes through")]
+    TooManyNodes(usize),
+    /// kubelet's masks have 64 bits.
+    #[error(transparent)]
+    Node(#[from] merge::NodeTooHigh),
+    /// The Topology Manager.
+    #[error("Topology Manager: {0}")]
+    Topology(#[source] merge::Refusal),
+}
+
+/// A manager that looks at every set of more NUMA nodes than these is refused.
+pub const MAX_NODES: usize = 16;
+
+impl Node {
+    /// Start kubelet on states as its files have them, or on empty ones.
+    ///
+    /// # Errors
+    /// kubelet would not start: options that exclude each other, a state that does not go with the machine or the settings.
+    pub fn start(machine: Machine, settings: Settings, state: State) -> Result<Self, StartError> {
+        let searched = searched(&machine, &settings, &state.devices);
+        if searched > MAX_NODES {
+            return Err(StartError::TooManyNodes(searched));
+        }
+        if settings.memory_manager != MemoryManager::None {
+            merge::NodeMask::try_from(&ids(&machine))?;
+        }
+        let mut node = Self {
+            merger: merger(&machine, &settings).map_err(StartError::Topology)?,
+            machine,
+            settings,
+            state,
+        };
+        if let CpuManager::Static { options, .. } = &node.settings.cpu_manager {
+            options.check(&node.machine.cpus)?;
+        }
+        let mut cpus = std::mem::take(&mut node.state.cpus);
+        if let Some(policy) = node.cpu_policy().map_err(StartError::Cpus)? {
+            policy.start(&mut cpus).map_err(StartError::Cpus)?;
+            node.state.cpus = cpus;
+        }
+        match &node.settings.memory_manager {
+            MemoryManager::None => node.state.memory = memory::State::default(),
+            MemoryManager::Static { reserved } => {
+                let gate = node.settings.kubelet.pod_level_resource_managers;
+                node.state.memory.start(&node.machine.numa, reserved, gate)?;
+            }
+        }
+        Ok(node)
+    }
+
+    /// The hardware.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// kubelet's settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// What is given away.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// The reserved CPUs, those that kubelet chose itself included; none with policy `none`.
+    pub fn reserved_cpus(&self) -> CpuSet {
+        let policy = self.cpu_policy().ok().flatten();
+        policy.map(|policy| policy.reserved().clone()).unwrap_or_default()
+    }
+
+    /// The node after kubelet's clean-up of a pod that is gone.
+    #[must_use]
+    pub fn without(&self, pod: &str) -> Self {
+        let mut node = self.clone();
+        if let Ok(Some(policy)) = self.cpu_policy() {
+            let names = self.state.cpus.entries.get(pod).into_iter().flatten();
+            for (container, _) in names {
+                policy.remove(&mut node.state.cpus, pod, container);
+            }
+        }
+        if let Some(policy) = self.memory_policy() {
+            let names = self.state.memory.entries.get(pod).into_iter().flatten();
+            for (container, _) in names {
+                policy.remove(&mut node.state.memory, pod, container);
+            }
+        }
+        node.state.devices.entries.remove(pod);
+        node
+    }
+
+    /// The static policy; `None` with policy `none`.
+    pub(super) fn cpu_policy(&self) -> Result<Option<cpus::StaticPolicy<'_>>, cpus::Refusal> {
+        match &self.settings.cpu_manager {
+            CpuManager::None => Ok(None),
+            CpuManager::Static {
+                options,
+                count,
+                reserved,
+            } => {
+                let kubelet = self.settings.kubelet;
+                cpus::StaticPolicy::new(&self.machine.cpus, *options, kubelet, *count, reserved).map(Some)
+            }
+        }
+    }
+
+    /// The static policy; `None` with policy `None`.
+    pub(super) fn memory_policy(&self) -> Option<memory::StaticPolicy> {
+        let gate = self.settings.kubelet.pod_level_resource_managers;
+        match self.settings.memory_manager {
+            MemoryManager::None => None,
+            MemoryManager::Static { .. } => Some(memory::StaticPolicy::new(gate)),
+        }
+    }
+
+    /// The machine's NUMA nodes; those that no mask holds are left out.
+    pub(super) fn nodes(&self) -> merge::NodeMask {
+        merge::NodeMask::try_from(&ids(&self.machine)).unwrap_or_default()
+    }
+}
+
+/// How many NUMA nodes a manager looks at every set of: that of CPUs those with CPUs, that of memory all, that of devices those
+/// with devices of one resource.
+fn searched(machine: &Machine, settings: &Settings, devices: &devices::State) -> usize {
+    let cpus = match settings.cpu_manager {
+        CpuManager::None => 0,
+        CpuManager::Static { .. } => machine.cpus.nodes().len(),
+    };
+    let memory = match settings.memory_manager {
+        MemoryManager::None => 0,
+        MemoryManager::Static { .. } => machine.numa.len(),
+    };
+    let nodes = |devices: &devices::Devices| -> usize {
+        let nodes = devices.values().flat_map(|device| &device.nodes);
+        nodes.collect::<BTreeSet<_>>().len()
+    };
+    let devices = match settings.topology_policy {
+        merge::Policy::None => 0,
+        _ => devices.resources.values().map(nodes).max().unwrap_or(0),
+    };
+    cpus.max(memory).max(devices)
+}
+
+fn ids(machine: &Machine) -> CpuSet {
+    machine.numa.keys().copied().collect()
+}
+
+fn merger(machine: &Machine, settings: &Settings) -> Result<merge::Merger, merge::Refusal> {
+    let rows = machine.numa.iter();
+    let distances = rows.map(|(id, node)| (*id, node.distances.clone())).collect();
+    merge::Merger::new(
+        settings.topology_policy,
+        settings.topology_options,
+        &ids(machine),
+        &distances,
+    )
+}

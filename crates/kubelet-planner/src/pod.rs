@@ -1,0 +1,280 @@
+//! A pod as far as kubelet's managers look at it.
+
+use std::collections::BTreeMap;
+
+use super::cpus;
+use stelia_kubelet::QosClass;
+
+pub use super::cpus::Kind;
+
+/// A pod.
+///
+/// ```
+/// use stelia_kubelet::QosClass;
+/// use crate::{Amounts, Container, Kind, Pod, Resources};
+///
+/// let amounts = Amounts { milli_cpus: Some(4000), memory: Some(1 << 30), ..Amounts::default() };
+/// let mut pod = Pod {
+///     uid: "7d3c".into(),
+///     resources: None,
+///     containers: vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))],
+/// };
+/// assert_eq!(pod.qos(), QosClass::Guaranteed);
+/// pod.containers[0].resources.limits.memory = Some(2 << 30);
+/// assert_eq!(pod.qos(), QosClass::Burstable);
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Pod {
+    /// Its UID.
+    pub uid: String,
+    /// Pod-level resources (`spec.resources`).
+    pub resources: Option<Resources>,
+    /// Its containers in kubelet's order: init containers and sidecars as they are listed, then the others.
+    pub containers: Vec<Container>,
+}
+
+/// A container.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Container {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: Kind,
+    /// `resources`
+    pub resources: Resources,
+}
+
+/// `resources` of a container or a pod, as the API server hands them to kubelet: it has filled in the requests
+/// ([`Pod::with_defaults`]).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// `requests`
+    pub requests: Amounts,
+    /// `limits`
+    pub limits: Amounts,
+}
+
+/// Amounts of resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Amounts {
+    /// `cpu`, in thousandths.
+    pub milli_cpus: Option<u64>,
+    /// `memory`, bytes.
+    pub memory: Option<u64>,
+    /// `hugepages-*` by the size of a page; bytes both.
+    pub huge_pages: BTreeMap<u64, u64>,
+    /// Extended resources, such as `nvidia.com/gpu`.
+    pub devices: BTreeMap<String, u64>,
+}
+
+impl Amounts {
+    /// Those of the resources that a pod as a whole may have: no devices.
+    fn is_set(&self) -> bool {
+        self.milli_cpus.is_some() || self.memory.is_some() || !self.huge_pages.is_empty()
+    }
+
+    /// Fill in what is missing.
+    fn or(&mut self, other: &Self) {
+        self.milli_cpus = self.milli_cpus.or(other.milli_cpus);
+        self.memory = self.memory.or(other.memory);
+        for (size, bytes) in &other.huge_pages {
+            self.huge_pages.entry(*size).or_insert(*bytes);
+        }
+        for (name, count) in &other.devices {
+            self.devices.entry(name.clone()).or_insert(*count);
+        }
+    }
+}
+
+impl Resources {
+    /// Requests that are the limits.
+    pub fn guaranteed(amounts: Amounts) -> Self {
+        Self {
+            requests: amounts.clone(),
+            limits: amounts,
+        }
+    }
+
+    /// Its own requests equal its limits, of CPU and of memory.
+    pub(super) fn is_guaranteed(&self) -> bool {
+        let equal = |request: Option<u64>, limit: Option<u64>| request.unwrap_or(0) != 0 && request == limit;
+        equal(self.requests.milli_cpus, self.limits.milli_cpus) && equal(self.requests.memory, self.limits.memory)
+    }
+}
+
+impl Container {
+    /// A container.
+    pub fn new(name: &str, kind: Kind, resources: Resources) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            resources,
+        }
+    }
+}
+
+/// CPUs in thousandths and bytes of memory, of one container or of all.
+type CpuAndMemory = (u64, u64);
+
+impl Pod {
+    /// The pod-level resources, if there are any.
+    pub fn own(&self) -> Option<&Resources> {
+        let own = self.resources.as_ref();
+        own.filter(|own| own.requests.is_set() || own.limits.is_set())
+    }
+
+    /// The pod as the API server stores it. A container's missing request is its limit. A missing request of the pod is what
+    /// its containers request, and where they request nothing, its limit; for huge pages its limit at once.
+    #[must_use]
+    pub fn with_defaults(mut self) -> Self {
+        for container in &mut self.containers {
+            container.resources.requests.or(&container.resources.limits);
+        }
+        let count = |of: fn(&Amounts) -> Option<u64>| {
+            let requests = self.containers.iter();
+            let requests = requests.map(|container| (container.kind, of(&container.resources.requests)));
+            let any = requests.clone().any(|(_, amount)| amount.is_some());
+            any.then(|| together(requests.map(|(kind, amount)| (kind, amount.unwrap_or(0)))))
+        };
+        let containers = Amounts {
+            milli_cpus: count(|amounts| amounts.milli_cpus),
+            memory: count(|amounts| amounts.memory),
+            ..Amounts::default()
+        };
+        if let Some(own) = self.resources.as_mut().filter(|own| own.limits.is_set()) {
+            own.requests.or(&containers);
+            own.requests.or(&own.limits);
+        }
+        self
+    }
+
+    /// The QoS class, from the pod-level resources if there are any, else from all containers.
+    pub fn qos(&self) -> QosClass {
+        let all: Vec<&Resources> = match self.own() {
+            Some(own) => vec![own],
+            None => self.containers.iter().map(|container| &container.resources).collect(),
+        };
+        let of = |amounts: &Amounts| (amounts.milli_cpus.unwrap_or(0), amounts.memory.unwrap_or(0));
+        let add =
+            |one: CpuAndMemory, other: CpuAndMemory| (one.0.saturating_add(other.0), one.1.saturating_add(other.1));
+        let sum = |amounts: &mut dyn Iterator<Item = CpuAndMemory>| amounts.fold((0, 0), add);
+        let requests = sum(&mut all.iter().map(|resources| of(&resources.requests)));
+        let limits = sum(&mut all.iter().map(|resources| of(&resources.limits)));
+        let limited = |resources: &&Resources| {
+            let (cpus, memory) = of(&resources.limits);
+            cpus != 0 && memory != 0
+        };
+        if (requests, limits) == ((0, 0), (0, 0)) {
+            QosClass::BestEffort
+        } else if requests == limits && all.iter().all(limited) {
+            QosClass::Guaranteed
+        } else {
+            QosClass::Burstable
+        }
+    }
+
+    pub(super) fn is_guaranteed(&self) -> bool {
+        self.qos() == QosClass::Guaranteed
+    }
+
+    /// As the CPU manager looks at it.
+    pub(super) fn for_cpus(&self) -> cpus::Pod {
+        let container = |container: &Container| cpus::Container {
+            name: container.name.clone(),
+            kind: container.kind,
+            milli_cpus: container.resources.requests.milli_cpus.unwrap_or(0),
+            guaranteed: container.resources.is_guaranteed(),
+        };
+        cpus::Pod {
+            uid: self.uid.clone(),
+            guaranteed: self.is_guaranteed(),
+            milli_cpus: self.own().map(|own| own.requests.milli_cpus.unwrap_or(0)),
+            containers: self.containers.iter().map(container).collect(),
+        }
+    }
+}
+
+/// What containers need at the same time: init containers run one after the other, each beside the sidecars before it.
+pub(super) fn together(amounts: impl Iterator<Item = (Kind, u64)>) -> u64 {
+    let (mut running, mut starting) = (0u64, 0);
+    for (kind, amount) in amounts {
+        match kind {
+            Kind::Init => starting = starting.max(running.saturating_add(amount)),
+            Kind::Sidecar | Kind::App => running = running.saturating_add(amount),
+        }
+    }
+    running.max(starting)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    type RequestsAndLimits = (CpuAndMemory, CpuAndMemory);
+
+    fn amounts(milli_cpus: u64, memory: u64) -> Amounts {
+        let some = |amount: u64| (amount > 0).then_some(amount);
+        Amounts {
+            milli_cpus: some(milli_cpus),
+            memory: some(memory),
+            ..Amounts::default()
+        }
+    }
+
+    fn resources(requests: CpuAndMemory, limits: CpuAndMemory) -> Resources {
+        Resources {
+            requests: amounts(requests.0, requests.1),
+            limits: amounts(limits.0, limits.1),
+        }
+    }
+
+    fn pod(own: Option<Resources>, containers: &[Resources]) -> Pod {
+        let container = |own: &Resources| Container::new("c", Kind::App, own.clone());
+        Pod {
+            uid: String::new(),
+            resources: own,
+            containers: containers.iter().map(container).collect(),
+        }
+    }
+
+    /// `ComputePodQOS`
+    #[rstest]
+    #[case(None, &[((0, 0), (0, 0))], QosClass::BestEffort)]
+    #[case(None, &[((1, 1), (1, 1))], QosClass::Guaranteed)]
+    #[case(None, &[((1, 1), (1, 1)), ((0, 0), (0, 0))], QosClass::Burstable)]
+    #[case(None, &[((1, 0), (1, 0))], QosClass::Burstable)]
+    #[case(None, &[((1, 1), (2, 1))], QosClass::Burstable)]
+    #[case(None, &[((1, 1), (0, 0))], QosClass::Burstable)]
+    #[case(Some(((2, 2), (2, 2))), &[((0, 0), (0, 0))], QosClass::Guaranteed)]
+    #[case(Some(((1, 2), (2, 2))), &[((1, 1), (1, 1))], QosClass::Burstable)]
+    #[case(Some(((0, 0), (0, 0))), &[((1, 1), (1, 1))], QosClass::Guaranteed)]
+    fn the_class_is_that_of_all_containers_or_of_the_pods_own_resources(
+        #[case] own: Option<RequestsAndLimits>,
+        #[case] containers: &[RequestsAndLimits],
+        #[case] expected: QosClass,
+    ) {
+        let own = own.map(|(requests, limits)| resources(requests, limits));
+        let containers: Vec<Resources> = containers.iter().map(|(one, other)| resources(*one, *other)).collect();
+        assert_eq!(pod(own, &containers).qos(), expected);
+    }
+
+    #[test]
+    fn missing_requests_are_filled_in_as_by_the_api_server() {
+        let own = resources((0, 0), (4000, 4096));
+        let only_cpu = Resources {
+            requests: amounts(500, 0),
+            limits: Amounts {
+                huge_pages: [(2048, 4096)].into(),
+                ..amounts(1000, 0)
+            },
+        };
+        let filled = pod(Some(own), &[only_cpu.clone(), only_cpu]).with_defaults();
+        let requests = &filled.containers[0].resources.requests;
+        assert_eq!((requests.milli_cpus, requests.memory), (Some(500), None));
+        assert_eq!(requests.huge_pages, [(2048, 4096)].into());
+        // Of the pod: what containers request, else its limit.
+        assert_eq!(filled.resources.map(|own| own.requests), Some(amounts(1000, 4096)));
+    }
+}

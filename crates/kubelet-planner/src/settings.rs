@@ -1,0 +1,77 @@
+//! kubelet's settings, as KubeletConfiguration names them.
+
+use std::collections::BTreeMap;
+
+use super::cpus::{self, Kubelet};
+use super::merge;
+use stelia_cpus::CpuSet;
+
+/// kubelet's settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// `cpuManagerPolicy`
+    pub cpu_manager: CpuManager,
+    /// `memoryManagerPolicy`
+    pub memory_manager: MemoryManager,
+    /// `topologyManagerPolicy`
+    pub topology_policy: merge::Policy,
+    /// `topologyManagerScope`
+    pub topology_scope: merge::Scope,
+    /// `topologyManagerPolicyOptions`
+    pub topology_options: merge::Options,
+    /// What differs between kubelets, feature gates included.
+    pub kubelet: Kubelet,
+}
+
+impl Default for Settings {
+    /// kubelet's defaults.
+    fn default() -> Self {
+        Self {
+            cpu_manager: CpuManager::None,
+            memory_manager: MemoryManager::None,
+            topology_policy: merge::Policy::None,
+            topology_scope: merge::Scope::Container,
+            topology_options: merge::Options::default(),
+            kubelet: Kubelet::default(),
+        }
+    }
+}
+
+/// `cpuManagerPolicy`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum CpuManager {
+    /// Nobody has exclusive CPUs.
+    None,
+    /// Guaranteed containers of whole CPUs have them to themselves.
+    Static {
+        /// `cpuManagerPolicyOptions`
+        options: cpus::Options,
+        /// How many CPUs are reserved: `kubeReserved` and `systemReserved` together, rounded up.
+        count: usize,
+        /// Which: `reservedSystemCPUs`. Empty: kubelet chooses.
+        reserved: CpuSet,
+    },
+}
+
+impl CpuManager {
+    /// Static, with these very CPUs reserved.
+    pub fn reserving(options: cpus::Options, reserved: CpuSet) -> Self {
+        Self::Static {
+            options,
+            count: reserved.len(),
+            reserved,
+        }
+    }
+}
+
+/// `memoryManagerPolicy`
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum MemoryManager {
+    /// Nobody's memory is tied to NUMA nodes.
+    None,
+    /// That of Guaranteed pods is.
+    Static {
+        /// `reservedMemory`: bytes by NUMA node and [kind](super::memory::kind).
+        reserved: BTreeMap<u32, BTreeMap<String, u64>>,
+    },
+}

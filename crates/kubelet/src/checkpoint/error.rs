@@ -1,0 +1,111 @@
+//! Why a checkpoint file cannot be used, and the checks that are the same for each of them.
+
+use serde::de::DeserializeOwned;
+
+use crate::PodUid;
+use stelia_cpus::{CpuSet, ParseError};
+use stelia_text::excerpt::cause;
+
+/// A checkpoint larger than this is refused before it is parsed, in bytes (a real one of 512 pods is under 100 kB).
+pub const MAX_BYTES: usize = 8 << 20;
+
+/// A checkpoint whose CPU lists name more CPUs than this together is refused: a list of a few bytes can name thousands. On
+/// the largest machine it is every CPU in 128 containers.
+pub const MAX_LISTED: usize = 1 << 20;
+
+/// Why a checkpoint cannot be used. The texts do not name the file: whoever read it does.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum CheckpointError {
+    /// The file has no bytes (a crash between open and write of a tool that is not kubelet).
+    #[error("the file is empty")]
+    Empty,
+    /// The file is absurdly large.
+    #[error("the file has {0} bytes, more than {MAX_BYTES}")]
+    TooLarge(usize),
+    /// The file is not JSON of a known shape; the text says where.
+    #[error("the file is of no known schema: {0}")]
+    UnknownSchema(String),
+    /// The checksum does not fit the content.
+    #[error("the file has checksum {found}, its content gives {computed}")]
+    Checksum {
+        /// As the file says.
+        found: u32,
+        /// As computed from the content.
+        computed: u32,
+    },
+    /// A CPU list in it does not parse.
+    #[error("{place}: {cause}")]
+    Cpus {
+        /// Which list.
+        place: String,
+        /// What is wrong with it.
+        cause: ParseError,
+    },
+    /// Its CPU lists are absurdly long together.
+    #[error("the file's CPU lists have more than {MAX_LISTED} CPUs together")]
+    TooManyCpus,
+    /// A pod UID in it is none.
+    #[error("{0:?} is no pod UID")]
+    PodUid(String),
+}
+
+/// The bytes of a checkpoint, unless there are none or far too many.
+///
+/// # Errors
+/// [`CheckpointError::Empty`], [`CheckpointError::TooLarge`].
+pub(crate) fn content(bytes: &[u8]) -> Result<&[u8], CheckpointError> {
+    if bytes.len() > MAX_BYTES {
+        return Err(CheckpointError::TooLarge(bytes.len()));
+    }
+    if bytes.iter().all(u8::is_ascii_whitespace) {
+        return Err(CheckpointError::Empty);
+    }
+    Ok(bytes)
+}
+
+/// JSON of exactly one shape.
+///
+/// # Errors
+/// [`CheckpointError::UnknownSchema`], an unknown key included.
+pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointError> {
+    // A structure could be written as a list too; kubelet does not, and keys would go unchecked.
+    if !bytes.trim_ascii_start().starts_with(b"{") {
+        return Err(CheckpointError::UnknownSchema("it is no JSON object".to_owned()));
+    }
+    serde_json::from_slice(bytes).map_err(|error| CheckpointError::UnknownSchema(cause(&error)))
+}
+
+pub(crate) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
+    PodUid::parse(text).map_err(|error| CheckpointError::PodUid(error.0))
+}
+
+/// Where the list of the CPUs that nobody owns is.
+pub(crate) fn default_place() -> String {
+    "defaultCpuSet".to_owned()
+}
+
+/// Reads the CPU lists of one file and bounds them together.
+pub(crate) struct CpuLists {
+    /// How many CPUs more they may name.
+    left: usize,
+}
+
+impl Default for CpuLists {
+    fn default() -> Self {
+        Self { left: MAX_LISTED }
+    }
+}
+
+impl CpuLists {
+    /// Read one list; `place` names it in errors.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Cpus`], [`CheckpointError::TooManyCpus`].
+    pub(crate) fn read(&mut self, text: &str, place: impl FnOnce() -> String) -> Result<CpuSet, CheckpointError> {
+        let cpus: CpuSet = text
+            .parse()
+            .map_err(|cause| CheckpointError::Cpus { place: place(), cause })?;
+        self.left = self.left.checked_sub(cpus.len()).ok_or(CheckpointError::TooManyCpus)?;
+        Ok(cpus)
+    }
+}

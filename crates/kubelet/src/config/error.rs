@@ -1,0 +1,73 @@
+//! Why kubelet's configuration is not known.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use stelia_cpus::ParseError;
+
+/// Why kubelet's configuration is not known.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No process is kubelet.
+    #[error("no kubelet runs on this node")]
+    NotRunning,
+    /// More than one process could be kubelet.
+    #[error("more than one process could be kubelet and is no pod's: {0:?}")]
+    Several(Vec<i32>),
+    /// A process that answers as kubelet does, of a name that is not known and without kubelet's flags.
+    #[error(
+        "process {pid} ({name}) answers on kubelet's socket, and where it has kubelet's configuration is not known"
+    )]
+    Unknown {
+        /// Its number.
+        pid: i32,
+        /// Its name, as far as it fits a line.
+        name: String,
+    },
+    /// A file cannot be read.
+    #[error("read {}: {cause}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        cause: io::Error,
+    },
+    /// A file is no YAML, or a key of it has another type.
+    #[error("{place}: {cause}")]
+    Yaml {
+        /// Which file.
+        place: String,
+        /// What is wrong, and on which line.
+        cause: String,
+    },
+    /// A file is something else.
+    #[error("{place}: kind is {kind:?}, not \"KubeletConfiguration\"")]
+    Kind {
+        /// Which file.
+        place: String,
+        /// What it says it is; empty when it says nothing.
+        kind: String,
+    },
+    /// A flag of kubelet's has no value, or one that it does not take.
+    #[error("kubelet's flag --{flag}: {cause}")]
+    Flag {
+        /// Its name.
+        flag: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The reserved CPUs are no CPU list.
+    #[error("kubelet's reserved CPUs: {0}")]
+    ReservedCpus(#[source] ParseError),
+}
+
+impl ConfigError {
+    /// The answer to reading `path`.
+    pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
+        move |cause| Self::Read {
+            path: path.to_owned(),
+            cause,
+        }
+    }
+}

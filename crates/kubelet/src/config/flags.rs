@@ -1,0 +1,150 @@
+//! The flags of kubelet's command line that matter here. All others are passed over.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use super::{ConfigError, Fragment};
+use stelia_text::excerpt::{excerpt, name as shown};
+
+/// What the command line says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// `--config`: the configuration file.
+    pub config: Option<PathBuf>,
+    /// `--config-dir`: the folder of drop-ins.
+    pub config_dir: Option<PathBuf>,
+    /// `--root-dir`.
+    pub root_dir: Option<PathBuf>,
+    /// `--hostname-override`.
+    pub hostname_override: Option<String>,
+    /// What it says of the file's keys.
+    pub fragment: Fragment,
+}
+
+const TAKEN: [&str; 14] = [
+    "config",
+    "config-dir",
+    "root-dir",
+    "hostname-override",
+    "cpu-manager-policy",
+    "cpu-manager-policy-options",
+    "reserved-cpus",
+    "kube-reserved",
+    "system-reserved",
+    "topology-manager-policy",
+    "topology-manager-scope",
+    "topology-manager-policy-options",
+    "memory-manager-policy",
+    "feature-gates",
+];
+
+impl Flags {
+    /// Parse a command line, the program's name first. `--flag=value` and `--flag value` are the same, and so are `-` and
+    /// `_` in names. Of a flag given twice the last counts; maps grow.
+    ///
+    /// # Errors
+    /// A flag without a value, or a map that does not parse.
+    pub fn parse(argv: &[String]) -> Result<Self, ConfigError> {
+        let mut flags = Self::default();
+        let mut arguments = argv.iter().skip(1);
+        while let Some(argument) = arguments.next() {
+            if argument == "--" {
+                break;
+            }
+            let Some(flag) = argument.strip_prefix("--") else {
+                continue;
+            };
+            let (name, value) = match flag.split_once('=') {
+                Some((name, value)) => (name, Some(value)),
+                None => (flag, None),
+            };
+            let name = name.replace('_', "-");
+            if !TAKEN.contains(&name.as_str()) {
+                continue;
+            }
+            let value = value.or_else(|| arguments.next().map(String::as_str));
+            let Some(value) = value else {
+                return Err(wrong(&name, "it has no value"));
+            };
+            flags.set(&name, value)?;
+        }
+        Ok(flags)
+    }
+
+    fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+        let keys = &mut self.fragment;
+        let text = || Some(value.to_owned());
+        match name {
+            // Empty stands for "not given", as in kubelet.
+            "config" => self.config = path(value),
+            "config-dir" => self.config_dir = path(value),
+            "root-dir" => self.root_dir = path(value),
+            "hostname-override" => self.hostname_override = (!value.is_empty()).then(|| value.to_owned()),
+            "cpu-manager-policy" => keys.cpu_manager_policy = text(),
+            "reserved-cpus" => keys.reserved_system_cpus = text(),
+            "topology-manager-policy" => keys.topology_manager_policy = text(),
+            "topology-manager-scope" => keys.topology_manager_scope = text(),
+            "memory-manager-policy" => keys.memory_manager_policy = text(),
+            "cpu-manager-policy-options" => grow(&mut keys.cpu_manager_policy_options, pairs(name, value)?),
+            "topology-manager-policy-options" => grow(&mut keys.topology_manager_policy_options, pairs(name, value)?),
+            "kube-reserved" => grow(&mut keys.kube_reserved, amounts(name, value)?),
+            "system-reserved" => grow(&mut keys.system_reserved, amounts(name, value)?),
+            "feature-gates" => {
+                let mut gates = BTreeMap::new();
+                for (gate, text) in pairs(name, value)? {
+                    let on = boolean(&text).ok_or_else(|| {
+                        wrong(
+                            name,
+                            &format!("{}={} is neither on nor off", shown(&gate), shown(&text)),
+                        )
+                    })?;
+                    gates.insert(gate, on);
+                }
+                grow(&mut keys.feature_gates, gates);
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+fn path(value: &str) -> Option<PathBuf> {
+    (!value.is_empty()).then(|| PathBuf::from(value))
+}
+
+fn grow<T>(map: &mut Option<BTreeMap<String, T>>, more: BTreeMap<String, T>) {
+    map.get_or_insert_default().extend(more);
+}
+
+/// `key=value` joined by commas, blanks around either dropped.
+fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError> {
+    let mut found = BTreeMap::new();
+    for part in text.split(',').filter(|part| !part.trim().is_empty()) {
+        let (key, value) = part
+            .split_once('=')
+            .ok_or_else(|| wrong(flag, &format!("{:?} is no key=value", excerpt(part))))?;
+        found.insert(key.trim().to_owned(), value.trim().to_owned());
+    }
+    Ok(found)
+}
+
+fn amounts(flag: &str, text: &str) -> Result<super::Amounts, ConfigError> {
+    let amounts = pairs(flag, text)?.into_iter();
+    Ok(amounts.map(|(name, amount)| (name, Some(amount))).collect())
+}
+
+/// The words that kubelet takes for true and false.
+pub(super) fn boolean(text: &str) -> Option<bool> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),
+        _ => None,
+    }
+}
+
+fn wrong(flag: &str, cause: &str) -> ConfigError {
+    ConfigError::Flag {
+        flag: flag.to_owned(),
+        cause: cause.to_owned(),
+    }
+}

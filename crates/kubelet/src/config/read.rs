@@ -1,0 +1,83 @@
+//! The running kubelet's configuration, read from the system.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::{ConfigError, Flags, Fragment, KubeletConfig};
+use crate::home;
+
+/// A file larger than this is no configuration, in bytes.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Find the kubelet that runs, and read what it was told. `proc` is `/proc`, `root` is `/`: a directory below which the
+/// paths of kubelet's command line are.
+///
+/// A change of its files since it started is not told apart: kubelet itself takes it at its next start.
+///
+/// # Errors
+/// No kubelet runs or more than one does, or a file of it is not there or does not parse.
+pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
+    let process = home::find(proc, root)?;
+    let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
+    flags.root_dir = flags.root_dir.or(process.root);
+    let process = proc.join(process.pid.to_string());
+    // A relative path is one below the folder kubelet was started in.
+    let place = |path: &Path| -> Result<PathBuf, ConfigError> {
+        let link = process.join("cwd");
+        let absolute = if path.is_absolute() {
+            path.to_owned()
+        } else {
+            fs::read_link(&link).map_err(ConfigError::read(&link))?.join(path)
+        };
+        Ok(root.join(absolute.strip_prefix("/").unwrap_or(&absolute)))
+    };
+    let mut files = Vec::new();
+    if let Some(path) = &flags.config {
+        files.push(place(path)?);
+    }
+    if let Some(path) = &flags.config_dir {
+        drop_ins(&place(path)?, &mut files)?;
+    }
+    let mut fragments = Vec::new();
+    for path in files {
+        fragments.push(Fragment::parse(&text(&path)?, &path.display().to_string())?);
+    }
+    KubeletConfig::new(fragments, flags)
+}
+
+/// Every file `*.conf` in the folder and the folders in it, in the order in which kubelet walks: names sorted bytewise, a
+/// folder where its name is.
+fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> {
+    let mut entries = Vec::new();
+    for entry in fs::read_dir(folder).map_err(ConfigError::read(folder))? {
+        let entry = entry.map_err(ConfigError::read(folder))?;
+        // A link to a folder is not walked into: this is the link's own kind.
+        let kind = entry.file_type().map_err(ConfigError::read(folder))?;
+        entries.push((entry.file_name(), kind.is_dir()));
+    }
+    entries.sort();
+    for (name, is_folder) in entries {
+        let path = folder.join(&name);
+        if is_folder {
+            drop_ins(&path, files)?;
+        } else if name.as_encoded_bytes().ends_with(b".conf") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+/// A file that may be a configuration.
+pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
+    let mut text = String::new();
+    let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));
+    read.map_err(ConfigError::read(path))?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ConfigError::Yaml {
+            place: path.display().to_string(),
+            cause: format!("more than {MAX_BYTES} bytes"),
+        });
+    }
+    Ok(text)
+}

@@ -1,0 +1,122 @@
+//! The file's own shapes. A list that is `null` and one that is empty are told apart: they are hashed differently.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+
+use super::{DeviceEntry, DeviceManagerState};
+use crate::checkpoint::{CheckpointError, json, pod_uid};
+use crate::checksum;
+
+type Ids = Option<Vec<String>>;
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+struct File {
+    data: Data,
+    checksum: u32,
+    /// Since 1.37. It is not in the checksum.
+    #[serde(rename = "BootID")]
+    _boot: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "PascalCase")]
+struct Data {
+    pod_device_entries: Option<Vec<Entry>>,
+    registered_devices: Option<BTreeMap<String, Ids>>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Entry {
+    #[serde(rename = "PodUID")]
+    pod: String,
+    #[serde(rename = "ContainerName")]
+    container: String,
+    #[serde(rename = "ResourceName")]
+    resource: String,
+    #[serde(rename = "DeviceIDs")]
+    devices: Option<BTreeMap<i64, Ids>>,
+    #[serde(rename = "AllocResp")]
+    answer: Option<String>,
+}
+
+pub(super) fn read(bytes: &[u8]) -> Result<DeviceManagerState, CheckpointError> {
+    let file: File = json(bytes)?;
+    checksum::verify(file.checksum, checksum::fnv1a(&hashed(&file.data)?))?;
+    let entries = file.data.pod_device_entries.into_iter().flatten();
+    let registered = file.data.registered_devices.into_iter().flatten();
+    Ok(DeviceManagerState {
+        entries: entries.map(entry).collect::<Result<_, _>>()?,
+        registered: registered.map(|(resource, ids)| (resource, set(ids))).collect(),
+    })
+}
+
+fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {
+    let node = |node: i64| match node {
+        -1 => Ok(None),
+        node => u32::try_from(node).map(Some).map_err(|_| no_node(node)),
+    };
+    let devices = entry.devices.into_iter().flatten();
+    let devices = devices.map(|(id, ids)| Ok((node(id)?, set(ids))));
+    Ok(DeviceEntry {
+        pod: pod_uid(&entry.pod)?,
+        container: entry.container,
+        resource: entry.resource,
+        devices: devices.collect::<Result<_, _>>()?,
+    })
+}
+
+fn no_node(node: i64) -> CheckpointError {
+    CheckpointError::UnknownSchema(format!("{node} is no NUMA node"))
+}
+
+fn set(ids: Ids) -> BTreeSet<String> {
+    ids.into_iter().flatten().collect()
+}
+
+/// The text that the checksum is of.
+fn hashed(data: &Data) -> Result<String, CheckpointError> {
+    let entries = match &data.pod_device_entries {
+        None => NIL.to_owned(),
+        Some(entries) => {
+            let texts: Result<Vec<String>, _> = entries.iter().map(entry_text).collect();
+            checksum::list(texts?.into_iter())
+        }
+    };
+    let registered = data.registered_devices.iter().flatten();
+    let registered = checksum::map(registered.map(|(resource, ids)| (resource, ids_text(ids))));
+    Ok(format!(
+        "(checkpoint.checkpointData){{PodDeviceEntries:([]checkpoint.PodDevicesEntry){entries} \
+         RegisteredDevices:(map[string][]string){registered}}}"
+    ))
+}
+
+fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
+    let answer = match entry.answer.as_deref() {
+        None => NIL.to_owned(),
+        Some(text) => match STANDARD.decode(text) {
+            Ok(bytes) => checksum::list(bytes.iter()),
+            Err(_) => return Err(CheckpointError::UnknownSchema("AllocResp is no Base64".to_owned())),
+        },
+    };
+    let devices = entry.devices.iter().flatten();
+    let devices = checksum::map(devices.map(|(node, ids)| (node, ids_text(ids))));
+    Ok(format!(
+        "{{PodUID:(string){} ContainerName:(string){} ResourceName:(string){} \
+         DeviceIDs:(checkpoint.DevicesPerNUMA){devices} AllocResp:([]uint8){answer}}}",
+        entry.pod, entry.container, entry.resource
+    ))
+}
+
+fn ids_text(ids: &Ids) -> String {
+    ids.as_ref()
+        .map_or_else(|| NIL.to_owned(), |ids| checksum::list(ids.iter()))
+}
+
+/// `null` in the file is a nil in kubelet.
+const NIL: &str = "<nil>";

@@ -1,0 +1,54 @@
+//! `kubelet_internal_checkpoint`: kubelet's record of the devices that plugins offer and pods have.
+
+mod file;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::PodUid;
+use super::checkpoint::{CheckpointError, content};
+
+/// File name below `device-plugins/` in kubelet's root directory.
+pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
+
+/// What kubelet's device manager says, checked.
+///
+/// ```
+/// use crate::DeviceManagerState;
+///
+/// let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
+/// let state = DeviceManagerState::parse(text)?;
+/// assert!(state.entries.is_empty() && state.registered.is_empty());
+/// # Ok::<(), crate::CheckpointError>(())
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct DeviceManagerState {
+    /// Devices that pods have. Those of a removed pod stay until the next admission: no proof of life.
+    pub entries: Vec<DeviceEntry>,
+    /// The healthy devices of each resource. The file does not say at which NUMA nodes they are.
+    pub registered: BTreeMap<String, BTreeSet<String>>,
+}
+
+/// The devices of one resource that a container has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeviceEntry {
+    /// The pod.
+    pub pod: PodUid,
+    /// The container.
+    pub container: String,
+    /// The resource, such as `nvidia.com/gpu`.
+    pub resource: String,
+    /// Ids by NUMA node; `None`: their plugin does not say. A device at several nodes is at each.
+    pub devices: BTreeMap<Option<u32>, BTreeSet<String>>,
+}
+
+impl DeviceManagerState {
+    /// Parse and check the bytes of a `kubelet_internal_checkpoint`, as kubelet writes it since 1.20.
+    ///
+    /// # Errors
+    /// Every [`CheckpointError`] but those on CPUs; nothing of a file in doubt is used.
+    pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
+        file::read(content(bytes)?)
+    }
+}

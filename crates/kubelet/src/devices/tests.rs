@@ -1,0 +1,75 @@
+use rstest::rstest;
+
+use super::*;
+
+const GENUINE: &[u8] =
+    include_bytes!("../../../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");
+const EMPTY: &[u8] = include_bytes!(
+    "../../../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint.empty"
+);
+
+fn set(ids: &[&str]) -> BTreeSet<String> {
+    ids.iter().map(|id| (*id).to_owned()).collect()
+}
+
+#[test]
+fn a_genuine_file_is_read_whole() {
+    let state = DeviceManagerState::parse(GENUINE).unwrap();
+    let entry = |pod, resource: &str, node, ids: &[&str]| DeviceEntry {
+        pod: PodUid::parse(pod).unwrap(),
+        container: "instance".to_owned(),
+        resource: resource.to_owned(),
+        devices: [(node, set(ids))].into(),
+    };
+    let (gpu, kvm) = ("nvidia.com/gpu", "devices.kubevirt.io/kvm");
+    assert_eq!(
+        state.entries,
+        [
+            entry(
+                "ce32ebd2-f905-449e-b74b-4231a84b88e1",
+                gpu,
+                Some(0),
+                &["GPU-1f3a", "GPU-2b4c"]
+            ),
+            entry("11111111-aaaa-4bbb-8ccc-000000000001", kvm, None, &["kvm7"]),
+        ]
+    );
+    assert_eq!(state.registered[gpu], set(&["GPU-1f3a", "GPU-2b4c", "GPU-9d0e"]));
+    assert_eq!(state.registered[kvm], set(&["kvm7", "kvm8"]));
+}
+
+#[test]
+fn a_genuine_file_of_no_devices_is_read() {
+    assert_eq!(DeviceManagerState::parse(EMPTY), Ok(DeviceManagerState::default()));
+}
+
+/// Every byte of the content is in the checksum.
+#[rstest]
+#[case("GPU-9d0e", "GPU-9d0f")]
+#[case("CgRhYmNk", "CgRhYmNl")]
+#[case(r#""-1":["kvm7"]"#, r#""1":["kvm7"]"#)]
+#[case(r#""AllocResp":"""#, r#""AllocResp":null"#)]
+#[case("2930703416", "2930703417")]
+fn a_changed_file_is_refused(#[case] from: &str, #[case] to: &str) {
+    let text = String::from_utf8(GENUINE.to_vec()).unwrap();
+    let changed = text.replacen(from, to, 1);
+    assert_ne!(changed, text);
+    let refused = DeviceManagerState::parse(changed.as_bytes());
+    assert!(matches!(refused, Err(CheckpointError::Checksum { .. })), "{refused:?}");
+}
+
+#[rstest]
+#[case("")]
+#[case("[]")]
+#[case(r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}}}"#)]
+#[case(r#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{},"More":1},"Checksum":3467439661}"#)]
+fn what_is_no_such_file_is_refused(#[case] text: &str) {
+    assert!(DeviceManagerState::parse(text.as_bytes()).is_err());
+}
+
+/// kubelet 1.37 adds the boot's id outside of what is hashed.
+#[test]
+fn a_boot_id_beside_the_data_is_no_other_schema() {
+    let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661,"BootID":"7a1c"}"#;
+    assert!(DeviceManagerState::parse(text).is_ok());
+}

@@ -1,0 +1,160 @@
+//! kubelet's flags, wherever the program that it runs in has them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::{Host, Process};
+use crate::config::{ConfigError, text};
+use stelia_text::excerpt;
+
+/// k3s's own configuration, and the folder of its drop-ins.
+const K3S: &str = "etc/rancher/k3s/config.yaml";
+/// k3s's data directory, unless it is told another.
+const K3S_DATA: &str = "/var/lib/rancher/k3s";
+/// The file that MicroShift writes for its kubelet (`pkg/node/kubelet.go`).
+const MICROSHIFT: &str = "/var/lib/microshift/resources/kubelet/config/config.yaml";
+/// Where kubelite reads kubelet's flags, unless it is told another file (`cmd/kubelite/app/options`).
+const KUBELITE: &str = "/var/snap/microk8s/current/args/kubelet";
+
+/// The command line of this kubelet, a program's name first; as it would be if it were a program of its own. `root` is `/`.
+///
+/// # Errors
+/// A file is not there or does not parse, or it is not known where its flags are.
+pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<String>, ConfigError> {
+    let own = own(process, proc)?;
+    match process.host {
+        Host::Kubelet => Ok(own),
+        Host::K3s => k3s(root),
+        Host::Kubelite => kubelite(&own, root),
+        Host::MicroShift => Ok(vec![process.name.clone(), format!("--config={MICROSHIFT}")]),
+        // Whatever answers as kubelet and is given kubelet's files is one; of anything else it is not known where they are.
+        Host::Unknown => {
+            let is_kubelets = |word: &String| word.starts_with("--config") || word.starts_with("--kubeconfig");
+            if own.iter().any(is_kubelets) {
+                return Ok(own);
+            }
+            Err(ConfigError::Unknown {
+                pid: process.pid,
+                name: excerpt::name(&process.name),
+            })
+        }
+    }
+}
+
+fn own(process: &Process, proc: &Path) -> Result<Vec<String>, ConfigError> {
+    let cmdline = proc.join(process.pid.to_string()).join("cmdline");
+    let bytes = fs::read(&cmdline).map_err(ConfigError::read(&cmdline))?;
+    let mut words: Vec<String> = bytes
+        .split(|byte| *byte == 0)
+        .map(|word| String::from_utf8_lossy(word).into_owned())
+        .collect();
+    // Each argument ends in a NUL: what follows the last one is none.
+    words.pop();
+    Ok(words)
+}
+
+fn below(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// What k3s's configuration says that matters here; a key with `+` behind it adds to what came before.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+struct K3sFile {
+    kubelet_arg: Option<Words>,
+    #[serde(rename = "kubelet-arg+")]
+    more: Option<Words>,
+    data_dir: Option<PathBuf>,
+    node_name: Option<String>,
+}
+
+/// One or several.
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Words {
+    One(String),
+    Several(Vec<String>),
+}
+
+impl Words {
+    fn list(self) -> Vec<String> {
+        match self {
+            Self::One(word) => vec![word],
+            Self::Several(words) => words,
+        }
+    }
+}
+
+/// `config.yaml`, then `config.yaml.d/*.yaml` by name. k3s writes over its own command line so that nobody reads a token there
+/// (`gspt.SetProcTitle`): what is said on it and in no file is not known here.
+fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
+    let mut files = vec![root.join(K3S)];
+    let folder = root.join(format!("{K3S}.d"));
+    let entries = fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path());
+    let is_yaml = |path: &PathBuf| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+    let mut drop_ins: Vec<PathBuf> = entries.filter(is_yaml).collect();
+    drop_ins.sort();
+    files.extend(drop_ins);
+    let (mut words, mut data, mut name) = (Vec::new(), PathBuf::from(K3S_DATA), None);
+    for path in files {
+        let text = match text(&path) {
+            Err(ConfigError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => continue,
+            read => read?,
+        };
+        // An error must not quote the file: it may hold the token.
+        let options = serde_saphyr::options! { with_snippet: false };
+        let file: Option<K3sFile> =
+            serde_saphyr::from_str_with_options(&text, options).map_err(|cause| ConfigError::Yaml {
+                place: path.display().to_string(),
+                cause: excerpt::cause(&cause),
+            })?;
+        let file = file.unwrap_or_default();
+        if let Some(args) = file.kubelet_arg {
+            words = args.list();
+        }
+        words.extend(file.more.map(Words::list).unwrap_or_default());
+        data = file.data_dir.unwrap_or(data);
+        name = file.node_name.or(name);
+    }
+    // Before 1.32 k3s had no such folder and gave everything as flags.
+    let drop_ins = data.join("agent/etc/kubelet.conf.d");
+    let has_folder = below(root, &drop_ins).is_dir();
+    let mut argv = vec!["k3s".to_owned()];
+    argv.extend(has_folder.then(|| format!("--config-dir={}", drop_ins.display())));
+    argv.extend(name.map(|name| format!("--hostname-override={name}")));
+    argv.extend(words.iter().map(|word| format!("--{}", word.trim_start_matches('-'))));
+    Ok(argv)
+}
+
+/// The file of flags as kubelite reads it: lines without quotes, blanks between flags, `$NAME` and `${NAME}` replaced.
+fn kubelite(own: &[String], root: &Path) -> Result<Vec<String>, ConfigError> {
+    let given = own.iter().find_map(|word| word.strip_prefix("--kubelet-args-file="));
+    let file = Path::new(given.unwrap_or(KUBELITE));
+    let text = text(&below(root, file))?;
+    // …/args/kubelet in the data of the snap's revision, which is beside what all revisions have in common.
+    let data = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
+    let common = data.parent().unwrap_or(data).join("common");
+    let known: BTreeMap<&str, String> = [
+        ("SNAP_DATA", data.display().to_string()),
+        ("SNAP_COMMON", common.display().to_string()),
+    ]
+    .into();
+    let mut argv = vec!["kubelite".to_owned()];
+    let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
+    for word in lines.flat_map(str::split_whitespace) {
+        let mut word = word.replace(['"', '\''], "");
+        for (name, value) in &known {
+            word = word.replace(&format!("${{{name}}}"), value);
+        }
+        argv.push(word);
+    }
+    Ok(argv)
+}

@@ -1,0 +1,135 @@
+//! The process that kubelet is, or that it is a part of.
+
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+
+use nix::sys::socket::sockopt::PeerCredentials;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, getsockopt, socket};
+
+use super::{ROOTS, SOCKET};
+use crate::ContainerCgroup;
+use crate::config::ConfigError;
+
+/// The program that a kubelet runs in, which decides where its flags are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Host {
+    /// kubelet's own: its command line has them (kubeadm, RKE2, k0s, OpenShift and most others).
+    Kubelet,
+    /// k3s, which runs it as a part of itself and hides its own command line.
+    K3s,
+    /// MicroK8s's kubelite.
+    Kubelite,
+    /// MicroShift.
+    MicroShift,
+    /// Of another name, and it answers on kubelet's socket.
+    Unknown,
+}
+
+impl Host {
+    /// By a process's name (`comm`).
+    fn of(name: &str) -> Self {
+        match name {
+            "kubelet" => Self::Kubelet,
+            // k3s starts itself again under the name of what it is to do.
+            "k3s-server" | "k3s-agent" => Self::K3s,
+            "kubelite" => Self::Kubelite,
+            "microshift" => Self::MicroShift,
+            _ => Self::Unknown,
+        }
+    }
+}
+
+/// The kubelet that runs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// Its process.
+    pub pid: i32,
+    /// That process's name (`comm`).
+    pub name: String,
+    /// What it is.
+    pub host: Host,
+    /// The root directory in which it answers on its socket, without what is before `/`; `None` where it was found by name.
+    pub root: Option<PathBuf>,
+}
+
+/// The process that listens on a socket, by the kernel's word. It is connected to, and the connection closed at once.
+pub(super) fn listener(path: &Path) -> Option<i32> {
+    let address = UnixAddr::new(path).ok()?;
+    // Not to be kept waiting by one that does not accept.
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
+    connect(stream.as_raw_fd(), &address).ok()?;
+    let pid = getsockopt(&stream, PeerCredentials).ok()?.pid();
+    // 0: in a PID namespace that is not seen from here.
+    (pid > 0).then_some(pid)
+}
+
+/// Find the kubelet that runs: who answers on its socket in one of the known root directories, else who has a name that is known.
+/// `proc` is `/proc`, `root` is `/`.
+///
+/// # Errors
+/// No kubelet runs, or more than one does.
+pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
+    let mut found: Vec<Process> = Vec::new();
+    for known in ROOTS {
+        let socket = root.join(known.trim_start_matches('/')).join(SOCKET);
+        let Some(pid) = listener(&socket) else { continue };
+        // Two of the directories may be one by a link.
+        if found.iter().any(|process| process.pid == pid) {
+            continue;
+        }
+        let answers = look(proc, pid).map(|process| Process {
+            root: Some(PathBuf::from(known)),
+            ..process
+        });
+        found.extend(answers);
+    }
+    if found.is_empty() {
+        for entry in fs::read_dir(proc).map_err(ConfigError::read(proc))? {
+            let entry = entry.map_err(ConfigError::read(proc))?;
+            let pid = entry.file_name().to_str().and_then(|name| name.parse().ok());
+            let named = pid.and_then(|pid| look(proc, pid));
+            found.extend(named.filter(|process| process.host != Host::Unknown));
+        }
+    }
+    found.sort_by_key(|process| process.pid);
+    match found.len() {
+        0 => Err(ConfigError::NotRunning),
+        1 => Ok(found.remove(0)),
+        _ => Err(ConfigError::Several(found.iter().map(|process| process.pid).collect())),
+    }
+}
+
+/// A process that runs as root and in nobody's pod: anybody can take a name, and a pod may have kubelet's directory. One that ends
+/// while it is looked at is none.
+pub(super) fn look(proc: &Path, pid: i32) -> Option<Process> {
+    let read = |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).ok();
+    let name = read("comm")?.trim_end().to_owned();
+    let host = Host::of(&name);
+    let status = read("status")?;
+    let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"))?;
+    // Real, effective, saved, file system.
+    let root = uids.split_whitespace().nth(1) == Some("0");
+    let cgroups = read("cgroup")?;
+    let cgroup = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    (root && !is_tenants(cgroup)).then_some(Process {
+        pid,
+        name,
+        host,
+        root: None,
+    })
+}
+
+/// Whether a cgroup is a container's, one below it, or an instance's.
+fn is_tenants(cgroup: &str) -> bool {
+    let mut path = cgroup;
+    while let Some((parent, _)) = path.rsplit_once('/') {
+        if ContainerCgroup::parse(path).is_some() {
+            return true;
+        }
+        path = parent;
+    }
+    let top = cgroup.split('/').nth(1).unwrap_or_default();
+    matches!(top, "kubepods" | "kubepods.slice" | "stelia.slice")
+}

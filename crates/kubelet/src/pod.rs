@@ -1,0 +1,269 @@
+//! Pod UIDs and the cgroups kubelet and the container runtimes name after them.
+
+use std::fmt;
+use std::sync::Arc;
+
+use stelia_text::excerpt::excerpt;
+use stelia_text::named;
+
+/// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PodUid(Arc<str>);
+
+/// The text is no pod UID.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is no pod UID (a dashed UUID, or 32 hex digits for a static pod)")]
+pub struct BadPodUid(pub String);
+
+impl PodUid {
+    /// Accept a UID as kubelet writes it.
+    ///
+    /// # Errors
+    /// [`BadPodUid`] with the beginning of the text.
+    pub fn parse(text: &str) -> Result<Self, BadPodUid> {
+        let bytes = text.as_bytes();
+        let hex = |byte: &u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        let good = match bytes.len() {
+            32 => bytes.iter().all(hex),
+            36 => bytes.iter().enumerate().all(|(index, byte)| match index {
+                8 | 13 | 18 | 23 => *byte == b'-',
+                _ => hex(byte),
+            }),
+            _ => false,
+        };
+        if good {
+            Ok(Self(text.into()))
+        } else {
+            Err(BadPodUid(excerpt(text)))
+        }
+    }
+
+    /// As kubelet writes it in its checkpoints.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// What the names of all such scopes match, as a shell's pattern.
+    pub const SCOPES: &str = "stelia-instance-*.scope";
+
+    /// The scope that holds the pod's instance.
+    pub fn scope(&self) -> String {
+        format!("stelia-instance-{}.scope", self.0)
+    }
+
+    /// The UID a scope's name carries.
+    pub fn from_scope(unit: &str) -> Option<Self> {
+        Self::parse(unit.strip_prefix("stelia-instance-")?.strip_suffix(".scope")?).ok()
+    }
+}
+
+impl fmt::Display for PodUid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl serde::Serialize for PodUid {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// A container's cgroup below kubepods, taken apart.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerCgroup {
+    /// The pod.
+    pub pod: PodUid,
+    /// The runtime's id of the container.
+    pub container_id: String,
+    /// Whether this is [`SUBGROUP`](Self::SUBGROUP) in the container's scope: there the processes are, and the unit that
+    /// systemd knows, with what only it is told, is one level up.
+    pub in_subgroup: bool,
+}
+
+impl ContainerCgroup {
+    /// The cgroup in a container's scope into which crun puts the processes. Where crun's annotation
+    /// `run.oci.systemd.subgroup` is empty they are in the scope, as with runc; where it is another name they are in no
+    /// container that this knows.
+    pub const SUBGROUP: &str = "container";
+
+    /// Take apart a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
+    /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver).
+    ///
+    /// The path must be exactly the container's own cgroup, or [`SUBGROUP`](Self::SUBGROUP) in its scope; nothing else below
+    /// it is a container. CRI-O's `crio-conmon-<id>.scope` holds the container's monitor, which is the host's.
+    pub fn parse(path: &str) -> Option<Self> {
+        let mut parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
+        let in_subgroup = matches!(
+            parts.as_slice(),
+            ["kubepods.slice", .., scope, Self::SUBGROUP] if scope.ends_with(".scope")
+        );
+        if in_subgroup {
+            parts.pop();
+        }
+        let (top, pod, container) = match parts.as_slice() {
+            [top, pod, container] => (*top, *pod, *container),
+            [top, qos, pod, container] if is_qos(top, qos) => (*top, *pod, *container),
+            _ => return None,
+        };
+        let (pod, container_id) = match top {
+            "kubepods.slice" => {
+                let pod = pod.strip_suffix(".slice")?;
+                let uid = ["kubepods-pod", "kubepods-burstable-pod", "kubepods-besteffort-pod"]
+                    .iter()
+                    .find_map(|prefix| pod.strip_prefix(prefix))?;
+                let container = container.strip_suffix(".scope")?;
+                let id = ["cri-containerd-", "crio-"]
+                    .iter()
+                    .find_map(|prefix| container.strip_prefix(prefix))?;
+                if id.starts_with("conmon-") {
+                    return None;
+                }
+                // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
+                (uid.replace('_', "-"), id)
+            }
+            "kubepods" => (pod.strip_prefix("pod")?.to_owned(), container),
+            _ => return None,
+        };
+        let id_is_plain = (1..=128).contains(&container_id.len())
+            && container_id
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
+        let pod = PodUid::parse(&pod).ok()?;
+        id_is_plain.then(|| Self {
+            pod,
+            container_id: container_id.to_owned(),
+            in_subgroup,
+        })
+    }
+
+    /// The path of the cgroup that is the container's as a whole, by the path of where its processes are: the same, but for
+    /// [`SUBGROUP`](Self::SUBGROUP) its scope. A path of no container is given back as it is.
+    pub fn whole(path: &str) -> &str {
+        let outer = path
+            .strip_suffix(Self::SUBGROUP)
+            .and_then(|rest| rest.strip_suffix('/'));
+        match outer {
+            Some(outer) if Self::parse(path).is_some_and(|container| container.in_subgroup) => outer,
+            _ => path,
+        }
+    }
+}
+
+/// Kubernetes' QoS class of a pod, by where kubelet puts its cgroup.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum QosClass {
+    /// Requests equal limits: right below kubepods.
+    Guaranteed,
+    /// Some requests or limits.
+    Burstable,
+    /// None.
+    BestEffort,
+}
+
+impl QosClass {
+    /// The class of the container with this cgroup path, one that [`ContainerCgroup::parse`] takes.
+    pub fn of(path: &str) -> Self {
+        let level = path.split('/').nth(2).unwrap_or_default();
+        match level {
+            "burstable" | "kubepods-burstable.slice" => Self::Burstable,
+            "besteffort" | "kubepods-besteffort.slice" => Self::BestEffort,
+            _ => Self::Guaranteed,
+        }
+    }
+}
+
+named!(QosClass {
+    Guaranteed = "Guaranteed",
+    Burstable = "Burstable",
+    BestEffort = "BestEffort"
+});
+
+fn is_qos(top: &str, name: &str) -> bool {
+    match top {
+        "kubepods.slice" => matches!(name, "kubepods-burstable.slice" | "kubepods-besteffort.slice"),
+        "kubepods" => matches!(name, "burstable" | "besteffort"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+
+    #[rstest]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-50ab.scope")]
+    #[case(
+        "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope"
+    )]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
+    #[case("/kubepods/besteffort/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/50ab")]
+    fn every_drivers_name_gives_pod_and_container(#[case] path: &str) {
+        let cgroup = ContainerCgroup::parse(path).unwrap();
+        assert_eq!((cgroup.pod.as_str(), cgroup.container_id.as_str()), (UID, "50ab"));
+        assert!(!cgroup.in_subgroup);
+        assert_eq!(ContainerCgroup::whole(path), path);
+    }
+
+    #[rstest]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-50ab.scope")]
+    #[case(
+        "/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-50ab.scope"
+    )]
+    fn cruns_subgroup_is_the_container_too(#[case] scope: &str) {
+        let path = format!("{scope}/container");
+        let cgroup = ContainerCgroup::parse(&path).unwrap();
+        assert_eq!((cgroup.pod.as_str(), cgroup.container_id.as_str()), (UID, "50ab"));
+        assert!(cgroup.in_subgroup);
+        assert_eq!(ContainerCgroup::whole(&path), scope);
+        assert_eq!(ContainerCgroup::parse(&format!("{path}/container")), None);
+    }
+
+    #[test]
+    fn the_cgroupfs_driver_has_no_subgroup() {
+        // With it `container` is an id like any other.
+        let path = format!("/kubepods/pod{UID}/container");
+        assert!(!ContainerCgroup::parse(&path).unwrap().in_subgroup);
+        assert_eq!(ContainerCgroup::whole(&path), path);
+        assert_eq!(
+            ContainerCgroup::parse(&format!("/kubepods/pod{UID}/50ab/container")),
+            None
+        );
+    }
+
+    #[rstest]
+    #[case("/")]
+    #[case(
+        "/system.slice/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope"
+    )]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/below")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a.scope/crun-exec")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/container")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/other-a.scope/container")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope")]
+    #[case("/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/crio-conmon-a.scope/container")]
+    #[case("/kubepods.slice/kubepods-pod..slice/cri-containerd-a.scope")]
+    #[case("/kubepods/podb9e4f71c-64a5-4f8d-8574-41363cbaf8e5/..")]
+    fn anything_else_is_no_container(#[case] path: &str) {
+        assert_eq!(ContainerCgroup::parse(path), None);
+    }
+
+    #[rstest]
+    #[case("")]
+    #[case("../../etc")]
+    #[case("b9e4f71c/64a5-4f8d-8574-41363cbaf8e5")]
+    #[case("B9E4F71C-64a5-4f8d-8574-41363cbaf8e5")]
+    fn what_is_no_uid_never_becomes_one(#[case] text: &str) {
+        assert!(PodUid::parse(text).is_err());
+    }
+
+    #[test]
+    fn a_scopes_name_gives_the_uid_back() {
+        let uid = PodUid::parse(UID).unwrap();
+        assert_eq!(PodUid::from_scope(&uid.scope()), Some(uid));
+    }
+}
