@@ -42,8 +42,8 @@ pub struct State {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use crate::cpus::{CpuTopology, Options};
-/// use crate::{CpuManager, Machine, Node, NumaNode, Settings, State};
+/// use kubelet_planner::cpus::{CpuTopology, Options};
+/// use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });

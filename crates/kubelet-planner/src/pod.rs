@@ -11,7 +11,7 @@ pub use super::cpus::Kind;
 ///
 /// ```
 /// use stelia_kubelet::QosClass;
-/// use crate::{Amounts, Container, Kind, Pod, Resources};
+/// use kubelet_planner::{Amounts, Container, Kind, Pod, Resources};
 ///
 /// let amounts = Amounts { milli_cpus: Some(4000), memory: Some(1 << 30), ..Amounts::default() };
 /// let mut pod = Pod {

@@ -75,9 +75,9 @@ pub struct Merge {
 ///
 /// ```
 /// use std::collections::BTreeMap;
-/// use crate::cpus::{CpuTopology, Options};
-/// use crate::merge::Policy;
-/// use crate::{
+/// use kubelet_planner::cpus::{CpuTopology, Options};
+/// use kubelet_planner::merge::Policy;
+/// use kubelet_planner::{
 ///     Amounts, Container, CpuManager, Cpus, Kind, Machine, Node, NumaNode, Pod, Resources, Settings, State, admit,
 /// };
 /// use stelia_cpus::{Cpu, Topology};

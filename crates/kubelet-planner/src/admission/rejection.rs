@@ -53,7 +53,7 @@ impl Rejection {
     /// `status.reason` of the pod. `None`: kubelet never answers: it hangs or crashes.
     ///
     /// ```
-    /// use crate::{Cause, Rejection, cpus::Refusal};
+    /// use kubelet_planner::{Cause, Rejection, cpus::Refusal};
     ///
     /// let of = |cause| Rejection { cause, container: None, resource: None, merges: Vec::new() };
     /// assert_eq!(of(Cause::Topology).reason(), Some("TopologyAffinityError"));

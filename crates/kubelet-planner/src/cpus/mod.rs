@@ -28,7 +28,7 @@
 //! ```
 //! use std::collections::BTreeMap;
 //! use stelia_cpus::CpuSet;
-//! use crate::cpus::{CpuTopology, Kubelet, Options, take};
+//! use kubelet_planner::cpus::{CpuTopology, Kubelet, Options, take};
 //! use stelia_cpus::{Cpu, Topology};
 //!
 //! let cpu = |cpu: u32| (cpu, Cpu { package: cpu / 2, core: cpu / 2, node: cpu / 2 });

@@ -13,7 +13,7 @@ use stelia_cpus::CpuSet;
 /// ```
 /// use std::collections::BTreeMap;
 /// use stelia_cpus::CpuSet;
-/// use crate::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+/// use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });

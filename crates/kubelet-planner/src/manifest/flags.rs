@@ -12,11 +12,11 @@ use stelia_text::excerpt::excerpt;
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
 ///
 /// ```
-/// use crate::manifest::container;
+/// use kubelet_planner::manifest::container;
 ///
 /// let vm = container("cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1", 0)?;
 /// assert_eq!((vm.name.as_str(), vm.resources.limits.milli_cpus), ("c0", Some(4000)));
-/// # Ok::<(), crate::manifest::ManifestError>(())
+/// # Ok::<(), kubelet_planner::manifest::ManifestError>(())
 /// ```
 ///
 /// # Errors

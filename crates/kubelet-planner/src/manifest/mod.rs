@@ -4,7 +4,7 @@
 //! matter to kubelet's managers is not looked at: a manifest that is read here may still be refused elsewhere.
 //!
 //! ```
-//! use crate::manifest::{ManifestError, read};
+//! use kubelet_planner::manifest::{ManifestError, read};
 //!
 //! let pod = |cpu: &str| {
 //!     let limits = format!("{{cpu: {cpu}, memory: 8Gi}}");

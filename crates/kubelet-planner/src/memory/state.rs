@@ -12,7 +12,7 @@ pub(super) const MEMORY: &str = "memory";
 /// A kind of memory, as kubelet names it: `memory`, or huge pages of so many bytes each.
 ///
 /// ```
-/// use crate::memory::kind;
+/// use kubelet_planner::memory::kind;
 ///
 /// assert_eq!(kind(None), "memory");
 /// assert_eq!(kind(Some(2 << 20)), "hugepages-2Mi");

@@ -10,7 +10,7 @@ const SECONDS: f64 = 0.3e-6;
 /// The permutations of a merge, at most. `lists` has for each resource the number of NUMA nodes that its hints may be of.
 ///
 /// ```
-/// use crate::merge::{Policy, effort};
+/// use kubelet_planner::merge::{Policy, effort};
 ///
 /// let eight = [8; 4];
 /// assert_eq!(effort::permutations(Policy::Restricted, &eight), 255f64.powi(4));

@@ -3,7 +3,7 @@
 //! ```
 //! use std::collections::BTreeMap;
 //!
-//! use crate::merge::{Hint, Merger, NodeMask, Options, Policy};
+//! use kubelet_planner::merge::{Hint, Merger, NodeMask, Options, Policy};
 //!
 //! // Two NUMA nodes. The CPUs fit on either, the device is at node 1.
 //! let merger = Merger::new(Policy::SingleNumaNode, Options::default(), &"0-1".parse()?, &BTreeMap::new())?;

@@ -67,7 +67,7 @@ impl Scope {
     /// A pod's containers, init containers first, in groups that share a merge.
     ///
     /// ```
-    /// use crate::merge::Scope;
+    /// use kubelet_planner::merge::Scope;
     ///
     /// let containers = ["init", "vm"];
     /// assert_eq!(Scope::Container.groups(&containers).count(), 2);
@@ -129,11 +129,11 @@ impl Options {
     /// The options of a KubeletConfiguration, defaults for those that are not there.
     ///
     /// ```
-    /// use crate::merge::Options;
+    /// use kubelet_planner::merge::Options;
     ///
     /// let options = [("max-allowable-numa-nodes".to_owned(), "16".to_owned())];
     /// assert_eq!(Options::parse(&options.into())?.max_allowable_numa_nodes, 16);
-    /// # Ok::<(), crate::merge::OptionError>(())
+    /// # Ok::<(), kubelet_planner::merge::OptionError>(())
     /// ```
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, OptionError> {
         let mut parsed = Self::default();

@@ -15,7 +15,7 @@ pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 /// What kubelet's device manager says, checked.
 ///
 /// ```
-/// use crate::DeviceManagerState;
+/// use kubelet_planner::DeviceManagerState;
 ///
 /// let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
 /// let state = DeviceManagerState::parse(text)?;
