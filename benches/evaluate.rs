@@ -9,14 +9,14 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use criterion::Criterion;
+use stelia_allocator::NumaTopologyAlignmentPolicy;
+use stelia_allocator::evaluate::{Request, answer};
+use stelia_allocator::{AllocatorPolicies, CpuSource, Ground, Held};
 use stelia_cpus::CpuSet;
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::PodUid;
-use steliad::alloc::NumaTopologyAlignmentPolicy;
-use steliad::node_topology::numa::{Memory, NumaNode};
-use steliad::node_topology::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
-use steliad::plan::allocator::{AllocatorPolicies, CpuSource, Ground, Held};
-use steliad::plan::evaluate::{Request, answer};
+use stelia_node_report::numa::{Memory, NumaNode};
+use stelia_node_report::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
 use timing::median;
 
 const NODES: u32 = 1000;

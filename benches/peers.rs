@@ -20,7 +20,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use anyhow::{Context, ensure};
-use steliad::dbus::client::ManagerProxy;
+use stelia_api::client::ManagerProxy;
 use zbus::Connection;
 use zbus::connection::Builder;
 

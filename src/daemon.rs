@@ -17,13 +17,16 @@ use tokio_util::sync::CancellationToken;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
-use crate::config::{self, Settings};
 use crate::dbus;
-use crate::engine::{self, Engine, Handle, System, holder};
+use crate::engine;
+use crate::engine::{Engine, Handle};
 use crate::journal;
-use crate::plan::allocator::CpuSource;
 use crate::simulate;
-use crate::systemd::DbusSystemd;
+use stelia_allocator::CpuSource;
+use stelia_node::systemd::DbusSystemd;
+use stelia_node::{System, holder};
+use stelia_settings;
+use stelia_settings::Settings;
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -61,7 +64,7 @@ pub fn main() -> ExitCode {
         holder::hold();
         return ExitCode::SUCCESS;
     }
-    let loaded = match config::load(Path::new("/")) {
+    let loaded = match stelia_settings::load(Path::new("/")) {
         Ok(loaded) => loaded,
         Err(error) => {
             eprintln!("steliad: {error}");

@@ -2,10 +2,10 @@
 
 pub use crate::dbus::gate::stream::{BYTES_A_CALL, GateError, MAX_FDS, MAX_HANDSHAKE, MAX_MESSAGE, Stream};
 
-use crate::cgroup::CgroupPath;
-use crate::engine::runtime::Config;
-use crate::proc;
-use crate::systemd::Devices;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc;
+use stelia_node::runtime::Config;
+use stelia_node::systemd::Devices;
 
 /// Field 22 of `/proc/<pid>/stat`.
 pub fn start_time(stat: &str) -> Option<u64> {

@@ -22,11 +22,7 @@
 //! | [`topology`], [`cpuset`] | CPUs |
 //! | [`quantity`] | Kubernetes' quantities |
 
-mod affinity;
-pub mod alloc;
 pub mod authz;
-pub mod cgroup;
-pub mod config;
 pub mod ctl;
 pub mod daemon;
 pub mod dbus;
@@ -38,13 +34,9 @@ pub mod journal;
 #[cfg(test)]
 mod man;
 pub mod model;
-pub mod node_topology;
 pub mod plan;
-pub mod proc;
 pub mod runner;
 pub mod simulate;
-pub mod systemd;
-pub mod workqueue;
 
 #[cfg(test)]
 mod tests {

@@ -11,14 +11,14 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::Settings;
 use crate::dbus;
 use crate::engine::{AttachRequest, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
 use crate::model::scenario::{PodSpec, Scenario};
 use crate::model::{Model, Pod, Qemu};
 use crate::plan::admission::Claim;
-use crate::plan::placement::Vcpu;
-use crate::proc::Procs;
+use stelia_node::proc::Procs;
+use stelia_record::Vcpu;
+use stelia_settings::Settings;
 
 /// Play a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until told to end. Every pod has a runner socket of its own in
 /// the directory printed: whoever connects to it is taken for the pod's runner.

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::cgroup::CgroupPath;
+use stelia_node::cgroup::CgroupPath;
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use steliad_fuzz::{fits, same};
 

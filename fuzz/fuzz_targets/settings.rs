@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use steliad::config::{Fragment, Loaded, Settings};
+use stelia_settings::{Fragment, Loaded, Settings};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -9,10 +9,10 @@ use clap_complete::engine::ArgValueCandidates;
 
 use super::completions::uids;
 use super::plan::Asked;
-use crate::dbus::command_line::{AllocationOptions, names};
-use crate::node_topology::ApiVersion;
-use crate::plan::evaluate::ScoringStrategy;
+use stelia_allocator::command_line::{AllocationOptions, names};
+use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_kubelet::QosClass;
+use stelia_node_report::ApiVersion;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.

@@ -7,8 +7,8 @@ use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo, names::InterfaceName};
 
 use crate::ctl::view::text_of;
-use crate::dbus::BUS_NAME;
-use crate::dbus::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
+use stelia_api::BUS_NAME;
+use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");

@@ -9,8 +9,8 @@ use zbus::{Connection, connection};
 
 use super::cli::Shell;
 use super::client::Failure;
-use crate::dbus::client::InstanceRow;
-use crate::dbus::{BUS_NAME, MANAGER_PATH};
+use stelia_api::client::InstanceRow;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// A person waits for the answer with a finger on the key.
 const PATIENCE: Duration = Duration::from_millis(500);

@@ -9,11 +9,11 @@ use serde_json::Value;
 use super::cli::{Command, Json};
 use super::client::{Client, Failure};
 use super::view;
-use crate::dbus::client::Dict;
-use crate::dbus::command_line::AllocationOptions;
-use crate::node_topology::described;
-use crate::plan::evaluate::{Request, Told, evaluate, requests};
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::evaluate::{Request, Told, evaluate, requests};
+use stelia_api::client::Dict;
 use stelia_kubelet::QosClass;
+use stelia_node_report::described;
 
 /// Ask the daemon.
 ///
@@ -187,9 +187,10 @@ mod tests {
 
     use super::*;
     use crate::ctl::cli::Cli;
-    use crate::node_topology::{Allocator, ApiVersion, Facts, report, tests::facts};
-    use crate::plan::allocator::{AllocatorPolicies, CpuSource, Held};
+    use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
     use stelia_cpus::CpuSet;
+    use stelia_node_report::testing::facts;
+    use stelia_node_report::{Allocator, ApiVersion, Facts, report};
 
     /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
     fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {

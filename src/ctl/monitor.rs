@@ -11,7 +11,7 @@ use super::cli::Json;
 use super::client::Failure;
 use super::signals::{self, Signals, Told, is_read, until};
 use super::view;
-use crate::dbus::{MANAGER_PATH, instance_uid};
+use stelia_api::{MANAGER_PATH, instance_uid};
 
 /// How often it is looked whether somebody still reads.
 const LOOK: Duration = Duration::from_secs(1);

@@ -8,7 +8,7 @@ use super::cli::Json;
 use super::client::{Client, Failure};
 use super::signals::Signals;
 use super::view;
-use crate::dbus::client::{JobProxy, MoveRow};
+use stelia_api::client::{JobProxy, MoveRow};
 
 /// What the bus answers for a daemon that is gone.
 const GONE: [&str; 3] = [

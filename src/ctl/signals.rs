@@ -9,7 +9,7 @@ use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use super::client::Failure;
-use crate::dbus::{BUS_NAME, MANAGER_PATH};
+use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// Signals that may wait while the reader of standard output is slow.
 const QUEUE: usize = 4096;

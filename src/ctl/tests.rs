@@ -12,9 +12,9 @@ use crate::ctl::cli::Cli;
 use crate::ctl::client::Failure;
 use crate::ctl::run;
 use crate::ctl::threads::Roots;
-use crate::dbus::MANAGER_PATH;
-use crate::dbus::client::{InstanceRow, OwnedDict};
-use crate::dbus::error::{Error, Kind};
+use stelia_api::MANAGER_PATH;
+use stelia_api::client::{InstanceRow, OwnedDict};
+use stelia_api::{Error, Kind};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";

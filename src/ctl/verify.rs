@@ -7,8 +7,8 @@ use zbus::Variant;
 use super::cli::Json;
 use super::client::{Failure, InstanceSummary};
 use super::{locality, view};
-use crate::dbus::client::OwnedDict;
-use crate::plan::locality::Localities;
+use stelia_api::client::OwnedDict;
+use stelia_node::locality::Localities;
 
 /// One promise that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -9,7 +9,7 @@ use crate::ctl::cli::Json;
 use crate::ctl::client::InstanceSummary;
 use crate::ctl::locality::Seen;
 use crate::ctl::threads::Process;
-use crate::dbus::client::OwnedDict;
+use stelia_api::client::OwnedDict;
 
 /// The contract's properties in the order a reader wants them; what a newer daemon adds follows by name.
 const PROPERTY_ORDER: [&str; 15] = [

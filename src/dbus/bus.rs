@@ -8,8 +8,8 @@ use zbus::{Connection, connection::Builder, fdo};
 use super::caller::{Door, Users};
 use super::export::Exporter;
 use super::manager::Manager;
-use super::{BUS_NAME, MANAGER_PATH};
 use crate::engine::Handle;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// A connection to the system bus.
 pub type Bus = Connection;

@@ -9,9 +9,9 @@ use zbus::fdo::DBusProxy;
 use zbus::message::Header;
 
 use super::caller::{Caller, Door};
-use super::error::{Error, Kind};
 use crate::authz::Operation;
 use crate::engine::Handle;
+use stelia_api::{Error, Kind};
 
 /// A method call that came in.
 pub(super) struct Call<'a> {

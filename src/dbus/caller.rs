@@ -8,10 +8,10 @@ use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
 
-use super::error::{Error, Kind};
 use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
 
 /// The door a connection came through.

@@ -6,9 +6,9 @@ use zbus::object_server::{Interface as _, SignalEmitter};
 use zbus::{Message, Variant};
 
 use super::instance::Instance;
-use super::instance_path;
 use crate::engine::InstanceView;
-use crate::plan::Reason;
+use stelia_api::Reason;
+use stelia_api::instance_path;
 
 const INTERFACE: &str = "org.freedesktop.DBus.Properties";
 const SIGNAL: &str = "PropertiesChanged";
@@ -74,7 +74,7 @@ mod tests {
     use zbus_xml::Node;
 
     use super::*;
-    use crate::plan::Amiss;
+    use stelia_api::Amiss;
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
 

@@ -13,17 +13,18 @@ use zbus::wire::StructureBuilder;
 use zbus::{Fd, Guid, MessageStream, Variant, connection};
 use zbus_xml::{ArgDirection, Interface, Node};
 
-use super::MANAGER_PATH;
 use super::caller::Door;
 use super::export::Exporter;
 use super::manager::Manager;
 use super::private_bus::PrivateBus;
-use crate::cgroup::{KernelCgroups, Limits};
-use crate::config::Settings;
-use crate::engine::{Engine, Failpoint, Handle, System, View};
-use crate::proc::KernelProcs;
-use crate::systemd::{Devices, Listening, Systemd, SystemdError};
+use crate::engine::{Engine, Handle, View};
+use stelia_api::MANAGER_PATH;
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{KernelCgroups, Limits};
+use stelia_node::proc::KernelProcs;
+use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_node::{Failpoint, System};
+use stelia_settings::Settings;
 
 struct NoSystemd;
 
@@ -79,7 +80,7 @@ fn handle(root: &std::path::Path) -> Handle {
         cgroups: Arc::new(KernelCgroups::new(root)),
         procs: Arc::new(KernelProcs::new("/proc")),
         systemd: Arc::new(NoSystemd),
-        holders: Arc::new(crate::engine::holder::KernelHolders),
+        holders: Arc::new(stelia_node::holder::KernelHolders),
         cgroup_root: root.into(),
         sys: root.into(),
         kernel: String::new(),
@@ -307,7 +308,13 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
                 body.push_value(argument(input));
             }
             let body = body.build().unwrap();
-            let call = client.call_method(Some(super::BUS_NAME), path, Some(interface), method.as_str(), &body);
+            let call = client.call_method(
+                Some(stelia_api::BUS_NAME),
+                path,
+                Some(interface),
+                method.as_str(),
+                &body,
+            );
             let Err(zbus::Error::MethodError(name, text, _)) = call.await else {
                 panic!("{method} took an option that it does not have")
             };

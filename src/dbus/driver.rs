@@ -29,10 +29,10 @@ impl Driver {
     }
 
     fn name_has_owner(&self, name: &str) -> bool {
-        name == super::BUS_NAME
+        name == stelia_api::BUS_NAME
     }
 
     fn list_names(&self) -> Vec<&str> {
-        vec!["org.freedesktop.DBus", super::BUS_NAME]
+        vec!["org.freedesktop.DBus", stelia_api::BUS_NAME]
     }
 }

@@ -2,12 +2,12 @@
 
 use zbus::{OwnedVariant, Variant};
 
-use super::error::{Error, Kind};
 use super::manager::Options;
 use super::options;
 use super::readings::Readings;
 use crate::engine::Handle;
-use crate::plan::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
+use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
+use stelia_api::{Error, Kind};
 
 /// Answer every request.
 pub(super) async fn answers(
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
     use crate::ctl::evaluate::to_dbus;
     use crate::ctl::view::json_of;
-    use crate::plan::evaluate::tests::{any_host, any_request, ground};
+    use crate::plan::evaluate_tests::{any_host, any_request, ground};
 
     fn own(request: &Request) -> Options {
         let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());

@@ -10,12 +10,12 @@ use zbus::object_server::SignalEmitter;
 
 use super::caller::Door;
 use super::changes;
-use super::error::Error;
 use super::instance::Instance;
 use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
-use super::{MANAGER_PATH, instance_path};
 use crate::engine::{self, Handle, InstanceView, View};
+use stelia_api::Error;
+use stelia_api::{MANAGER_PATH, instance_path};
 use stelia_kubelet::PodUid;
 
 /// An instance as an object of it shows it.

@@ -7,10 +7,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use zbus::message::Header;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
-use super::NOT_PINNED;
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::error::{Error, Kind};
 use super::export::Shown;
 use super::manager::Options;
 use super::options;
@@ -18,9 +16,11 @@ use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
-use crate::plan::Reason;
-use crate::plan::placement::Vcpu;
+use stelia_api::NOT_PINNED;
+use stelia_api::Reason;
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
+use stelia_record::Vcpu;
 
 /// One VM's object.
 pub(super) struct Instance {

@@ -5,8 +5,8 @@ use std::sync::{Arc, PoisonError, RwLock};
 use zbus::interface;
 use zbus::object_server::SignalEmitter;
 
-use super::MANAGER_PATH;
 use crate::engine;
+use stelia_api::MANAGER_PATH;
 
 /// A move as it is told: pod UID, CPUs before, CPUs since, what it gained.
 pub(super) type MoveRow = (String, String, String, String);

@@ -10,10 +10,8 @@ use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::error::{Error, Kind};
 use super::evaluate;
 use super::export::Exporter;
-use super::instance_path;
 use super::job::{MoveRow, job_path, rows};
 use super::node_topology;
 use super::options;
@@ -22,6 +20,8 @@ use super::registration;
 use super::report::{preview_dict, report_dict};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
+use stelia_api::instance_path;
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
@@ -319,7 +319,7 @@ impl Manager {
     ) -> Result<(), Error> {
         self.call(connection, &header)
             .answer(Operation::Reload, |_| async move {
-                let loaded = crate::config::load(Path::new("/"))
+                let loaded = stelia_settings::load(Path::new("/"))
                     .map_err(|cause| Kind::Failed.because(format!("configuration not changed: {cause}")))?;
                 self.engine.reload(loaded.settings).await
             })

@@ -4,14 +4,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use zbus::Variant;
 
-use super::error::{Error, Kind};
 use super::manager::Options;
-use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::node_topology::ApiVersion;
-use crate::plan::allocator::{Schedule, Wish};
-use crate::plan::evaluate::{Request, ScoringStrategy};
+use stelia_allocator::evaluate::{Request, ScoringStrategy};
+use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+use stelia_allocator::{Schedule, Wish};
+use stelia_api::{Error, Kind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
+use stelia_node_report::ApiVersion;
 
 /// RegisterInstance's, beside those of [`WISH`].
 pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];

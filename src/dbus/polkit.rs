@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use zbus::message::{Flags, Header};
 use zbus::{Connection, Variant, proxy};
 
-use super::error::{Error, Kind};
 use crate::authz::Action;
+use stelia_api::{Error, Kind};
 
 /// `AllowUserInteraction`: polkit may ask the user for a password.
 const INTERACTIVE: u32 = 1;

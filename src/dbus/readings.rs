@@ -9,13 +9,15 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::error::{Error, Kind};
-use crate::cgroup::Cgroups;
-use crate::engine::{System, Usage, View, localities, usage};
-use crate::plan::locality::Localities;
+use crate::engine::localities;
+use crate::engine::{Usage, View, usage};
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config;
 use stelia_kubelet::config::KubeletConfig;
+use stelia_node::System;
+use stelia_node::cgroup::Cgroups;
+use stelia_node::locality::Localities;
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);

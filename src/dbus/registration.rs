@@ -5,14 +5,14 @@ use std::time::Duration;
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, Door};
-use super::error::{Error, Kind};
 use super::manager::Options;
 use super::options;
-use crate::cgroup::CgroupPath;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
 use crate::plan::admission::Claim;
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);

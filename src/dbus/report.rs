@@ -2,9 +2,9 @@
 
 use zbus::Variant;
 
-use super::error::{Error, Kind};
 use super::manager::Options;
 use crate::engine::{Preview, Report};
+use stelia_api::{Error, Kind};
 use stelia_kubelet::PodUid;
 
 /// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.

@@ -16,18 +16,18 @@ use tokio_util::sync::CancellationToken;
 use zbus::connection::Builder;
 use zbus::{Connection, Guid, fdo};
 
-use super::MANAGER_PATH;
 use super::caller::Door;
 use super::changes;
 use super::driver::Driver;
-use super::error::Error;
 use super::export::{Exporter, Shown};
 use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
 use super::readings::Readings;
 use crate::engine::{Handle, InstanceView, View};
-use crate::proc::pid_of_pidfd;
+use stelia_api::Error;
+use stelia_api::MANAGER_PATH;
 use stelia_kubelet::PodUid;
+use stelia_node::proc::pid_of_pidfd;
 
 /// Accept until cancelled; each peer is who the kernel says it is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {

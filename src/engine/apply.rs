@@ -4,15 +4,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
-use super::system::Fault;
-use super::{System, store};
-use crate::cgroup::{CgroupPath, File};
-use crate::plan::allocator::CpuSource;
+use super::store;
+use crate::engine::fault::Fault;
 use crate::plan::{Instance, Planned, Step, workers};
-use crate::workqueue;
+use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::workqueue;
 
 /// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
 const STEPS: usize = 1024;

@@ -12,15 +12,17 @@ use super::late;
 use super::store;
 use super::task::Engine;
 use super::turn::Numbers;
-use crate::cgroup::CgroupPath;
 use crate::journal;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::partition::Partition;
-use crate::plan::placement::{IOTHREADS, Vcpu, is_iothread};
-use crate::plan::record::is_prop_name;
-use crate::plan::{Amiss, Phase, Reason, Record, VcpuThread, attached};
-use crate::proc::TaskId;
+use crate::plan::attached;
+use stelia_api::{Amiss, Reason};
+use stelia_api::{Kind, Refusal};
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_record::is_prop_name;
+use stelia_record::{IOTHREADS, Vcpu, is_iothread};
+use stelia_record::{Phase, Record, VcpuThread};
+use stelia_settings::Partition;
 use stelia_text::excerpt::excerpt;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -273,7 +275,7 @@ impl Engine {
 
 /// The host's threads for the caller's thread numbers, by vCPU index.
 fn resolve(
-    system: &super::System,
+    system: &stelia_node::System,
     scope: &CgroupPath,
     request: &AttachRequest,
 ) -> Result<BTreeMap<u32, TaskId>, Refusal> {

@@ -2,13 +2,13 @@
 //! [`Handle`](super::Handle) on behalf of a pod shows, what a follower of an instance is told, what a call is refused with.
 //!
 //! It goes by whose a thing is and never by what a text says: of other pods nothing is left, of the node general words
-//! ([`Amiss::in_general`](crate::plan::Amiss::in_general), [`Kind::says`](crate::plan::admission::Kind::says)).
+//! ([`Amiss::in_general`](stelia_api::Amiss::in_general), [`Kind::says`](stelia_api::Kind::says)).
 
 use std::sync::Arc;
 
 use super::{InstanceView, Report, View};
-use crate::plan::admission::Refusal;
-use crate::plan::reason;
+use stelia_api::Refusal;
+use stelia_api::reason;
 use stelia_kubelet::PodUid;
 
 /// Something that a pod may be told in part.
@@ -35,7 +35,7 @@ impl ToldTo for Refusal {
 impl ToldTo for Option<Arc<InstanceView>> {
     fn told_to(self, pod: &PodUid) -> Self {
         let instance = self.filter(|instance| instance.pod == *pod)?;
-        let own = |reason: &crate::plan::Reason| reason.pod.as_ref() == Some(pod);
+        let own = |reason: &stelia_api::Reason| reason.pod.as_ref() == Some(pod);
         if instance.degraded.iter().all(own) {
             return Some(instance);
         }
@@ -75,7 +75,7 @@ impl ToldTo for Report {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Amiss, Reason};
+    use stelia_api::{Amiss, Reason};
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()

@@ -5,18 +5,20 @@ use std::time::{Duration, Instant};
 
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
-use super::holder::Hold;
 use super::inbox::Asker;
 use super::register::Waiting;
 use super::task::Engine;
 use super::turn::Numbers;
 use super::{Report, Trigger};
-use crate::cgroup::CgroupPath;
-use crate::config::Settings;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{Amiss, Phase, Reason, Step};
+use crate::plan::Step;
+use stelia_api::{Amiss, Reason};
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::holder::Hold;
+use stelia_record::Phase;
+use stelia_settings::Settings;
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);

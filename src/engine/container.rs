@@ -4,18 +4,20 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use super::System;
-use super::observe::{numbers, optional, populated, set};
-use super::runtime;
-use super::siblings::{live, request as request_of};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
+use crate::plan::Instance;
 pub(super) use crate::plan::admission::NOT_THE_CALLERS;
-use crate::plan::admission::{Candidate, CheckedClaim, Claim, Kind, Refusal};
-use crate::plan::allocator::Left;
-use crate::plan::{Instance, Record};
-use crate::proc::{ProcError, TaskId};
+use crate::plan::admission::{Candidate, CheckedClaim, Claim};
+use stelia_allocator::Left;
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
+use stelia_node::cgroup::{numbers, optional, populated, set};
+use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
+use stelia_node::proc::{ProcError, TaskId};
+use stelia_node::runtime;
+use stelia_record::Record;
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
@@ -129,101 +131,6 @@ pub(super) fn find_origin(
             "more than one container of pod {pod} fits: give the cpuset, or option \"origin-cgroup\""
         ))),
     }
-}
-
-/// The cgroup that is the container's as a whole, by the one where its processes are: that, or the scope it is in.
-pub(super) fn whole(origin: &CgroupPath) -> CgroupPath {
-    CgroupPath::parse(ContainerCgroup::whole(origin.as_str())).unwrap_or_else(|| origin.clone())
-}
-
-/// The container's own cgroup and, where its processes are in a subgroup of it, that first: what both say counts.
-pub(super) fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
-    let whole = whole(origin);
-    let mut levels = vec![origin.clone()];
-    levels.extend((whole != *origin).then_some(whole));
-    levels
-}
-
-/// Where a container's processes are: crun puts them into a subgroup of the scope. Whoever else makes one of that name, with
-/// processes left in the scope, is taken at the scope.
-fn inner(
-    cgroups: &dyn Cgroups,
-    path: CgroupPath,
-    container: ContainerCgroup,
-) -> Result<(CgroupPath, ContainerCgroup), CgroupError> {
-    let subgroup = path.child(ContainerCgroup::SUBGROUP);
-    let Some(inside) = ContainerCgroup::parse(subgroup.as_str()) else {
-        return Ok((path, container));
-    };
-    // A scope whose own processes cannot be listed (somebody made it a threaded one) has none that could be moved.
-    let has_own = || cgroups.read(&path, File::Procs).is_ok_and(|text| !text.is_empty());
-    if populated(cgroups, &subgroup)? && !has_own() {
-        return Ok((subgroup, inside));
-    }
-    Ok((path, container))
-}
-
-/// The containers of a pod, in whichever of its places kubelet put it.
-pub(super) fn of_pod(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
-    let unit = pod.as_str().replace('-', "_");
-    let places = [
-        format!("/kubepods.slice/kubepods-pod{unit}.slice"),
-        format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{unit}.slice"),
-        format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{unit}.slice"),
-        format!("/kubepods/pod{pod}"),
-        format!("/kubepods/burstable/pod{pod}"),
-        format!("/kubepods/besteffort/pod{pod}"),
-    ];
-    let mut found = Vec::new();
-    for place in places.iter().filter_map(|place| CgroupPath::parse(place)) {
-        if cgroups.exists(&place) {
-            found.extend(inside(cgroups, &place)?);
-        }
-    }
-    Ok(found)
-}
-
-/// The containers of every pod.
-fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
-    let mut found = Vec::new();
-    let roots = ["/kubepods.slice", "/kubepods"];
-    let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
-    // kubepods / (QoS class) / pod / container
-    for _ in 0..3 {
-        let mut next = Vec::new();
-        for parent in levels {
-            if !cgroups.exists(&parent) {
-                continue;
-            }
-            for name in cgroups.children(&parent)? {
-                let child = parent.child(&name);
-                match ContainerCgroup::parse(child.as_str()) {
-                    Some(container) => found.push(inner(cgroups, child, container)?),
-                    None => next.push(child),
-                }
-            }
-        }
-        levels = next;
-    }
-    Ok(found)
-}
-
-/// The containers of the pod that the one in `origin` is of.
-pub(super) fn beside(
-    cgroups: &dyn Cgroups,
-    origin: &CgroupPath,
-) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
-    let Some(pod) = whole(origin).parent() else {
-        return Ok(Vec::new());
-    };
-    inside(cgroups, &pod)
-}
-
-/// The containers in a pod's cgroup.
-fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
-    let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
-    let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
-    found.map(|(path, container)| inner(cgroups, path, container)).collect()
 }
 
 /// Look at the container.

@@ -5,10 +5,11 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::{View, node_facts};
-use crate::node_topology::{ApiVersion, described, report};
-use crate::plan::evaluate::evaluate;
-use crate::plan::evaluate::tests::{any_host, any_request};
-use crate::plan::{Facts, Policies};
+use crate::plan::Facts;
+use crate::plan::evaluate_tests::{any_host, any_request};
+use stelia_allocator::evaluate::evaluate;
+use stelia_node_report::{ApiVersion, described, report};
+use stelia_settings::Policies;
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]

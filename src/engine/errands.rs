@@ -8,17 +8,18 @@ use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-use super::System;
 use super::apply::restore;
-use super::holder::Hold;
 use super::observe::{OWN, saved_attribute};
-use super::runtime;
-use super::system::Fault;
-use crate::cgroup::{CgroupError, CgroupPath, Limits};
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{OUTSIDE, Record, Step};
-use crate::systemd::{Devices, SystemdError};
+use crate::engine::fault::Fault;
+use crate::plan::{OUTSIDE, Step};
+use stelia_api::{Kind, Refusal};
 use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_node::runtime;
+use stelia_node::systemd::{Devices, SystemdError};
+use stelia_record::Record;
 
 /// A call that takes longer than this is told of.
 const SLOW: Duration = Duration::from_secs(5);
@@ -195,7 +196,7 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
 async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Refusal> {
-    let whole = super::container::whole(origin);
+    let whole = stelia_node::containers::whole(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
         let unit = unit.map_err(|error| Refusal::from(error).of(pod))?;

@@ -9,11 +9,12 @@ use super::attach::{AttachRequest, Placed};
 use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
 use super::rebind::{self, RebindRequest};
-use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, System, View};
-use crate::cgroup::CgroupPath;
-use crate::config::Settings;
-use crate::plan::admission::{Kind, Refusal};
+use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
+use stelia_api::{Kind, Refusal};
 use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_settings::Settings;
 
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::observe::{self, Version};
-use crate::plan::allocator::CpuSource;
+use stelia_allocator::CpuSource;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::home;
 

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use super::System;
-use super::observe::numbers;
-use crate::cgroup::{CgroupPath, File};
+use stelia_node::System;
+use stelia_node::cgroup::numbers;
+use stelia_node::cgroup::{CgroupPath, File};
 
 /// Between one look and the next: the runner lets the guest run within milliseconds of the answer, an operator who starts it by
 /// hand within seconds.

@@ -8,10 +8,10 @@ use super::inbox::Asker;
 use super::store;
 use super::task::Engine;
 use crate::journal;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::{Phase, Record};
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_record::{Phase, Record};
 
 impl Engine {
     /// Give everything back.

@@ -5,9 +5,10 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::container;
-use super::observe::optional;
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits};
-use crate::plan::{Record, is_throttled};
+use crate::plan::is_throttled;
+use stelia_node::cgroup::optional;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits};
+use stelia_record::Record;
 
 /// A number in a file; `None` for `max` and where there is no such file.
 pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
@@ -149,7 +150,7 @@ pub(super) fn effective_limits(cgroups: &dyn Cgroups, record: &Record) -> Result
 
 fn limits_of_origin(cgroups: &dyn Cgroups, record: &Record, sizes: &[HugePage]) -> Result<Option<Limits>, CgroupError> {
     let (origin, quota_counts) = (&record.origin, is_throttled(record));
-    let whole = container::whole(origin);
+    let whole = stelia_node::containers::whole(origin);
     let mut all = own_limits(cgroups, &whole, quota_counts, sizes)?;
     if whole != *origin {
         all = tighter(all, own_limits(cgroups, origin, quota_counts, sizes)?);

@@ -1,111 +1,28 @@
-//! Where the VMs' memory and devices are, read when somebody asks: never in a pass.
+//! Where the VMs of a view have their memory and devices.
 
-use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 
+use stelia_node::cgroup::Cgroups;
+use stelia_node::locality::{Localities, Reading, Whose};
+
 use super::view::{InstanceView, View};
-use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
-use crate::plan::locality::{self, Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
-use stelia_kubelet::{DeviceManagerState, PodUid};
 
-/// One VM, as far as this needs it.
-#[derive(Debug, Clone, Copy)]
-pub struct Whose<'a> {
-    /// The pod.
-    pub pod: &'a PodUid,
-    /// The container's name in kubelet's files.
-    pub container: &'a str,
-    /// The CPUs that are its alone.
-    pub cpus: &'a CpuSet,
-    /// Its memory nodes, as text.
-    pub mems: &'a str,
-    /// The scope.
-    pub scope: &'a CgroupPath,
-    /// The container's own cgroup: what was charged before the move stays there.
-    pub origin: &'a CgroupPath,
-}
-
-impl<'a> From<&'a InstanceView> for Whose<'a> {
-    fn from(instance: &'a InstanceView) -> Self {
-        Self {
-            pod: &instance.pod,
-            container: &instance.container,
-            cpus: &instance.exclusive,
-            mems: &instance.mems,
-            scope: &instance.scope,
-            origin: &instance.origin,
-        }
-    }
-}
-
-/// What all VMs of a node have in common.
-pub struct Reading<'a> {
-    cgroups: &'a dyn Cgroups,
-    topology: &'a Topology,
-    pages: Vec<HugePage>,
-    devices: Result<DeviceManagerState, String>,
-}
-
-impl<'a> Reading<'a> {
-    /// Read it: kubelet's device file below `kubelet`, its root directory, and which huge pages there are below `sys`.
-    pub fn new(cgroups: &'a dyn Cgroups, topology: &'a Topology, sys: &Path, kubelet: &Path) -> Self {
-        let has = |size: &HugePage| sys.join("kernel/mm/hugepages").join(size.directory()).is_dir();
-        Self {
-            cgroups,
-            topology,
-            pages: HugePage::ALL.into_iter().filter(has).collect(),
-            devices: device_file(&kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE)),
-        }
-    }
-
-    /// Where these VMs are.
-    pub fn of<'b>(&self, all: impl Iterator<Item = Whose<'b>>) -> Localities {
-        Localities {
-            instances: all.map(|whose| (whose.pod.to_string(), self.one(whose))).collect(),
-            devices_unknown: self.devices.as_ref().err().cloned(),
-        }
-    }
-
-    /// What cannot be read counts as nothing: an instance may end at any moment.
-    fn one(&self, whose: Whose<'_>) -> Locality {
-        let mut memory = Memory::new();
-        for cgroup in [whose.scope, whose.origin] {
-            let read = |file| self.cgroups.read(cgroup, file).unwrap_or_default();
-            add_memory(&mut memory, &read(File::MemoryNumaStat));
-            for size in &self.pages {
-                add_huge_pages(&mut memory, &read(File::HugetlbNumaStat(*size)));
-            }
-        }
-        let state = self.devices.as_ref();
-        Locality {
-            nodes: nodes(self.topology, whose.cpus),
-            allowed: whose.mems.to_owned(),
-            memory,
-            devices: state
-                .map(|state| locality::devices(state, whose.pod, whose.container))
-                .unwrap_or_default(),
-        }
-    }
-}
-
-/// kubelet's device file; where there is none nobody has devices.
-fn device_file(path: &Path) -> Result<DeviceManagerState, String> {
-    let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
-    match fs::read(path) {
-        Ok(bytes) => DeviceManagerState::parse(&bytes).map_err(|cause| named(&cause)),
-        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(DeviceManagerState::default()),
-        Err(cause) => Err(named(&cause)),
+/// A VM, as the reading of its locality needs it.
+fn whose(instance: &InstanceView) -> Whose<'_> {
+    Whose {
+        pod: &instance.pod,
+        container: &instance.container,
+        cpus: &instance.exclusive,
+        mems: &instance.mems,
+        scope: &instance.scope,
+        origin: &instance.origin,
     }
 }
 
 /// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
 pub fn localities(cgroups: &dyn Cgroups, view: &View, sys: &Path, kubelet: &Path) -> Localities {
     let reading = Reading::new(cgroups, &view.topology, sys, kubelet);
-    reading.of(view.instances.values().map(|instance| Whose::from(&**instance)))
+    reading.of(view.instances.values().map(|instance| whose(instance)))
 }
 
 #[cfg(test)]
@@ -113,10 +30,16 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use std::fs;
+
+    use stelia_kubelet::PodUid;
+    use stelia_node::cgroup::CgroupPath;
+    use stelia_node::locality::{Locality, Memory};
+
     use super::*;
-    use crate::cgroup::KernelCgroups;
-    use crate::plan::locality::{Device, NodeMemory};
     use stelia_cpus::testing::Shape;
+    use stelia_node::cgroup::KernelCgroups;
+    use stelia_node::locality::{Device, NodeMemory};
 
     const DEVICES: &[u8] =
         include_bytes!("../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");

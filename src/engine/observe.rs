@@ -9,22 +9,23 @@ use std::time::SystemTime;
 
 use super::container::lists;
 use super::limits::{self, KnownLimits, number, protection};
-use super::{System, siblings};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use crate::plan::allocator::{CpuSource, leftover};
-use crate::plan::partition::{Partition, isolated_is_safe};
-use crate::plan::record::RecordError;
+use super::siblings;
 use crate::plan::workers::Workers;
-use crate::plan::{
-    Inner, Instance, Leaf, OUTSIDE, Outside, Record, Slice, Snapshot, Tree, VcpuNow, VcpuThread, is_restricted,
-    pod_pool,
-};
-use crate::proc::TaskId;
-use crate::workqueue::{self, WorkqueueError};
+use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Slice, Snapshot, Tree, VcpuNow, is_restricted, pod_pool};
+use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
+use stelia_node::cgroup::{cpus, is_populated, numbers, optional, populated, set};
+use stelia_node::proc::TaskId;
+use stelia_node::workqueue;
+use stelia_node::workqueue::WorkqueueError;
+use stelia_record::RecordError;
+use stelia_record::{Record, VcpuThread};
+use stelia_settings::{Partition, isolated_is_safe};
 use stelia_text::excerpt::excerpt;
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
@@ -404,16 +405,6 @@ pub(super) fn instance(
     })
 }
 
-/// Whether any process is in a cgroup or below; not in one that is gone.
-pub(super) fn populated(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
-    let events = optional(cgroups.read(cgroup, File::Events))?;
-    Ok(events.is_some_and(|text| is_populated(&text)))
-}
-
-fn is_populated(events: &str) -> bool {
-    events.lines().any(|line| line == "populated 1")
-}
-
 fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inner>, CgroupError> {
     let path = tree.inner();
     let Some(controllers) = optional(cgroups.read(path, File::SubtreeControl))? else {
@@ -453,34 +444,6 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
         float: leaf(tree.float())?,
         vcpu: leaf(tree.vcpu())?,
     }))
-}
-
-/// A file that may be absent: the controller is not enabled, or the kernel has no such file.
-pub(super) fn optional(result: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
-    match result {
-        Ok(text) => Ok(Some(text)),
-        Err(error) if error.is_gone() => Ok(None),
-        Err(error) => Err(error),
-    }
-}
-
-pub(super) fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<CpuSet, CgroupError> {
-    Ok(optional(cgroups.read(cgroup, file))?
-        .map(|text| cpus(&text))
-        .unwrap_or_default())
-}
-
-/// The kernel's own text: what does not parse is no set we wrote, and differs from any we want.
-fn cpus(text: &str) -> CpuSet {
-    text.parse().unwrap_or_default()
-}
-
-/// Process or thread ids, one a line; 0 (a task outside our PID namespace) is left out.
-pub(super) fn numbers(text: &str) -> Vec<i32> {
-    text.lines()
-        .filter_map(|line| line.parse().ok())
-        .filter(|number| *number > 0)
-        .collect()
 }
 
 fn words(text: &str) -> BTreeSet<String> {

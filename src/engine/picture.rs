@@ -10,19 +10,22 @@ use super::lasting::Lasting;
 use super::limits::{KnownLimits, Side};
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
-use super::{System, container, siblings};
-use crate::cgroup::{CgroupError, CgroupPath, File};
-use crate::config::Settings;
-use crate::plan::allocator::CpuSource;
+use super::{container, siblings};
 use crate::plan::drift::{self, Finding};
 use crate::plan::entitlement::Entitlement;
-use crate::plan::partition::Partition;
 use crate::plan::workers::Workers;
-use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Record, Slice, Snapshot, Tree, pod_pool};
+use crate::plan::{Assessment, Facts, Instance, Slice, Snapshot, Tree, pod_pool};
 use crate::plan::{limits_are_carried, too_much_memory};
+use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_record::{Phase, Record};
+use stelia_settings::Partition;
+use stelia_settings::Policies;
+use stelia_settings::Settings;
 
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -467,7 +470,7 @@ impl Picture {
     ) -> Option<(Box<Instance>, Vec<Finding>)> {
         let instance = self.snapshot.instances.get_mut(pod)?;
         let path = instance.tree.float().clone();
-        let Ok(now) = observe::set(&*system.cgroups, &path, File::Cpus) else {
+        let Ok(now) = stelia_node::cgroup::set(&*system.cgroups, &path, File::Cpus) else {
             dirty.changed(pod.clone());
             return None;
         };
@@ -512,7 +515,7 @@ impl Picture {
     /// The directories of the cgroups whose limits are an instance's. Not kubepods', which all share.
     fn limited(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
         let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
-        let mut of_container = container::levels(&instance.record.origin);
+        let mut of_container = stelia_node::containers::levels(&instance.record.origin);
         of_container.extend(of_container.last().and_then(CgroupPath::parent));
         of_container.push(instance.scope().clone());
         of_container.iter().map(directory).collect()

@@ -7,19 +7,21 @@ use super::apply::now_us;
 use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
-use super::holder::Hold;
 use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
-use crate::alloc::{Exclusivity, Host, Qos};
-use crate::cgroup::{CgroupPath, Limits};
 use crate::journal;
-use crate::plan::admission::{CheckedClaim, Kind, Refusal, admit};
-use crate::plan::allocator::Allocation;
-use crate::plan::reason::joined;
-use crate::plan::{Phase, Record, limits_of_scope};
+use crate::plan::admission::{CheckedClaim, admit};
+use crate::plan::limits_of_scope;
+use stelia_allocator::Allocation;
+use stelia_allocator::{Exclusivity, Host, Qos};
+use stelia_api::reason::joined;
+use stelia_api::{Kind, Refusal};
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_record::{Phase, Record};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {

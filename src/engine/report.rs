@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use super::View;
-use crate::node_topology::numa::NumaNode;
-use crate::node_topology::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config::KubeletConfig;
+use stelia_node_report::numa::NumaNode;
+use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
 ///
@@ -91,10 +91,10 @@ fn allocations(view: &View) -> Vec<PodAllocation> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::alloc::Pools;
     use crate::engine::InstanceView;
     use crate::engine::view::PoolsView;
-    use crate::plan::allocator::{AllocatorPolicies, Held};
+    use stelia_allocator::Pools;
+    use stelia_allocator::{AllocatorPolicies, Held};
     use stelia_cpus::testing::Shape;
 
     fn cpus(text: &str) -> CpuSet {

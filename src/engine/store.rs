@@ -1,8 +1,8 @@
 //! The one writer of records.
 
-use super::System;
-use crate::cgroup::{CgroupError, CgroupPath};
-use crate::plan::Record;
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath};
+use stelia_record::Record;
 
 /// Write what of `next` differs from `former` to the scope's attributes, in the order that leaves something to go on from
 /// wherever it is cut off; all of it for a scope without a record.

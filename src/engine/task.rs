@@ -22,14 +22,15 @@ use super::rebind::Jobs;
 use super::tell::Told;
 use super::turn::{Numbers, Pass};
 use super::watch::{Event, Watcher};
-use super::{Counters, LastPass, Metrics, System, Trigger, View};
-use crate::cgroup::CgroupPath;
-use crate::config::Settings;
+use super::{Counters, LastPass, Metrics, Trigger, View};
 use crate::plan::Instance;
-use crate::plan::allocator::{CpuSource, Guaranteed};
 use crate::plan::drift::Finding;
-use crate::systemd::SystemdError;
+use stelia_allocator::{CpuSource, Guaranteed};
 use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::systemd::SystemdError;
+use stelia_settings::Settings;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);

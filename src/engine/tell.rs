@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::Engine;
 use crate::journal;
-use crate::plan::allocator::{CpuSource, guaranteed};
-use crate::plan::reason::joined;
-use crate::plan::{Amiss, Assessment, Instance, Phase, Reason, Snapshot};
+use crate::plan::{Assessment, Instance, Snapshot};
+use stelia_allocator::{CpuSource, guaranteed};
+use stelia_api::reason::joined;
+use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_record::Phase;
 
 /// An instance as it was last told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

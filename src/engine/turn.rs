@@ -11,8 +11,10 @@ use super::observe;
 use super::task::Engine;
 use super::{LastPass, picture};
 use crate::journal;
-use crate::plan::admission::Refusal;
-use crate::plan::{self, Assessment, Facts, Instance, Plan, Planned, Reason, Step, plan_for};
+use crate::plan;
+use crate::plan::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
+use stelia_api::Reason;
+use stelia_api::Refusal;
 use stelia_kubelet::PodUid;
 
 /// What was done.

@@ -4,15 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::rebind::Job;
-use crate::alloc::Pools;
-use crate::cgroup::{CgroupPath, Cgroups, File};
-use crate::plan::admission::Refusal;
-use crate::plan::allocator::{self, Allocation, AllocatorPolicies, CpuSource, Ground, Held};
-use crate::plan::{Assessment, Facts, Instance, Phase, Policies, Reason, Snapshot, VcpuThread};
+use crate::plan::allocator;
+use crate::plan::{Assessment, Facts, Instance, Snapshot};
+use stelia_allocator::Pools;
+use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held};
+use stelia_api::Reason;
+use stelia_api::Refusal;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::Entries;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::{CgroupPath, Cgroups, File};
+use stelia_record::{Phase, VcpuThread};
+use stelia_settings::Policies;
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -154,7 +158,7 @@ impl View {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
-                held: Held::of(snapshot),
+                held: crate::plan::allocator::held(snapshot),
                 pools: pools.clone(),
             })
         });
@@ -193,7 +197,7 @@ impl View {
                 pools.policies.clone(),
             )),
             (None, Some(reason), _) => Err(allocator::kubelet_unknown(reason)),
-            (None, None, CpuSource::Kubelet) => Err(allocator::chosen_by_kubelet()),
+            (None, None, CpuSource::Kubelet) => Err(stelia_allocator::chosen_by_kubelet()),
             (None, None, CpuSource::Steliad) => Err(allocator::kubelet_unknown("it was not read yet")),
         }
     }

@@ -10,9 +10,9 @@ use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use tokio::sync::Notify;
 
-use crate::cgroup::{File, Limits};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_node::cgroup::{File, Limits};
 
 /// What is to be looked at again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::roff::{Header, escaped, paragraphs, see_also};
-use crate::plan::admission::Kind;
+use stelia_api::Kind;
 
 const FILES: [&str; 3] = [
     include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),

@@ -110,7 +110,7 @@ fn a_made_part_is_replaced_and_the_rest_of_the_page_stays() {
 #[test]
 fn the_man_page_of_the_daemon_names_every_attribute_of_a_record() {
     let page = std::fs::read_to_string(path("steliad.8")).unwrap().replace('\\', "");
-    for (name, _) in crate::plan::record::tests::allocated().attributes() {
+    for (name, _) in stelia_record::testing::allocated().attributes() {
         let named = page.contains(&format!("user.stelia.{name}")) || page.contains(&format!("\" {name}"));
         assert!(named, "user.stelia.{name} is not in the page");
     }

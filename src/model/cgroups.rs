@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::counts::Call;
 use super::tree::CONTROLLERS;
 use super::{Kernel, Model, State};
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
 
 /// Places in [`CONTROLLERS`].
 const CPUSET: usize = 0;

@@ -3,8 +3,8 @@
 //! The same list runs on the model (a unit test) and on a real kernel (the test node), so that neither drifts from the
 //! other.
 
-use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 
 use Expect::{Fails, Is, Works};
 use Operation::{Create, Read, Remove, Write};

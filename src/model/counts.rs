@@ -186,7 +186,7 @@ impl Model {
 mod tests {
     use super::super::{Kernel, topology};
     use super::*;
-    use crate::cgroup::{CgroupPath, Cgroups, File};
+    use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 
     #[test]
     fn only_what_goes_through_a_daemons_seam_is_counted_and_told() {

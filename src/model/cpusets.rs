@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::tree::up;
 use super::{Kernel, State};
-use crate::cgroup::CgroupPath;
 use stelia_cpus::{CpuSet, ParseError};
+use stelia_node::cgroup::CgroupPath;
 
 /// The cpuset of one cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use nix::errno::Errno;
 use super::procs::Birth;
 use super::tree::up;
 use super::{Model, State};
-use crate::cgroup::CgroupPath;
+use stelia_node::cgroup::CgroupPath;
 
 /// A chain of forks that was started; it says which task the chain has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,9 +172,9 @@ impl Model {
 mod tests {
     use super::super::{Kernel, topology};
     use super::*;
-    use crate::cgroup::{Cgroups, File, Limits};
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
+    use stelia_node::cgroup::{Cgroups, File, Limits};
 
     fn node() -> (Model, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();

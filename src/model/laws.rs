@@ -8,8 +8,8 @@ use super::cpusets::Partition;
 use super::procs::Birth;
 use super::tree::up;
 use super::{Kernel, Model, State, topology};
-use crate::cgroup::{CgroupPath, File};
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File};
 
 const PLACES: [&str; 9] = [
     "/stelia.slice",

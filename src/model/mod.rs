@@ -1,7 +1,7 @@
 //! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
 //!
-//! [`Model`] stands behind the seams [`Cgroups`](crate::cgroup::Cgroups), [`Procs`](crate::proc::Procs),
-//! [`Systemd`](crate::systemd::Systemd) and [`Holders`](crate::engine::holder::Holders), so that the real engine runs on
+//! [`Model`] stands behind the seams [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
+//! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on
 //! it. Rules and errno values are those of Linux 6.12 (`kernel/cgroup/cgroup.c`, `kernel/cgroup/cpuset.c`);
 //! [`conformance`] is a list of them that can be run on the model and on a real kernel alike.
 //!
@@ -11,7 +11,7 @@
 //! | `population` | which tasks are where, counted so that nothing has to look at all of them |
 //! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
 //! | `freezer` | frozen cgroups, and tasks that fork for ever until they are frozen |
-//! | `cgroups` | the files, as [`Cgroups`](crate::cgroup::Cgroups) asks for them |
+//! | `cgroups` | the files, as [`Cgroups`](stelia_node::cgroup::Cgroups) asks for them |
 //! | `procs` | threads, PID namespaces, affinity, pidfds |
 //! | `systemd` | units and their limits, emptied scopes, holders |
 //! | `counts` | what daemons asked, counted and in words |
@@ -40,9 +40,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use nix::errno::Errno;
 use tokio::sync::watch;
 
-use crate::cgroup::CgroupPath;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
+use stelia_node::cgroup::CgroupPath;
 
 pub use counts::Counts;
 pub use freezer::Chain;
@@ -107,7 +107,7 @@ struct State {
     next_id: i32,
     clock: u64,
     /// What pidfds stand for, by device and inode: duplicates and descriptors passed on are the same one.
-    pidfds: BTreeMap<(u64, u64), crate::proc::TaskId>,
+    pidfds: BTreeMap<(u64, u64), stelia_node::proc::TaskId>,
     units: BTreeMap<String, Unit>,
     /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
     directory: PathBuf,

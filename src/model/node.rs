@@ -15,13 +15,13 @@ use super::population::Population;
 use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
-use crate::cgroup::Limits;
-use crate::cgroup::{CgroupPath, File};
-use crate::engine::{Failpoint, System};
-use crate::systemd::Devices;
 use stelia_cpus::CpuSet;
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::cgroup::Limits;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::systemd::Devices;
+use stelia_node::{Failpoint, System};
 
 /// The memory of each NUMA node, KiB.
 const MEMORY_KIB: u64 = 16 << 20;

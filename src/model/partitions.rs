@@ -10,8 +10,8 @@ use nix::errno::Errno;
 use super::cpusets::{Cpuset, Partition};
 use super::tree::up;
 use super::{Kernel, State};
-use crate::cgroup::CgroupPath;
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
 
 const BAD_LIST: &str = "Invalid cpu list in cpuset.cpus.exclusive";
 const PARENT_INVALID: &str = "Parent is an invalid partition root";

@@ -7,7 +7,7 @@ use std::path::Path;
 use super::procs::Task;
 use super::tree::up;
 use super::{Kernel, State};
-use crate::cgroup::{CgroupPath, File};
+use stelia_node::cgroup::{CgroupPath, File};
 
 /// What is to be looked at because tasks came or went.
 #[derive(Debug, Default)]

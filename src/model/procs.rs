@@ -8,9 +8,9 @@ use nix::errno::Errno;
 use super::counts::Call;
 use super::tree::up;
 use super::{Model, State};
-use crate::cgroup::CgroupPath;
-use crate::proc::{ProcError, Procs, TaskId, Thread};
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
 
 /// One thread.
 #[derive(Debug, Clone)]

@@ -24,9 +24,9 @@ use serde::Deserialize;
 
 use super::kubelet::Checkpoint;
 use super::{Kernel, Model, Pod, topology};
-use crate::cgroup::{CgroupPath, File, Limits};
 use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
 
 /// What a scenario file says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

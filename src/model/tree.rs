@@ -6,8 +6,8 @@ use nix::errno::Errno;
 
 use super::State;
 use super::cpusets::{Claims, Cpuset};
-use crate::cgroup::{CgroupPath, Limits};
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, Limits};
 
 /// The controllers, in the order in which the kernel prints them; the flag: usable in threaded cgroups.
 pub(super) const CONTROLLERS: [(&str, bool); 6] = [

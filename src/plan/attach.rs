@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::partition::Partition;
-use super::placement::{Vcpu, is_iothread, place};
-use super::{Instance, Phase, Policies, Record, Snapshot, VcpuThread, placed};
-use crate::alloc::Qos;
-use crate::proc::TaskId;
+use super::placement::place;
+use super::{Instance, Snapshot, placed};
+use stelia_allocator::Qos;
+use stelia_node::proc::TaskId;
+use stelia_record::{Phase, Record, VcpuThread};
+use stelia_record::{Vcpu, is_iothread};
+use stelia_settings::Partition;
+use stelia_settings::Policies;
 
 /// The record of an instance with these threads attached, by vCPU index, and what is to be said of their placement.
 pub fn attached(

@@ -2,9 +2,11 @@
 
 use super::entitlement::Entitlement;
 use super::steps::too_much_memory;
-use super::{Amiss, Facts, Instance, Phase, Reason, Snapshot};
+use super::{Facts, Instance, Snapshot};
+use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_record::Phase;
 
 /// The reasons of one instance as they are found.
 struct Reasons<'a> {

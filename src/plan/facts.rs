@@ -6,13 +6,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::allocator;
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, entitlement};
-use super::reason::Reason;
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
-use super::{Instance, Policies, Snapshot};
-use crate::alloc::{Pools, Qos};
+use super::{Instance, Snapshot};
+use stelia_allocator::{Pools, Qos};
+use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_settings::Policies;
 
 /// What is derived from a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -210,15 +211,16 @@ mod tests {
     use proptest::sample::{Index, select};
 
     use super::*;
-    use crate::alloc::{
-        CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
-    };
-    use crate::cgroup::HugePage;
-    use crate::plan::allocator::{Allocation, CpuSource};
-    use crate::plan::partition::Partition;
     use crate::plan::steps::properties::{Case, INSTANCES, cases, pod};
     use crate::plan::steps::tests::apply;
-    use crate::plan::{Phase, plan, plan_for};
+    use crate::plan::{plan, plan_for};
+    use stelia_allocator::{Allocation, CpuSource};
+    use stelia_allocator::{
+        CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
+    };
+    use stelia_node::cgroup::HugePage;
+    use stelia_record::Phase;
+    use stelia_settings::Partition;
 
     /// What happens to one instance.
     #[derive(Debug, Clone)]

@@ -10,17 +10,13 @@ mod attach;
 mod degraded;
 pub mod drift;
 pub mod entitlement;
-pub mod evaluate;
+#[cfg(test)]
+pub(crate) mod evaluate_tests;
 mod facts;
-pub mod locality;
-pub mod partition;
 pub mod placement;
 pub mod pod_pool;
-mod policies;
 pub mod pools;
-pub mod reason;
 pub mod rebind;
-pub mod record;
 #[cfg(test)]
 mod replay;
 mod snapshot;
@@ -30,9 +26,6 @@ pub mod workers;
 
 pub use attach::attached;
 pub use facts::{Assessment, Facts};
-pub use policies::Policies;
-pub use reason::{Amiss, Reason};
-pub use record::{Phase, Record, VcpuThread};
 pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
 pub use steps::{
     OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, placed, plan,

@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use super::admission::LiveContainer;
-use super::{Instance, Record, Snapshot};
+use super::{Instance, Snapshot};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Use, Uses};
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::containers::LiveContainer;
+use stelia_record::Record;
 
 /// What the running containers of a pod tell of its entries.
 ///
@@ -83,12 +84,12 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::plan::record::tests::record;
     use crate::plan::steps::tests::{instance, snapshot};
     use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
     use stelia_kubelet::checkpoint::Schema;
+    use stelia_record::testing::record;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -6,13 +6,15 @@ use std::fs;
 
 use rstest::rstest;
 
-use crate::cgroup::CgroupPath;
-use crate::plan::pools::FloatPolicy;
 use crate::plan::steps::tests::{instance, settle, snapshot};
-use crate::plan::{Instance, Policies, Record, Snapshot, Tree};
+use crate::plan::{Instance, Snapshot, Tree};
 use stelia_cpus::CpuSet;
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::Record;
+use stelia_settings::FloatPolicy;
+use stelia_settings::Policies;
 
 const FOLDER: &str = "tests/data/kubelet-checkpoints/write-sequence/gate-off";
 

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::Record;
-use super::admission::LiveContainer;
-use super::allocator::CpuSource;
-use super::partition::Partition;
 use super::workers::Workers;
-use crate::cgroup::{CgroupPath, Limits};
+use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::containers::LiveContainer;
+use stelia_record::Record;
+use stelia_settings::Partition;
 
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -233,12 +233,12 @@ impl Snapshot {
     }
 
     /// The CPUs that a float of this class must not meet.
-    pub(crate) fn closed_to(&self, qos: Option<crate::alloc::Qos>) -> CpuSet {
+    pub(crate) fn closed_to(&self, qos: Option<stelia_allocator::Qos>) -> CpuSet {
         self.facts().totals().closed_to(qos).clone()
     }
 
     /// What is derived of the instance of a test.
-    pub(crate) fn assess(&self, policies: &super::Policies, instance: &Instance) -> super::Assessment {
+    pub(crate) fn assess(&self, policies: &stelia_settings::Policies, instance: &Instance) -> super::Assessment {
         super::Assessment::of(self, &super::Facts::of(self, policies), policies, instance)
     }
 
@@ -249,7 +249,7 @@ impl Snapshot {
 
     /// What is derived from it, with the default policies.
     pub(crate) fn facts(&self) -> super::Facts {
-        super::Facts::of(self, &super::Policies::default())
+        super::Facts::of(self, &stelia_settings::Policies::default())
     }
 }
 

@@ -1,10 +1,10 @@
 //! What all instances have together, kept up to date as each of them changes: nothing is summed anew because one did.
 
-use super::partition::Partition;
 use super::steps::{Course, course_of, growing};
 use super::{Facts, Instance, Snapshot};
-use crate::alloc::Qos;
+use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
+use stelia_settings::Partition;
 
 /// The kernel's and systemd's default weight.
 pub(super) const DEFAULT_WEIGHT: u64 = 100;

@@ -14,9 +14,9 @@ use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 
 use super::error::Error;
-use crate::alloc::{CpuBindPolicy, CpuExclusivePolicy};
-use crate::dbus::command_line::AllocationOptions;
-use crate::plan::allocator::Schedule;
+use stelia_allocator::Schedule;
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy};
 use stelia_text::excerpt;
 
 /// All annotations of a pod have at most 256 KiB together.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use steliad::cgroup::Limits;
+use stelia_node::cgroup::Limits;
 
 use crate::{quoted, read, root};
 

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
-use steliad::config::Fragment;
+use stelia_api::Kind;
+use stelia_settings::Fragment;
 use steliad::ctl::doctor::{Facts, checks};
-use steliad::plan::admission::Kind;
 
 use crate::{files, quoted, read, root};
 

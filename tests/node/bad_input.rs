@@ -2,8 +2,8 @@
 
 use std::fs;
 
+use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
-use steliad::dbus::client::ManagerProxy;
 
 use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};
 use crate::host::{SLICE, partitioned, read, scopes};

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Child, Command};
 
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
-use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 

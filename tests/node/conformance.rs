@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use steliad::cgroup::{CgroupPath, KernelCgroups};
+use stelia_node::cgroup::{CgroupPath, KernelCgroups};
 use steliad::model::conformance;
 
 use crate::host::CGROUP;

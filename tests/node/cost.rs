@@ -15,8 +15,8 @@ use inotify::{Inotify, WatchMask};
 use nix::sched::{CpuSet as Mask, sched_setaffinity};
 use nix::unistd::Pid;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stelia_api::client::{Dict, ManagerProxy};
 use stelia_kubelet::CpuManagerState;
-use steliad::dbus::client::{Dict, ManagerProxy};
 use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 

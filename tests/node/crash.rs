@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{scope, sleep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::{Fd, Variant};
 

@@ -11,7 +11,7 @@ use std::thread::spawn;
 use std::time::{Duration, Instant};
 
 use rustix::thread::gettid;
-use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, Fd, Variant};

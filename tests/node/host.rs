@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 use stelia_cpus::CpuSet;
-use steliad::plan::partition::isolated_is_safe;
+use stelia_settings::isolated_is_safe;
 
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";

@@ -1,6 +1,6 @@
 //! One instance's life: isolated, killed, deregistered.
 
-use steliad::dbus::client::{Dict, ManagerProxy};
+use stelia_api::client::{Dict, ManagerProxy};
 
 use crate::client::block_on;
 use crate::host::{CGROUP, SLICE, cpus, partitioned, read, run, wait_until, workers};

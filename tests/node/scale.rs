@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use steliad::dbus::client::{Dict, InstanceProxy, ManagerProxy};
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
 use zbus::connection::Builder;
 use zbus::{Connection, Fd, OwnedObjectPath, Variant};
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
-use steliad::dbus::client::{InstanceProxy, ManagerProxy};
+use stelia_api::client::{InstanceProxy, ManagerProxy};
 use tokio::time::{sleep, timeout};
 use zbus::fdo::{IntrospectableProxy, ObjectManagerProxy, PropertiesChanged};
 use zbus::message::Type;

@@ -7,12 +7,12 @@ use std::path::Path;
 use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
-use steliad::alloc::{
-    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Refusal, Usage, Wanted, take_cpus,
+use stelia_allocator::{
+    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Unsatisfied, Usage, Wanted, take_cpus,
     take_preferred_cpus,
 };
+use stelia_cpus::CpuSet;
+use stelia_cpus::{Cpu, Topology};
 
 use crate::{Judge, Verdict};
 
@@ -147,7 +147,7 @@ fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Resul
     // The original has one error only.
     Ok(match (&got, &case.expected.cpus) {
         (Ok(got), Some(expected)) if got == expected => Verdict::Match,
-        (Err(Refusal::NotEnough { .. }), None) if case.expected.error.is_some() => Verdict::Match,
+        (Err(Unsatisfied::NotEnough { .. }), None) if case.expected.error.is_some() => Verdict::Match,
         _ => Verdict::Differs {
             expected: case
                 .expected

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
+use stelia_allocator::{Host, InUse, Request, Usage, allocate};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
-use steliad::alloc::{Host, InUse, Request, Usage, allocate};
 
 use crate::Verdict;
 use crate::koordinator::{Expected, Group, bind, exclusive, in_use, strategy};

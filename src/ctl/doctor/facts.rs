@@ -5,16 +5,16 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use super::{KubeletFiles, KubeletHome, locality};
-use crate::cgroup::hierarchy;
-use crate::config::Settings;
-use crate::plan::allocator::{AllocatorPolicies, CpuSource};
-use crate::plan::locality::Localities;
+use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
+use stelia_node::cgroup::hierarchy;
+use stelia_node::locality::Localities;
+use stelia_settings::Settings;
 
 /// Plain values; what could not be read says why.
 #[derive(Debug, Clone)]
@@ -69,7 +69,7 @@ impl Facts {
         let told = config::read(&root.join("proc"), root);
         let stopped = matches!(told, Err(ConfigError::NotRunning));
         let kubelet = told.map_err(|error| error.to_string());
-        let settings = crate::config::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+        let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
         let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
         let kubelet_root = match (&kubelet, &home.read) {
             (Ok(kubelet), _) => kubelet.root_dir.clone(),

@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 
 use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
-use crate::config::Settings;
 use stelia_kubelet::KubeletConfig;
 use stelia_kubelet::home;
 use stelia_kubelet::home::Host;
+use stelia_settings::Settings;
 
 /// What was found of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -6,13 +6,13 @@ use std::io::Read;
 use std::path::Path;
 
 use super::super::plan;
-use crate::node_topology::numa;
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::{Flags, Fragment, KubeletConfig};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
+use stelia_node_report::numa;
 
 /// Where kubeadm puts kubelet's configuration.
 pub(super) const KUBEADM: &str = "/var/lib/kubelet/config.yaml";

@@ -4,13 +4,13 @@ use std::path::Path;
 
 use super::checks::{not_ok, ok};
 use super::{Check, Verdict};
-use crate::cgroup::{CgroupPath, Cgroups, KernelCgroups};
 use crate::ctl::locality::vfio_devices;
 use crate::ctl::threads::Roots;
-use crate::engine::{Reading, Whose};
-use crate::plan::Record;
-use crate::plan::locality::{Localities, Locality, list, size};
 use stelia_cpus::Topology;
+use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
+use stelia_node::locality::{Localities, Locality, list, size};
+use stelia_node::locality::{Reading, Whose};
+use stelia_record::Record;
 
 /// Read it of every scope whose record can be used; `root` is `/`.
 pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
@@ -93,7 +93,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::plan::locality::{Device, NodeMemory};
+    use stelia_node::locality::{Device, NodeMemory};
 
     fn vm(anon: [u64; 2], device: u32) -> Locality {
         let node = |(node, anon): (u32, u64)| {

@@ -4,9 +4,7 @@ use std::path::Path;
 use rstest::rstest;
 
 use super::*;
-use crate::node_topology::numa::{NumaNode, Pages};
-use crate::plan::allocator::{AllocatorPolicies, CpuSource};
-use crate::plan::locality::{Localities, Locality, NodeMemory};
+use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::checkpoint::Schema;
@@ -16,6 +14,8 @@ use stelia_kubelet::home;
 use stelia_kubelet::memory;
 use stelia_kubelet::memory::{MemorySchema, MemoryTable};
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid};
+use stelia_node::locality::{Localities, Locality, NodeMemory};
+use stelia_node_report::numa::{NumaNode, Pages};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 

@@ -13,18 +13,19 @@ use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
-use crate::cgroup::KernelCgroups;
-use crate::config::{self, Settings};
 use crate::ctl::cli::Json;
 use crate::ctl::client::Failure;
 use crate::ctl::view;
-use crate::engine::live_containers;
 use crate::plan::pod_pool;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
 use stelia_kubelet::home;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
+use stelia_node::cgroup::KernelCgroups;
+use stelia_node::containers::live_containers;
+use stelia_settings;
+use stelia_settings::Settings;
 
 /// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
 #[derive(Debug, Default)]
@@ -77,7 +78,7 @@ pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Fail
 
 /// The folder that the daemon reads, below `root` (`/`).
 fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
-    let settings = config::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+    let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
     let found = home::by_setting(&settings.kubelet_root, root, None);
     found.map_err(|unclear| Failure::Other(unclear.to_string()))
 }

@@ -11,7 +11,7 @@ use serde::Serialize;
 
 use super::super::client::Failure;
 use super::super::threads::{Process, Roots};
-use crate::cgroup::numa_stat::ByNode;
+use stelia_node::cgroup::numa_stat::ByNode;
 
 /// What a process has mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

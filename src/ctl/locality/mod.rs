@@ -12,8 +12,8 @@ use super::client::Failure;
 use super::threads::{Process, Roots};
 use super::verify::Finding;
 use super::view;
-use crate::plan::locality::{Localities, Locality, NodeMemory, list, size};
 pub use maps::Mapped;
+use stelia_node::locality::{Localities, Locality, NodeMemory, list, size};
 
 /// Of the text that `Describe` answers; nothing of an older daemon's.
 ///
@@ -187,7 +187,7 @@ fn yes(is: bool) -> String {
 }
 
 /// The VFIO devices of a VM whose scope this is, as far as they may be seen.
-pub(super) fn vfio_devices(roots: &Roots, scope: &str) -> Vec<crate::plan::locality::Device> {
+pub(super) fn vfio_devices(roots: &Roots, scope: &str) -> Vec<stelia_node::locality::Device> {
     let pids = super::threads::members(roots, scope).unwrap_or_default();
     vfio::devices(roots, pids.into_iter())
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
 use super::super::threads::Roots;
-use crate::plan::locality::Device;
+use stelia_node::locality::Device;
 
 /// Those of these processes. What may not be seen is left out: only root sees the files of a VM's processes.
 pub fn devices(roots: &Roots, pids: impl Iterator<Item = u32>) -> Vec<Device> {

@@ -6,8 +6,8 @@ use serde::Deserialize;
 
 use crate::ctl::client::Failure;
 use crate::ctl::node::Node;
-use crate::engine::Counted;
-use crate::plan::locality::Localities;
+use stelia_api::metrics::Counted;
+use stelia_node::locality::Localities;
 
 /// The daemon's description. What is not told is absent: an older daemon knows less.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -58,7 +58,7 @@ pub struct Instance {
 /// A vCPU thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Vcpu {
-    /// The guest's number of it; from [`IOTHREADS`](crate::plan::placement::IOTHREADS) on it is an I/O thread.
+    /// The guest's number of it; from [`IOTHREADS`](stelia_record::IOTHREADS) on it is an I/O thread.
     pub index: u32,
     /// The thread.
     pub task: Task,

@@ -4,9 +4,9 @@ use super::definitions::*;
 use super::described::{Described, Instance, Vcpu};
 use super::readings::{Readings, Times};
 use crate::ctl::node::Owner;
-use crate::engine::Timed;
-use crate::plan::Phase;
-use crate::plan::placement::IOTHREADS;
+use stelia_api::metrics::Timed;
+use stelia_record::IOTHREADS;
+use stelia_record::Phase;
 
 /// A metric with its samples.
 #[derive(Debug, Clone, PartialEq)]

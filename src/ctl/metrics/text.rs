@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::definitions::Kind;
 use super::families::{Family, Value};
-use crate::engine::{BOUNDS_US, Timed};
+use stelia_api::metrics::{BOUNDS_US, Timed};
 
 #[derive(Debug)]
 struct All(Vec<Family>);

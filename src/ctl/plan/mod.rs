@@ -26,11 +26,11 @@ use clap::{Args, ValueEnum};
 use super::cli::Json;
 use super::client::Failure;
 use super::view;
-use crate::node_topology::described;
 use answer::{Answer, Fits, features, other};
 use kubelet_planner::manifest;
 use kubelet_planner::manifest::container;
 use kubelet_planner::{Kind, Pod, until_full};
+use stelia_node_report::described;
 use subject::Subject;
 
 pub(super) use settings::settings;

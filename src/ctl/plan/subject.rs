@@ -6,7 +6,6 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use super::settings::{cpu_manager, policy, scope, settings};
-use crate::node_topology::{Facts, numa};
 use kubelet_planner::cpus;
 use kubelet_planner::cpus::CpuTopology;
 use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
@@ -16,6 +15,7 @@ use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
+use stelia_node_report::{Facts, numa};
 
 /// A node, and what is not known of it.
 #[derive(Debug, Clone)]

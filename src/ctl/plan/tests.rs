@@ -8,11 +8,11 @@ use tempfile::TempDir;
 use super::*;
 use crate::ctl::cli::{Cli, Command};
 use crate::model::kubelet::Checkpoint;
-use crate::node_topology::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::PodUid;
+use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 

@@ -3,8 +3,8 @@
 use serde::Serialize;
 
 use super::sample::{Instance, Sample, Thread};
-use crate::plan::placement::IOTHREADS;
 use stelia_cpus::CpuSet;
+use stelia_record::IOTHREADS;
 
 /// What is shown: the instances, by pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

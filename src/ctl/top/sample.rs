@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use super::super::node::{Node, Vcpu};
 use super::super::threads::{Roots, field};
-use crate::proc::start_time;
 use stelia_cpus::CpuSet;
+use stelia_node::proc::start_time;
 
 /// Everything at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

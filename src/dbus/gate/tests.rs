@@ -126,7 +126,7 @@ impl Echo {
     }
 
     fn pid_of(&self, pidfd: Fd<'_>) -> i32 {
-        crate::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
+        stelia_node::proc::pid_of_pidfd(pidfd.as_fd()).unwrap_or(-1)
     }
 }
 

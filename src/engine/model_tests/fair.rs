@@ -3,8 +3,8 @@
 use std::time::Instant;
 
 use super::*;
-use crate::alloc::Qos;
-use crate::plan::allocator::{CpuSource, Wish};
+use stelia_allocator::Qos;
+use stelia_allocator::{CpuSource, Wish};
 
 impl Node {
     /// Wait until this holds.

@@ -22,20 +22,23 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
-use crate::cgroup::Limits;
-use crate::cgroup::{CgroupPath, Cgroups, File};
-use crate::config::Settings;
 use crate::model::kubelet::Checkpoint;
 use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
-use crate::plan::admission::{Claim, Kind, Refusal};
-use crate::plan::partition::Partition;
-use crate::plan::placement::Vcpu;
-use crate::plan::pools::FloatPolicy;
-use crate::plan::{self, Phase, Policies};
-use crate::proc::Procs;
+use crate::plan;
+use crate::plan::admission::Claim;
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::Limits;
+use stelia_node::cgroup::{CgroupPath, Cgroups, File};
+use stelia_node::proc::Procs;
+use stelia_record::Phase;
+use stelia_record::Vcpu;
+use stelia_settings::FloatPolicy;
+use stelia_settings::Partition;
+use stelia_settings::Policies;
+use stelia_settings::Settings;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -194,7 +197,9 @@ impl Node {
 
     /// Where the kernel's unbound workers may run.
     fn workers(&self) -> CpuSet {
-        crate::workqueue::in_force(&self.model.system_files()).unwrap().unwrap()
+        stelia_node::workqueue::in_force(&self.model.system_files())
+            .unwrap()
+            .unwrap()
     }
 
     /// Wait until the daemon asks nothing any more.

@@ -1,9 +1,9 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
 use super::*;
-use crate::alloc::{CpuBindPolicy, Qos};
 use crate::engine::{Job, JobPhase, RebindRequest};
-use crate::plan::allocator::Wish;
+use stelia_allocator::Wish;
+use stelia_allocator::{CpuBindPolicy, Qos};
 
 impl Node {
     /// What is left when others ended: a VM whose two CPUs lie on two NUMA nodes.

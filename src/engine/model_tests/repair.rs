@@ -3,7 +3,7 @@
 use super::*;
 use rstest::rstest;
 
-use crate::plan::reason::joined;
+use stelia_api::reason::joined;
 
 #[rstest]
 #[case::float_widened("float", File::Cpus, "0-7")]

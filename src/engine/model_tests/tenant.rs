@@ -12,7 +12,8 @@ use zbus::{Connection, DynamicType, Fd, MessageStream, Variant};
 use zbus_xml::Node as Contract;
 
 use super::*;
-use crate::dbus::{MANAGER_PATH, instance_path, serve_runner_socket_as};
+use crate::dbus::serve_runner_socket_as;
+use stelia_api::{MANAGER_PATH, instance_path};
 use stelia_kubelet::ContainerCgroup;
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";

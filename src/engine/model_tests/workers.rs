@@ -2,7 +2,7 @@
 //! stay away.
 
 use super::*;
-use crate::workqueue;
+use stelia_node::workqueue;
 
 impl Node {
     fn older() -> Self {

@@ -2,13 +2,13 @@
 
 use std::time::Instant;
 
-use crate::cgroup::CgroupPath;
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
-use crate::plan::admission::Refusal;
 use crate::plan::rebind::{Move, Scope};
+use stelia_api::Refusal;
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
 
 use super::Moving;
 

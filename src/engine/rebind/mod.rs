@@ -12,14 +12,16 @@ use super::apply::now_us;
 use super::calls::no_instance;
 use super::task::Engine;
 use crate::journal;
-use crate::plan::admission::{Kind, Refusal};
-use crate::plan::reason::joined;
+use crate::plan::Instance;
 use crate::plan::rebind::{self, Move, Scope};
-use crate::plan::{Instance, Reason, Record};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
+use stelia_api::Reason;
+use stelia_api::reason::joined;
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+use stelia_record::Record;
 
 /// Jobs that are remembered.
 const KEPT: usize = 16;

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::{Candidate, Kind, LiveContainer, Refusal};
+use super::Candidate;
 use crate::plan::pod_pool;
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::{Schema, Use};
+use stelia_node::containers::LiveContainer;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,23 +1,25 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
 mod entry;
-mod refusal;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use entry::Entry;
-pub use refusal::{Kind, Refusal};
+use stelia_api::{Kind, Refusal};
+use stelia_node::containers::LiveContainer;
 
-use crate::alloc::Host;
-use crate::cgroup::CgroupPath;
-use crate::plan::allocator::{AllocatorPolicies, Asker, CpuSource, Wish, allot};
-use crate::plan::partition::Partition;
-use crate::plan::placement::Policy;
+use crate::plan::allocator::allot;
 use crate::plan::steps::is_evicted;
-use crate::plan::{Facts, Instance, Phase, Record, Snapshot, pod_pool};
-use crate::proc::TaskId;
+use crate::plan::{Facts, Instance, Snapshot, pod_pool};
+use stelia_allocator::Host;
+use stelia_allocator::{AllocatorPolicies, Asker, CpuSource, Wish};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_record::{Phase, Record};
+use stelia_settings::Partition;
+use stelia_settings::PlacementPolicy;
 
 /// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
@@ -95,19 +97,6 @@ pub struct Candidate {
     pub caller: Option<i32>,
     /// The least CPU limit of the container and its pod, thousandths of a CPU; `None` without one.
     pub limit_milli: Option<u64>,
-}
-
-/// Another container of the pod, one that has processes.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LiveContainer {
-    /// The runtime's id of it.
-    pub id: String,
-    /// Its name by the runtime's annotations, where one was found.
-    pub name: Option<String>,
-    /// Its `cpuset.cpus`; empty where nobody restricted it.
-    pub cpus: CpuSet,
-    /// What it requests.
-    pub request: CpuRequest,
 }
 
 /// Decide, with the CPUs of whoever chooses them for this container. The record has phase `registered` and no time yet.
@@ -318,7 +307,7 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
         phase: Phase::Registered,
         vcpus: Vec::new(),
         props: BTreeMap::new(),
-        placement: Policy::default(),
+        placement: PlacementPolicy::default(),
         partition: Partition::default(),
         registered_us: 0,
         isolated_us: 0,

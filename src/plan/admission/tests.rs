@@ -216,7 +216,7 @@ fn cpus_of_another_instance_are_a_conflict() {
     let other = Record {
         pod: PodUid::parse(&POD.replace('b', "a")).unwrap(),
         exclusive: "3".parse().unwrap(),
-        ..crate::plan::record::tests::record()
+        ..stelia_record::testing::record()
     };
     let result = admit_given(
         &CheckedClaim::default(),
@@ -229,7 +229,7 @@ fn cpus_of_another_instance_are_a_conflict() {
 
 #[test]
 fn a_second_container_of_the_pod_waits() {
-    let other = crate::plan::record::tests::record();
+    let other = stelia_record::testing::record();
     let result = admit_given(
         &CheckedClaim::default(),
         &candidate(),

@@ -1,13 +1,18 @@
 //! What a scheduler chose, what kubelet's memory manager chose, and the node's defaults.
 
 use std::collections::BTreeSet;
+use stelia_allocator::CpuBindPolicy;
+use stelia_allocator::Exclusivity;
+use stelia_allocator::NumaTopologyAlignmentPolicy;
+use stelia_allocator::RequiredBind;
+use stelia_allocator::Schedule;
 
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::tests::{allot, asker, cpus, empty, hold, node, wish};
 use super::*;
-use crate::plan::admission::Kind;
+use stelia_api::Kind;
 use stelia_cpus::testing::shapes;
 
 /// The scheduler's word; "" for none.
@@ -188,7 +193,7 @@ proptest! {
     ) {
         let mut host = empty();
         host.topology = shape.topology();
-        let threads = crate::alloc::Host::new(&host.topology).threads() as u64;
+        let threads = stelia_allocator::Host::new(&host.topology).threads() as u64;
         for (number, (cores, ends)) in wants.iter().enumerate() {
             let Ok(answer) = allot(&Wish::default(), &asker(1000 * cores * threads), &host, &node()) else { continue };
             if *ends && !host.instances.is_empty() {
@@ -197,7 +202,7 @@ proptest! {
             hold(&mut host, number, answer);
         }
         let core = |cpu: u32| (host.topology.cpus[&cpu].package, host.topology.cpus[&cpu].core);
-        let whole = |cpus: &CpuSet| crate::alloc::Host::new(&host.topology).whole_cores(cpus) == *cpus;
+        let whole = |cpus: &CpuSet| stelia_allocator::Host::new(&host.topology).whole_cores(cpus) == *cpus;
         let mut seen = BTreeSet::new();
         for instance in host.instances.values() {
             let exclusive = &instance.record.exclusive;

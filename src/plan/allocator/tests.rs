@@ -1,13 +1,21 @@
 use proptest::prelude::*;
 use rstest::rstest;
+use stelia_allocator::CpuBindPolicy;
+use stelia_allocator::Exclusivity;
+use stelia_allocator::Left;
+use stelia_allocator::NumaAllocateStrategy;
+use stelia_allocator::NumaTopologyAlignmentPolicy;
+use stelia_allocator::RequiredBind;
+use stelia_allocator::leftover;
 
 use super::*;
-use crate::alloc::Pools;
-use crate::plan::admission::{Kind, Refusal};
 use crate::plan::steps::tests::{instance, snapshot};
-use crate::plan::{Facts, Instance, Policies, Snapshot};
+use crate::plan::{Facts, Instance, Snapshot};
+use stelia_allocator::Pools;
+use stelia_api::{Kind, Refusal};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
+use stelia_settings::Policies;
 
 pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -44,7 +52,7 @@ pub(super) fn allot(
     snapshot: &Snapshot,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Refusal> {
-    super::allot(wish, asker, snapshot, &facts(snapshot, node), node)
+    crate::plan::allocator::allot(wish, asker, snapshot, &facts(snapshot, node), node)
 }
 
 pub(super) fn node() -> AllocatorPolicies {
@@ -69,7 +77,7 @@ pub(super) fn asker(limit_milli: u64) -> Asker {
 pub(super) fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
     let base = instance();
     snapshot.put(Instance {
-        record: crate::plan::Record {
+        record: stelia_record::Record {
             pod: pod(number),
             entry: exclusive.clone(),
             exclusive,

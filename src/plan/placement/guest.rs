@@ -7,9 +7,10 @@
 
 use std::collections::BTreeMap;
 
+use super::Placement;
 use super::order::Core;
-use super::{Placement, Vcpu};
 use stelia_cpus::CpuSet;
+use stelia_record::Vcpu;
 
 /// `(node-id, socket-id)` of a guest; absent properties count as 0.
 type GuestPlace = (i64, i64);

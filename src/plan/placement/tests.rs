@@ -1,4 +1,6 @@
+use std::collections::BTreeMap;
 use std::collections::BTreeSet;
+use stelia_record::IOTHREADS;
 
 use proptest::prelude::*;
 
@@ -47,7 +49,7 @@ fn host() -> Topology {
     .topology()
 }
 
-fn pins(policy: Policy, vcpus: &[Vcpu], cpus: &str) -> (Vec<u32>, Option<String>) {
+fn pins(policy: PlacementPolicy, vcpus: &[Vcpu], cpus: &str) -> (Vec<u32>, Option<String>) {
     let placement = place(policy, vcpus, &cpus.parse().unwrap(), &host());
     (
         placement.pins.iter().map(|(_, cpu)| cpu.unwrap()).collect(),
@@ -58,35 +60,41 @@ fn pins(policy: Policy, vcpus: &[Vcpu], cpus: &str) -> (Vec<u32>, Option<String>
 #[test]
 fn each_policy_has_its_order() {
     let four = vcpus(4);
-    assert_eq!(pins(Policy::Linear, &four, "1-2,17-18").0, [1, 2, 17, 18]);
-    assert_eq!(pins(Policy::FullPcpus, &four, "1-2,17-18").0, [1, 17, 2, 18]);
-    assert_eq!(pins(Policy::SpreadByPcpus, &four, "1-2,17-18").0, [1, 2, 17, 18]);
-    assert_eq!(pins(Policy::FullPcpus, &four, "0-2,17-18").0, [1, 17, 2, 18]);
-    assert_eq!(pins(Policy::SpreadByPcpus, &vcpus(3), "1-2,17-18").0, [1, 2, 17]);
-    assert_eq!(pins(Policy::Guest, &four, "1-2,17-18").0, [1, 2, 17, 18]);
+    assert_eq!(pins(PlacementPolicy::Linear, &four, "1-2,17-18").0, [1, 2, 17, 18]);
+    assert_eq!(pins(PlacementPolicy::FullPcpus, &four, "1-2,17-18").0, [1, 17, 2, 18]);
+    assert_eq!(
+        pins(PlacementPolicy::SpreadByPcpus, &four, "1-2,17-18").0,
+        [1, 2, 17, 18]
+    );
+    assert_eq!(pins(PlacementPolicy::FullPcpus, &four, "0-2,17-18").0, [1, 17, 2, 18]);
+    assert_eq!(
+        pins(PlacementPolicy::SpreadByPcpus, &vcpus(3), "1-2,17-18").0,
+        [1, 2, 17]
+    );
+    assert_eq!(pins(PlacementPolicy::Guest, &four, "1-2,17-18").0, [1, 2, 17, 18]);
 }
 
 #[test]
 fn guest_siblings_share_a_core_and_guest_sockets_a_node() {
-    let (cpus, note) = pins(Policy::Guest, &guest(2, 2, 2), "0-1,8-9,16-17,24-25");
+    let (cpus, note) = pins(PlacementPolicy::Guest, &guest(2, 2, 2), "0-1,8-9,16-17,24-25");
     assert_eq!((cpus, note), (vec![0, 16, 1, 17, 8, 24, 9, 25], None));
     // The larger guest node takes the host node it fits.
-    let (cpus, note) = pins(Policy::Guest, &guest(2, 1, 2), "0,8-10,16,24-26");
+    let (cpus, note) = pins(PlacementPolicy::Guest, &guest(2, 1, 2), "0,8-10,16,24-26");
     assert_eq!((cpus, note), (vec![0, 16, 8, 24], None));
 }
 
 #[test]
 fn what_the_set_cannot_give_is_said() {
-    let (cpus, note) = pins(Policy::Guest, &guest(1, 2, 2), "1-3,17");
+    let (cpus, note) = pins(PlacementPolicy::Guest, &guest(1, 2, 2), "1-3,17");
     assert_eq!(cpus, [1, 17, 2, 3]);
     assert_eq!(note.unwrap(), "1 guest cores are split over several host cores");
-    let (_, note) = pins(Policy::Guest, &guest(1, 2, 2), "1,8,17,24");
+    let (_, note) = pins(PlacementPolicy::Guest, &guest(1, 2, 2), "1,8,17,24");
     assert!(note.unwrap().contains("several NUMA nodes"));
 }
 
 #[test]
 fn more_vcpus_than_cpus_are_not_pinned_and_a_note_says_so() {
-    for policy in Policy::ALL {
+    for policy in PlacementPolicy::ALL {
         let placement = place(policy, &vcpus(3), &"4-5".parse().unwrap(), &host());
         assert_eq!(placement.pins, [(0, None), (1, None), (2, None)]);
         assert!(placement.note.unwrap().contains("3 vCPUs for 2 CPUs"));
@@ -97,7 +105,7 @@ fn more_vcpus_than_cpus_are_not_pinned_and_a_note_says_so() {
 fn an_offline_cpu_comes_last() {
     let mut topology = host();
     topology.cpus.remove(&1);
-    for policy in Policy::ALL {
+    for policy in PlacementPolicy::ALL {
         let placement = place(policy, &vcpus(3), &"1-2,3".parse().unwrap(), &topology);
         assert_eq!(placement.pins.last(), Some(&(2, Some(1))), "{policy:?}");
     }
@@ -105,8 +113,8 @@ fn an_offline_cpu_comes_last() {
 
 #[test]
 fn every_policy_is_found_by_its_name() {
-    for policy in Policy::ALL {
-        assert_eq!(Policy::parse(policy.name()), Some(policy));
+    for policy in PlacementPolicy::ALL {
+        assert_eq!(PlacementPolicy::parse(policy.name()), Some(policy));
     }
 }
 
@@ -130,7 +138,7 @@ proptest! {
         list.truncate(count as usize);
         let mut reversed = list.clone();
         reversed.reverse();
-        for policy in Policy::ALL {
+        for policy in PlacementPolicy::ALL {
             let placement = place(policy, &list, &cpus, &topology);
             prop_assert_eq!(&placement, &place(policy, &reversed, &cpus, &topology));
             let used: CpuSet = placement.pins.iter().filter_map(|(_, cpu)| *cpu).collect();
@@ -138,9 +146,9 @@ proptest! {
             prop_assert!(used.is_subset(&cpus));
             prop_assert!(placement.pins.iter().map(|(index, _)| *index).eq(0..list.len() as u32));
         }
-        let full: Vec<u32> = place(Policy::FullPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
+        let full: Vec<u32> = place(PlacementPolicy::FullPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
         let spread: Vec<u32> =
-            place(Policy::SpreadByPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
+            place(PlacementPolicy::SpreadByPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
         let cores_of_set = touched(&topology, cpus.iter());
         prop_assert_eq!(touched(&topology, spread.iter().copied()), cores_of_set.min(list.len()));
         // As few cores as can hold them: the largest ones.
@@ -161,7 +169,7 @@ proptest! {
         let cpus: CpuSet = whole.iter().flat_map(|core| core.cpus.iter().copied()).collect();
         let cores = whole.len() as u32 / sockets;
         prop_assume!(cores > 0);
-        let placement = place(Policy::Guest, &guest(sockets, cores, shape.threads), &cpus, &topology);
+        let placement = place(PlacementPolicy::Guest, &guest(sockets, cores, shape.threads), &cpus, &topology);
         for siblings in placement.pins.chunks(shape.threads as usize) {
             prop_assert_eq!(touched(&topology, siblings.iter().filter_map(|pin| pin.1)), 1);
         }
@@ -175,7 +183,7 @@ fn io_threads_take_what_the_vcpus_leave_over() {
         props: BTreeMap::new(),
     };
     let topology = crate::model::topology(2, 2, 2);
-    for policy in Policy::ALL {
+    for policy in PlacementPolicy::ALL {
         let all = [vcpu(IOTHREADS + 1), vcpu(0), vcpu(IOTHREADS), vcpu(1)];
         let pins = |cpus: &str| place(policy, &all, &cpus.parse().unwrap(), &topology).pins;
         let placed = pins("2-4");

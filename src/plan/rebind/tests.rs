@@ -1,12 +1,13 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::alloc::{NumaAllocateStrategy, Qos};
-use crate::plan::Record;
-use crate::plan::allocator::{Asker, CpuSource, Wish, allot};
+use crate::plan::allocator::allot;
 use crate::plan::steps::tests::{instance, snapshot};
+use stelia_allocator::{Asker, CpuSource, Wish};
+use stelia_allocator::{NumaAllocateStrategy, Qos};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, QosClass};
+use stelia_record::Record;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

@@ -1,9 +1,9 @@
 //! Everything back where it came from; the emptied scope is removed by systemd.
 
 use super::{Step, partition};
-use crate::cgroup::File;
 use crate::plan::{Instance, Snapshot};
 use stelia_kubelet::PodUid;
+use stelia_node::cgroup::File;
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {

@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::Step;
-use crate::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
 use crate::plan::totals::DEFAULT_WEIGHT;
-use crate::plan::{Instance, Record, Snapshot, Totals};
+use crate::plan::{Instance, Snapshot, Totals};
+use stelia_node::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
+use stelia_record::Record;
 
 /// The largest weight the kernel takes.
 const MAX_WEIGHT: u64 = 10_000;

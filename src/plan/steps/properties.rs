@@ -6,11 +6,12 @@ use proptest::prelude::*;
 
 use super::tests::{apply, instance, settle, snapshot};
 use super::*;
-use crate::plan::pools::FloatPolicy;
-use crate::plan::{Record, Tree, VcpuNow};
-use crate::proc::TaskId;
+use crate::plan::{Tree, VcpuNow};
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::CpuManagerState;
+use stelia_node::proc::TaskId;
+use stelia_record::Record;
+use stelia_settings::FloatPolicy;
 
 /// Pods 0 to 3 have instances, the others only entries.
 const PODS: usize = 6;

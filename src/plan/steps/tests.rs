@@ -1,15 +1,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::*;
-use crate::cgroup::{CpuQuota, HugePage, IoMax};
-use crate::plan::pools::FloatPolicy;
-use crate::plan::record::tests::record;
 use crate::plan::workers::{Workers, masks};
 use crate::plan::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
-use crate::proc::TaskId;
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::Schema;
+use stelia_node::cgroup::{CpuQuota, HugePage, IoMax};
+use stelia_node::proc::TaskId;
+use stelia_record::testing::record;
+use stelia_settings::FloatPolicy;
 
 const SCOPE: &str = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope";
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
@@ -50,7 +50,7 @@ pub(crate) fn instance() -> Instance {
 pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
     let entry = BTreeMap::from([("instance".to_owned(), cpus("2-3"))]);
     Snapshot {
-        source: crate::plan::allocator::CpuSource::Kubelet,
+        source: stelia_allocator::CpuSource::Kubelet,
         leftover: CpuSet::new(),
         outside_gone: BTreeSet::new(),
         kubelet: Ok(CpuManagerState {

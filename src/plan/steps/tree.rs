@@ -3,12 +3,16 @@
 use std::collections::BTreeSet;
 
 use super::{Course, Step, limits};
-use crate::alloc::Qos;
-use crate::cgroup::{CgroupPath, File};
-use crate::plan::partition::Partition;
-use crate::plan::pools::{self, FloatPolicy, Shared};
-use crate::plan::{Facts, Inner, Instance, Phase, Policies, Snapshot, pod_pool};
+use crate::plan::pools;
+use crate::plan::pools::Shared;
+use crate::plan::{Facts, Inner, Instance, Snapshot, pod_pool};
+use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_record::Phase;
+use stelia_settings::FloatPolicy;
+use stelia_settings::Partition;
+use stelia_settings::Policies;
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];

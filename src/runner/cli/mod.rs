@@ -12,8 +12,8 @@ use super::annotations;
 use super::daemon::Claims;
 use super::error::Error;
 use super::helpers::spec::{Spec, parse_argument};
-use crate::dbus::RUNNER_SOCKET;
-use crate::dbus::command_line::AllocationOptions;
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_api::RUNNER_SOCKET;
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]

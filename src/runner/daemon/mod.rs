@@ -13,12 +13,12 @@ use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
 use super::error::Error;
 use super::qmp::Vcpu;
-use crate::alloc::Qos;
-use crate::cgroup::hierarchy;
-use crate::dbus::NOT_PINNED;
-use crate::dbus::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
-use crate::dbus::command_line::AllocationOptions;
 use link::Link;
+use stelia_allocator::Qos;
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_api::NOT_PINNED;
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use stelia_node::cgroup::hierarchy;
 
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

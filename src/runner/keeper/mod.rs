@@ -18,7 +18,7 @@ use super::qmp::Vcpu;
 use super::state::{Isolation, Phase};
 use super::status::Status;
 use super::vmm::{Change, Release, Threads, Vmm};
-use crate::dbus::NOT_PINNED;
+use stelia_api::NOT_PINNED;
 
 const VMM_RETRY: Duration = Duration::from_millis(100);
 /// After this long without an answer of QEMU's it is worth a line.

@@ -12,8 +12,8 @@ use tokio::time::timeout;
 use zbus::Variant;
 
 use super::error::Error;
-use crate::dbus::client::VcpuArg;
 pub use commands::{Iothread, Status, Vcpu};
+use stelia_api::client::VcpuArg;
 use wire::{Event, Wire};
 
 /// QEMU answers at once unless its main loop is busy.

@@ -1,8 +1,8 @@
 //! Where steliad chooses the CPUs: what is asked of it, and classes that have no CPUs of their own.
 
 use super::*;
-use crate::alloc::Qos;
 use crate::runner::state::Isolation;
+use stelia_allocator::Qos;
 
 fn of_class(qos: &'static str, state: &'static str) -> Behaviour {
     Behaviour {

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex};
 use zbus::connection::Builder;
 use zbus::{Fd, OwnedObjectPath, OwnedVariant, Variant, interface};
 
-use crate::dbus::NOT_PINNED;
-use crate::dbus::error::{Error, Kind};
+use stelia_api::NOT_PINNED;
+use stelia_api::{Error, Kind};
 
 const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
 type Options = HashMap<String, OwnedVariant>;

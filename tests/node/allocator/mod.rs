@@ -15,8 +15,8 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use serde_json::Value;
+use stelia_api::client::InstanceProxy;
 use stelia_cpus::CpuSet;
-use steliad::dbus::client::InstanceProxy;
 use zbus::connection::Builder;
 
 use crate::bad_input::assert_refused;

@@ -1,0 +1,124 @@
+//! Who runs where: the pools of Koordinator's QoS classes.
+
+use std::collections::BTreeMap;
+
+use super::{NumaAllocateStrategy, Qos, Unsatisfied};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+
+/// CPUs of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocated {
+    /// Its class. Only LSE and LSR have CPUs of their own.
+    pub qos: Qos,
+    /// The CPUs.
+    pub cpus: CpuSet,
+}
+
+/// What kubelet's CPU manager holds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum KubeletView {
+    /// Policy none, or no kubelet: its Guaranteed pods run like LS.
+    #[default]
+    None,
+    /// Policy static.
+    Static {
+        /// The CPUs of every entry: of the Guaranteed pods that have whole CPUs, and those not yet taken over.
+        pinned: CpuSet,
+    },
+}
+
+/// A NUMA node's part of the shared pool.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct SharedPool {
+    /// Socket of the node's first CPU.
+    pub socket: u32,
+    /// Its CPUs; may be none.
+    pub cpus: CpuSet,
+}
+
+/// The online CPUs, divided.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Pools {
+    /// What new LSE and LSR instances may get: the shared pool without what is reserved.
+    pub allocatable: CpuSet,
+    /// CPUs of LSE, LSR and kubelet's Guaranteed pods.
+    pub exclusive: CpuSet,
+    /// Where LS and Burstable pods run: everything else, reserved CPUs included.
+    pub shared: CpuSet,
+    /// The shared pool by NUMA node.
+    pub shared_by_node: BTreeMap<u32, SharedPool>,
+    /// Where BE and BestEffort pods run: everything but the CPUs of LSE and of kubelet's Guaranteed pods.
+    pub be_shared: CpuSet,
+}
+
+impl Pools {
+    /// Divide the online CPUs.
+    pub fn new(topology: &Topology, reserved: &CpuSet, allocated: &[Allocated], kubelet: &KubeletView) -> Self {
+        let online = topology.online();
+        let of = |qos: Qos| -> CpuSet {
+            let allocated = allocated.iter().filter(|allocated| allocated.qos == qos);
+            allocated.flat_map(|allocated| allocated.cpus.iter()).collect()
+        };
+        let pinned = match kubelet {
+            KubeletView::None => CpuSet::new(),
+            KubeletView::Static { pinned } => pinned.clone(),
+        };
+        let closed = of(Qos::Lse).union(&pinned);
+        let exclusive = closed.union(&of(Qos::Lsr)).intersection(&online);
+        let shared = online.difference(&exclusive);
+        let mut shared_by_node = BTreeMap::new();
+        for (number, cpu) in &topology.cpus {
+            let pool = shared_by_node.entry(cpu.node).or_insert_with(|| SharedPool {
+                socket: cpu.package,
+                cpus: CpuSet::new(),
+            });
+            if shared.contains(*number) {
+                pool.cpus.insert(*number);
+            }
+        }
+        Self {
+            allocatable: shared.difference(reserved),
+            be_shared: online.difference(&closed),
+            exclusive,
+            shared,
+            shared_by_node,
+        }
+    }
+
+    /// The CPUs that an instance of a class runs on, with these of its own.
+    pub fn cpus_of<'a>(&'a self, qos: Qos, own: &'a CpuSet) -> &'a CpuSet {
+        match qos {
+            Qos::Lse | Qos::Lsr => own,
+            Qos::Ls => &self.shared,
+            Qos::Be => &self.be_shared,
+        }
+    }
+}
+
+/// The NUMA node whose shared pool an LS instance with the policy ConstrainedBurst runs on: one with CPUs for its limit,
+/// in the strategy's order, then by id. Which CPUs these are changes with the pool.
+///
+/// # Errors
+/// No node's pool is large enough.
+pub fn constrained_burst(limit_milli: u64, strategy: NumaAllocateStrategy, pools: &Pools) -> Result<u32, Unsatisfied> {
+    let wanted = usize::try_from(limit_milli.div_ceil(1000)).unwrap_or(usize::MAX).max(1);
+    let size = |pool: &SharedPool| pool.cpus.len();
+    let mut fitting: Vec<(usize, u32)> = pools
+        .shared_by_node
+        .iter()
+        .map(|(node, pool)| (size(pool), *node))
+        .filter(|(size, _)| *size >= wanted)
+        .collect();
+    fitting.sort_by_key(|(size, node)| match strategy {
+        NumaAllocateStrategy::MostAllocated => (size.cast_signed(), *node),
+        NumaAllocateStrategy::LeastAllocated | NumaAllocateStrategy::DistributeEvenly => (-size.cast_signed(), *node),
+    });
+    fitting
+        .first()
+        .map(|(_, node)| *node)
+        .ok_or_else(|| Unsatisfied::NoSharedPool {
+            wanted,
+            largest: pools.shared_by_node.values().map(size).max().unwrap_or(0),
+        })
+}

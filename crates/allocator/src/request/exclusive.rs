@@ -1,0 +1,367 @@
+//! CPUs of one's own (LSE, LSR): those that the policies choose, or those that a scheduler chose and that can be had.
+
+use std::collections::BTreeSet;
+
+use super::schedule::list;
+use super::words::{by_node, company, layout};
+use crate::{Allocation, Asker, Ground, Wish};
+use crate::{
+    Answer, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request, RequiredBind, Room,
+    Unsatisfied, align, allocate, satisfies,
+};
+use stelia_api::{Kind, Refusal};
+use stelia_cpus::CpuSet;
+
+/// How many CPUs: what is asked for, as far as the limit goes, or the limit.
+fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
+    let whole = asker
+        .limit_milli
+        .filter(|milli| *milli > 0 && milli.is_multiple_of(1000));
+    let limit = whole.and_then(|milli| u32::try_from(milli / 1000).ok());
+    if asker.bound && limit.is_none() {
+        let text = match asker.limit_milli {
+            Some(milli) => format!(
+                "class {} needs a whole number of CPUs as limit, the container's is {milli}m",
+                qos.name()
+            ),
+            None => format!(
+                "class {} needs a CPU limit, and the container has no cpu.max",
+                qos.name()
+            ),
+        };
+        return Err(Kind::NotGuaranteed.because(text).lasting());
+    }
+    let scheduled = || {
+        wish.schedule
+            .cpus
+            .as_ref()
+            .and_then(|cpus| u32::try_from(cpus.len()).ok())
+    };
+    let count = wish.cpus.or(limit).or_else(scheduled).ok_or_else(|| {
+        Kind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")
+    })?;
+    if count == 0 {
+        return Err(Kind::InvalidArgument.because("option \"cpus\" is 0"));
+    }
+    if let Some(limit) = limit.filter(|limit| asker.bound && count > *limit) {
+        let text = format!("option \"cpus\" is {count}, the container's CPU limit is {limit}");
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    Ok(count)
+}
+
+/// Decide.
+pub(super) fn exclusive(
+    wish: &Wish,
+    asker: &Asker,
+    ground: &Ground,
+    mut allocation: Allocation,
+) -> Result<(CpuSet, Allocation), Refusal> {
+    check(wish, ground, &allocation)?;
+    allocation.cpus = count(wish, asker, allocation.qos)?;
+    bind(wish, ground.policies.required, &mut allocation)?;
+    let Ground { host, pools, usage, .. } = ground;
+    let making = Making {
+        ground,
+        wish,
+        memory: asker.memory.as_ref(),
+        allocation: &allocation,
+        free: usage.available(&pools.allocatable),
+    };
+    let (answer, why) = match &wish.schedule.cpus {
+        Some(chosen) => making.scheduled(chosen)?,
+        None => making.chosen()?,
+    };
+    if pools.shared.difference(&answer.cpus).is_empty() {
+        let text = format!(
+            "{} CPUs would leave none that is shared: there would be nowhere to float",
+            allocation.cpus
+        );
+        return Err(Kind::NotAllocated.because(text));
+    }
+    let mut explanation = vec![
+        format!(
+            "{} CPUs for class {}; free were {}",
+            allocation.cpus,
+            allocation.qos.name(),
+            by_node(host, &making.free)
+        ),
+        why,
+        format!(
+            "bind policy {} ({}), strategy {}",
+            allocation.bind.name(),
+            if allocation.required { "required" } else { "preferred" },
+            allocation.strategy.name()
+        ),
+        format!("chosen: {}", layout(host, &answer.cpus)),
+    ];
+    allocation.exclusivity = answer.exclusive;
+    explanation.extend(company(&allocation));
+    allocation.explanation = explanation;
+    Ok((answer.cpus, allocation))
+}
+
+/// What such a class cannot ask for, and whether anybody can be given anything.
+fn check(wish: &Wish, ground: &Ground, allocation: &Allocation) -> Result<(), Refusal> {
+    if let Some((scope, reason)) = &ground.unreadable {
+        let text = format!("nobody knows which CPUs {scope} has: {reason}");
+        return Err(Kind::Failed.because(text));
+    }
+    let class = allocation.qos.name();
+    if wish.limit_milli.is_some() {
+        let text = format!("option \"cpu-limit\" is for ConstrainedBurst, not for class {class}");
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    if allocation.bind == CpuBindPolicy::ConstrainedBurst {
+        let text = format!("class {class} has CPUs of its own: ConstrainedBurst is for LS");
+        return Err(Kind::InvalidArgument.because(text));
+    }
+    Ok(())
+}
+
+/// The bind policy that must be satisfied, the pod's or the node's.
+fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<(), Refusal> {
+    allocation.required = wish.required.is_some();
+    let Some(required) = node.policy() else {
+        return Ok(());
+    };
+    let word = wish
+        .required
+        .or(wish.bind)
+        .filter(|bind| *bind != CpuBindPolicy::Default);
+    if word.is_some_and(|word| word != required) {
+        let text = format!(
+            "the node requires the bind policy {}, not {}",
+            required.name(),
+            allocation.bind.name()
+        );
+        return Err(Kind::NotAllocated.because(text));
+    }
+    (allocation.bind, allocation.required) = (required, true);
+    Ok(())
+}
+
+/// An allocation that is being made.
+struct Making<'a> {
+    ground: &'a Ground,
+    wish: &'a Wish,
+    /// The NUMA nodes that the container's memory may come from; `None` for any.
+    memory: Option<&'a BTreeSet<u32>>,
+    /// Its policies and its number of CPUs are known by now.
+    allocation: &'a Allocation,
+    free: CpuSet,
+}
+
+impl Making<'_> {
+    /// By the policies.
+    fn chosen(&self) -> Result<(Answer, String), Refusal> {
+        let (nodes, why) = self.nodes()?;
+        let Ground { host, usage, .. } = self.ground;
+        let request = self.request(nodes);
+        let answer = allocate(host, usage, &self.free, &request).map_err(|cause| self.refused(&cause))?;
+        let Some(nodes) = request.nodes.as_ref().filter(|nodes| nodes.len() > 1) else {
+            return Ok((answer, why));
+        };
+        // An even part of each node, if it costs no whole core.
+        let named = host
+            .by_node(&self.free)
+            .into_iter()
+            .filter(|(node, _)| nodes.contains(node));
+        let there = named.fold(CpuSet::new(), |all, (_, cpus)| all.union(&cpus));
+        let whole = |answer: &Answer| host.whole_cores(&answer.cpus).len();
+        let packed = allocate(host, usage, &there, &self.request(None)).ok();
+        let packed = packed.filter(|packed| request.bind == CpuBindPolicy::FullPcpus && whole(packed) > whole(&answer));
+        Ok((packed.unwrap_or(answer), why))
+    }
+
+    /// As a scheduler chose them, where they can be had and satisfy what is required.
+    fn scheduled(&self, cpus: &CpuSet) -> Result<(Answer, String), Refusal> {
+        let Ground {
+            host,
+            usage,
+            online,
+            policies,
+            ..
+        } = self.ground;
+        let wanted = self.allocation.cpus as usize;
+        if cpus.len() != wanted {
+            let text = format!(
+                "the scheduler chose {} CPUs ({cpus}), the container is to have {wanted}",
+                cpus.len()
+            );
+            return Err(Kind::CpusetMismatch.because(text).lasting());
+        }
+        let cannot = [
+            (cpus.difference(online), "are not online on this host"),
+            (cpus.intersection(&policies.reserved), "are reserved (reserved-cpus)"),
+            (cpus.difference(&self.free), "are not free"),
+        ];
+        if let Some((some, why)) = cannot.iter().find(|(some, _)| !some.is_empty()) {
+            let text = format!("the scheduler chose the CPUs {cpus}, of which {some} {why}");
+            return Err(Kind::NotAllocated.because(text));
+        }
+        if let Some(text) = self.wish.schedule.contradicts(host, cpus) {
+            return Err(Kind::CpusetMismatch.because(text).lasting());
+        }
+        self.admit(&host.nodes_of(cpus))?;
+        // Nothing else is open: what is asked here is whether they satisfy a required bind policy, and whose company they have.
+        let request = Request {
+            strategy: NumaAllocateStrategy::MostAllocated,
+            ..self.request(None)
+        };
+        let answer = allocate(host, usage, cpus, &request).map_err(|cause| {
+            let text = format!("the scheduler chose the CPUs {cpus}: {cause}");
+            Kind::NotAllocated.because(text)
+        })?;
+        Ok((answer, format!("the scheduler chose the CPUs {cpus}")))
+    }
+
+    /// The NUMA nodes to take CPUs from, and why these.
+    fn nodes(&self) -> Result<(Option<BTreeSet<u32>>, String), Refusal> {
+        if let Some(named) = &self.wish.schedule.nodes {
+            let here: BTreeSet<u32> = self.ground.pools.shared_by_node.keys().copied().collect();
+            if named.is_empty() || !named.is_subset(&here) {
+                let text = format!(
+                    "the scheduler named NUMA nodes {:?}, this host has {}",
+                    list(named),
+                    list(&here)
+                );
+                return Err(Kind::NotAllocated.because(text));
+            }
+            self.admit(named)?;
+            return Ok((
+                Some(named.clone()),
+                format!("the scheduler named NUMA nodes {}", list(named)),
+            ));
+        }
+        let alignment = self.allocation.alignment;
+        let memory = self.memory.filter(|_| alignment != NumaTopologyAlignmentPolicy::None);
+        let near = match memory {
+            Some(memory) => self
+                .aligned(Some(memory))
+                .map_err(|cause| self.away_from(memory, &cause))?,
+            None => None,
+        };
+        let of_memory = match (memory, &near) {
+            (Some(memory), Some(_)) => format!(", of those that its memory comes from ({})", list(memory)),
+            (Some(memory), None) => format!("; its memory comes from {}, where too few are free", list(memory)),
+            (None, _) => String::new(),
+        };
+        let nodes = match near {
+            Some(nodes) => Some(nodes),
+            None => self.aligned(None).map_err(|cause| self.refused(&cause))?,
+        };
+        let which = match &nodes {
+            Some(nodes) => format!("NUMA nodes {}", list(nodes)),
+            None => "every NUMA node open".to_owned(),
+        };
+        let why = format!("alignment policy {}: {which}{of_memory}", alignment.name());
+        Ok((nodes, why))
+    }
+
+    /// The NUMA nodes by the alignment policy, `within` some or of all.
+    ///
+    /// A node that has enough CPUs may have them on cores that others use. So those are counted first on which the bind policy
+    /// can be kept: for whole cores BestEffort takes another node, for one CPU of each core it does not. Of nodes that are as
+    /// few, those are taken that spare the instance the company it avoids.
+    fn aligned(&self, within: Option<&BTreeSet<u32>>) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
+        let Allocation {
+            bind,
+            strategy,
+            alignment,
+            ..
+        } = *self.allocation;
+        if alignment == NumaTopologyAlignmentPolicy::None {
+            return Ok(None);
+        }
+        let Ground { host, usage, .. } = self.ground;
+        let by = |free: &CpuSet, bind: Option<CpuBindPolicy>| {
+            let room = Room::new(host, &self.ground.capacity(), free, bind);
+            let room = within.map_or_else(|| room.clone(), |nodes| room.within(nodes));
+            align(alignment, strategy, self.count(), &room)
+        };
+        let size = |answer: &Result<Option<BTreeSet<u32>>, Unsatisfied>| {
+            answer.as_ref().ok().and_then(|nodes| nodes.as_ref().map(BTreeSet::len))
+        };
+        let all = by(&self.free, self.required());
+        let bound = by(&self.free, Some(bind));
+        let keeps = |bound: &usize| match (alignment, size(&all)) {
+            (NumaTopologyAlignmentPolicy::BestEffort, None) => true,
+            (NumaTopologyAlignmentPolicy::BestEffort, Some(_)) if bind == CpuBindPolicy::FullPcpus => true,
+            // What is strict is so whatever is preferred.
+            (_, all) => all.is_some_and(|all| *bound <= all),
+        };
+        let Some(binds) = size(&bound).filter(keeps) else {
+            return all;
+        };
+        let company = crate::company(host, usage, self.allocation.exclusive);
+        if company.is_empty() {
+            return bound;
+        }
+        let spared = by(&self.free.difference(&company), Some(bind));
+        match size(&spared).is_some_and(|spares| spares <= binds) {
+            true => spared,
+            false => bound,
+        }
+    }
+
+    /// Whether CPUs of these NUMA nodes satisfy the alignment policy, where it is more than a preference.
+    fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Refusal> {
+        let policy = self.allocation.alignment;
+        let strict = matches!(
+            policy,
+            NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
+        );
+        let away = self.memory.filter(|memory| strict && !nodes.is_subset(memory));
+        let cause = Unsatisfied::Alignment {
+            wanted: self.count(),
+            policy,
+        };
+        match away {
+            Some(memory) => Err(self.away_from(memory, &cause)),
+            None if satisfies(policy, nodes.len(), self.count(), &self.room()) => Ok(()),
+            None => {
+                let text = format!("the scheduler chose NUMA nodes {}: {cause}", list(nodes));
+                Err(Kind::NotAllocated.because(text))
+            }
+        }
+    }
+
+    fn count(&self) -> usize {
+        self.allocation.cpus as usize
+    }
+
+    fn required(&self) -> Option<CpuBindPolicy> {
+        self.allocation.required.then_some(self.allocation.bind)
+    }
+
+    fn room(&self) -> Room {
+        let ground = self.ground;
+        Room::new(&ground.host, &ground.capacity(), &self.free, self.required())
+    }
+
+    fn request(&self, nodes: Option<BTreeSet<u32>>) -> Request {
+        Request {
+            count: self.count(),
+            bind: self.allocation.bind,
+            required: self.allocation.required,
+            exclusive: self.allocation.exclusive,
+            strategy: self.allocation.strategy,
+            preferred: CpuSet::new(),
+            nodes,
+        }
+    }
+
+    fn refused(&self, cause: &Unsatisfied) -> Refusal {
+        Kind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.ground.host, &self.free)))
+    }
+
+    fn away_from(&self, memory: &BTreeSet<u32>, cause: &Unsatisfied) -> Refusal {
+        let free = by_node(&self.ground.host, &self.free);
+        let text = format!(
+            "{cause}; its memory comes from NUMA nodes {}, free: {free}",
+            list(memory)
+        );
+        Kind::NotAllocated.because(text)
+    }
+}

@@ -1,0 +1,16 @@
+//! The contract `io.stelia.Isolation1`: its names, its errors, and what the daemon tells of a node.
+//!
+//! With the feature `bus` also the client proxies; without it nothing of D-Bus is needed.
+
+#[cfg(feature = "bus")]
+mod bus;
+#[cfg(feature = "bus")]
+pub mod client;
+pub mod metrics;
+mod names;
+pub mod reason;
+mod refusal;
+
+pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
+pub use reason::{Amiss, Reason};
+pub use refusal::{Kind, Refusal, Refusal as Error};

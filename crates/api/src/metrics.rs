@@ -1,0 +1,46 @@
+//! What the daemon counts and times, as `Describe` tells it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// Upper bounds of the histograms' buckets, in microseconds; one more bucket has no bound.
+pub const BOUNDS_US: [u64; 13] = [
+    1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
+];
+
+/// The numbers as plain values, as `Describe` tells them under `metrics`. What an older daemon does not tell is empty.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counted {
+    /// When the daemon started, microseconds since the epoch.
+    pub started_us: u64,
+    /// Steps taken, failed ones included.
+    pub steps: u64,
+    /// Writes to cgroup files.
+    pub writes: u64,
+    /// Cgroup moves of processes and threads.
+    pub moves: u64,
+    /// Steps that failed.
+    pub failed: u64,
+    /// How long passes took, by trigger.
+    pub passes: BTreeMap<String, Timed>,
+    /// How long calls took, by operation.
+    pub calls: BTreeMap<String, Timed>,
+    /// Calls that were answered with an error, by the error's name.
+    pub refusals: BTreeMap<String, u64>,
+    /// From kubelet's write to the floats' update.
+    pub follow: Timed,
+    /// Since when kubelet's file can be used, or cannot, microseconds since the epoch.
+    pub kubelet_since_us: u64,
+}
+
+/// A histogram's numbers.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Timed {
+    /// By bucket: up to each of [`BOUNDS_US`], and above the last.
+    pub counts: Vec<u64>,
+    /// All of it together, microseconds.
+    pub sum_us: u64,
+}

@@ -1,0 +1,223 @@
+//! Koordinator's annotations: each a JSON text (`apis/extension/node.go` of Koordinator has the types). And one of steliad's own.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Allocator, Facts};
+use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
+use stelia_allocator::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+};
+use stelia_cpus::CpuSet;
+
+/// [`CpuManagerPolicy`].
+pub const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
+/// [`CpuTopology`].
+pub const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
+/// A list of [`PodCpuAlloc`].
+pub const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
+/// A list of [`CpuSharedPool`].
+pub const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
+
+/// steliad's own: [`AllocatorState`], where steliad allocates.
+pub const ALLOCATOR: &str = "isolation.stelia.io/allocator";
+
+/// kubelet's CPU manager.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuManagerPolicy {
+    /// `none` or `static`.
+    pub policy: String,
+    /// The policy's options.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub options: BTreeMap<String, String>,
+    /// `reservedSystemCPUs`.
+    #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub reserved: CpuSet,
+}
+
+/// The online CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuTopology {
+    /// Each CPU.
+    pub detail: Vec<CpuInfo>,
+}
+
+/// A CPU's place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuInfo {
+    /// The CPU.
+    pub id: u32,
+    /// Its core, counted over the whole host as lscpu(1) counts: the kernel's `core_id` names one only together with the socket.
+    pub core: u32,
+    /// Its socket.
+    pub socket: u32,
+    /// Its NUMA node.
+    pub node: u32,
+}
+
+/// A pod's own CPUs.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PodCpuAlloc {
+    /// The pod.
+    pub uid: String,
+    /// Its CPUs.
+    pub cpuset: CpuSet,
+    /// Whether kubelet gave them.
+    #[serde(rename = "managedByKubelet", default, skip_serializing_if = "std::ops::Not::not")]
+    pub managed_by_kubelet: bool,
+}
+
+/// A NUMA node's part of the shared pool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CpuSharedPool {
+    /// Socket of the node's first CPU.
+    pub socket: u32,
+    /// The node.
+    pub node: u32,
+    /// The CPUs.
+    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
+    pub cpuset: CpuSet,
+}
+
+/// How steliad allocates, and what of the instances matters to it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+pub struct AllocatorState {
+    /// `reserved-cpus`.
+    #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub reserved: CpuSet,
+    /// `qos`.
+    pub qos: Qos,
+    /// `cpu-bind-policy`.
+    pub cpu_bind_policy: CpuBindPolicy,
+    /// `required-cpu-bind-policy`.
+    pub required_cpu_bind_policy: RequiredBind,
+    /// `cpu-exclusive-policy`.
+    pub cpu_exclusive_policy: CpuExclusivePolicy,
+    /// `numa-allocate-strategy`.
+    pub numa_allocate_strategy: NumaAllocateStrategy,
+    /// `numa-topology-alignment-policy`.
+    pub numa_topology_alignment_policy: NumaTopologyAlignmentPolicy,
+    /// CPUs of LSR instances, where BE may run.
+    #[serde(rename = "lsrCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub lsr: CpuSet,
+    /// CPUs held with the exclusive policy PCPULevel.
+    #[serde(rename = "pcpuLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub pcpu_level: CpuSet,
+    /// CPUs held with the exclusive policy NUMANodeLevel.
+    #[serde(rename = "numaNodeLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
+    pub numa_node_level: CpuSet,
+    /// A scope whose record cannot be read, and why: while there is one, nothing is allocated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unreadable: Option<(String, String)>,
+}
+
+impl From<&Allocator> for AllocatorState {
+    fn from(Allocator { policies, held, lsr }: &Allocator) -> Self {
+        Self {
+            reserved: policies.reserved.clone(),
+            qos: policies.qos,
+            cpu_bind_policy: policies.bind,
+            required_cpu_bind_policy: policies.required,
+            cpu_exclusive_policy: policies.exclusive,
+            numa_allocate_strategy: policies.strategy,
+            numa_topology_alignment_policy: policies.alignment,
+            lsr: lsr.clone(),
+            pcpu_level: held.pcpu_level.clone(),
+            numa_node_level: held.numa_node_level.clone(),
+            unreadable: held.unreadable.clone(),
+        }
+    }
+}
+
+impl From<AllocatorState> for Allocator {
+    fn from(state: AllocatorState) -> Self {
+        Self {
+            policies: AllocatorPolicies {
+                source: CpuSource::Steliad,
+                reserved: state.reserved,
+                qos: state.qos,
+                bind: state.cpu_bind_policy,
+                required: state.required_cpu_bind_policy,
+                exclusive: state.cpu_exclusive_policy,
+                strategy: state.numa_allocate_strategy,
+                alignment: state.numa_topology_alignment_policy,
+            },
+            held: Held {
+                pcpu_level: state.pcpu_level,
+                numa_node_level: state.numa_node_level,
+                unreadable: state.unreadable,
+            },
+            lsr: state.lsr,
+        }
+    }
+}
+
+/// Every one that the node has.
+pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
+    let kubelet = &facts.kubelet;
+    let policy = CpuManagerPolicy {
+        policy: kubelet.cpu_policy.clone(),
+        options: kubelet.cpu_options.clone(),
+        reserved: kubelet.reserved.clone(),
+    };
+    let allocations = facts.allocations.iter().map(|allocation| PodCpuAlloc {
+        uid: allocation.pod.to_string(),
+        cpuset: allocation.cpus.clone(),
+        managed_by_kubelet: allocation.by_kubelet,
+    });
+    let mut all = BTreeMap::from([
+        text(CPU_MANAGER_POLICY, &policy),
+        text(CPU_TOPOLOGY, &CpuTopology { detail: detail(facts) }),
+        text(POD_CPU_ALLOCS, &allocations.collect::<Vec<_>>()),
+        text(CPU_SHARED_POOLS, &shared_pools(facts)),
+    ]);
+    all.extend(
+        facts
+            .allocator
+            .as_ref()
+            .map(|allocator| text(ALLOCATOR, &AllocatorState::from(allocator))),
+    );
+    all
+}
+
+fn text(name: &str, value: &impl Serialize) -> (String, String) {
+    // It can fail only where a map's keys are no text.
+    (name.to_owned(), serde_json::to_string(value).unwrap_or_default())
+}
+
+fn detail(facts: &Facts) -> Vec<CpuInfo> {
+    let cpus = &facts.topology.cpus;
+    let mut cores: Vec<(u32, u32)> = cpus.values().map(|cpu| (cpu.package, cpu.core)).collect();
+    cores.sort_unstable();
+    cores.dedup();
+    let ranks: BTreeMap<(u32, u32), u32> = cores.into_iter().zip(0..).collect();
+    let info = |(id, cpu): (&u32, &stelia_cpus::Cpu)| CpuInfo {
+        id: *id,
+        core: ranks.get(&(cpu.package, cpu.core)).copied().unwrap_or_default(),
+        socket: cpu.package,
+        node: cpu.node,
+    };
+    cpus.iter().map(info).collect()
+}
+
+fn shared_pools(facts: &Facts) -> Vec<CpuSharedPool> {
+    let mut pools: BTreeMap<u32, CpuSharedPool> = BTreeMap::new();
+    for (number, cpu) in &facts.topology.cpus {
+        let pool = pools.entry(cpu.node).or_insert_with(|| CpuSharedPool {
+            socket: cpu.package,
+            node: cpu.node,
+            cpuset: CpuSet::new(),
+        });
+        if facts.shared.contains(*number) {
+            pool.cpuset.insert(*number);
+        }
+    }
+    pools.into_values().collect()
+}

@@ -1,0 +1,118 @@
+//! What the zones tell of NUMA nodes.
+
+use std::collections::BTreeMap;
+
+use super::{DescribedError, wrong};
+use crate::NodeResourceTopology;
+use crate::numa::{Memory, NumaNode, Pages};
+use crate::object::{Resource, Zone};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_cpus::quantity::bytes::to_bytes;
+
+/// The NUMA nodes by id. A zone of CPUs alone is of a host that does not tell of NUMA.
+pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {
+    let mut nodes = BTreeMap::new();
+    for (at, zone) in object.zones.iter().enumerate() {
+        let place = format!("zones[{at}]");
+        let id = node(&format!("{place}.name"), &zone.name)?;
+        let read = NumaNode {
+            distances: distances(&place, zone)?,
+            ..resources(&place, &zone.resources)?
+        };
+        let without_cpus = amount(&zone.resources, "cpu").is_some_and(|cpu| cpu.capacity == "0");
+        if read == NumaNode::default() && !without_cpus {
+            continue;
+        }
+        if nodes.insert(id, read).is_some() {
+            return Err(wrong(&format!("{place}.name"), &zone.name, "the zone is there twice"));
+        }
+    }
+    Ok(nodes)
+}
+
+fn node(place: &str, zone: &str) -> Result<u32, DescribedError> {
+    let id = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
+    id.ok_or_else(|| wrong(place, zone, "no NUMA node's zone is called so"))
+}
+
+fn distances(place: &str, zone: &Zone) -> Result<BTreeMap<u32, u32>, DescribedError> {
+    let mut distances = BTreeMap::new();
+    for (at, cost) in zone.costs.iter().enumerate() {
+        let place = format!("{place}.costs[{at}]");
+        let distance = u32::try_from(cost.value)
+            .map_err(|_| wrong(&format!("{place}.value"), &cost.value.to_string(), "it is no distance"))?;
+        distances.insert(node(&format!("{place}.name"), &cost.name)?, distance);
+    }
+    Ok(distances)
+}
+
+fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedError> {
+    let mut read = NumaNode::default();
+    for (at, resource) in resources.iter().enumerate() {
+        let place = format!("{place}.resources[{at}]");
+        let bytes = |field: &str, text: &str| {
+            to_bytes(text).ok_or_else(|| wrong(&format!("{place}.{field}"), text, "it is no amount of bytes"))
+        };
+        match (resource.name.as_str(), resource.name.strip_prefix("hugepages-")) {
+            ("cpu", _) => {}
+            ("memory", _) => {
+                read.memory = Some(Memory {
+                    total: bytes("capacity", &resource.capacity)?,
+                    free: bytes("available", &resource.available)?,
+                });
+            }
+            (_, Some(size)) => {
+                let size = bytes("name", size)?;
+                let pages = |field: &str, text: &str| {
+                    let whole = bytes(field, text)?.checked_div(size);
+                    whole.ok_or_else(|| wrong(&format!("{place}.name"), &resource.name, "no page has that size"))
+                };
+                let total = pages("capacity", &resource.capacity)?;
+                let free = pages("available", &resource.available)?;
+                read.huge_pages.insert(size, Pages { total, free });
+            }
+            (name, None) => return Err(wrong(&format!("{place}.name"), name, "that resource is not known")),
+        }
+    }
+    Ok(read)
+}
+
+fn amount<'a>(resources: &'a [Resource], name: &str) -> Option<&'a Resource> {
+    resources.iter().find(|resource| resource.name == name)
+}
+
+/// The CPUs that are somebody's alone where kubelet chooses: those in no pool, or where a zone tells of fewer, those of pods
+/// and as many others as it tells of.
+pub(super) fn exclusive(
+    object: &NodeResourceTopology,
+    topology: &Topology,
+    reserved: &CpuSet,
+    shared: &CpuSet,
+    allocated: &CpuSet,
+) -> Result<CpuSet, DescribedError> {
+    let mut exclusive = CpuSet::new();
+    for (at, zone) in object.zones.iter().enumerate() {
+        let id = node(&format!("zones[{at}].name"), &zone.name)?;
+        let here = topology.cpus.iter().filter(|(_, cpu)| cpu.node == id);
+        let here: CpuSet = here.map(|(number, _)| *number).collect();
+        let Some(cpu) = amount(&zone.resources, "cpu") else {
+            continue;
+        };
+        let available: usize = cpu.available.parse().map_err(|_| {
+            let place = format!("zones[{at}].resources: available of cpu");
+            wrong(&place, &cpu.available, "it is no number of CPUs")
+        })?;
+        let allocatable = here.difference(reserved);
+        let (least, most) = (allocated.intersection(&here), here.difference(shared));
+        let missing = allocatable.difference(&least).len().saturating_sub(available);
+        let others = most.difference(&least).difference(reserved);
+        if missing == others.len() {
+            exclusive = exclusive.union(&most);
+        } else {
+            // More than there are is a contradiction, and found as one.
+            exclusive = exclusive.union(&least).union(&others.iter().take(missing).collect());
+        }
+    }
+    Ok(exclusive)
+}

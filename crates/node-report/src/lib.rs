@@ -1,0 +1,240 @@
+//! What schedulers are told of this node: a NodeResourceTopology object (topology.node.k8s.io), with Koordinator's annotations,
+//! made from plain values. `docs/node-topology.md` says where each number comes from.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | [`object`] | the object's types, as the API has them |
+//! | [`annotations`] | what Koordinator adds to it, and what steliad does |
+//! | [`described`] | the object read back |
+//! | [`numa`] | the NUMA nodes' memory, huge pages and distances, below `/sys` |
+//! | [`name`] | what the node is called |
+
+pub mod annotations;
+pub mod described;
+pub mod name;
+pub mod numa;
+pub mod object;
+#[cfg(test)]
+mod schema;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use numa::NumaNode;
+pub use object::{ApiVersion, NodeResourceTopology};
+use object::{Attribute, Cost, Metadata, Resource, Zone};
+use stelia_allocator::{Allocated, KubeletView, Pools, Qos};
+use stelia_allocator::{AllocatorPolicies, Ground, Held};
+use stelia_api::Refusal;
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_cpus::quantity::bytes::of_bytes;
+use stelia_kubelet::PodUid;
+
+/// The label that tells who writes the object.
+pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
+
+/// A node, as far as it is reported.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Facts {
+    /// The Node object's name.
+    pub name: String,
+    /// The online CPUs.
+    pub topology: Topology,
+    /// The NUMA nodes by id; none where the kernel tells of none.
+    pub numa: BTreeMap<u32, NumaNode>,
+    /// CPUs that are never allocated.
+    pub reserved: CpuSet,
+    /// CPUs that are somebody's alone.
+    pub exclusive: CpuSet,
+    /// Where pods without CPUs of their own run.
+    pub shared: CpuSet,
+    /// Who has CPUs of their own, as far as it is known.
+    pub allocations: Vec<PodAllocation>,
+    /// kubelet's managers.
+    pub kubelet: Kubelet,
+    /// steliad's allocator, where it chooses exclusive CPUs.
+    pub allocator: Option<Allocator>,
+}
+
+impl Facts {
+    /// The node as steliad's allocator regards it.
+    ///
+    /// # Errors
+    /// kubelet chooses there.
+    pub fn ground(&self) -> Result<Ground, Refusal> {
+        let Some(Allocator { policies, held, lsr }) = &self.allocator else {
+            return Err(stelia_allocator::chosen_by_kubelet());
+        };
+        let of = |qos, cpus| Allocated { qos, cpus };
+        let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
+        let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
+        Ok(Ground::new(&self.topology, pools, held, policies.clone()))
+    }
+}
+
+/// steliad's allocator, as far as the pools do not tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Allocator {
+    /// The node's own choices.
+    pub policies: AllocatorPolicies,
+    /// What instances hold.
+    pub held: Held,
+    /// CPUs that BE may run on too, although they are an LSR instance's.
+    pub lsr: CpuSet,
+}
+
+/// A pod's own CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodAllocation {
+    /// The pod. Its name and namespace are not known on the node.
+    pub pod: PodUid,
+    /// Its CPUs.
+    pub cpus: CpuSet,
+    /// Whether kubelet gave them; else steliad did.
+    pub by_kubelet: bool,
+}
+
+/// How kubelet was told to give out resources.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Kubelet {
+    /// The CPU manager's policy.
+    pub cpu_policy: String,
+    /// Its options.
+    pub cpu_options: BTreeMap<String, String>,
+    /// `reservedSystemCPUs`.
+    pub reserved: CpuSet,
+    /// The topology manager; `None` where kubelet's configuration cannot be read.
+    pub alignment: Option<Alignment>,
+}
+
+/// The topology manager's configuration, in kubelet's words.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Alignment {
+    /// `none`, `best-effort`, `restricted` or `single-numa-node`.
+    pub policy: String,
+    /// `container` or `pod`.
+    pub scope: String,
+}
+
+impl Alignment {
+    /// The API's name for it; `None` for a policy it has no name for. v1alpha1 tells the scope of single-numa-node only.
+    fn policy_name(&self) -> Option<&'static str> {
+        match (self.policy.as_str(), self.scope.as_str()) {
+            ("none", _) => Some("None"),
+            ("best-effort", _) => Some("BestEffort"),
+            ("restricted", _) => Some("Restricted"),
+            ("single-numa-node", "pod") => Some("SingleNUMANodePodLevel"),
+            ("single-numa-node", _) => Some("SingleNUMANodeContainerLevel"),
+            _ => None,
+        }
+    }
+
+    /// The attributes that schedulers look for in v1alpha2.
+    fn attributes(&self) -> Vec<Attribute> {
+        let attribute = |name: &str, value: &str| Attribute {
+            name: name.to_owned(),
+            value: value.to_owned(),
+        };
+        vec![
+            attribute("topologyManagerPolicy", &self.policy),
+            attribute("topologyManagerScope", &self.scope),
+        ]
+    }
+}
+
+/// The object that tells of a node.
+pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
+    let alignment = facts.kubelet.alignment.as_ref();
+    let policies = || alignment.and_then(Alignment::policy_name);
+    let (topology_policies, attributes) = match version {
+        // It must be there, even empty.
+        ApiVersion::V1Alpha1 => (Some(policies().into_iter().map(str::to_owned).collect()), Vec::new()),
+        ApiVersion::V1Alpha2 => (None, alignment.map(Alignment::attributes).unwrap_or_default()),
+    };
+    let (label, manager) = MANAGED_BY;
+    NodeResourceTopology {
+        api_version: version.api_version(),
+        kind: object::KIND.to_owned(),
+        metadata: Metadata {
+            name: facts.name.clone(),
+            labels: BTreeMap::from([(label.to_owned(), manager.to_owned())]),
+            annotations: annotations::of(facts),
+        },
+        topology_policies,
+        attributes,
+        zones: nodes(facts).into_iter().map(|node| zone(facts, node)).collect(),
+    }
+}
+
+/// Every NUMA node: those with CPUs online, and those with memory only.
+fn nodes(facts: &Facts) -> BTreeSet<u32> {
+    let of_cpus = facts.topology.cpus.values().map(|cpu| cpu.node);
+    of_cpus.chain(facts.numa.keys().copied()).collect()
+}
+
+fn zone_name(node: u32) -> String {
+    format!("node-{node}")
+}
+
+fn zone(facts: &Facts, node: u32) -> Zone {
+    let described = facts.numa.get(&node);
+    let distances = described.into_iter().flat_map(|node| &node.distances);
+    let mut resources = vec![cpus(facts, node)];
+    if let Some(described) = described {
+        resources.extend(memory(described));
+        resources.extend(huge_pages(described));
+    }
+    Zone {
+        name: zone_name(node),
+        kind: "Node".to_owned(),
+        costs: distances
+            .map(|(other, distance)| Cost {
+                name: zone_name(*other),
+                value: i64::from(*distance),
+            })
+            .collect(),
+        resources,
+    }
+}
+
+fn cpus(facts: &Facts, node: u32) -> Resource {
+    let here = facts.topology.cpus.iter().filter(|(_, cpu)| cpu.node == node);
+    let online: CpuSet = here.map(|(number, _)| *number).collect();
+    let allocatable = online.difference(&facts.reserved);
+    let available = allocatable.difference(&facts.exclusive);
+    Resource {
+        name: "cpu".to_owned(),
+        capacity: online.len().to_string(),
+        allocatable: allocatable.len().to_string(),
+        available: available.len().to_string(),
+    }
+}
+
+/// What is set aside as huge pages is no memory that pods can have otherwise.
+fn memory(node: &NumaNode) -> Option<Resource> {
+    let memory = node.memory?;
+    let aside = node
+        .huge_pages
+        .iter()
+        .map(|(size, pages)| size.saturating_mul(pages.total));
+    let allocatable = aside.fold(memory.total, u64::saturating_sub);
+    Some(Resource {
+        name: "memory".to_owned(),
+        capacity: of_bytes(memory.total),
+        allocatable: of_bytes(allocatable),
+        available: of_bytes(memory.free.min(allocatable)),
+    })
+}
+
+fn huge_pages(node: &NumaNode) -> impl Iterator<Item = Resource> {
+    node.huge_pages.iter().map(|(size, pages)| Resource {
+        name: format!("hugepages-{}", of_bytes(*size)),
+        capacity: of_bytes(size.saturating_mul(pages.total)),
+        allocatable: of_bytes(size.saturating_mul(pages.total)),
+        available: of_bytes(size.saturating_mul(pages.free)),
+    })
+}

@@ -1,0 +1,344 @@
+//! cgroup v2: paths, the files we use, and the seam behind which the kernel stands.
+//!
+//! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
+
+pub mod hierarchy;
+mod kernel;
+mod limits;
+pub mod numa_stat;
+mod read;
+
+use std::fmt;
+use std::io;
+
+pub use kernel::KernelCgroups;
+pub use limits::{CpuQuota, IoMax, Limits};
+pub use read::{cpus, is_populated, numbers, optional, populated, set};
+
+/// A cgroup's path below the cgroup root, as `/proc/<pid>/cgroup` prints it: `/stelia.slice/…`.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CgroupPath(String);
+
+impl CgroupPath {
+    /// Accept an absolute path without `.` or `..` parts; trailing slashes are dropped.
+    pub fn parse(text: &str) -> Option<Self> {
+        let rest = text.strip_prefix('/')?.trim_end_matches('/');
+        let bad = |part: &str| part.is_empty() || part == "." || part == ".." || part.contains('\0');
+        if !rest.is_empty() && rest.split('/').any(bad) {
+            return None;
+        }
+        Some(Self(format!("/{rest}")))
+    }
+
+    /// The root of the hierarchy.
+    pub fn root() -> Self {
+        Self("/".into())
+    }
+
+    /// The slice all instances live in.
+    pub fn slice() -> Self {
+        Self("/stelia.slice".into())
+    }
+
+    /// The cgroup called `name` in this one.
+    pub fn child(&self, name: &str) -> Self {
+        Self(format!("{}/{name}", self.0.trim_end_matches('/')))
+    }
+
+    /// The cgroup this one is in; `None` for the root and what lies directly in it.
+    pub fn parent(&self) -> Option<Self> {
+        let (parent, _) = self.0.rsplit_once('/')?;
+        (!parent.is_empty()).then(|| Self(parent.to_owned()))
+    }
+
+    /// The path as text, beginning with `/`.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The last part of the path; empty for the root.
+    pub fn name(&self) -> &str {
+        self.0.rsplit('/').next().unwrap_or_default()
+    }
+
+    /// Whether this cgroup is `other` or lies below it.
+    pub fn is_within(&self, other: &Self) -> bool {
+        let below = self.0.strip_prefix(other.0.trim_end_matches('/'));
+        below.is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+}
+
+impl fmt::Display for CgroupPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl serde::Serialize for CgroupPath {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+/// The cgroup files this program reads or writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum File {
+    /// `cgroup.procs`
+    Procs,
+    /// `cgroup.threads`
+    Threads,
+    /// `cgroup.type`
+    Type,
+    /// `cgroup.subtree_control`
+    SubtreeControl,
+    /// `cgroup.events`
+    Events,
+    /// `cgroup.freeze`
+    Freeze,
+    /// `cpuset.cpus`
+    Cpus,
+    /// `cpuset.cpus.effective`
+    CpusEffective,
+    /// `cpuset.cpus.exclusive`
+    CpusExclusive,
+    /// `cpuset.cpus.exclusive.effective`
+    CpusExclusiveEffective,
+    /// `cpuset.cpus.isolated`; in the root only.
+    CpusIsolated,
+    /// `cpuset.cpus.partition`
+    Partition,
+    /// `cpuset.mems`
+    Mems,
+    /// `pids.max`
+    PidsMax,
+    /// `memory.max`
+    MemoryMax,
+    /// `memory.high`
+    MemoryHigh,
+    /// `memory.min`
+    MemoryMin,
+    /// `memory.low`
+    MemoryLow,
+    /// `memory.swap.max`
+    MemorySwapMax,
+    /// `memory.oom.group`
+    MemoryOomGroup,
+    /// `memory.current`
+    MemoryCurrent,
+    /// `memory.stat`
+    MemoryStat,
+    /// `memory.numa_stat`
+    MemoryNumaStat,
+    /// `cpu.weight`
+    CpuWeight,
+    /// `cpu.max`
+    CpuMax,
+    /// `cpu.uclamp.min`
+    UclampMin,
+    /// `cpu.uclamp.max`
+    UclampMax,
+    /// `cpu.stat`
+    CpuStat,
+    /// `io.weight`
+    IoWeight,
+    /// `io.max`
+    IoMax,
+    /// `hugetlb.<size>.max`
+    HugetlbMax(HugePage),
+    /// `hugetlb.<size>.rsvd.max`
+    HugetlbReservedMax(HugePage),
+    /// `hugetlb.<size>.numa_stat`
+    HugetlbNumaStat(HugePage),
+}
+
+/// The sizes of huge pages the kernel has names for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[allow(missing_docs)] // Each is the size it names.
+pub enum HugePage {
+    Kb64,
+    Mb2,
+    Mb32,
+    Mb512,
+    Gb1,
+    Gb16,
+}
+
+impl HugePage {
+    /// Every size.
+    pub const ALL: [Self; 6] = [Self::Kb64, Self::Mb2, Self::Mb32, Self::Mb512, Self::Gb1, Self::Gb16];
+
+    /// Its directory in `/sys/kernel/mm/hugepages`.
+    pub fn directory(self) -> &'static str {
+        match self {
+            Self::Kb64 => "hugepages-64kB",
+            Self::Mb2 => "hugepages-2048kB",
+            Self::Mb32 => "hugepages-32768kB",
+            Self::Mb512 => "hugepages-524288kB",
+            Self::Gb1 => "hugepages-1048576kB",
+            Self::Gb16 => "hugepages-16777216kB",
+        }
+    }
+}
+
+impl File {
+    /// The file's name in the cgroup's directory.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Procs => "cgroup.procs",
+            Self::Threads => "cgroup.threads",
+            Self::Type => "cgroup.type",
+            Self::SubtreeControl => "cgroup.subtree_control",
+            Self::Events => "cgroup.events",
+            Self::Freeze => "cgroup.freeze",
+            Self::Cpus => "cpuset.cpus",
+            Self::CpusEffective => "cpuset.cpus.effective",
+            Self::CpusExclusive => "cpuset.cpus.exclusive",
+            Self::CpusExclusiveEffective => "cpuset.cpus.exclusive.effective",
+            Self::CpusIsolated => "cpuset.cpus.isolated",
+            Self::Partition => "cpuset.cpus.partition",
+            Self::Mems => "cpuset.mems",
+            Self::PidsMax => "pids.max",
+            Self::MemoryMax => "memory.max",
+            Self::MemoryHigh => "memory.high",
+            Self::MemoryMin => "memory.min",
+            Self::MemoryLow => "memory.low",
+            Self::MemorySwapMax => "memory.swap.max",
+            Self::MemoryOomGroup => "memory.oom.group",
+            Self::MemoryCurrent => "memory.current",
+            Self::MemoryStat => "memory.stat",
+            Self::MemoryNumaStat => "memory.numa_stat",
+            Self::CpuWeight => "cpu.weight",
+            Self::CpuMax => "cpu.max",
+            Self::UclampMin => "cpu.uclamp.min",
+            Self::UclampMax => "cpu.uclamp.max",
+            Self::CpuStat => "cpu.stat",
+            Self::IoWeight => "io.weight",
+            Self::IoMax => "io.max",
+            Self::HugetlbMax(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.max",
+                HugePage::Mb2 => "hugetlb.2MB.max",
+                HugePage::Mb32 => "hugetlb.32MB.max",
+                HugePage::Mb512 => "hugetlb.512MB.max",
+                HugePage::Gb1 => "hugetlb.1GB.max",
+                HugePage::Gb16 => "hugetlb.16GB.max",
+            },
+            Self::HugetlbReservedMax(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.rsvd.max",
+                HugePage::Mb2 => "hugetlb.2MB.rsvd.max",
+                HugePage::Mb32 => "hugetlb.32MB.rsvd.max",
+                HugePage::Mb512 => "hugetlb.512MB.rsvd.max",
+                HugePage::Gb1 => "hugetlb.1GB.rsvd.max",
+                HugePage::Gb16 => "hugetlb.16GB.rsvd.max",
+            },
+            Self::HugetlbNumaStat(size) => match size {
+                HugePage::Kb64 => "hugetlb.64KB.numa_stat",
+                HugePage::Mb2 => "hugetlb.2MB.numa_stat",
+                HugePage::Mb32 => "hugetlb.32MB.numa_stat",
+                HugePage::Mb512 => "hugetlb.512MB.numa_stat",
+                HugePage::Gb1 => "hugetlb.1GB.numa_stat",
+                HugePage::Gb16 => "hugetlb.16GB.numa_stat",
+            },
+        }
+    }
+}
+
+/// An operation on a cgroup that failed: what was done, where, and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {cause}")]
+pub struct CgroupError {
+    /// The operation with its path and value, as in `write "2-3" to /stelia.slice/cpuset.cpus`.
+    pub operation: String,
+    /// The kernel's answer.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl CgroupError {
+    /// The cgroup, or the task that was to be moved, is not there (any more).
+    pub fn is_gone(&self) -> bool {
+        // ENODEV: the directory was removed between open and read or write. ESRCH: the task ended.
+        matches!(self.cause.raw_os_error(), Some(code) if code == nix::libc::ENOENT || code == nix::libc::ENODEV || code == nix::libc::ESRCH)
+    }
+}
+
+/// What the program asks of cgroup v2. The kernel answers through [`KernelCgroups`].
+pub trait Cgroups: Send + Sync {
+    /// Whether the cgroup exists.
+    fn exists(&self, cgroup: &CgroupPath) -> bool;
+    /// Names of the cgroups directly in this one, sorted.
+    ///
+    /// # Errors
+    /// The directory cannot be read.
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError>;
+    /// A file's text without its last newline.
+    ///
+    /// # Errors
+    /// The file cannot be read.
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError>;
+    /// Write a value in one `write(2)`.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError>;
+    /// Make the cgroup; one that exists is no error.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+    /// Remove the cgroup; one that is gone is no error.
+    ///
+    /// # Errors
+    /// The kernel refused (it is populated, say).
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
+    /// The extended attributes `user.stelia.*` of the directory, without that prefix.
+    ///
+    /// # Errors
+    /// They cannot be read.
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<std::collections::BTreeMap<String, String>, CgroupError>;
+    /// One of them; `None` where it is not set.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
+        Ok(self.attributes(cgroup)?.remove(name))
+    }
+    /// Set one extended attribute `user.stelia.<name>`.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError>;
+    /// Remove one; one that is not there is no error.
+    ///
+    /// # Errors
+    /// The kernel refused.
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError>;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_with_dots_or_without_a_root_is_none() {
+        for text in ["", "a", "/a/../b", "/a//b", "/./a"] {
+            assert_eq!(CgroupPath::parse(text), None, "{text}");
+        }
+        assert_eq!(CgroupPath::parse("/a/b/").unwrap().as_str(), "/a/b");
+    }
+
+    #[test]
+    fn parents_end_below_the_root() {
+        let path = CgroupPath::parse("/a/b").unwrap();
+        assert_eq!(path.parent().unwrap().as_str(), "/a");
+        assert_eq!(path.parent().unwrap().parent(), None);
+    }
+
+    #[test]
+    fn within_is_by_whole_names() {
+        let slice = CgroupPath::slice();
+        assert!(slice.child("x").is_within(&slice) && slice.is_within(&slice));
+        assert!(slice.is_within(&CgroupPath::root()) && CgroupPath::root().is_within(&CgroupPath::root()));
+        assert!(!CgroupPath::root().is_within(&slice));
+        assert!(!CgroupPath::parse("/stelia.slice2").unwrap().is_within(&slice));
+    }
+}

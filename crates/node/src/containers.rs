@@ -1,0 +1,227 @@
+//! The containers of pods: their cgroups, those that run, and what each says of itself in its cgroup and in what the runtime
+//! wrote down.
+
+use std::path::Path;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuRequest, PodUid};
+
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, populated};
+use crate::runtime;
+
+/// Another container of the pod, one that has processes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LiveContainer {
+    /// The runtime's id of it.
+    pub id: String,
+    /// Its name by the runtime's annotations, where one was found.
+    pub name: Option<String>,
+    /// Its `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
+    /// What it requests.
+    pub request: CpuRequest,
+}
+
+/// The containers of a pod that have processes, but for the one with the id `own`. `run` is `/run`.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn live_containers(
+    cgroups: &dyn Cgroups,
+    run: &Path,
+    pod: &PodUid,
+    own: Option<&str>,
+) -> Result<Vec<LiveContainer>, CgroupError> {
+    live(cgroups, run, of_pod(cgroups, pod)?, own)
+}
+
+/// Those of these that have processes, but for the one with the id `own`.
+///
+/// # Errors
+/// A cgroup that is there cannot be read.
+pub fn live(
+    cgroups: &dyn Cgroups,
+    run: &Path,
+    found: Vec<(CgroupPath, ContainerCgroup)>,
+    own: Option<&str>,
+) -> Result<Vec<LiveContainer>, CgroupError> {
+    let mut live = Vec::new();
+    for (path, container) in found {
+        if own == Some(container.container_id.as_str()) || !populated(cgroups, &path)? {
+            continue;
+        }
+        // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
+        let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
+        let written = runtime::told(run, &container.container_id);
+        live.push(LiveContainer {
+            name: written.name,
+            cpus: cpus.unwrap_or_default(),
+            request: request(cgroups, &path, written.shares)?,
+            id: container.container_id,
+        });
+    }
+    Ok(live)
+}
+
+/// What a container requests, by its cgroup and the `cpu.shares` in the runtime's configuration.
+///
+/// # Errors
+/// The cgroup cannot be read.
+pub fn request(cgroups: &dyn Cgroups, container: &CgroupPath, shares: Option<u64>) -> Result<CpuRequest, CgroupError> {
+    // With crun its processes are one level below, in a cgroup whose weight is nobody's choice.
+    let weight = optional(cgroups.read(&whole(container), File::CpuWeight))?;
+    Ok(CpuRequest {
+        shares,
+        weight: weight.and_then(|text| text.parse().ok()),
+    })
+}
+
+/// The cgroup that is the container's as a whole, by the one where its processes are: that, or the scope it is in.
+pub fn whole(origin: &CgroupPath) -> CgroupPath {
+    CgroupPath::parse(ContainerCgroup::whole(origin.as_str())).unwrap_or_else(|| origin.clone())
+}
+
+/// The container's own cgroup and, where its processes are in a subgroup of it, that first: what both say counts.
+pub fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
+    let whole = whole(origin);
+    let mut levels = vec![origin.clone()];
+    levels.extend((whole != *origin).then_some(whole));
+    levels
+}
+
+/// Where a container's processes are: crun puts them into a subgroup of the scope. Whoever else makes one of that name, with
+/// processes left in the scope, is taken at the scope.
+pub fn inner(
+    cgroups: &dyn Cgroups,
+    path: CgroupPath,
+    container: ContainerCgroup,
+) -> Result<(CgroupPath, ContainerCgroup), CgroupError> {
+    let subgroup = path.child(ContainerCgroup::SUBGROUP);
+    let Some(inside) = ContainerCgroup::parse(subgroup.as_str()) else {
+        return Ok((path, container));
+    };
+    // A scope whose own processes cannot be listed (somebody made it a threaded one) has none that could be moved.
+    let has_own = || cgroups.read(&path, File::Procs).is_ok_and(|text| !text.is_empty());
+    if populated(cgroups, &subgroup)? && !has_own() {
+        return Ok((subgroup, inside));
+    }
+    Ok((path, container))
+}
+
+/// The containers of a pod, in whichever of its places kubelet put it.
+pub fn of_pod(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let unit = pod.as_str().replace('-', "_");
+    let places = [
+        format!("/kubepods.slice/kubepods-pod{unit}.slice"),
+        format!("/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{unit}.slice"),
+        format!("/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{unit}.slice"),
+        format!("/kubepods/pod{pod}"),
+        format!("/kubepods/burstable/pod{pod}"),
+        format!("/kubepods/besteffort/pod{pod}"),
+    ];
+    let mut found = Vec::new();
+    for place in places.iter().filter_map(|place| CgroupPath::parse(place)) {
+        if cgroups.exists(&place) {
+            found.extend(inside(cgroups, &place)?);
+        }
+    }
+    Ok(found)
+}
+
+/// The containers of every pod.
+pub fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let mut found = Vec::new();
+    let roots = ["/kubepods.slice", "/kubepods"];
+    let mut levels: Vec<CgroupPath> = roots.into_iter().filter_map(CgroupPath::parse).collect();
+    // kubepods / (QoS class) / pod / container
+    for _ in 0..3 {
+        let mut next = Vec::new();
+        for parent in levels {
+            if !cgroups.exists(&parent) {
+                continue;
+            }
+            for name in cgroups.children(&parent)? {
+                let child = parent.child(&name);
+                match ContainerCgroup::parse(child.as_str()) {
+                    Some(container) => found.push(inner(cgroups, child, container)?),
+                    None => next.push(child),
+                }
+            }
+        }
+        levels = next;
+    }
+    Ok(found)
+}
+
+/// The containers of the pod that the one in `origin` is of.
+pub fn beside(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let Some(pod) = whole(origin).parent() else {
+        return Ok(Vec::new());
+    };
+    inside(cgroups, &pod)
+}
+
+/// The containers in a pod's cgroup.
+fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+    let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
+    let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
+    found.map(|(path, container)| inner(cgroups, path, container)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_other_containers_that_run_are_found_with_their_names() {
+        let root = tempfile::TempDir::new().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+            std::fs::write(path, text).unwrap();
+        };
+        let pod = "cgroup/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice";
+        for (id, populated, cpus) in [("a1", 1, "2-3"), ("b2", 1, "2"), ("c3", 0, "3"), ("d4", 1, "")] {
+            let scope = format!("{pod}/cri-containerd-{id}.scope");
+            write(
+                &format!("{scope}/cgroup.events"),
+                &format!("populated {populated}\nfrozen 0\n"),
+            );
+            write(&format!("{scope}/cpuset.cpus"), &format!("{cpus}\n"));
+            write(&format!("{scope}/cpu.weight"), "118\n");
+        }
+        // Made by crun: the processes are one level below the scope that has the weight.
+        let inside = format!("{pod}/cri-containerd-b2.scope/container");
+        for (file, text) in [
+            ("cgroup.events", "populated 1\nfrozen 0\n"),
+            ("cpuset.cpus", "2\n"),
+            ("cpu.weight", "100\n"),
+        ] {
+            write(&format!("{inside}/{file}"), text);
+        }
+        write(
+            "run/containerd/io.containerd.runtime.v2.task/k8s.io/b2/config.json",
+            r#"{"annotations":{"io.kubernetes.cri.container-name":"sidecar"},"linux":{"resources":{"cpu":{"shares":3072}}}}"#,
+        );
+        let cgroups = crate::cgroup::KernelCgroups::new(root.path().join("cgroup"));
+        let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let live = live_containers(&cgroups, &root.path().join("run"), &uid, Some("a1")).unwrap();
+        let container = |id: &str, name: Option<&str>, cpus: &str, shares| LiveContainer {
+            id: id.into(),
+            request: CpuRequest {
+                shares,
+                weight: Some(118),
+            },
+            name: name.map(str::to_owned),
+            cpus: cpus.parse().unwrap(),
+        };
+        // c3 has ended; d4 is the sandbox.
+        assert_eq!(
+            live,
+            [
+                container("b2", Some("sidecar"), "2", Some(3072)),
+                container("d4", None, "", None)
+            ]
+        );
+    }
+}

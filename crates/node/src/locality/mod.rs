@@ -1,0 +1,420 @@
+//! Whether a VM's memory and devices are where its CPUs are: the NUMA nodes of both, compared.
+
+mod read;
+
+pub use read::{Reading, Whose};
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::cgroup::numa_stat::{self, ByNode};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::{DeviceManagerState, PodUid};
+
+/// More of a VM's memory than this on other NUMA nodes than its CPUs' is told, in percent: a few pages of QEMU's own are
+/// always where they came to lie.
+pub const AWAY_PERCENT: u64 = 10;
+/// And only where it is more than this, in bytes: of a guest that has touched next to nothing QEMU's own heap is a large share.
+pub const AWAY_BYTES: u64 = 64 << 20;
+
+/// What a VM holds on one NUMA node, in bytes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NodeMemory {
+    /// Anonymous memory: a guest's, where QEMU was given no file for it.
+    pub anon: u64,
+    /// The page cache, [`shmem`](Self::shmem) included.
+    pub file: u64,
+    /// Shared memory: a guest's on a memfd or in tmpfs.
+    pub shmem: u64,
+    /// Huge pages of every size.
+    pub huge: u64,
+}
+
+impl NodeMemory {
+    /// What a guest's memory can be made of. The cache of what was read from disks is not: it is given up when memory is short.
+    pub fn counted(&self) -> u64 {
+        self.anon.saturating_add(self.shmem).saturating_add(self.huge)
+    }
+}
+
+/// A VM's memory by NUMA node.
+pub type Memory = BTreeMap<u32, NodeMemory>;
+
+fn add(memory: &mut Memory, more: Option<ByNode>, field: fn(&mut NodeMemory) -> &mut u64) {
+    for (node, bytes) in more.into_iter().flatten() {
+        let held = field(memory.entry(node).or_default());
+        *held = held.saturating_add(bytes);
+    }
+}
+
+/// Add what a `memory.numa_stat` says. What it does not say counts as nothing.
+pub fn add_memory(memory: &mut Memory, text: &str) {
+    let counter = |name| numa_stat::counter(text, name);
+    add(memory, counter("anon"), |node| &mut node.anon);
+    add(memory, counter("file"), |node| &mut node.file);
+    add(memory, counter("shmem"), |node| &mut node.shmem);
+}
+
+/// Add what a `hugetlb.<size>.numa_stat` says.
+pub fn add_huge_pages(memory: &mut Memory, text: &str) {
+    add(memory, numa_stat::huge_pages(text), |node| &mut node.huge);
+}
+
+/// Devices of one kind on one NUMA node.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Device {
+    /// The resource as pods ask for it, such as `nvidia.com/gpu`; or a VFIO device's own name.
+    pub name: String,
+    /// The NUMA node; `None`: nobody says.
+    pub node: Option<u32>,
+    /// How many.
+    pub count: u32,
+}
+
+/// The devices of a container by resource and NUMA node, counted: what each is called is between kubelet and its plugins.
+pub fn devices(state: &DeviceManagerState, pod: &PodUid, container: &str) -> Vec<Device> {
+    let entries = state.entries.iter();
+    let own = entries.filter(|entry| entry.pod == *pod && entry.container == container);
+    let by_node = own.flat_map(|entry| entry.devices.iter().map(move |(node, ids)| (entry, *node, ids)));
+    by_node
+        .map(|(entry, node, ids)| Device {
+            name: entry.resource.clone(),
+            node,
+            count: u32::try_from(ids.len()).unwrap_or(u32::MAX),
+        })
+        .collect()
+}
+
+/// Where one VM's CPUs, memory and devices are.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locality {
+    /// The NUMA nodes of the CPUs that are the VM's alone; none where it has none, or they are offline.
+    pub nodes: BTreeSet<u32>,
+    /// The memory nodes it may use, as `cpuset.mems` has them; empty: all.
+    pub allowed: String,
+    /// What it holds, by NUMA node; empty where the kernel does not say.
+    pub memory: Memory,
+    /// Its devices, as kubelet's device file has them.
+    pub devices: Vec<Device>,
+}
+
+/// The NUMA nodes of these CPUs, as far as they are online.
+pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
+    let of = topology.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu));
+    of.map(|(_, cpu)| cpu.node).collect()
+}
+
+/// How much of a VM's memory is on other NUMA nodes than its CPUs'.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Away {
+    /// So much is elsewhere, in bytes.
+    pub bytes: u64,
+    /// Of so much.
+    pub of: u64,
+}
+
+impl Away {
+    /// The share, from 0 to 1; 0 of nothing.
+    pub fn ratio(self) -> f64 {
+        if self.of == 0 {
+            0.0
+        } else {
+            self.bytes as f64 / self.of as f64
+        }
+    }
+
+    /// The share in percent, to the nearest.
+    pub fn percent(self) -> u64 {
+        (self.ratio() * 100.0).round() as u64
+    }
+
+    /// Whether it is worth telling: more than [`AWAY_PERCENT`] and than [`AWAY_BYTES`].
+    pub fn is_too_much(self) -> bool {
+        let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(AWAY_PERCENT);
+        more_than && self.bytes > AWAY_BYTES
+    }
+}
+
+impl fmt::Display for Away {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} % ({} of {})", self.percent(), size(self.bytes), size(self.of))
+    }
+}
+
+impl Locality {
+    /// Whether this NUMA node is one of its CPUs'.
+    pub fn is_own(&self, node: u32) -> bool {
+        self.nodes.contains(&node)
+    }
+
+    /// The share of its memory that is away; `None` where it has no CPUs of its own to be near to, or nothing is known of it.
+    pub fn away(&self) -> Option<Away> {
+        if self.nodes.is_empty() || self.memory.is_empty() {
+            return None;
+        }
+        let sum = |away: bool| {
+            let nodes = self.memory.iter().filter(|(node, _)| !away || !self.is_own(**node));
+            nodes.fold(0u64, |sum, (_, memory)| sum.saturating_add(memory.counted()))
+        };
+        Some(Away {
+            bytes: sum(true),
+            of: sum(false),
+        })
+    }
+
+    /// Its devices at other NUMA nodes than its CPUs'; none where that is not known of either.
+    pub fn devices_away(&self) -> impl Iterator<Item = &Device> {
+        let elsewhere = |device: &&Device| device.node.is_some_and(|node| !self.is_own(node));
+        self.devices.iter().filter(|_| !self.nodes.is_empty()).filter(elsewhere)
+    }
+
+    /// What is to be told of its memory; `None` on the good day.
+    pub fn memory_problem(&self) -> Option<String> {
+        let away = self.away().filter(|away| away.is_too_much())?;
+        let elsewhere = self.memory.iter().filter(|(node, _)| !self.is_own(**node));
+        let elsewhere = elsewhere.filter(|(_, memory)| memory.counted() > 0);
+        let elsewhere = elsewhere.map(|(node, memory)| format!("{} on {node}", size(memory.counted())));
+        Some(format!(
+            "{away} of its memory is not on the NUMA nodes of its CPUs, {}: {}",
+            list(&self.nodes),
+            elsewhere.collect::<Vec<_>>().join(", ")
+        ))
+    }
+
+    /// What is to be told of its devices; `None` on the good day.
+    pub fn devices_problem(&self) -> Option<String> {
+        let away = self.devices_away().filter_map(|device| {
+            let count = if device.count == 1 {
+                String::new()
+            } else {
+                format!("{} × ", device.count)
+            };
+            Some(format!("{count}{} on {}", device.name, device.node?))
+        });
+        let away: Vec<String> = away.collect();
+        let text = || {
+            let (nodes, away) = (list(&self.nodes), away.join(", "));
+            format!("devices not on the NUMA nodes of its CPUs, {nodes}: {away}")
+        };
+        (!away.is_empty()).then(text)
+    }
+
+    /// What can be done about memory elsewhere, or why it may be.
+    pub fn memory_cure(&self) -> String {
+        let strays = self.memory.iter().any(|(node, memory)| {
+            let allowed = self.allowed.parse::<CpuSet>();
+            memory.counted() > 0 && !self.is_own(*node) && allowed.is_ok_and(|allowed| allowed.contains(*node))
+        });
+        if strays {
+            let allowed = &self.allowed;
+            return format!(
+                "its memory nodes are {allowed}: kubelet's choice, or the VM does not fit on fewer (docs/locality.md)"
+            );
+        }
+        "memoryManagerPolicy: Static, then start the container anew where its NUMA nodes have the memory free (docs/locality.md)"
+            .to_owned()
+    }
+}
+
+/// The VMs of a node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Localities {
+    /// Each VM by its pod's UID.
+    pub instances: BTreeMap<String, Locality>,
+    /// Why kubelet's device file cannot be used: no devices are known then.
+    pub devices_unknown: Option<String>,
+}
+
+/// NUMA nodes as a list, `0-1,3`.
+pub fn list(nodes: &BTreeSet<u32>) -> String {
+    nodes.iter().copied().collect::<CpuSet>().to_string()
+}
+
+/// Bytes for readers: three digits and the unit.
+pub fn size(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+    let (mut number, mut at) = (bytes as f64, 0);
+    while number >= 1000.0 && at + 1 < UNITS.len() {
+        (number, at) = (number / 1024.0, at + 1);
+    }
+    let digits = if at == 0 || number >= 99.95 { 0 } else { 1 };
+    format!("{number:.digits$} {}", UNITS[at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use stelia_cpus::testing::Shape;
+
+    const MIB: u64 = 1 << 20;
+
+    /// A VM whose CPUs are on node 0, with so many MiB of anonymous memory on each node.
+    fn vm(mib: &[u64]) -> Locality {
+        let node = |(node, mib): (usize, &u64)| {
+            let memory = NodeMemory {
+                anon: mib * MIB,
+                ..NodeMemory::default()
+            };
+            (u32::try_from(node).unwrap(), memory)
+        };
+        Locality {
+            nodes: BTreeSet::from([0]),
+            memory: mib.iter().enumerate().map(node).collect(),
+            ..Locality::default()
+        }
+    }
+
+    #[test]
+    fn half_the_memory_away_is_told_with_the_share() {
+        let vm = vm(&[512, 512]);
+        assert_eq!(vm.away().unwrap().percent(), 50);
+        assert_eq!(
+            vm.memory_problem().unwrap(),
+            "50 % (512 MiB of 1.0 GiB) of its memory is not on the NUMA nodes of its CPUs, 0: 512 MiB on 1"
+        );
+    }
+
+    #[test]
+    fn a_tenth_or_little_is_borne_and_more_is_told() {
+        for (mib, told) in [
+            (vec![1024, 0], false),
+            (vec![900, 100], false),
+            (vec![899, 101], true),
+            // All of it, and little: a guest that has touched nothing yet.
+            (vec![0, 64], false),
+            (vec![0, 65], true),
+            (vec![], false),
+            (vec![0, 0], false),
+        ] {
+            assert_eq!(vm(&mib).memory_problem().is_some(), told, "{mib:?}");
+        }
+    }
+
+    #[test]
+    fn a_vm_without_cpus_of_its_own_is_near_to_everything() {
+        let mut vm = vm(&[0, 1024]);
+        vm.nodes.clear();
+        vm.devices = vec![device("nic", Some(1), 1)];
+        assert_eq!(
+            (vm.away(), vm.memory_problem(), vm.devices_problem()),
+            (None, None, None)
+        );
+    }
+
+    #[test]
+    fn huge_pages_and_shared_memory_count_and_the_page_cache_does_not() {
+        let mut memory = Memory::new();
+        add_memory(
+            &mut memory,
+            "anon N0=1 N1=2\nfile N0=1000 N1=30\nshmem N0=0 N1=10\nfile_mapped N0=7 N1=7\n",
+        );
+        add_huge_pages(&mut memory, "total=300 N0=100 N1=200\n");
+        add_huge_pages(&mut memory, "total=4000 N0=4000 N1=0");
+        add_memory(&mut memory, "anon N0=5 N1=0\n");
+        let node = |anon, file, shmem, huge| NodeMemory {
+            anon,
+            file,
+            shmem,
+            huge,
+        };
+        assert_eq!(memory, [(0, node(6, 1000, 0, 4100)), (1, node(2, 30, 10, 200))].into());
+        let vm = Locality {
+            nodes: BTreeSet::from([0]),
+            memory,
+            ..Locality::default()
+        };
+        assert_eq!(vm.away(), Some(Away { bytes: 212, of: 4318 }));
+    }
+
+    /// What Linux 6.12 printed of a VM's scope, whose 256 MiB QEMU laid on both nodes in turn.
+    #[test]
+    fn a_genuine_file_of_a_vm_that_is_away_says_so() {
+        let mut memory = Memory::new();
+        add_memory(
+            &mut memory,
+            include_str!("../../../../tests/data/numa-stat/memory.numa_stat"),
+        );
+        let vm = Locality {
+            nodes: BTreeSet::from([0]),
+            memory,
+            ..Locality::default()
+        };
+        let away = Away {
+            bytes: 134_217_728,
+            of: 281_989_120,
+        };
+        assert_eq!((vm.away(), away.percent()), (Some(away), 48));
+        assert!(vm.memory_problem().is_some());
+    }
+
+    fn device(name: &str, node: Option<u32>, count: u32) -> Device {
+        let name = name.to_owned();
+        Device { name, node, count }
+    }
+
+    #[test]
+    fn devices_elsewhere_are_named_and_those_nobody_knows_of_are_not() {
+        let mut vm = vm(&[1, 0]);
+        vm.devices = vec![
+            device("devices.kubevirt.io/kvm", None, 1),
+            device("nvidia.com/gpu", Some(0), 1),
+            device("nvidia.com/gpu", Some(1), 2),
+            device("vendor.com/nic", Some(1), 1),
+        ];
+        assert_eq!(
+            vm.devices_problem().unwrap(),
+            "devices not on the NUMA nodes of its CPUs, 0: 2 × nvidia.com/gpu on 1, vendor.com/nic on 1"
+        );
+        vm.nodes.insert(1);
+        assert_eq!(vm.devices_problem(), None);
+    }
+
+    #[test]
+    fn the_cure_tells_a_choice_from_an_accident() {
+        let mut vm = vm(&[512, 512]);
+        assert!(vm.memory_cure().starts_with("memoryManagerPolicy"));
+        vm.allowed = "0-1".to_owned();
+        assert!(vm.memory_cure().starts_with("its memory nodes are 0-1"));
+        // It was moved there before it was held to node 0.
+        vm.allowed = "0".to_owned();
+        assert!(vm.memory_cure().starts_with("memoryManagerPolicy"));
+    }
+
+    #[test]
+    fn the_nodes_of_cpus_are_those_of_the_online_ones() {
+        let shape = Shape {
+            nodes: 2,
+            cores: 2,
+            threads: 2,
+            interleaved: false,
+        };
+        let of = |cpus: &str| list(&nodes(&shape.topology(), &cpus.parse().unwrap()));
+        assert_eq!(
+            [of("0-1"), of("2-5"), of("7,99"), of("99"), of("")],
+            ["0", "0-1", "1", "", ""]
+        );
+    }
+
+    #[test]
+    fn sizes_have_two_or_three_digits() {
+        let sizes = [0, 999, 1000, 99 << 10, 512 * MIB, 1023 * MIB, 80 << 30, u64::MAX].map(size);
+        assert_eq!(
+            sizes,
+            [
+                "0 B",
+                "999 B",
+                "1.0 KiB",
+                "99.0 KiB",
+                "512 MiB",
+                "1.0 GiB",
+                "80.0 GiB",
+                "16384 PiB"
+            ]
+        );
+    }
+}

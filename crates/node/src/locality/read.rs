@@ -1,0 +1,90 @@
+//! Where the VMs' memory and devices are, read when somebody asks: never in a pass.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
+use crate::locality;
+use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
+use stelia_cpus::CpuSet;
+use stelia_cpus::Topology;
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::{DeviceManagerState, PodUid};
+
+/// One VM, as far as this needs it.
+#[derive(Debug, Clone, Copy)]
+pub struct Whose<'a> {
+    /// The pod.
+    pub pod: &'a PodUid,
+    /// The container's name in kubelet's files.
+    pub container: &'a str,
+    /// The CPUs that are its alone.
+    pub cpus: &'a CpuSet,
+    /// Its memory nodes, as text.
+    pub mems: &'a str,
+    /// The scope.
+    pub scope: &'a CgroupPath,
+    /// The container's own cgroup: what was charged before the move stays there.
+    pub origin: &'a CgroupPath,
+}
+
+/// What all VMs of a node have in common.
+pub struct Reading<'a> {
+    cgroups: &'a dyn Cgroups,
+    topology: &'a Topology,
+    pages: Vec<HugePage>,
+    devices: Result<DeviceManagerState, String>,
+}
+
+impl<'a> Reading<'a> {
+    /// Read it: kubelet's device file below `kubelet`, its root directory, and which huge pages there are below `sys`.
+    pub fn new(cgroups: &'a dyn Cgroups, topology: &'a Topology, sys: &Path, kubelet: &Path) -> Self {
+        let has = |size: &HugePage| sys.join("kernel/mm/hugepages").join(size.directory()).is_dir();
+        Self {
+            cgroups,
+            topology,
+            pages: HugePage::ALL.into_iter().filter(has).collect(),
+            devices: device_file(&kubelet.join("device-plugins").join(DEVICE_MANAGER_STATE)),
+        }
+    }
+
+    /// Where these VMs are.
+    pub fn of<'b>(&self, all: impl Iterator<Item = Whose<'b>>) -> Localities {
+        Localities {
+            instances: all.map(|whose| (whose.pod.to_string(), self.one(whose))).collect(),
+            devices_unknown: self.devices.as_ref().err().cloned(),
+        }
+    }
+
+    /// What cannot be read counts as nothing: an instance may end at any moment.
+    fn one(&self, whose: Whose<'_>) -> Locality {
+        let mut memory = Memory::new();
+        for cgroup in [whose.scope, whose.origin] {
+            let read = |file| self.cgroups.read(cgroup, file).unwrap_or_default();
+            add_memory(&mut memory, &read(File::MemoryNumaStat));
+            for size in &self.pages {
+                add_huge_pages(&mut memory, &read(File::HugetlbNumaStat(*size)));
+            }
+        }
+        let state = self.devices.as_ref();
+        Locality {
+            nodes: nodes(self.topology, whose.cpus),
+            allowed: whose.mems.to_owned(),
+            memory,
+            devices: state
+                .map(|state| locality::devices(state, whose.pod, whose.container))
+                .unwrap_or_default(),
+        }
+    }
+}
+
+/// kubelet's device file; where there is none nobody has devices.
+fn device_file(path: &Path) -> Result<DeviceManagerState, String> {
+    let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
+    match fs::read(path) {
+        Ok(bytes) => DeviceManagerState::parse(&bytes).map_err(|cause| named(&cause)),
+        Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(DeviceManagerState::default()),
+        Err(cause) => Err(named(&cause)),
+    }
+}

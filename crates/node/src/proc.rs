@@ -1,0 +1,373 @@
+//! Processes and threads: identity, PID namespaces, affinity. The seam [`Procs`] has the kernel behind it.
+
+use std::fs;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::path::PathBuf;
+
+use crate::affinity;
+use crate::cgroup::CgroupPath;
+use stelia_cpus::files;
+use stelia_cpus::{CpuSet, MAX_CPUS};
+
+/// A process or thread that cannot be mistaken for a later one with the same number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct TaskId {
+    /// Process id, or thread id, on the host.
+    pub id: i32,
+    /// Start time in clock ticks since boot (`/proc/<id>/stat`, field 22).
+    pub start: u64,
+}
+
+/// A thread of a process, as its PID namespaces number it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Thread {
+    /// Identity on the host.
+    pub task: TaskId,
+    /// `NSpid`: the thread's number in each PID namespace, outermost first.
+    pub numbers: Vec<i32>,
+}
+
+/// An operation on a process that failed.
+#[derive(Debug, thiserror::Error)]
+#[error("{operation}: {cause}")]
+pub struct ProcError {
+    /// The operation with its subject.
+    pub operation: String,
+    /// The kernel's answer.
+    #[source]
+    pub cause: io::Error,
+}
+
+impl ProcError {
+    /// The process or thread ended.
+    pub fn is_gone(&self) -> bool {
+        let code = self.cause.raw_os_error();
+        code == Some(nix::libc::ENOENT) || code == Some(nix::libc::ESRCH)
+    }
+}
+
+/// What the program asks of the process table.
+pub trait Procs: Send + Sync {
+    /// Identity of a process or thread now.
+    ///
+    /// # Errors
+    /// It ended, or `/proc` cannot be read.
+    fn identify(&self, id: i32) -> Result<TaskId, ProcError>;
+    /// The cgroup a process or thread is in.
+    ///
+    /// # Errors
+    /// It ended, or has no cgroup v2 path.
+    fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError>;
+    /// The process a thread belongs to (`Tgid`).
+    ///
+    /// # Errors
+    /// It ended.
+    fn process(&self, tid: i32) -> Result<i32, ProcError>;
+    /// A process's number in each PID namespace, outermost first.
+    ///
+    /// # Errors
+    /// It ended.
+    fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError>;
+    /// The threads of a process.
+    ///
+    /// # Errors
+    /// It ended.
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError>;
+    /// The ids of a process's threads, which says nothing else of them.
+    ///
+    /// # Errors
+    /// It ended.
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError>;
+    /// A thread's name (`comm`); empty when it ended.
+    fn name(&self, id: i32) -> String;
+    /// The CPUs a thread may run on.
+    ///
+    /// # Errors
+    /// It ended.
+    fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError>;
+    /// The process a thread is of, and the CPUs the thread may run on.
+    ///
+    /// # Errors
+    /// It ended.
+    fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
+        Ok((self.process(tid)?, self.affinity(tid)?))
+    }
+    /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`).
+    ///
+    /// # Errors
+    /// It ended, or the CPU is outside its cpuset (EINVAL).
+    fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
+    /// The process a pidfd stands for, numbered as on the host.
+    ///
+    /// # Errors
+    /// The descriptor is no pidfd, or the process ended.
+    fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
+}
+
+/// `/proc` and the scheduler's calls.
+#[derive(Debug, Clone)]
+pub struct KernelProcs {
+    root: PathBuf,
+}
+
+impl KernelProcs {
+    /// Work on the process table mounted at `root` (`/proc`). Does no I/O.
+    pub fn new(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn read(&self, path: &str) -> Result<String, ProcError> {
+        let path = self.root.join(path);
+        // A process names itself, in bytes of its choice: one that is not UTF-8 must not hide it.
+        let bytes = files::read(&path).map_err(|cause| ProcError {
+            operation: format!("read {}", path.display()),
+            cause,
+        })?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+}
+
+/// The process a pidfd stands for, numbered as on the host.
+///
+/// # Errors
+/// The descriptor is no pidfd, or the process ended.
+pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
+    let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
+    let failed = |cause| ProcError {
+        operation: format!("read {path}"),
+        cause,
+    };
+    let text = fs::read_to_string(&path).map_err(failed)?;
+    let number = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Pid:"))
+        .map(|value| value.trim().parse::<i32>());
+    match number {
+        Some(Ok(pid)) if pid > 0 => Ok(pid),
+        // -1: reaped. 0: in a PID namespace that we cannot see into.
+        Some(Ok(_)) => Err(ProcError {
+            operation: "look up a pidfd's process".into(),
+            cause: nix::errno::Errno::ESRCH.into(),
+        }),
+        _ => Err(ProcError {
+            operation: "look up a pidfd's process".into(),
+            cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
+        }),
+    }
+}
+
+fn bad(operation: String, text: &str) -> ProcError {
+    ProcError {
+        operation,
+        cause: io::Error::new(io::ErrorKind::InvalidData, text.to_owned()),
+    }
+}
+
+/// Field 22 of `/proc/<pid>/stat`: when the process started, in clock ticks since boot.
+pub fn start_time(stat: &str) -> Option<u64> {
+    // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+pub(crate) fn ns_numbers(status: &str) -> Option<Vec<i32>> {
+    let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    line.split_whitespace().map(|number| number.parse().ok()).collect()
+}
+
+pub(crate) fn allowed(status: &str) -> Option<CpuSet> {
+    let list = status
+        .lines()
+        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    list.trim().parse().ok()
+}
+
+/// The process a thread is of.
+pub(crate) fn thread_group(status: &str) -> Option<i32> {
+    let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
+    line.trim().parse().ok()
+}
+
+/// The path in cgroup v2, from the text of `/proc/<pid>/cgroup`.
+pub(crate) fn unified_cgroup(text: &str) -> Option<CgroupPath> {
+    CgroupPath::parse(text.lines().find_map(|line| line.strip_prefix("0::"))?)
+}
+
+impl Procs for KernelProcs {
+    fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
+        let stat = self.read(&format!("{id}/stat"))?;
+        let start = start_time(&stat).ok_or_else(|| bad(format!("read start time of {id}"), "unexpected form"))?;
+        Ok(TaskId { id, start })
+    }
+
+    fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
+        // For a thread that is not its process's first, /proc/<tid>/cgroup is the process's: ask by task.
+        let text = self.read(&format!("{id}/task/{id}/cgroup"))?;
+        unified_cgroup(&text).ok_or_else(|| bad(format!("read cgroup of {id}"), "no cgroup v2 path"))
+    }
+
+    fn process(&self, tid: i32) -> Result<i32, ProcError> {
+        let status = self.read(&format!("{tid}/status"))?;
+        thread_group(&status).ok_or_else(|| bad(format!("read Tgid of {tid}"), "no such line"))
+    }
+
+    fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
+        let status = self.read(&format!("{id}/status"))?;
+        ns_numbers(&status).ok_or_else(|| bad(format!("read NSpid of {id}"), "no such line"))
+    }
+
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
+        let directory = self.root.join(format!("{pid}/task"));
+        let failed = |cause| ProcError {
+            operation: format!("list {}", directory.display()),
+            cause,
+        };
+        let mut ids = Vec::new();
+        for entry in fs::read_dir(&directory).map_err(failed)? {
+            let name = entry.map_err(failed)?.file_name();
+            ids.extend(name.to_str().and_then(|name| name.parse::<i32>().ok()));
+        }
+        Ok(ids)
+    }
+
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
+        let mut threads = Vec::new();
+        for tid in self.thread_ids(pid)? {
+            let thread = self.identify(tid).and_then(|task| {
+                Ok(Thread {
+                    task,
+                    numbers: self.numbers(tid)?,
+                })
+            });
+            match thread {
+                Ok(thread) => threads.push(thread),
+                Err(error) if error.is_gone() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        threads.sort_by_key(|thread| thread.task);
+        Ok(threads)
+    }
+
+    fn name(&self, id: i32) -> String {
+        self.read(&format!("{id}/comm"))
+            .map(|name| name.trim_end().to_owned())
+            .unwrap_or_default()
+    }
+
+    fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
+        let status = self.read(&format!("{tid}/status"))?;
+        allowed(&status).ok_or_else(|| bad(format!("find Cpus_allowed_list of thread {tid}"), &status))
+    }
+
+    fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
+        // Both are in one file.
+        let status = self.read(&format!("{tid}/status"))?;
+        let both = || Some((thread_group(&status)?, allowed(&status)?));
+        both().ok_or_else(|| bad(format!("find Tgid and Cpus_allowed_list of thread {tid}"), &status))
+    }
+
+    fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
+        let cpus = match cpu {
+            Some(cpu) => std::iter::once(cpu).collect(),
+            None => CpuSet::below(MAX_CPUS),
+        };
+        let what = cpu.map_or("every CPU of its cpuset".to_owned(), |cpu| format!("CPU {cpu}"));
+        affinity::set(tid, &cpus).map_err(|cause| ProcError {
+            operation: format!("set affinity of thread {tid} to {what}"),
+            cause,
+        })
+    }
+
+    fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
+        pid_of_pidfd(pidfd)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_start_time() {
+        let fields: Vec<String> = (3..=25).map(|field| field.to_string()).collect();
+        assert_eq!(start_time(&format!("7 (a) b) S) {}", fields.join(" "))), Some(22));
+    }
+
+    #[test]
+    fn a_process_with_a_name_in_no_encoding_is_seen_like_any_other() {
+        let dir = tempfile::tempdir().unwrap();
+        for place in ["7", "7/task/7"] {
+            let place = dir.path().join(place);
+            fs::create_dir_all(&place).unwrap();
+            fs::write(place.join("comm"), b"CPU \xff\n").unwrap();
+            let status = b"Name:\tCPU \xff\nTgid:\t7\nNSpid:\t7\t3\nCpus_allowed_list:\t2\n";
+            fs::write(place.join("status"), status).unwrap();
+            fs::write(place.join("cgroup"), b"0::/a\n").unwrap();
+            let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+            let stat = [b"7 (CPU \xff) S ", fields.join(" ").as_bytes()].concat();
+            fs::write(place.join("stat"), stat).unwrap();
+        }
+        let procs = KernelProcs::new(dir.path());
+        let task = TaskId { id: 7, start: 22 };
+        assert_eq!(procs.identify(7).unwrap(), task);
+        assert_eq!(procs.process(7).unwrap(), 7);
+        assert_eq!(procs.process_and_affinity(7).unwrap(), (7, "2".parse().unwrap()));
+        let numbers = vec![7, 3];
+        assert_eq!(procs.numbers(7).unwrap(), numbers);
+        assert_eq!(procs.threads(7).unwrap(), [Thread { task, numbers }]);
+        assert_eq!(procs.name(7), "CPU \u{fffd}");
+    }
+
+    #[test]
+    fn a_thread_is_pinned_to_a_cpu_and_let_go_of() {
+        let pinned = std::thread::spawn(|| {
+            let (procs, me) = (KernelProcs::new("/proc"), nix::unistd::gettid().as_raw());
+            let all = procs.affinity(me).unwrap();
+            let last = all.iter().last().unwrap();
+            procs.set_affinity(me, Some(last)).unwrap();
+            let pinned = procs.process_and_affinity(me).unwrap();
+            assert_eq!(pinned, (std::process::id() as i32, std::iter::once(last).collect()));
+            procs.set_affinity(me, None).unwrap();
+            assert!(all.is_subset(&procs.affinity(me).unwrap()));
+            // No machine has it.
+            assert!(procs.set_affinity(me, Some(MAX_CPUS - 1)).is_err());
+        });
+        pinned.join().unwrap();
+    }
+
+    #[test]
+    fn a_thread_may_run_on_cpus_beyond_the_thousandth() {
+        let status = "Cpus_allowed:\tff\nCpus_allowed_list:\t0-1,4000-4095\n";
+        assert_eq!(allowed(status), Some("0-1,4000-4095".parse().unwrap()));
+        assert_eq!(allowed("Name:\tx\n"), None);
+        let cpus: CpuSet = "64,4095".parse().unwrap();
+        assert_eq!(
+            (cpus.words().len(), cpus.words()[1], cpus.words()[63]),
+            (64, 1, 1 << 63)
+        );
+    }
+
+    #[test]
+    fn the_innermost_number_comes_last() {
+        assert_eq!(ns_numbers("Name:\tx\nNSpid:\t3794656\t30\n"), Some(vec![3_794_656, 30]));
+        assert_eq!(ns_numbers("Name:\tx\n"), None);
+    }
+
+    #[test]
+    fn a_pidfd_gives_its_process_and_another_descriptor_is_refused() {
+        let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
+        assert_eq!(pid_of_pidfd(me.as_fd()).unwrap(), std::process::id() as i32);
+        let file = fs::File::open("/dev/null").unwrap();
+        assert!(pid_of_pidfd(file.as_fd()).unwrap_err().to_string().contains("no pidfd"));
+    }
+
+    #[test]
+    fn this_process_has_an_identity_and_this_thread() {
+        let procs = KernelProcs::new("/proc");
+        let pid = std::process::id() as i32;
+        let me = procs.identify(pid).unwrap();
+        assert!(procs.threads(pid).unwrap().iter().any(|thread| thread.task == me));
+    }
+}

@@ -1,0 +1,244 @@
+//! What the container runtime wrote down of a container: its `config.json` (OCI runtime specification).
+
+use std::fs;
+use std::path::Path;
+
+use serde::Deserialize;
+
+use crate::systemd::Devices;
+
+/// The parts of `config.json` that matter here.
+#[derive(Debug, Default, Deserialize)]
+pub struct Config {
+    #[serde(default)]
+    annotations: std::collections::BTreeMap<String, String>,
+    #[serde(default)]
+    linux: Linux,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Linux {
+    #[serde(default)]
+    resources: Resources,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Resources {
+    #[serde(default)]
+    devices: Vec<Rule>,
+    #[serde(default)]
+    cpu: Cpu,
+}
+
+#[derive(Debug, Default, Deserialize)]
+struct Cpu {
+    shares: Option<u64>,
+}
+
+/// What the configuration tells of a container in its pod.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct Told {
+    /// Its name, as the runtime annotated it.
+    pub name: Option<String>,
+    /// `cpu.shares` as kubelet said it when the container was made.
+    pub shares: Option<u64>,
+}
+
+/// A rule of the device cgroup. What is left out stands for all.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+struct Rule {
+    allow: bool,
+    #[serde(default, rename = "type")]
+    kind: Option<String>,
+    major: Option<i64>,
+    minor: Option<i64>,
+    #[serde(default)]
+    access: Option<String>,
+}
+
+/// The configuration of a container: containerd's, in any namespace, or CRI-O's. `run` is `/run`.
+fn config(run: &Path, id: &str) -> Option<Config> {
+    let tasks = run.join("containerd/io.containerd.runtime.v2.task");
+    let mut files: Vec<_> = fs::read_dir(tasks)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|namespace| namespace.path().join(id).join("config.json"))
+        .collect();
+    let crio = run.join("containers/storage/overlay-containers");
+    files.push(crio.join(id).join("userdata/config.json"));
+    files
+        .into_iter()
+        .find_map(|path| Config::parse(&fs::read_to_string(path).ok()?))
+}
+
+impl Config {
+    /// Parse a `config.json`; `None` when it is none.
+    pub(crate) fn parse(text: &str) -> Option<Self> {
+        serde_json::from_str(text).ok()
+    }
+
+    /// The container's name by the annotations of containerd or CRI-O.
+    pub(crate) fn annotated_name(&self) -> Option<String> {
+        ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
+            .iter()
+            .find_map(|key| self.annotations.get(*key).cloned())
+    }
+
+    fn told(&self) -> Told {
+        Told {
+            name: self.annotated_name(),
+            shares: self.linux.resources.cpu.shares,
+        }
+    }
+
+    /// The devices it allows.
+    pub(crate) fn devices(&self, proc_devices: &str) -> Devices {
+        translate(&self.linux.resources.devices, proc_devices)
+    }
+}
+
+/// What the runtime wrote down; nothing where its configuration is not found.
+pub fn told(run: &Path, id: &str) -> Told {
+    config(run, id).map(|config| config.told()).unwrap_or_default()
+}
+
+/// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its
+/// runtime keeps devices closed by a program of its own (crun). `proc_devices` is the text of `/proc/devices`. `None` where
+/// the runtime's configuration is not found.
+pub fn devices(run: &Path, id: &str, proc_devices: &str) -> Option<Devices> {
+    Some(config(run, id)?.devices(proc_devices))
+}
+
+/// What runc and crun both allow every container, whatever its rules say (runc `libcontainer/specconv`, crun
+/// `src/libcrun/cgroup-resources.c`): making device nodes, the devices of the OCI runtime specification, terminals. CRI-O
+/// leaves them to the runtime: its rules do not name them.
+const ALWAYS: [(&str, &str); 10] = [
+    ("char-*", "m"),
+    ("block-*", "m"),
+    ("/dev/char/1:3", "rwm"),
+    ("/dev/char/1:5", "rwm"),
+    ("/dev/char/1:7", "rwm"),
+    ("/dev/char/1:8", "rwm"),
+    ("/dev/char/1:9", "rwm"),
+    ("/dev/char/5:0", "rwm"),
+    ("/dev/char/5:2", "rwm"),
+    ("char-pts", "rwm"),
+];
+
+/// systemd knows device nodes and classes of devices, and a policy that denies the rest. Without any rule nothing is open
+/// but what always is: a privileged container has a rule that says so.
+fn translate(rules: &[Rule], proc_devices: &str) -> Devices {
+    let mut allowed: Vec<&Rule> = Vec::new();
+    let mut everything = false;
+    for rule in rules {
+        let all = rule.kind.as_deref().is_none_or(|kind| kind == "a");
+        if all {
+            // A rule for all devices replaces what came before.
+            everything = rule.allow;
+            allowed.clear();
+        } else if rule.allow {
+            allowed.push(rule);
+        } else {
+            allowed.retain(|other| (&other.kind, other.major, other.minor) != (&rule.kind, rule.major, rule.minor));
+        }
+    }
+    if everything {
+        return Devices {
+            policy: "auto".into(),
+            allow: Vec::new(),
+        };
+    }
+    let allow = allowed.iter().filter_map(|rule| {
+        let block = rule.kind.as_deref() == Some("b");
+        let class = if block { "block" } else { "char" };
+        let node = match (number(rule.major), number(rule.minor)) {
+            (Some(major), Some(minor)) => format!("/dev/{class}/{major}:{minor}"),
+            (Some(major), None) => format!("{class}-{}", driver(proc_devices, block, major)?),
+            (None, _) => format!("{class}-*"),
+        };
+        Some((node, rule.access.clone().unwrap_or_else(|| "rwm".into())))
+    });
+    let mut allow: Vec<(String, String)> = allow.collect();
+    for (node, access) in ALWAYS {
+        let always = (node.to_owned(), access.to_owned());
+        if !allow.contains(&always) {
+            allow.push(always);
+        }
+    }
+    Devices {
+        policy: "strict".into(),
+        allow,
+    }
+}
+
+/// -1 stands for all too.
+fn number(value: Option<i64>) -> Option<u32> {
+    u32::try_from(value?).ok()
+}
+
+/// The driver's name of a major number in `/proc/devices`.
+fn driver(proc_devices: &str, block: bool, major: u32) -> Option<String> {
+    let (chars, blocks) = proc_devices.split_once("Block devices:").unwrap_or((proc_devices, ""));
+    let part = if block { blocks } else { chars };
+    part.lines().find_map(|line| {
+        let (number, name) = line.trim().split_once(' ')?;
+        (number.parse() == Ok(major)).then(|| name.trim().to_owned())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PROC_DEVICES: &str = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n  7 loop\n";
+
+    fn rules(json: &str) -> Devices {
+        translate(&serde_json::from_str::<Vec<Rule>>(json).unwrap(), PROC_DEVICES)
+    }
+
+    /// What is allowed beyond what always is.
+    fn beyond(devices: &Devices) -> Vec<(&str, &str)> {
+        let allow = devices.allow.iter();
+        let pairs = allow.map(|(node, access)| (node.as_str(), access.as_str()));
+        pairs.filter(|pair| !ALWAYS.contains(pair)).collect()
+    }
+
+    #[test]
+    fn what_the_runtime_allows_is_what_systemd_allows() {
+        let devices = rules(
+            r#"[{"allow":false,"access":"rwm"},{"allow":true,"type":"c","access":"m"},
+            {"allow":true,"type":"c","major":10,"minor":232,"access":"rw"},
+            {"allow":true,"type":"c","major":136,"access":"rwm"},{"allow":true,"type":"b","major":7,"minor":-1}]"#,
+        );
+        assert_eq!(devices.policy, "strict");
+        assert_eq!(beyond(&devices), [("/dev/char/10:232", "rw"), ("block-loop", "rwm")]);
+        // What the rules name and what always is are there once each.
+        assert_eq!(devices.allow.len(), ALWAYS.len() + 2);
+    }
+
+    #[test]
+    fn a_privileged_container_may_open_everything() {
+        let devices = rules(r#"[{"allow":false,"access":"rwm"},{"allow":true,"access":"rwm"}]"#);
+        assert_eq!((devices.policy.as_str(), devices.allow.len()), ("auto", 0));
+        assert!(!devices.restrict());
+    }
+
+    #[test]
+    fn a_device_taken_back_is_not_allowed() {
+        let devices = rules(
+            r#"[{"allow":false},{"allow":true,"type":"c","major":1,"minor":1},{"allow":false,"type":"c","major":1,"minor":1}]"#,
+        );
+        assert_eq!((devices.policy.as_str(), beyond(&devices)), ("strict", vec![]));
+    }
+
+    #[test]
+    fn rules_that_name_nothing_leave_what_every_container_has() {
+        for json in [r#"[{"allow":false,"access":"rwm"}]"#, "[]"] {
+            let devices = rules(json);
+            assert!(devices.restrict() && beyond(&devices).is_empty(), "{json}: {devices:?}");
+            let null = ("/dev/char/1:3".to_owned(), "rwm".to_owned());
+            assert!(devices.allow.contains(&null), "{json}");
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What is known of an instance across restarts: the `user.stelia.*` attributes of its scope's directory.
+
+mod attributes;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use stelia_allocator::Allocation;
+use stelia_allocator::Qos;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_settings::Partition;
+use stelia_settings::PlacementPolicy;
+mod vcpu;
+
+pub use attributes::{
+    ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE,
+    PLACEMENT_ATTRIBUTE, POD_POOL_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE,
+    VCPUS_ATTRIBUTE, exclusive_text, is_prop_name, props_text, vcpus_text,
+};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+pub use vcpu::{IOTHREADS, Vcpu, is_iothread};
+
+/// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
+const UNPINNED: &str = "-";
+
+/// Where an instance is in its life. The names are those of the D-Bus property `State`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Phase {
+    /// The scope exists; the container's processes are being moved to float.
+    Registered,
+    /// Everything but the anchor is in float.
+    Floating,
+    /// vCPU threads are handed over: they are being moved, pinned and isolated. On D-Bus this is still `floating`.
+    Attaching,
+    /// The vCPU threads are in a partition of their own, as read back from the kernel.
+    Isolated,
+    /// The vCPU threads are pinned, but no partition keeps others out: the weaker promise.
+    Contained,
+    /// Everything is being given back.
+    Leaving,
+}
+
+impl Phase {
+    /// The attribute's text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Floating => "floating",
+            Self::Attaching => "attaching",
+            Self::Isolated => "isolated",
+            Self::Contained => "contained",
+            Self::Leaving => "leaving",
+        }
+    }
+
+    /// The D-Bus property's text.
+    pub fn state(self) -> &'static str {
+        if self == Self::Attaching {
+            Self::Floating.name()
+        } else {
+            self.name()
+        }
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        [
+            Self::Registered,
+            Self::Floating,
+            Self::Attaching,
+            Self::Isolated,
+            Self::Contained,
+            Self::Leaving,
+        ]
+        .into_iter()
+        .find(|phase| phase.name() == text)
+    }
+
+    /// Whether the vCPU threads belong in `vcpu/`.
+    pub fn has_vcpus(self) -> bool {
+        matches!(self, Self::Attaching | Self::Isolated | Self::Contained)
+    }
+}
+
+/// A vCPU thread and its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct VcpuThread {
+    /// vCPU index; from [`IOTHREADS`] on it is an I/O thread that is pinned too.
+    pub index: u32,
+    /// The thread on the host.
+    pub task: TaskId,
+    /// The CPU it is pinned to; `None` where there are more vCPUs than CPUs: it may use the whole set.
+    pub cpu: Option<u32>,
+}
+
+impl VcpuThread {
+    /// `vCPU 3` or `I/O thread 0`.
+    pub fn what(&self) -> String {
+        match self.index.checked_sub(IOTHREADS) {
+            Some(number) => format!("I/O thread {number}"),
+            None => format!("vCPU {}", self.index),
+        }
+    }
+}
+
+impl fmt::Display for VcpuThread {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}:", self.index, self.task.id, self.task.start)?;
+        match self.cpu {
+            Some(cpu) => write!(f, "{cpu}"),
+            None => f.write_str(UNPINNED),
+        }
+    }
+}
+
+/// An instance as recorded.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Record {
+    /// The pod.
+    pub pod: PodUid,
+    /// The container's name in kubelet's state.
+    pub container: String,
+    /// The container's own cgroup below kubepods.
+    pub origin: CgroupPath,
+    /// The placeholder that stays in the origin.
+    pub anchor: TaskId,
+    /// The CPUs that are this container's alone: its entry, less what other containers of the pod use of it.
+    pub exclusive: CpuSet,
+    /// The container's entry in kubelet's state when `exclusive` was taken from it; where steliad chose the CPUs, the same.
+    pub entry: CpuSet,
+    /// How steliad chose the CPUs; `None` where kubelet did.
+    pub allocation: Option<Allocation>,
+    /// What of its pod's own CPUs the pod's containers share, once that is known; kubelet's file does not say it.
+    pub pod_pool: Option<CpuSet>,
+    /// Whether a scheduler chose its CPUs or NUMA nodes: they are in its books, so no rebind job moves the instance.
+    pub scheduled: bool,
+    /// The origin's `cpuset.mems` text; empty = not restricted.
+    pub mems: String,
+    /// Where the instance is in its life.
+    pub phase: Phase,
+    /// The vCPU threads handed over; empty before AttachVcpus.
+    pub vcpus: Vec<VcpuThread>,
+    /// What QMP says of each vCPU's place in the guest, by index: needed to place them anew when the CPUs change.
+    pub props: BTreeMap<u32, BTreeMap<String, i64>>,
+    /// How the vCPUs were placed.
+    pub placement: PlacementPolicy,
+    /// The kind of partition this instance has.
+    pub partition: Partition,
+    /// Microseconds since the epoch.
+    pub registered_us: u64,
+    /// Microseconds since the epoch; 0 before isolation.
+    pub isolated_us: u64,
+}
+
+impl Record {
+    /// The vCPUs as they were handed over, for placing them.
+    pub fn guest(&self) -> Vec<Vcpu> {
+        let one = |thread: &VcpuThread| Vcpu {
+            index: thread.index,
+            props: self.props.get(&thread.index).cloned().unwrap_or_default(),
+        };
+        self.vcpus.iter().map(one).collect()
+    }
+
+    /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.
+    pub fn qos(&self) -> Option<Qos> {
+        self.allocation.as_ref().map(|allocation| allocation.qos)
+    }
+}

@@ -1,0 +1,56 @@
+//! Records to test with.
+
+use std::collections::BTreeMap;
+
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_settings::{Partition, PlacementPolicy};
+
+use crate::{Phase, Record, VcpuThread};
+
+/// One of kubelet's CPUs.
+pub fn record() -> Record {
+    Record {
+        pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
+        container: "instance".into(),
+        origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
+        anchor: TaskId { id: 40, start: 400 },
+        exclusive: "2-3".parse().unwrap(),
+        entry: "2-3".parse().unwrap(),
+        allocation: None,
+        pod_pool: None,
+        scheduled: false,
+        mems: "0".into(),
+        phase: Phase::Isolated,
+        vcpus: vec![
+            VcpuThread {
+                index: 0,
+                task: TaskId { id: 50, start: 500 },
+                cpu: Some(2),
+            },
+            VcpuThread {
+                index: 1,
+                task: TaskId { id: 51, start: 501 },
+                cpu: None,
+            },
+        ],
+        props: BTreeMap::from([(0, BTreeMap::from([("core-id".into(), 1), ("socket-id".into(), 0)]))]),
+        placement: PlacementPolicy::Linear,
+        partition: Partition::Isolated,
+        registered_us: 7,
+        isolated_us: 8,
+    }
+}
+
+/// The same with CPUs that steliad chose.
+pub fn allocated() -> Record {
+    let allocation = r#"{"qos":"LSR","cpus":2,"bind":"FullPCPUs","required":false,"exclusive":"None","strategy":"MostAllocated",
+        "alignment":"None","limit_milli":0,"numa_node":null,"exclusivity":"not-asked","explanation":["a","b"]}"#;
+    Record {
+        allocation: Some(serde_json::from_str(allocation).unwrap()),
+        pod_pool: Some("1".parse().unwrap()),
+        scheduled: true,
+        ..record()
+    }
+}
