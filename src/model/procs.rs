@@ -163,6 +163,11 @@ impl Model {
         self.lock().next_id = id;
     }
 
+    /// The next task starts at this time, and what comes after it later: for tasks that a record names with their start times.
+    pub fn next_start(&self, start: u64) {
+        self.lock().clock = start.saturating_sub(1);
+    }
+
     /// A descriptor that stands for a process as a pidfd does.
     ///
     /// # Errors

@@ -8,6 +8,7 @@ mod large;
 mod laws;
 mod life;
 mod linear;
+mod old_tree;
 mod pod_level;
 mod rebind;
 mod refusals;
