@@ -25,9 +25,18 @@ pub fn attached(
         .into_iter()
         .map(|(index, task)| VcpuThread { index, task, cpu: None })
         .collect();
+    // An isolated partition of an earlier version's stays for the VM's life: on a kernel that had better make none, to change the kind
+    // of a live one is as dangerous.
+    let is_isolated = |text: &str| text == Partition::Isolated.name();
+    let kept = former.partition == Partition::Isolated && known.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
+    let auto = if kept {
+        Partition::Isolated
+    } else {
+        snapshot.safe_partition
+    };
     // BE may run on LSR's CPUs: no partition may keep it out.
     let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
-        policies.partition.unwrap_or(snapshot.safe_partition)
+        policies.partition.unwrap_or(auto)
     } else {
         Partition::Member
     };

@@ -140,6 +140,47 @@ async fn once_adopted_neither_a_second_pass_nor_another_start_changes_anything()
     node.recorded.compare(&node.model);
 }
 
+/// What the runner of [`IO`] hands over: the threads of these numbers in its PID namespace, all of QEMU's, as 0.1.0 recorded them.
+fn handed_over(model: &Model, vcpus: &[i32], iothreads: &[i32]) -> AttachRequest {
+    let vcpu = |(index, thread): (usize, &i32)| VcpuRequest {
+        vcpu: Vcpu {
+            index: index as u32,
+            props: [("core-id", 0), ("socket-id", 0), ("thread-id", index as i64)]
+                .map(|(name, value)| (name.to_owned(), value))
+                .into(),
+        },
+        thread: *thread,
+    };
+    AttachRequest {
+        pod: PodUid::parse(IO).unwrap(),
+        qemu: model.pidfd(478).unwrap(),
+        vcpus: vcpus.iter().enumerate().map(vcpu).collect(),
+        iothreads: iothreads.to_vec(),
+    }
+}
+
+#[tokio::test]
+async fn a_runner_of_0_1_0_that_hands_over_again_keeps_the_isolated_partition_of_its_vm() {
+    let node = Adopted::new().await;
+    // The test is of a kernel on which a VM that starts now gets another kind.
+    assert!(!stelia_settings::isolated_is_safe(&node.recorded.kernel));
+    node.model.record_calls(true);
+    let again = handed_over(&node.model, &[13, 14], &[11]);
+    node.handle.attach(again).await.unwrap();
+    assert_eq!(node.changes(), [] as [String; 0]);
+    node.recorded.compare(&node.model);
+    let third = node.model.spawn_thread(478, "CPU 2/TCG").unwrap();
+    let number = *node.model.numbers(third).unwrap().last().unwrap();
+    let placed = node.handle.attach(handed_over(&node.model, &[13, 14, number], &[]));
+    let placed = placed.await.unwrap();
+    assert_eq!(placed.len(), 3, "{placed:?}");
+    assert!(placed.iter().all(|thread| thread.cpu.is_some()), "{placed:?}");
+    let (state, _, partition, _) = &node.instances()[IO];
+    assert_eq!((*state, partition.as_str()), ("isolated", "isolated"));
+    let changes = node.changes();
+    assert!(!changes.iter().any(|call| call.contains("partition")), "{changes:#?}");
+}
+
 #[tokio::test]
 async fn what_0_1_0_took_is_given_back() {
     let node = Adopted::new().await;

@@ -13,7 +13,7 @@ use stelia_node::systemd::{Devices, Listening, Systemd};
 
 /// The three files of one recording.
 pub struct Recorded {
-    kernel: String,
+    pub kernel: String,
     topology: Topology,
     /// Files of the kernel's unbound workers.
     workers: Vec<(String, String)>,
