@@ -90,9 +90,9 @@ mod tests {
     use serde_json::Value;
 
     use super::*;
-    use crate::ctl::evaluate::to_dbus;
-    use crate::ctl::view::json_of;
-    use crate::plan::evaluate_tests::{any_host, any_request, ground};
+    use crate::decide::evaluate_tests::{any_host, any_request, ground};
+    use steliactl::evaluate::to_dbus;
+    use steliactl::view::json_of;
 
     fn own(request: &Request) -> Options {
         let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());

@@ -5,8 +5,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::store;
+use crate::decide::{Instance, Planned, Step, workers};
 use crate::engine::fault::Fault;
-use crate::plan::{Instance, Planned, Step, workers};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
@@ -60,7 +60,6 @@ pub(super) fn apply(
             continue;
         }
         count(outcome, &step);
-        system.failpoint.here();
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
         if step.is_systemds().is_some() {
             // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.

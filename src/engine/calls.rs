@@ -10,7 +10,7 @@ use super::register::Waiting;
 use super::task::Engine;
 use super::turn::Numbers;
 use super::{Report, Trigger};
-use crate::plan::Step;
+use crate::decide::Step;
 use stelia_api::{Amiss, Reason};
 use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::plan::Instance;
-pub(super) use crate::plan::admission::NOT_THE_CALLERS;
-use crate::plan::admission::{Candidate, CheckedClaim, Claim};
+use crate::decide::Instance;
+pub(super) use crate::decide::admission::NOT_THE_CALLERS;
+use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 use stelia_allocator::Left;
 use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;

@@ -1,9 +1,10 @@
 //! What somebody else changed: told at once, counted, and remembered until it is right again.
 
 use super::task::Engine;
+use crate::decide::Instance;
+use crate::decide::drift;
+use crate::decide::drift::Finding;
 use crate::journal;
-use crate::plan::Instance;
-use crate::plan::drift::{self, Finding};
 use stelia_kubelet::PodUid;
 
 impl Engine {

@@ -10,8 +10,8 @@ use tokio::sync::mpsc;
 
 use super::apply::restore;
 use super::observe::{OWN, saved_attribute};
+use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
-use crate::plan::{OUTSIDE, Step};
 use stelia_api::{Kind, Refusal};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::System;
@@ -187,7 +187,6 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
     };
     let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
-    system.failpoint.here();
     let (unit, pid) = (record.pod.scope(), holder.pid());
     let started = systemd.start_scope(listening, &unit, &description, pid, limits, &devices);
     started.await.map_err(refused)?;

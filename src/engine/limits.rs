@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::OnceLock;
 
 use super::container;
-use crate::plan::is_throttled;
+use crate::decide::is_throttled;
 use stelia_node::cgroup::optional;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits};
 use stelia_record::Record;

@@ -11,11 +11,12 @@ use super::limits::{KnownLimits, Side};
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
 use super::{container, siblings};
-use crate::plan::drift::{self, Finding};
-use crate::plan::entitlement::Entitlement;
-use crate::plan::workers::Workers;
-use crate::plan::{Assessment, Facts, Instance, Slice, Snapshot, Tree, pod_pool};
-use crate::plan::{limits_are_carried, too_much_memory};
+use crate::decide::drift;
+use crate::decide::drift::Finding;
+use crate::decide::entitlement::Entitlement;
+use crate::decide::workers::Workers;
+use crate::decide::{Assessment, Facts, Instance, Slice, Snapshot, Tree, pod_pool};
+use crate::decide::{limits_are_carried, too_much_memory};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
@@ -281,7 +282,7 @@ impl Picture {
 
     /// What there is outside is looked at by every audit where it matters.
     pub(super) fn outside_matters(&self) -> bool {
-        let saved = |outside: &crate::plan::Outside| outside.saved.is_some();
+        let saved = |outside: &crate::decide::Outside| outside.saved.is_some();
         let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
         self.facts.has_contained() || was || !self.looked_outside
     }

@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError};
 use super::audience::ToldTo;
 use super::task::Engine;
 use super::{InstanceView, View, apply};
-use crate::plan::Assessment;
+use crate::decide::Assessment;
 use stelia_kubelet::PodUid;
 
 impl Engine {

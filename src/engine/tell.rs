@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::task::Engine;
+use crate::decide::{Assessment, Instance, Snapshot};
 use crate::journal;
-use crate::plan::{Assessment, Instance, Snapshot};
 use stelia_allocator::{CpuSource, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Amiss, Reason};

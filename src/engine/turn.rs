@@ -10,9 +10,9 @@ use super::metrics::Trigger;
 use super::observe;
 use super::task::Engine;
 use super::{LastPass, picture};
+use crate::decide;
+use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
 use crate::journal;
-use crate::plan;
-use crate::plan::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
 use stelia_api::Reason;
 use stelia_api::Refusal;
 use stelia_kubelet::PodUid;
@@ -116,7 +116,7 @@ impl Engine {
                 .into_iter()
                 .map(move |reason| (pod.clone(), reason))
         });
-        let steps = plan::plan(&snapshot, policies);
+        let steps = decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps
                 .into_iter()
@@ -381,7 +381,7 @@ impl Engine {
             if self
                 .picture
                 .find(&pod)
-                .is_some_and(|instance| !plan::limits_are_carried(instance))
+                .is_some_and(|instance| !decide::limits_are_carried(instance))
             {
                 self.dirty.again(pod.clone());
             }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::rebind::Job;
-use crate::plan::allocator;
-use crate::plan::{Assessment, Facts, Instance, Snapshot};
+use crate::decide::allocator;
+use crate::decide::{Assessment, Facts, Instance, Snapshot};
 use stelia_allocator::Pools;
 use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held};
 use stelia_api::Reason;
@@ -158,7 +158,7 @@ impl View {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
-                held: crate::plan::allocator::held(snapshot),
+                held: crate::decide::allocator::held(snapshot),
                 pools: pools.clone(),
             })
         });

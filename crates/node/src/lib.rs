@@ -13,4 +13,4 @@ mod system;
 pub mod systemd;
 pub mod workqueue;
 
-pub use system::{Failpoint, System};
+pub use system::System;

@@ -22,10 +22,8 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
-use crate::model::kubelet::Checkpoint;
-use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
-use crate::plan;
-use crate::plan::admission::Claim;
+use crate::decide;
+use crate::decide::admission::Claim;
 use stelia_api::{Kind, Refusal};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
@@ -39,6 +37,8 @@ use stelia_settings::FloatPolicy;
 use stelia_settings::Partition;
 use stelia_settings::Policies;
 use stelia_settings::Settings;
+use stelia_testnode::kubelet::Checkpoint;
+use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -224,10 +224,10 @@ impl Node {
         let source = self.settings.policies.allocator.source;
         let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
         let snapshot = observe::snapshot(system, &kubelet, source).unwrap();
-        assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
+        assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 
         // Who lost his CPUs to another pod floats, and is promised nothing.
-        let evicted = |instance: &plan::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
+        let evicted = |instance: &decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
         let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();

@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
+use crate::decide::rebind::{Move, Scope};
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
-use crate::plan::rebind::{Move, Scope};
 use stelia_api::Refusal;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
