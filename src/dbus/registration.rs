@@ -10,7 +10,7 @@ use super::options;
 use crate::decide::admission::Claim;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
-use stelia_api::{Error, Kind};
+use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
@@ -61,12 +61,12 @@ fn origin(caller: &Caller, options: &Options) -> Result<Option<CgroupPath>, Erro
     match options.get("origin-cgroup").map(|value| &**value) {
         None => Ok(None),
         Some(_) if caller.process.is_some() => {
-            Err(Kind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
+            Err(ErrorKind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
         }
         Some(Variant::Str(path)) => match CgroupPath::parse(path.as_str()) {
             Some(path) => Ok(Some(path)),
-            None => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
+            None => Err(ErrorKind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
         },
-        Some(_) => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
+        Some(_) => Err(ErrorKind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
     }
 }

@@ -17,7 +17,7 @@ use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
 use stelia_allocator::{
     CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, RequiredBind,
 };
-use stelia_api::Kind;
+use stelia_api::ErrorKind;
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_record::Record;
@@ -176,7 +176,7 @@ fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
     let be = answer(&ground, &of(Qos::Be, 3500)).unwrap();
     assert_eq!((be.runs_on, be.score), (cpus("0-15"), Score { numa: 0, cpus: 0 }));
     let refused = answer(&ground, &of(Qos::Ls, 9000)).unwrap_err();
-    assert_eq!(refused.kind, Kind::NotAllocated);
+    assert_eq!(refused.kind, ErrorKind::NotAllocated);
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
         ),
     ] {
         let refused = answer(&ground, &request).unwrap_err();
-        assert_eq!(refused.kind, Kind::NotGuaranteed);
+        assert_eq!(refused.kind, ErrorKind::NotGuaranteed);
         assert!(refused.text.contains(says), "{refused}");
     }
     let told = Told::from(&answer(&ground, &of_cpus(99, MostAllocated)));

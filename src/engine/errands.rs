@@ -12,7 +12,7 @@ use super::apply::restore;
 use super::observe::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
@@ -35,7 +35,7 @@ pub(super) enum Done {
     /// A scope was started, with the process that keeps it.
     Started {
         pod: PodUid,
-        result: Result<Box<dyn Hold>, Refusal>,
+        result: Result<Box<dyn Hold>, Error>,
     },
 }
 
@@ -169,10 +169,10 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     }
 }
 
-async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
+async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Error> {
     let systemd = &system.systemd;
     let pod = &record.pod;
-    let refused = |error: SystemdError| Refusal::from(error).of(pod);
+    let refused = |error: SystemdError| Error::from(error).of(pod);
     // Questions to the bus and the start of a program, none of which depends on another.
     let listening = async { systemd.listen().await.map_err(refused) };
     let holders = system.holders.clone();
@@ -180,7 +180,7 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
         let started = tokio::task::spawn_blocking(move || holders.start());
         let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
         started.map_err(|cause| {
-            Kind::Failed
+            ErrorKind::Failed
                 .because(format!("start the scope's holder: {cause}"))
                 .of(pod)
         })
@@ -194,11 +194,11 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 }
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
-async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Refusal> {
+async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Error> {
     let whole = stelia_node::containers::whole(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
-        let unit = unit.map_err(|error| Refusal::from(error).of(pod))?;
+        let unit = unit.map_err(|error| Error::from(error).of(pod))?;
         if let Some(devices) = unit.filter(Devices::restrict) {
             return Ok(devices);
         }
@@ -210,6 +210,6 @@ async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<D
     id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
         .ok_or_else(|| {
             let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
-            Kind::Failed.because(text).of(pod)
+            ErrorKind::Failed.because(text).of(pod)
         })
 }

@@ -102,7 +102,7 @@ mod tests {
         number: u32,
     ) -> (
         Command,
-        oneshot::Receiver<Result<super::super::Report, stelia_api::Refusal>>,
+        oneshot::Receiver<Result<super::super::Report, stelia_api::Error>>,
     ) {
         let (reply, answer) = oneshot::channel();
         (Command::Audit(pod(number), vec![reply]), answer)

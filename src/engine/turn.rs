@@ -13,8 +13,8 @@ use super::{LastPass, picture};
 use crate::decide;
 use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
 use crate::journal;
+use stelia_api::Error;
 use stelia_api::Reason;
-use stelia_api::Refusal;
 use stelia_kubelet::PodUid;
 
 /// What was done.
@@ -101,7 +101,7 @@ pub(super) struct Pass {
 
 impl Engine {
     /// Observe and plan, and leave it at that.
-    pub(super) fn preview(&mut self) -> Result<Preview, Refusal> {
+    pub(super) fn preview(&mut self) -> Result<Preview, Error> {
         let policies = &self.settings.policies;
         let source = policies.allocator.source;
         let kubelet = self.picture.kubelet.state(source);

@@ -8,8 +8,8 @@ use crate::decide::allocator;
 use crate::decide::{Assessment, Facts, Instance, Snapshot};
 use stelia_allocator::Pools;
 use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held};
+use stelia_api::Error;
 use stelia_api::Reason;
-use stelia_api::Refusal;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::Entries;
@@ -188,7 +188,7 @@ impl View {
     ///
     /// # Errors
     /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
-    pub fn ground(&self) -> Result<Ground, Refusal> {
+    pub fn ground(&self) -> Result<Ground, Error> {
         match (&self.pools, &self.kubelet_problem, self.cpu_source) {
             (Some(pools), _, _) => Ok(Ground::new(
                 &self.topology,

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
-use stelia_api::Kind;
+use stelia_api::ErrorKind;
 use stelia_settings::Fragment;
 use steliactl::doctor::{Facts, checks};
 
@@ -191,7 +191,7 @@ fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
 
 #[test]
 fn every_error_is_explained_and_no_other() {
-    let errors: BTreeSet<&str> = Kind::ALL.into_iter().map(Kind::name).collect();
+    let errors: BTreeSet<&str> = ErrorKind::ALL.into_iter().map(ErrorKind::name).collect();
     let page = read(&root().join("docs/troubleshooting.md"));
     let section = page
         .split("\n## ")

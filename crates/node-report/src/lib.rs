@@ -28,7 +28,7 @@ pub use object::{ApiVersion, NodeResourceTopology};
 use object::{Attribute, Cost, Metadata, Resource, Zone};
 use stelia_allocator::{Allocated, KubeletView, Pools, Qos};
 use stelia_allocator::{AllocatorPolicies, Ground, Held};
-use stelia_api::Refusal;
+use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_cpus::quantity::bytes::of_bytes;
@@ -65,7 +65,7 @@ impl Facts {
     ///
     /// # Errors
     /// kubelet chooses there.
-    pub fn ground(&self) -> Result<Ground, Refusal> {
+    pub fn ground(&self) -> Result<Ground, Error> {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
         };

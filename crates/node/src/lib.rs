@@ -4,10 +4,10 @@
 mod affinity;
 pub mod cgroup;
 pub mod containers;
+mod error;
 pub mod holder;
 pub mod locality;
 pub mod proc;
-mod refused;
 pub mod runtime;
 mod system;
 pub mod systemd;

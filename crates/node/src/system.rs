@@ -8,7 +8,7 @@ use crate::cgroup::{CgroupError, Cgroups, KernelCgroups};
 use crate::proc::{KernelProcs, ProcError, Procs};
 use crate::systemd::{Systemd, SystemdError};
 use crate::workqueue::WorkqueueError;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 
 /// Everything the engine touches outside itself.

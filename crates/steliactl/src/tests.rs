@@ -14,7 +14,7 @@ use crate::run;
 use crate::threads::Roots;
 use stelia_api::MANAGER_PATH;
 use stelia_api::client::{InstanceRow, OwnedDict};
-use stelia_api::{Error, Kind};
+use stelia_api::{Error, ErrorKind};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
@@ -46,7 +46,7 @@ impl Manager {
     fn deregister(&self, pod_uid: &str, _options: OwnedDict) -> Result<(), Error> {
         match pod_uid {
             UID => Ok(()),
-            other => Err(Kind::NoSuchInstance.because(format!("no instance {other}"))),
+            other => Err(ErrorKind::NoSuchInstance.because(format!("no instance {other}"))),
         }
     }
 
@@ -71,7 +71,7 @@ impl Manager {
     }
 
     fn reload(&self) -> Result<(), Error> {
-        Err(Kind::NotPermitted.because("only an administrator reloads"))
+        Err(ErrorKind::NotPermitted.because("only an administrator reloads"))
     }
 }
 

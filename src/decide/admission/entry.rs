@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::Candidate;
 use crate::decide::pod_pool;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::{Schema, Use};
@@ -25,7 +25,7 @@ pub(super) struct Entry {
 ///
 /// # Errors
 /// `NotGuaranteed`, `CpusetMismatch`, `AmbiguousContainer`, `CpusetConflict`.
-pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<Entry, Refusal> {
+pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<Entry, Error> {
     let (container, entry) = match kubelet.schema {
         Schema::V0 | Schema::V1 => by_id(candidate, kubelet)?,
         Schema::V2 | Schema::V3 | Schema::V4 => by_cpus(candidate, kubelet)?,
@@ -41,7 +41,7 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<E
             candidate.container.pod,
             list(&theirs)
         );
-        return Err(Kind::CpusetConflict.because(text).of(&candidate.container.pod));
+        return Err(ErrorKind::CpusetConflict.because(text).of(&candidate.container.pod));
     }
     Ok(Entry {
         container,
@@ -51,7 +51,7 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<E
 }
 
 /// By the runtime's id: V0 and V1 know neither pods nor names.
-fn by_id(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Refusal> {
+fn by_id(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Error> {
     let id = &candidate.container.container_id;
     let Some(entry) = kubelet.container_entries.get(id) else {
         let text = format!("container {id}");
@@ -63,14 +63,14 @@ fn by_id(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, Cp
             candidate.origin,
             candidate.cpus.to_string()
         );
-        return Err(Kind::CpusetMismatch.because(text));
+        return Err(ErrorKind::CpusetMismatch.because(text));
     }
     let name = candidate.annotated_name.as_ref().unwrap_or(id);
     Ok((name.clone(), entry.clone()))
 }
 
 /// The one entry of the pod that is this container's: by the CPUs the container has, then by the runtime's name for it.
-fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Refusal> {
+fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, CpuSet), Error> {
     let pod = &candidate.container.pod;
     let Some(entries) = kubelet.entries.get(pod) else {
         return Err(not_guaranteed(&format!("pod {pod}"), kubelet));
@@ -92,7 +92,7 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
                 cpus.to_string(),
                 list(entries)
             );
-            return Err(Kind::CpusetMismatch.because(text));
+            return Err(ErrorKind::CpusetMismatch.because(text));
         }
         [only] => *only,
         several => several
@@ -100,14 +100,14 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
             .find(|name| Some(**name) == candidate.annotated_name.as_ref())
             .ok_or_else(|| {
                 let text = format!("containers {} of pod {pod} have the same CPUs {cpus}", join(several));
-                Kind::AmbiguousContainer.because(text)
+                ErrorKind::AmbiguousContainer.because(text)
             })?,
     };
     Ok((name.clone(), cpus.clone()))
 }
 
 /// The refusal of a container that runs on its pod's shared pool; `None` of another.
-pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option<Refusal> {
+pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option<Error> {
     let (pod, cpus) = (&candidate.container.pod, &candidate.cpus);
     let entries = kubelet.entries.get(pod)?.iter();
     let fits: Vec<&String> = entries
@@ -133,11 +133,11 @@ pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option
             join(&fits)
         )
     };
-    shares.then(|| Kind::NotGuaranteed.because(text()))
+    shares.then(|| ErrorKind::NotGuaranteed.because(text()))
 }
 
-fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Refusal {
-    Kind::NotGuaranteed.because(format!(
+fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Error {
+    ErrorKind::NotGuaranteed.because(format!(
         "kubelet gave {whom} no exclusive CPUs (CPU manager policy {}; it must be a Guaranteed pod with whole CPUs)",
         kubelet.policy
     ))
@@ -228,12 +228,12 @@ mod tests {
     }
 
     /// (container, entry, exclusive), or the kind of the refusal.
-    fn found(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, String, String), Kind> {
+    fn found(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, String, String), ErrorKind> {
         let entry = find(candidate, kubelet).map_err(|refusal| refusal.kind)?;
         Ok((entry.container, entry.entry.to_string(), entry.exclusive.to_string()))
     }
 
-    fn ok(container: &str, entry: &str, exclusive: &str) -> Result<(String, String, String), Kind> {
+    fn ok(container: &str, entry: &str, exclusive: &str) -> Result<(String, String, String), ErrorKind> {
         Ok((container.into(), entry.into(), exclusive.into()))
     }
 
@@ -265,7 +265,7 @@ mod tests {
     fn a_container_that_has_no_cpu_left_to_itself_is_refused_by_name() {
         let state = kubelet(&[("sidecar", "2-4"), ("vm", "2-3")]).unwrap();
         let refusal = find(&candidate_on("2-3", vec![live("b2", Some("sidecar"), "2-4")]), &state).unwrap_err();
-        assert_eq!(refusal.kind, Kind::CpusetConflict);
+        assert_eq!(refusal.kind, ErrorKind::CpusetConflict);
         assert!(
             refusal.text.contains("sidecar: 2-4") && refusal.text.contains("2-3"),
             "{refusal}"
@@ -275,7 +275,10 @@ mod tests {
     #[test]
     fn a_container_on_its_pods_shared_pool_has_no_cpus_of_its_own() {
         let state = pod_level("2-5", &[("dns", "4-5"), ("fs", "4-5"), ("vm", "2-3")]);
-        assert_eq!(found(&candidate_on("4-5", vec![]), &state), Err(Kind::NotGuaranteed));
+        assert_eq!(
+            found(&candidate_on("4-5", vec![]), &state),
+            Err(ErrorKind::NotGuaranteed)
+        );
         // Nor does its name help.
         let named = Candidate {
             annotated_name: Some("fs".into()),
@@ -295,7 +298,7 @@ mod tests {
             ..candidate_on("1", vec![])
         };
         let refusal = find(&side, &state).unwrap_err();
-        assert_eq!(refusal.kind, Kind::NotGuaranteed);
+        assert_eq!(refusal.kind, ErrorKind::NotGuaranteed);
         assert!(
             refusal.text.contains("shared pool") && refusal.text.contains("side"),
             "{refusal}"
@@ -329,7 +332,7 @@ mod tests {
         let state = pod_level("2-5", &[("init", "2-3"), ("vm", "2-3")]);
         assert_eq!(
             found(&candidate_on("2-3", vec![]), &state),
-            Err(Kind::AmbiguousContainer)
+            Err(ErrorKind::AmbiguousContainer)
         );
         let named = Candidate {
             annotated_name: Some("vm".into()),
@@ -349,12 +352,12 @@ mod tests {
         assert_eq!(found(&candidate_on("2-3", beside), &state), ok("a1", "2-3", "2"));
         assert_eq!(
             found(&candidate_on("3", alone.clone()), &state),
-            Err(Kind::CpusetMismatch)
+            Err(ErrorKind::CpusetMismatch)
         );
         let stranger = by_container(&[("c3", "2-3")]);
         assert_eq!(
             found(&candidate_on("2-3", alone.clone()), &stranger),
-            Err(Kind::NotGuaranteed)
+            Err(ErrorKind::NotGuaranteed)
         );
         let named = Candidate {
             annotated_name: Some("vm".into()),

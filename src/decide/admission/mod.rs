@@ -5,7 +5,7 @@ mod entry;
 use std::collections::{BTreeMap, BTreeSet};
 
 use entry::Entry;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_node::containers::LiveContainer;
 
 use crate::decide::allocator::allot;
@@ -51,8 +51,8 @@ impl Claim {
     ///
     /// # Errors
     /// `InvalidArgument`.
-    pub fn check(&self) -> Result<CheckedClaim, Refusal> {
-        let invalid = |cause: String| Kind::InvalidArgument.because(cause);
+    pub fn check(&self) -> Result<CheckedClaim, Error> {
+        let invalid = |cause: String| ErrorKind::InvalidArgument.because(cause);
         let pod = match self.pod.as_str() {
             "" => None,
             text => Some(PodUid::parse(text).map_err(|cause| invalid(format!("pod_uid: {cause}")))?),
@@ -102,14 +102,14 @@ pub struct Candidate {
 /// Decide, with the CPUs of whoever chooses them for this container. The record has phase `registered` and no time yet.
 ///
 /// # Errors
-/// The [`Refusal`] that says what is wrong.
+/// The [`Error`] that says what is wrong.
 pub fn admit(
     claim: &CheckedClaim,
     candidate: &Candidate,
     snapshot: &Snapshot,
     facts: &Facts,
     node: &AllocatorPolicies,
-) -> Result<Record, Refusal> {
+) -> Result<Record, Error> {
     let kubelets = |state: &CpuManagerState| is_kubelets(candidate, state);
     if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
         return admit_allocated(claim, candidate, snapshot, facts, node);
@@ -138,22 +138,22 @@ fn admit_given(
     candidate: &Candidate,
     kubelet: &Result<CpuManagerState, String>,
     others: &[&Record],
-) -> Result<Record, Refusal> {
+) -> Result<Record, Error> {
     let pod = &candidate.container.pod;
     let sharer = || entry::sharer(candidate, kubelet.as_ref().ok()?);
     let anchor = admit_container(claim, candidate, others).map_err(|refusal| match refusal.kind {
         // That the pod's VM ends would not help a container beside it that has no CPUs of its own.
-        Kind::InstanceExists => sharer().unwrap_or(refusal),
+        ErrorKind::InstanceExists => sharer().unwrap_or(refusal),
         _ => refusal,
     })?;
     if claim.wish.asks() {
         let text =
             "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
-    let kubelet = kubelet
-        .as_ref()
-        .map_err(|reason| Kind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}")))?;
+    let kubelet = kubelet.as_ref().map_err(|reason| {
+        ErrorKind::KubeletStateUnusable.because(format!("kubelet's state cannot be used: {reason}"))
+    })?;
     let Entry {
         container,
         entry,
@@ -163,18 +163,18 @@ fn admit_given(
         && *claimed != entry
     {
         let text = format!("kubelet gave container {container} of pod {pod} the CPUs {entry}, not {claimed}");
-        return Err(Kind::CpusetMismatch.because(text));
+        return Err(ErrorKind::CpusetMismatch.because(text));
     }
     for other in others {
         if !other.exclusive.is_disjoint(&exclusive) {
             let shared = other.exclusive.intersection(&exclusive);
             let text = format!("CPUs {shared} of pod {pod} belong to the instance of pod {}", other.pod);
-            return Err(Kind::CpusetConflict.because(text).of(&other.pod));
+            return Err(ErrorKind::CpusetConflict.because(text).of(&other.pod));
         }
     }
     if kubelet.shared_pool().difference(&exclusive).is_empty() {
         let text = "kubelet's shared pool is empty: there is nowhere to float";
-        return Err(Kind::KubeletStateUnusable.because(text).of(pod));
+        return Err(ErrorKind::KubeletStateUnusable.because(text).of(pod));
     }
     let record = Record {
         container,
@@ -195,18 +195,18 @@ fn admit_allocated(
     snapshot: &Snapshot,
     facts: &Facts,
     node: &AllocatorPolicies,
-) -> Result<Record, Refusal> {
+) -> Result<Record, Error> {
     let others: Vec<&Record> = snapshot.instances.values().map(|instance| &instance.record).collect();
     let anchor = admit_container(claim, candidate, &others)?;
     if let Some(claimed) = &claim.cpuset {
         let text = format!("the CPUs are steliad's to choose on this node (cpu-source = \"steliad\"), not {claimed}");
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
         // kubelet gave it these before its policy became `none`, and they are still nobody else's.
         if claim.wish.asks() {
             return Err(
-                Kind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
+                ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
             );
         }
         scheduled(claim, snapshot, &candidate.cpus)?;
@@ -229,7 +229,7 @@ fn admit_allocated(
             candidate.origin,
             candidate.cpus.to_string()
         );
-        return Err(Kind::CpusetMismatch.because(text));
+        return Err(ErrorKind::CpusetMismatch.because(text));
     }
     let asker = Asker {
         class: QosClass::of(candidate.origin.as_str()),
@@ -250,9 +250,9 @@ fn admit_allocated(
 }
 
 /// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
-fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Refusal> {
+fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
     match claim.wish.schedule.contradicts(&Host::new(&snapshot.topology), given) {
-        Some(text) => Err(Kind::CpusetMismatch.because(format!("{text} from kubelet"))),
+        Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),
         None => Ok(()),
     }
 }
@@ -272,19 +272,19 @@ fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
 }
 
 /// What does not depend on who chooses the CPUs; answers the anchor.
-fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<TaskId, Refusal> {
+fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<TaskId, Error> {
     let pod = &candidate.container.pod;
     if let Some(claimed) = &claim.pod
         && claimed != pod
     {
-        return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
+        return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
     }
     if let Some(other) = others.iter().find(|other| other.pod == *pod) {
         let text = format!(
             "pod {pod} has an instance already, of the container in {}",
             other.origin
         );
-        return Err(Kind::InstanceExists.because(text));
+        return Err(ErrorKind::InstanceExists.because(text));
     }
     let anchor = admit_anchor(candidate)?;
     admit_processes(candidate)?;
@@ -314,29 +314,31 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
     }
 }
 
-fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Refusal> {
+fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Error> {
     let Some((anchor, cgroup)) = &candidate.anchor else {
         let text = "no anchor: option \"anchor\" must be the pidfd of a process that stays in the container's cgroup";
-        return Err(Kind::NoAnchor.because(text));
+        return Err(ErrorKind::NoAnchor.because(text));
     };
     if *cgroup != candidate.origin {
         let text = format!("the anchor is not in {}", candidate.origin);
         let detail = format!("process {} is in {cgroup}", anchor.id);
-        return Err(Kind::NoAnchor.because(text).detail(detail));
+        return Err(ErrorKind::NoAnchor.because(text).detail(detail));
     }
     if candidate.caller == Some(anchor.id) {
-        return Err(Kind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved"));
+        return Err(
+            ErrorKind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved")
+        );
     }
     Ok(*anchor)
 }
 
-fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
+fn admit_processes(candidate: &Candidate) -> Result<(), Error> {
     if let Some(other) = candidate.elsewhere.first() {
         let text = format!(
             "the container has processes in {other} too, not only in {}: not supported",
             candidate.origin
         );
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     // Private PID namespace: its first process is one of the container's own, and only one. Those of namespaces within are
     // not asked: a sandbox of virtiofsd's or passt's is the container's own business, and where the container has none of its
@@ -353,7 +355,7 @@ fn admit_processes(candidate: &Candidate) -> Result<(), Refusal> {
             candidate.container.pod,
             candidate.processes.len()
         );
-        return Err(Kind::SharedPidNamespace.because(text));
+        return Err(ErrorKind::SharedPidNamespace.because(text));
     }
     Ok(())
 }

@@ -37,7 +37,7 @@ pub(super) fn kubelet(entries: &[(&str, &str)]) -> Result<CpuManagerState, Strin
     })
 }
 
-fn kind(result: Result<Record, Refusal>) -> Kind {
+fn kind(result: Result<Record, Error>) -> ErrorKind {
     result.unwrap_err().kind
 }
 
@@ -70,7 +70,7 @@ fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[
     }
     .check()
     .unwrap_err();
-    assert_eq!(refusal.kind, Kind::InvalidArgument);
+    assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
     assert!(refusal.text.contains(named), "{refusal}");
 }
 
@@ -120,7 +120,7 @@ fn claims_must_match_what_is_known() {
     };
     assert_eq!(
         kind(admit_given(&other, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
-        Kind::NoSuchPod
+        ErrorKind::NoSuchPod
     );
     let cpus = CheckedClaim {
         wish: Wish::default(),
@@ -129,7 +129,7 @@ fn claims_must_match_what_is_known() {
     };
     assert_eq!(
         kind(admit_given(&cpus, &candidate(), &kubelet(&[("i", "2-3")]), &[])),
-        Kind::CpusetMismatch
+        ErrorKind::CpusetMismatch
     );
 }
 
@@ -138,7 +138,7 @@ fn without_an_entry_the_pod_is_not_guaranteed_and_waiting_may_help() {
     let mut state = kubelet(&[]);
     state.as_mut().unwrap().entries.clear();
     let refusal = admit_given(&CheckedClaim::default(), &candidate(), &state, &[]).unwrap_err();
-    assert_eq!((refusal.kind, refusal.may_pass), (Kind::NotGuaranteed, true));
+    assert_eq!((refusal.kind, refusal.may_pass), (ErrorKind::NotGuaranteed, true));
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn two_entries_alike_are_told_apart_by_the_annotation_only() {
     let state = kubelet(&[("init", "2-3"), ("vm", "2-3")]);
     assert_eq!(
         kind(admit_given(&CheckedClaim::default(), &candidate(), &state, &[])),
-        Kind::AmbiguousContainer
+        ErrorKind::AmbiguousContainer
     );
     let named = Candidate {
         annotated_name: Some("vm".into()),
@@ -169,7 +169,7 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
         let candidate = Candidate { anchor, ..candidate() };
         assert_eq!(
             kind(admit_given(&CheckedClaim::default(), &candidate, &state, &[])),
-            Kind::NoAnchor
+            ErrorKind::NoAnchor
         );
     }
 }
@@ -192,7 +192,7 @@ fn a_container_without_a_pid_namespace_of_its_own_is_refused(#[case] processes: 
             &kubelet(&[("i", "2-3")]),
             &[]
         )),
-        Kind::SharedPidNamespace
+        ErrorKind::SharedPidNamespace
     );
 }
 
@@ -224,7 +224,7 @@ fn cpus_of_another_instance_are_a_conflict() {
         &kubelet(&[("i", "2-3")]),
         &[&other],
     );
-    assert_eq!(kind(result), Kind::CpusetConflict);
+    assert_eq!(kind(result), ErrorKind::CpusetConflict);
 }
 
 #[test]
@@ -236,5 +236,5 @@ fn a_second_container_of_the_pod_waits() {
         &kubelet(&[("i", "2-3")]),
         &[&other],
     );
-    assert_eq!(kind(result), Kind::InstanceExists);
+    assert_eq!(kind(result), ErrorKind::InstanceExists);
 }

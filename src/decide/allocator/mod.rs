@@ -9,15 +9,15 @@ use stelia_allocator::{
     Allocated, Allocation, AllocatorPolicies, Asker, CpuExclusivePolicy, CpuSource, Ground, Held, KubeletView, Pools,
     Qos, Wish, chosen_by_kubelet,
 };
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 
 use super::{Facts, Snapshot};
 
 /// The refusal where kubelet's file cannot be used.
-pub(crate) fn kubelet_unknown(reason: &str) -> Refusal {
-    Kind::KubeletStateUnusable.because(format!("what kubelet holds is not known: {reason}"))
+pub(crate) fn kubelet_unknown(reason: &str) -> Error {
+    ErrorKind::KubeletStateUnusable.because(format!("what kubelet holds is not known: {reason}"))
 }
 
 /// Decide by what was found on this node.
@@ -30,7 +30,7 @@ pub fn allot(
     snapshot: &Snapshot,
     facts: &Facts,
     node: &AllocatorPolicies,
-) -> Result<(CpuSet, Allocation), Refusal> {
+) -> Result<(CpuSet, Allocation), Error> {
     let pools = match (&snapshot.kubelet, facts.pools()) {
         (Ok(_), Some(pools)) => pools.clone(),
         (Err(reason), _) => return Err(kubelet_unknown(reason)),

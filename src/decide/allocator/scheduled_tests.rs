@@ -12,7 +12,7 @@ use rstest::rstest;
 
 use super::tests::{allot, asker, cpus, empty, hold, node, wish};
 use super::*;
-use stelia_api::Kind;
+use stelia_api::ErrorKind;
 use stelia_cpus::testing::shapes;
 
 /// The scheduler's word; "" for none.
@@ -44,16 +44,16 @@ fn cpus_that_can_be_had_are_given_as_they_were_chosen(#[case] list: &str, #[case
 }
 
 #[rstest]
-#[case("2-4", &[], Kind::CpusetMismatch, "3 CPUs")]
-#[case("2,8", &[], Kind::NotAllocated, "8 are not online")]
-#[case("0,2", &[], Kind::NotAllocated, "0 are reserved")]
-#[case("6-7", &[], Kind::NotAllocated, "7 are not free")]
-#[case("2-3", &[1], Kind::CpusetMismatch, "NUMA nodes 1")]
-#[case("", &[7], Kind::NotAllocated, "this host has 0,1")]
+#[case("2-4", &[], ErrorKind::CpusetMismatch, "3 CPUs")]
+#[case("2,8", &[], ErrorKind::NotAllocated, "8 are not online")]
+#[case("0,2", &[], ErrorKind::NotAllocated, "0 are reserved")]
+#[case("6-7", &[], ErrorKind::NotAllocated, "7 are not free")]
+#[case("2-3", &[1], ErrorKind::CpusetMismatch, "NUMA nodes 1")]
+#[case("", &[7], ErrorKind::NotAllocated, "this host has 0,1")]
 fn cpus_that_cannot_be_had_are_refused_with_the_reason(
     #[case] list: &str,
     #[case] nodes: &[u32],
-    #[case] kind: Kind,
+    #[case] kind: ErrorKind,
     #[case] told: &str,
 ) {
     let mut host = empty();
@@ -83,25 +83,25 @@ fn what_is_required_is_required_of_a_scheduler_too() {
         alignment: NumaTopologyAlignmentPolicy::Restricted,
         ..node()
     };
-    assert_eq!(kind(&scheduled("3-4", &[]), &whole), Err(Kind::NotAllocated));
+    assert_eq!(kind(&scheduled("3-4", &[]), &whole), Err(ErrorKind::NotAllocated));
     assert!(kind(&scheduled("2-3", &[]), &whole).is_ok());
     assert!(kind(&scheduled("3,6", &[]), &node()).is_ok());
     for node in [&single, &restricted] {
-        assert_eq!(kind(&scheduled("3-4", &[]), node), Err(Kind::NotAllocated));
-        assert_eq!(kind(&scheduled("", &[0, 1]), node), Err(Kind::NotAllocated));
+        assert_eq!(kind(&scheduled("3-4", &[]), node), Err(ErrorKind::NotAllocated));
+        assert_eq!(kind(&scheduled("", &[0, 1]), node), Err(ErrorKind::NotAllocated));
     }
     // The pod's own word counts as the node's does.
     let own = Wish {
         required: Some(CpuBindPolicy::SpreadByPcpus),
         ..scheduled("2-3", &[])
     };
-    assert_eq!(kind(&own, &node()), Err(Kind::NotAllocated));
+    assert_eq!(kind(&own, &node()), Err(ErrorKind::NotAllocated));
     let own = Wish {
         required: Some(CpuBindPolicy::SpreadByPcpus),
         ..scheduled("1,3", &[])
     };
     assert!(kind(&own, &node()).is_ok());
-    assert_eq!(kind(&own, &whole), Err(Kind::NotAllocated));
+    assert_eq!(kind(&own, &whole), Err(ErrorKind::NotAllocated));
 }
 
 #[test]
@@ -118,14 +118,14 @@ fn the_nodes_that_a_scheduler_named_are_where_cpus_and_pools_are_taken() {
     assert_eq!(pool(&[1]), Ok(Some(1)));
     // All of them are the pool of all.
     assert_eq!(pool(&[0, 1]), Ok(None));
-    assert_eq!(pool(&[2]).map_err(|refusal| refusal.kind), Err(Kind::NotAllocated));
+    assert_eq!(pool(&[2]).map_err(|refusal| refusal.kind), Err(ErrorKind::NotAllocated));
     let be = given(&of_class(Qos::Be, &[1])).unwrap_err();
-    assert_eq!(be.kind, Kind::NotAllocated);
+    assert_eq!(be.kind, ErrorKind::NotAllocated);
     let own = Wish {
         qos: Some(Qos::Ls),
         ..scheduled("2-3", &[])
     };
-    assert_eq!(given(&own).unwrap_err().kind, Kind::InvalidArgument);
+    assert_eq!(given(&own).unwrap_err().kind, ErrorKind::InvalidArgument);
 }
 
 #[test]
@@ -156,7 +156,7 @@ fn cpus_come_from_where_kubelets_memory_manager_bound_the_memory() {
     assert_eq!(memory(BestEffort, 5000, &[1]).unwrap().0.len(), 5);
     for policy in [Restricted, SingleNumaNode] {
         let refusal = memory(policy, 5000, &[1]).unwrap_err();
-        assert_eq!(refusal.kind, Kind::NotAllocated);
+        assert_eq!(refusal.kind, ErrorKind::NotAllocated);
         assert!(refusal.text.contains("its memory comes from NUMA nodes 1"), "{refusal}");
     }
 }

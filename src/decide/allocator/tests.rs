@@ -12,7 +12,7 @@ use super::*;
 use crate::decide::steps::tests::{instance, snapshot};
 use crate::decide::{Facts, Instance, Snapshot};
 use stelia_allocator::Pools;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
 use stelia_settings::Policies;
@@ -51,7 +51,7 @@ pub(super) fn allot(
     asker: &Asker,
     snapshot: &Snapshot,
     node: &AllocatorPolicies,
-) -> Result<(CpuSet, Allocation), Refusal> {
+) -> Result<(CpuSet, Allocation), Error> {
     crate::decide::allocator::allot(wish, asker, snapshot, &facts(snapshot, node), node)
 }
 
@@ -110,14 +110,14 @@ fn without_a_word_a_pod_gets_its_limit_in_the_nodes_way() {
 }
 
 #[rstest]
-#[case(QosClass::Burstable, Qos::Lse, Some(Kind::NotGuaranteed))]
+#[case(QosClass::Burstable, Qos::Lse, Some(ErrorKind::NotGuaranteed))]
 #[case(QosClass::Burstable, Qos::Ls, None)]
-#[case(QosClass::BestEffort, Qos::Ls, Some(Kind::NotGuaranteed))]
+#[case(QosClass::BestEffort, Qos::Ls, Some(ErrorKind::NotGuaranteed))]
 #[case(QosClass::BestEffort, Qos::Be, None)]
 fn a_pods_word_is_bound_by_its_class_and_an_administrators_is_not(
     #[case] class: QosClass,
     #[case] qos: Qos,
-    #[case] refused: Option<Kind>,
+    #[case] refused: Option<ErrorKind>,
 ) {
     let asker = Asker { class, ..asker(2000) };
     let answer = allot(&wish(qos), &asker, &empty(), &node());
@@ -151,13 +151,13 @@ fn the_number_of_cpus_is_bound_by_the_limit() {
         })
     };
     assert_eq!(ask(Some(1), Some(2000), true), Ok(1));
-    assert_eq!(ask(Some(3), Some(2000), true), Err(Kind::InvalidArgument));
+    assert_eq!(ask(Some(3), Some(2000), true), Err(ErrorKind::InvalidArgument));
     assert_eq!(ask(Some(3), Some(2000), false), Ok(3));
-    assert_eq!(ask(None, Some(1500), true), Err(Kind::NotGuaranteed));
-    assert_eq!(ask(Some(1), None, true), Err(Kind::NotGuaranteed));
-    assert_eq!(ask(None, None, false), Err(Kind::InvalidArgument));
-    assert_eq!(ask(Some(0), None, false), Err(Kind::InvalidArgument));
-    assert_eq!(ask(Some(8), None, false), Err(Kind::NotAllocated));
+    assert_eq!(ask(None, Some(1500), true), Err(ErrorKind::NotGuaranteed));
+    assert_eq!(ask(Some(1), None, true), Err(ErrorKind::NotGuaranteed));
+    assert_eq!(ask(None, None, false), Err(ErrorKind::InvalidArgument));
+    assert_eq!(ask(Some(0), None, false), Err(ErrorKind::InvalidArgument));
+    assert_eq!(ask(Some(8), None, false), Err(ErrorKind::NotAllocated));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn what_kubelet_holds_or_left_behind_is_never_given() {
     assert_eq!(pools.be_shared, cpus("0-1,6-7"));
     taken.kubelet = Err("it is damaged".into());
     let refusal = allot(&all, &administrator, &taken, &node()).unwrap_err();
-    assert_eq!(refusal.kind, Kind::KubeletStateUnusable);
+    assert_eq!(refusal.kind, ErrorKind::KubeletStateUnusable);
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn the_last_shared_cpu_is_not_given() {
         ..node()
     };
     let refusal = allot(&Wish::default(), &asker(8000), &empty(), &whole).unwrap_err();
-    assert_eq!(refusal.kind, Kind::NotAllocated);
+    assert_eq!(refusal.kind, ErrorKind::NotAllocated);
     assert!(allot(&Wish::default(), &asker(7000), &empty(), &whole).is_ok());
 }
 
@@ -213,13 +213,13 @@ fn a_required_bind_policy_is_nobodys_to_depart_from() {
     let (exclusive, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &full).unwrap();
     assert_eq!((exclusive, allocation.required), (cpus("2-3"), true));
     let odd = allot(&Wish::default(), &asker(3000), &empty(), &full).unwrap_err();
-    assert_eq!(odd.kind, Kind::NotAllocated);
+    assert_eq!(odd.kind, ErrorKind::NotAllocated);
     let spread = Wish {
         bind: Some(CpuBindPolicy::SpreadByPcpus),
         ..Wish::default()
     };
     let other = allot(&spread, &asker(2000), &empty(), &full).unwrap_err();
-    assert_eq!(other.kind, Kind::NotAllocated);
+    assert_eq!(other.kind, ErrorKind::NotAllocated);
 }
 
 #[test]
@@ -269,7 +269,7 @@ fn a_pool_of_a_numa_node_is_chosen_by_the_limit() {
         ..burst
     };
     let refusal = allot(&much, &asker(1000), &host, &node()).unwrap_err();
-    assert_eq!(refusal.kind, Kind::NotAllocated);
+    assert_eq!(refusal.kind, ErrorKind::NotAllocated);
 }
 
 #[test]

@@ -170,7 +170,7 @@ async fn a_pods_refused_calls_leave_another_its_turn() {
     // Each of the other's steps has at most one of those calls before it: not all 200.
     assert!(meanwhile.reads < 200 * 15, "{meanwhile:?}");
     for call in calls {
-        assert_eq!(kind(call.await.unwrap()), Kind::NoAnchor);
+        assert_eq!(kind(call.await.unwrap()), ErrorKind::NoAnchor);
     }
     node.check().await;
 }
@@ -224,7 +224,7 @@ async fn who_waits_too_long_for_an_instance_to_be_gone_is_told_that_it_goes_on()
     // Every write after that of the intent fails.
     node.model.cut_after(1);
     let refusal = node.handle.deregister(pod.uid.clone()).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::Busy);
+    assert_eq!(refusal.kind, ErrorKind::Busy);
     assert!(refusal.text.contains("goes on leaving"), "{refusal}");
     node.restart().await;
     node.until("it is gone", |node| !node.model.exists(&scope(&pod))).await;

@@ -124,7 +124,7 @@ async fn a_vm_of_more_vcpus_than_its_record_can_hold_is_refused_by_name() {
         asked.vcpu.props = props.map(|name| (name.to_owned(), 100)).into();
     }
     let refusal = node.handle.attach(request).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::InvalidArgument);
+    assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
     assert!(refusal.text.contains("2000 vCPUs"), "{refusal}");
     assert_eq!(node.phase(&pod), Some("floating"));
 }

@@ -190,7 +190,7 @@ fn class(node: &Node, slot: usize) -> Option<Qos> {
     steliads.then(|| [Qos::Lse, Qos::Lsr, Qos::Be, Qos::Ls][slot % 4])
 }
 
-async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
     let qos = class(node, slot);
     let wish = Wish { qos, ..Wish::default() };
     node.ask(pod, wish).await

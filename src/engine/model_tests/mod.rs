@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
 use crate::decide;
 use crate::decide::admission::Claim;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_cpus::Topology;
 use stelia_kubelet::PodUid;
@@ -150,7 +150,7 @@ impl Node {
         }
     }
 
-    async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+    async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
         self.handle.register(self.request(pod)).await
     }
 
@@ -170,7 +170,7 @@ impl Node {
         }
     }
 
-    async fn attach(&self, pod: &Pod, qemu: &Qemu) -> Result<Vec<Placed>, Refusal> {
+    async fn attach(&self, pod: &Pod, qemu: &Qemu) -> Result<Vec<Placed>, Error> {
         self.handle.attach(self.attach_request(pod, qemu)).await
     }
 
@@ -295,6 +295,6 @@ impl Node {
 }
 
 /// The refusal's kind; a call that was to be refused and was not fails the test.
-fn kind<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Kind {
+fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
     result.unwrap_err().kind
 }

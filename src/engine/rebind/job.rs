@@ -6,7 +6,7 @@ use crate::decide::rebind::{Move, Scope};
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
-use stelia_api::Refusal;
+use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 
@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
-    pub(super) fn keep_job(&self) -> Result<(), Refusal> {
+    pub(super) fn keep_job(&self) -> Result<(), Error> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());
         };

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::roff::{Header, escaped, paragraphs, see_also};
-use stelia_api::Kind;
+use stelia_api::ErrorKind;
 
 const FILES: [&str; 3] = [
     include_str!("../../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
@@ -130,8 +130,8 @@ fn member(member: &Member) -> String {
 
 /// The errors' names with what the code says of each.
 fn errors() -> Vec<(String, String)> {
-    let one = |kind: Kind| (kind.name().to_owned(), kind.says().to_owned());
-    Kind::ALL.map(one).into()
+    let one = |kind: ErrorKind| (kind.name().to_owned(), kind.says().to_owned());
+    ErrorKind::ALL.map(one).into()
 }
 
 pub fn page() -> String {

@@ -11,7 +11,7 @@ use zbus::connection::Builder;
 use zbus::{Fd, OwnedObjectPath, OwnedVariant, Variant, interface};
 
 use stelia_api::NOT_PINNED;
-use stelia_api::{Error, Kind};
+use stelia_api::{Error, ErrorKind};
 
 const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
 type Options = HashMap<String, OwnedVariant>;
@@ -113,11 +113,11 @@ impl Manager {
         self.1
             .add(format!("RegisterInstance '{pod_uid}' '{cpuset}'{}", asked(&options)));
         let Some(Variant::Fd(anchor)) = options.get("anchor").map(|v| &**v) else {
-            return Err(Kind::NoAnchor.because("no anchor"));
+            return Err(ErrorKind::NoAnchor.because("no anchor"));
         };
         self.1.add_pid("anchor", anchor);
         if self.0.refuse {
-            return Err(Kind::NotGuaranteed.because("pod x has no exclusive CPUs"));
+            return Err(ErrorKind::NotGuaranteed.because("pod x has no exclusive CPUs"));
         }
         Ok((INSTANCE.try_into().unwrap(), "/stelia.slice/x.scope".into()))
     }
@@ -166,7 +166,7 @@ impl Instance {
         };
         self.1.add(format!("AttachVcpus{list}{iothreads}"));
         if failed < self.0.failing_attaches {
-            return Err(Kind::CpusetConflict.because("CPU 2 is taken"));
+            return Err(ErrorKind::CpusetConflict.because("CPU 2 is taken"));
         }
         let shares = matches!(self.0.qos, Some("LS" | "BE"));
         let cpu = |index: u32| if shares { NOT_PINNED } else { 2 + index };

@@ -8,11 +8,11 @@ use stelia_kubelet::PodUid;
 
 /// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Refusal {
+pub struct Error {
     /// Whose particulars are in the text; `None`: it depends on the kind (`is_of_the_call`).
     pub pod: Option<PodUid>,
     /// Which error.
-    pub kind: Kind,
+    pub kind: ErrorKind,
     /// What was wrong, for a reader who sees nothing else.
     pub text: String,
     /// What led to it, or what else there is to know, each with its own particulars.
@@ -21,9 +21,9 @@ pub struct Refusal {
     pub may_pass: bool,
 }
 
-impl std::error::Error for Refusal {}
+impl std::error::Error for Error {}
 
-impl fmt::Display for Refusal {
+impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = match self.causes.first().map(|first| first.kind) {
             Some(Amiss::Detail) => "; ",
@@ -34,7 +34,7 @@ impl fmt::Display for Refusal {
     }
 }
 
-impl Refusal {
+impl Error {
     /// One that waiting does not help.
     #[must_use]
     pub fn lasting(self) -> Self {
@@ -86,11 +86,11 @@ macro_rules! kinds {
     ($($kind:ident = $says:literal),+ $(,)?) => {
         /// The refusals of the D-Bus contract.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-        pub enum Kind {
+        pub enum ErrorKind {
             $(#[doc = $says] $kind),+
         }
 
-        impl Kind {
+        impl ErrorKind {
             /// Every kind.
             pub const ALL: [Self; [$($says),+].len()] = [$(Self::$kind),+];
 
@@ -137,10 +137,10 @@ kinds! {
     Failed = "the node could not do it; steliad's journal has operation, path and cause",
 }
 
-impl Kind {
+impl ErrorKind {
     /// A refusal of this kind.
-    pub fn because(self, text: impl Into<String>) -> Refusal {
-        Refusal {
+    pub fn because(self, text: impl Into<String>) -> Error {
+        Error {
             pod: None,
             kind: self,
             text: text.into(),
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn every_kind_tells_another_pod_no_more_than_what_it_says() {
-        for kind in Kind::ALL {
+        for kind in ErrorKind::ALL {
             let theirs = kind.because("CPUs 4-5").of(&pod(2)).detail("process 77");
             let told = theirs.clone().told_to(&pod(1));
             assert_eq!((told.to_string(), told.kind), (kind.says().to_owned(), kind));
@@ -186,8 +186,15 @@ mod tests {
 
     #[test]
     fn what_is_not_said_to_be_a_pods_is_told_by_its_kind() {
-        let told = |kind: Kind| kind.because("words").told_to(&pod(1)).text == "words";
-        let kept: Vec<Kind> = Kind::ALL.into_iter().filter(|kind| !told(*kind)).collect();
-        assert_eq!(kept, [Kind::CpusetConflict, Kind::KubeletStateUnusable, Kind::Failed]);
+        let told = |kind: ErrorKind| kind.because("words").told_to(&pod(1)).text == "words";
+        let kept: Vec<ErrorKind> = ErrorKind::ALL.into_iter().filter(|kind| !told(*kind)).collect();
+        assert_eq!(
+            kept,
+            [
+                ErrorKind::CpusetConflict,
+                ErrorKind::KubeletStateUnusable,
+                ErrorKind::Failed
+            ]
+        );
     }
 }
