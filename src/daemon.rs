@@ -11,20 +11,18 @@ use anyhow::Context;
 use clap::Parser;
 use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
+use stelia_allocator::CpuSource;
+use stelia_node::systemd::DbusSystemd;
+use stelia_node::{System, holder};
+use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
-use crate::dbus;
-use crate::engine;
 use crate::engine::{Engine, Handle};
-use crate::journal;
-use stelia_allocator::CpuSource;
-use stelia_node::systemd::DbusSystemd;
-use stelia_node::{System, holder};
-use stelia_settings::Settings;
+use crate::{dbus, engine, journal};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use stelia_api::{Error, ErrorKind};
 use zbus::Connection;
 use zbus::fdo::DBusProxy;
 use zbus::message::Header;
@@ -11,7 +12,6 @@ use zbus::message::Header;
 use super::caller::{Caller, Door};
 use crate::authz::Operation;
 use crate::engine::Handle;
-use stelia_api::{Error, ErrorKind};
 
 /// A method call that came in.
 pub(super) struct Call<'a> {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
 use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
@@ -11,8 +13,6 @@ use zbus::names::UniqueName;
 use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]

@@ -1,13 +1,13 @@
 //! EvaluatePlacement: what the allocator would answer, by the engine's last view.
 
+use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
+use stelia_api::{Error, ErrorKind};
 use zbus::{OwnedVariant, Variant};
 
 use super::manager::Options;
 use super::options;
 use super::readings::Readings;
 use crate::engine::Handle;
-use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
-use stelia_api::{Error, ErrorKind};
 
 /// Answer every request.
 pub(super) async fn answers(
@@ -89,11 +89,11 @@ fn dict(told: Told) -> Result<Options, Error> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
+    use steliactl::evaluate::to_dbus;
+    use steliactl::view::json_of;
 
     use super::*;
     use crate::decide::evaluate_tests::{any_host, any_request, ground};
-    use steliactl::evaluate::to_dbus;
-    use steliactl::view::json_of;
 
     fn own(request: &Request) -> Options {
         let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
+use stelia_kubelet::PodUid;
+use stelia_record::Vcpu;
 use zbus::message::Header;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
@@ -16,11 +19,6 @@ use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
-use stelia_api::NOT_PINNED;
-use stelia_api::Reason;
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_record::Vcpu;
 
 /// One VM's object.
 pub(super) struct Instance {

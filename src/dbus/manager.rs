@@ -4,25 +4,21 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use stelia_api::{Error, ErrorKind, instance_path};
+use stelia_kubelet::PodUid;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::evaluate;
 use super::export::Exporter;
 use super::job::{MoveRow, job_path, rows};
-use super::node_topology;
-use super::options;
 use super::readings::{Readings, Recent};
-use super::registration;
 use super::report::{preview_dict, report_dict};
+use super::{evaluate, node_topology, options, registration};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
-use stelia_api::instance_path;
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
 type InstanceRow = (String, String, OwnedObjectPath, String, String);

@@ -1,11 +1,12 @@
 //! NodeTopology: what the engine knows, with what only the host and kubelet's configuration tell.
 
+use stelia_api::{Error, ErrorKind};
+use stelia_node_report::{ApiVersion, name, numa, report};
+
 use super::manager::Options;
 use super::options;
 use super::readings::{Readings, Recent};
 use crate::engine::{Handle, node_facts};
-use stelia_api::{Error, ErrorKind};
-use stelia_node_report::{ApiVersion, name, numa, report};
 
 /// The object as JSON.
 pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) -> Result<String, Error> {

@@ -2,16 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use zbus::Variant;
-
-use super::manager::Options;
 use stelia_allocator::evaluate::{Request, ScoringStrategy};
-use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use stelia_allocator::{Schedule, Wish};
+use stelia_allocator::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule, Wish,
+};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
+use zbus::Variant;
+
+use super::manager::Options;
 
 /// RegisterInstance's, beside those of [`WISH`].
 pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use stelia_api::{Error, ErrorKind};
 use zbus::message::{Flags, Header};
 use zbus::{Connection, Variant, proxy};
 
 use crate::authz::Action;
-use stelia_api::{Error, ErrorKind};
 
 /// `AllowUserInteraction`: polkit may ask the user for a password.
 const INTERACTIVE: u32 = 1;

@@ -6,18 +6,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::engine::localities;
-use crate::engine::{Usage, View, usage};
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_kubelet::config;
 use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::{PodUid, config};
 use stelia_node::System;
 use stelia_node::cgroup::Cgroups;
 use stelia_node::locality::Localities;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::engine::{Usage, View, localities, usage};
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);

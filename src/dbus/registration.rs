@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, Door};
@@ -10,9 +13,6 @@ use super::options;
 use crate::decide::admission::Claim;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);

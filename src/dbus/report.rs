@@ -1,11 +1,11 @@
 //! What a pass did, and what one would do, as D-Bus dictionaries.
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
 use zbus::Variant;
 
 use super::manager::Options;
 use crate::engine::{Preview, Report};
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
 
 /// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {

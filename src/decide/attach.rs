@@ -2,14 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::placement::place;
-use super::{Instance, Snapshot, placed};
 use stelia_allocator::Qos;
 use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record, VcpuThread};
-use stelia_record::{Vcpu, is_iothread};
-use stelia_settings::Partition;
-use stelia_settings::Policies;
+use stelia_record::{Phase, Record, Vcpu, VcpuThread, is_iothread};
+use stelia_settings::{Partition, Policies};
+
+use super::placement::place;
+use super::{Instance, Snapshot, placed};
 
 /// The record of an instance with these threads attached, by vCPU index, and what is to be said of their placement.
 pub fn attached(

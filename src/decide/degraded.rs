@@ -1,12 +1,13 @@
 //! Why an instance's promise is not whole, in words; nothing on the good day.
 
-use super::entitlement::Entitlement;
-use super::steps::too_much_memory;
-use super::{Facts, Instance, Snapshot};
 use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
+
+use super::entitlement::Entitlement;
+use super::steps::too_much_memory;
+use super::{Facts, Instance, Snapshot};
 
 /// The reasons of one instance as they are found.
 struct Reasons<'a> {

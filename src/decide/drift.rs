@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Instance, Leaf, Outside, Slice};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
+
+use super::{Instance, Leaf, Outside, Slice};
 
 /// One thing that is not as it was left.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -1,11 +1,12 @@
 //! What kubelet says now of the CPUs an instance was registered with. kubelet is the authority; the record is what the
 //! tree was built for.
 
-use super::{Facts, Instance, Snapshot};
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
 use stelia_record::Record;
+
+use super::{Facts, Instance, Snapshot};
 
 /// kubelet's word on an instance's CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -94,9 +95,10 @@ pub fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> E
 
 #[cfg(test)]
 mod tests {
+    use stelia_record::testing::record;
+
     use super::*;
     use crate::decide::steps::tests::{instance, snapshot};
-    use stelia_record::testing::record;
 
     const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 

@@ -1,27 +1,24 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 use rstest::rstest;
-use std::collections::BTreeSet;
-use stelia_allocator::Allocation;
-use stelia_allocator::Ground;
-use stelia_allocator::Qos;
+use stelia_allocator::evaluate::score::ScoringStrategy;
+use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, LeastAllocated, MostAllocated};
+use stelia_allocator::evaluate::*;
+use stelia_allocator::{
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Ground, Held, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+};
+use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
-use stelia_kubelet::QosClass;
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
+use stelia_record::Record;
+use stelia_settings::Policies;
 
 use crate::decide::allocator::allot;
 use crate::decide::steps::tests::{instance, snapshot};
 use crate::decide::{Facts, Instance, Snapshot};
-use stelia_allocator::evaluate::score::ScoringStrategy;
-use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, LeastAllocated, MostAllocated};
-use stelia_allocator::evaluate::*;
-use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
-use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, RequiredBind,
-};
-use stelia_api::ErrorKind;
-use stelia_cpus::testing::{Shape, shapes};
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_record::Record;
-use stelia_settings::Policies;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

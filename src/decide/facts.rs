@@ -3,17 +3,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::allocator;
-use super::degraded::degraded;
-use super::entitlement::{Entitlement, entitlement};
-use super::steps::{evicted, float_cpus};
-use super::totals::Totals;
-use super::{Instance, Snapshot};
 use stelia_allocator::{Pools, Qos};
 use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_settings::Policies;
+
+use super::degraded::degraded;
+use super::entitlement::{Entitlement, entitlement};
+use super::steps::{evicted, float_cpus};
+use super::totals::Totals;
+use super::{Instance, Snapshot, allocator};
 
 /// What is derived from a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -209,18 +209,18 @@ fn claims(state: &CpuManagerState) -> BTreeMap<u32, Vec<PodUid>> {
 mod tests {
     use proptest::prelude::*;
     use proptest::sample::{Index, select};
+    use stelia_allocator::{
+        Allocation, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Exclusivity, NumaAllocateStrategy,
+        NumaTopologyAlignmentPolicy,
+    };
+    use stelia_node::cgroup::HugePage;
+    use stelia_record::Phase;
+    use stelia_settings::Partition;
 
     use super::*;
     use crate::decide::steps::properties::{Case, INSTANCES, cases, pod};
     use crate::decide::steps::tests::apply;
     use crate::decide::{plan, plan_for};
-    use stelia_allocator::{Allocation, CpuSource};
-    use stelia_allocator::{
-        CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
-    };
-    use stelia_node::cgroup::HugePage;
-    use stelia_record::Phase;
-    use stelia_settings::Partition;
 
     /// What happens to one instance.
     #[derive(Debug, Clone)]

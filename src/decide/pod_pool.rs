@@ -2,12 +2,13 @@
 
 use std::collections::BTreeSet;
 
-use super::{Instance, Snapshot};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Use, Uses};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::containers::{LiveContainer, uses};
 use stelia_record::Record;
+
+use super::{Instance, Snapshot};
 
 /// The pool of a record's pod; what was once known of it stands while kubelet's file says nothing against it.
 pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
@@ -45,15 +46,15 @@ pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use proptest::prelude::*;
-
-    use super::*;
-    use crate::decide::steps::tests::{instance, snapshot};
     use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+    use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
     use stelia_kubelet::checkpoint::Schema;
     use stelia_record::testing::record;
+
+    use super::*;
+    use crate::decide::steps::tests::{instance, snapshot};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -35,9 +35,9 @@ pub fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &Cp
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use stelia_cpus::testing::{Shape, shapes};
 
     use super::*;
-    use stelia_cpus::testing::{Shape, shapes};
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

@@ -6,18 +6,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::steps::is_evicted;
-use super::{Facts, Instance, Snapshot};
-use stelia_allocator::{Allocation, AllocatorPolicies};
 use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse, NumaTopologyAlignmentPolicy, Request, Room, Usage,
-    align, allocate,
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse,
+    NumaTopologyAlignmentPolicy, Request, Room, Usage, align, allocate,
 };
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 use stelia_settings::Policies;
+
+use super::steps::is_evicted;
+use super::{Facts, Instance, Snapshot};
 
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]

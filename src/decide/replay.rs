@@ -5,16 +5,14 @@ use std::collections::BTreeMap;
 use std::fs;
 
 use rstest::rstest;
-
-use crate::decide::steps::tests::{instance, settle, snapshot};
-use crate::decide::{Instance, Snapshot, Tree};
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
+use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::Record;
-use stelia_settings::FloatPolicy;
-use stelia_settings::Policies;
+use stelia_settings::{FloatPolicy, Policies};
+
+use crate::decide::steps::tests::{instance, settle, snapshot};
+use crate::decide::{Instance, Snapshot, Tree};
 
 const FOLDER: &str = "tests/data/kubelet-checkpoints/write-sequence/gate-off";
 

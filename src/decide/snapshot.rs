@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::workers::Workers;
 use stelia_allocator::CpuSource;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::containers::LiveContainer;
 use stelia_record::Record;
 use stelia_settings::Partition;
+
+use super::workers::Workers;
 
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]

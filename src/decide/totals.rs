@@ -1,10 +1,11 @@
 //! What all instances have together, kept up to date as each of them changes: nothing is summed anew because one did.
 
-use super::steps::{Course, course_of, growing};
-use super::{Facts, Instance, Snapshot};
 use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
 use stelia_settings::Partition;
+
+use super::steps::{Course, course_of, growing};
+use super::{Facts, Instance, Snapshot};
 
 /// The kernel's and systemd's default weight.
 pub(super) const DEFAULT_WEIGHT: u64 = 100;

@@ -3,27 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_record::{IOTHREADS, Phase, Record, Vcpu, VcpuThread, is_iothread, is_prop_name};
+use stelia_settings::Partition;
+use stelia_text::excerpt::excerpt;
+
 use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::identify_pidfd;
 use super::dirty::Stale;
 use super::handle::Reply;
 use super::inbox::Asker;
-use super::late;
-use super::store;
 use super::task::Engine;
 use super::turn::Numbers;
+use super::{late, store};
 use crate::decide::attached;
 use crate::journal;
-use stelia_api::{Amiss, Reason};
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
-use stelia_record::is_prop_name;
-use stelia_record::{IOTHREADS, Vcpu, is_iothread};
-use stelia_record::{Phase, Record, VcpuThread};
-use stelia_settings::Partition;
-use stelia_text::excerpt::excerpt;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 const MAX_VCPUS: usize = 8192;

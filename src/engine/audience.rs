@@ -6,10 +6,10 @@
 
 use std::sync::Arc;
 
-use super::{InstanceView, Report, View};
-use stelia_api::Error;
-use stelia_api::reason;
+use stelia_api::{Error, reason};
 use stelia_kubelet::PodUid;
+
+use super::{InstanceView, Report, View};
 
 /// Something that a pod may be told in part.
 pub(crate) trait ToldTo: Sized {
@@ -74,8 +74,9 @@ impl ToldTo for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use stelia_api::{Amiss, Reason};
+
+    use super::*;
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()

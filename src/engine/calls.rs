@@ -3,6 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::holder::Hold;
+use stelia_record::Phase;
+use stelia_settings::Settings;
+
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
@@ -11,14 +19,6 @@ use super::task::Engine;
 use super::turn::Numbers;
 use super::{Report, Trigger};
 use crate::decide::Step;
-use stelia_api::{Amiss, Reason};
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::holder::Hold;
-use stelia_record::Phase;
-use stelia_settings::Settings;
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);

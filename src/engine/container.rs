@@ -6,18 +6,17 @@ use std::time::Duration;
 
 use crate::decide::Instance;
 pub(super) use crate::decide::admission::NOT_THE_CALLERS;
-use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 use stelia_allocator::Left;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
-use stelia_node::cgroup::{numbers, optional, populated, set};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numbers, optional, populated, set};
 use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
 use stelia_node::proc::{ProcError, TaskId};
-use stelia_node::runtime;
+use stelia_node::{System, runtime};
 use stelia_record::Record;
+
+use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;

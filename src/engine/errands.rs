@@ -5,6 +5,13 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_node::systemd::{Devices, SystemdError};
+use stelia_node::{System, runtime};
+use stelia_record::Record;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
@@ -12,14 +19,6 @@ use super::apply::restore;
 use super::observe::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
-use stelia_node::holder::Hold;
-use stelia_node::runtime;
-use stelia_node::systemd::{Devices, SystemdError};
-use stelia_record::Record;
 
 /// A call that takes longer than this is told of.
 const SLOW: Duration = Duration::from_secs(5);

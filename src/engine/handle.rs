@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
@@ -10,11 +15,6 @@ use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
 use super::rebind::{self, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
-use stelia_settings::Settings;
 
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;

@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use stelia_kubelet::PodUid;
+
 use super::handle::Command;
 use super::register::Waiting;
-use stelia_kubelet::PodUid;
 
 /// Whose call it is; `None` is an administrator's.
 pub(super) type Asker = Option<PodUid>;

@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_record::{Phase, Record};
+
 use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::store;
 use super::task::Engine;
 use crate::journal;
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
-use stelia_record::{Phase, Record};
 
 impl Engine {
     /// Give everything back.

@@ -2,14 +2,16 @@
 //! somebody asks. Counting allocates nothing and wakes nobody.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
+
+use stelia_api::ErrorKind;
+use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
 
 use super::apply::now_us;
 use super::turn::Numbers;
 use crate::authz::Operation;
-use stelia_api::ErrorKind;
-use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
 
 /// What makes a pass happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -4,6 +4,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use stelia_allocator::CpuSource;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, Policies, Settings};
+
 use super::dirty::{Dirty, Limits, Stale};
 use super::home::KubeletRoot;
 use super::lasting::Lasting;
@@ -11,22 +19,12 @@ use super::limits::{KnownLimits, Side};
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
 use super::{container, siblings};
-use crate::decide::drift;
 use crate::decide::drift::Finding;
 use crate::decide::entitlement::Entitlement;
 use crate::decide::workers::Workers;
-use crate::decide::{Assessment, Facts, Instance, Slice, Snapshot, Tree, pod_pool};
-use crate::decide::{limits_are_carried, too_much_memory};
-use stelia_allocator::CpuSource;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, File};
-use stelia_record::{Phase, Record};
-use stelia_settings::Partition;
-use stelia_settings::Policies;
-use stelia_settings::Settings;
+use crate::decide::{
+    Assessment, Facts, Instance, Slice, Snapshot, Tree, drift, limits_are_carried, pod_pool, too_much_memory,
+};
 
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -3,6 +3,14 @@
 
 use std::time::Instant;
 
+use stelia_allocator::{Allocation, Exclusivity, Host, Qos};
+use stelia_api::reason::joined;
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_record::{Phase, Record};
+
 use super::apply::now_us;
 use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
@@ -14,14 +22,6 @@ use super::task::Engine;
 use crate::decide::admission::{CheckedClaim, admit};
 use crate::decide::limits_of_scope;
 use crate::journal;
-use stelia_allocator::Allocation;
-use stelia_allocator::{Exclusivity, Host, Qos};
-use stelia_api::reason::joined;
-use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::holder::Hold;
-use stelia_record::{Phase, Record};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {

@@ -4,18 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use stelia_api::{Error, Reason};
+use stelia_kubelet::PodUid;
+
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
 use super::metrics::Trigger;
-use super::observe;
 use super::task::Engine;
-use super::{LastPass, picture};
-use crate::decide;
+use super::{LastPass, observe, picture};
 use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
-use crate::journal;
-use stelia_api::Error;
-use stelia_api::Reason;
-use stelia_kubelet::PodUid;
+use crate::{decide, journal};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

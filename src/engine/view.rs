@@ -3,20 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rebind::Job;
-use crate::decide::allocator;
-use crate::decide::{Assessment, Facts, Instance, Snapshot};
-use stelia_allocator::Pools;
-use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held};
-use stelia_api::Error;
-use stelia_api::Reason;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held, Pools};
+use stelia_api::{Error, Reason};
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 use stelia_record::{Phase, VcpuThread};
 use stelia_settings::Policies;
+
+use super::rebind::Job;
+use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]

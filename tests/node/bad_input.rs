@@ -5,14 +5,14 @@ use std::fs;
 use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
 
-use crate::client::{Error, ask_from, attach, block_on, pidfd, register};
+use crate::client::{Refusal, ask_from, attach, block_on, pidfd, register};
 use crate::host::{SLICE, partitioned, read, scopes};
 use crate::pods::{Pod, on_node};
 use crate::promise::assert_isolated;
 
 const NOBODY: &str = "00000000-0000-4000-8000-000000000000";
 
-pub fn assert_refused(refusal: &Error, name: &str, mentions: &str) {
+pub fn assert_refused(refusal: &Refusal, name: &str, mentions: &str) {
     assert_eq!(refusal.0, name, "{}", refusal.1);
     assert!(
         refusal.1.contains(mentions),

@@ -13,11 +13,11 @@ use crate::host::run;
 use crate::pods::Pod;
 
 /// The error's name without its prefix, and its text.
-pub type Error = (String, String);
+pub type Refusal = (String, String);
 
 const PREFIX: &str = "io.stelia.Isolation1.Error.";
 
-pub fn refusal<T: std::fmt::Debug>(result: zbus::Result<T>) -> Error {
+pub fn refusal<T: std::fmt::Debug>(result: zbus::Result<T>) -> Refusal {
     match result {
         Err(zbus::Error::MethodError(name, text, _)) => {
             let name = name.as_str();
@@ -57,7 +57,7 @@ impl Drop for Sleeper {
     }
 }
 
-pub async fn register(connection: &Connection, pod: &str, cpuset: &str, anchor: Option<&OwnedFd>) -> Error {
+pub async fn register(connection: &Connection, pod: &str, cpuset: &str, anchor: Option<&OwnedFd>) -> Refusal {
     let manager = ManagerProxy::new(connection).await.expect("proxy");
     let mut options = Dict::new();
     if let Some(anchor) = anchor {
@@ -84,7 +84,7 @@ pub async fn register_with(
     Ok(manager.register_instance(pod, "", options).await?.0)
 }
 
-pub async fn attach(connection: &Connection, path: &str, qemu: &OwnedFd, thread: i32) -> Error {
+pub async fn attach(connection: &Connection, path: &str, qemu: &OwnedFd, thread: i32) -> Refusal {
     let instance = InstanceProxy::builder(connection)
         .path(path)
         .build()
@@ -143,7 +143,7 @@ fn process() {
 }
 
 /// What a process exec'd into the pod's container is answered.
-pub fn ask_from(pod: &Pod, case: &str) -> Error {
+pub fn ask_from(pod: &Pod, case: &str) -> Refusal {
     let me = std::env::current_exe().expect("own path");
     let me = me.to_str().expect("own path");
     let variable = format!("STELIA_CASE={case}");

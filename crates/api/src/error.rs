@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use stelia_kubelet::PodUid;
+
 use crate::reason;
 use crate::reason::{Amiss, Reason};
-use stelia_kubelet::PodUid;
 
 /// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -12,12 +12,11 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, Schedule};
+use stelia_text::excerpt;
 
 use super::error::Error;
-use stelia_allocator::Schedule;
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy};
-use stelia_text::excerpt;
 
 /// All annotations of a pod have at most 256 KiB together.
 const MOST: u64 = 256 * 1024;

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-
 use stelia_allocator::Qos;
 
 /// Where the runner is in its life.

@@ -9,10 +9,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context;
-use tokio::net::UnixListener;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-
 use stelia_node::proc::Procs;
 use stelia_record::Vcpu;
 use stelia_settings::Settings;
@@ -21,6 +17,9 @@ use stelia_testnode::{Model, Pod, Qemu};
 use steliad::dbus;
 use steliad::decide::admission::Claim;
 use steliad::engine::{AttachRequest, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
 
 /// Play a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until told to end. Every pod has a runner socket of its own in
 /// the directory printed: whoever connects to it is taken for the pod's runner.

@@ -6,13 +6,13 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
-
-use super::completions::uids;
-use super::plan::Asked;
 use stelia_allocator::command_line::{AllocationOptions, names};
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
+
+use super::completions::uids;
+use super::plan::Asked;
 
 const AFTER_HELP: &str = "\
 UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.

@@ -3,12 +3,13 @@
 use std::time::Duration;
 
 use serde::Serialize;
-use zbus::proxy::{CacheProperties, MethodFlags};
-use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo, names::InterfaceName};
-
-use crate::view::text_of;
 use stelia_api::BUS_NAME;
 use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
+use zbus::names::InterfaceName;
+use zbus::proxy::{CacheProperties, MethodFlags};
+use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
+
+use crate::view::text_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
+use stelia_api::client::InstanceRow;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
 use zbus::names::BusName;
 use zbus::{Connection, connection};
 
 use super::cli::Shell;
 use super::client::Failure;
-use stelia_api::client::InstanceRow;
-use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// A person waits for the answer with a finger on the key.
 const PATIENCE: Duration = Duration::from_millis(500);

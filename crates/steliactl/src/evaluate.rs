@@ -5,15 +5,15 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::Value;
-
-use super::cli::{Command, Json};
-use super::client::{Client, Failure};
-use super::view;
 use stelia_allocator::command_line::AllocationOptions;
 use stelia_allocator::evaluate::{Request, Told, evaluate, requests};
 use stelia_api::client::Dict;
 use stelia_kubelet::QosClass;
 use stelia_node_report::described;
+
+use super::cli::{Command, Json};
+use super::client::{Client, Failure};
+use super::view;
 
 /// Ask the daemon.
 ///
@@ -184,13 +184,13 @@ mod tests {
     use std::io::Write;
 
     use clap::Parser;
-
-    use super::*;
-    use crate::cli::Cli;
     use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
     use stelia_cpus::CpuSet;
     use stelia_node_report::testing::facts;
     use stelia_node_report::{Allocator, ApiVersion, Facts, report};
+
+    use super::*;
+    use crate::cli::Cli;
 
     /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
     fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 
 use super::node::{Instance, Node, Owner};
 use super::view;
-use stelia_cpus::CpuSet;
 
 /// One core: its CPUs with their owners.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Map, Value};
+use stelia_api::{MANAGER_PATH, instance_uid};
 use tokio::signal::unix::SignalKind;
 use zbus::message::Message;
 use zbus::{Connection, fdo};
@@ -11,7 +12,6 @@ use super::cli::Json;
 use super::client::Failure;
 use super::signals::{self, Signals, Told, is_read, until};
 use super::view;
-use stelia_api::{MANAGER_PATH, instance_uid};
 
 /// How often it is looked whether somebody still reads.
 const LOOK: Duration = Duration::from_secs(1);

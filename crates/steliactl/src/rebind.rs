@@ -1,6 +1,7 @@
 //! `rebind`: move instances to better CPUs, and wait for the job's end.
 
 use serde::Serialize;
+use stelia_api::client::{JobProxy, MoveRow};
 use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
@@ -8,7 +9,6 @@ use super::cli::Json;
 use super::client::{Client, Failure};
 use super::signals::Signals;
 use super::view;
-use stelia_api::client::{JobProxy, MoveRow};
 
 /// What the bus answers for a daemon that is gone.
 const GONE: [&str; 3] = [

@@ -4,12 +4,12 @@ use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
 
 use futures_util::StreamExt;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use super::client::Failure;
-use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// Signals that may wait while the reader of standard output is slow.
 const QUEUE: usize = 4096;

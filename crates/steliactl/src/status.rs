@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 
 use super::node::{LastPass, Node, Owner};
 use super::view;
-use stelia_cpus::CpuSet;
 
 /// What is said of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]

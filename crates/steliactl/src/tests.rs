@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use clap::Parser;
+use stelia_api::client::{InstanceRow, OwnedDict};
+use stelia_api::{Error, ErrorKind, MANAGER_PATH};
 use tempfile::TempDir;
 use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
 
@@ -12,9 +14,6 @@ use crate::cli::Cli;
 use crate::client::Failure;
 use crate::run;
 use crate::threads::Roots;
-use stelia_api::MANAGER_PATH;
-use stelia_api::client::{InstanceRow, OwnedDict};
-use stelia_api::{Error, ErrorKind};
 
 const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";

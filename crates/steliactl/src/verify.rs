@@ -2,13 +2,13 @@
 //! that a VM's memory is not where its CPUs are.
 
 use serde::Serialize;
+use stelia_api::client::OwnedDict;
+use stelia_node::locality::Localities;
 use zbus::Variant;
 
 use super::cli::Json;
 use super::client::{Failure, InstanceSummary};
 use super::{locality, view};
-use stelia_api::client::OwnedDict;
-use stelia_node::locality::Localities;
 
 /// One promise that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

@@ -3,13 +3,13 @@
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stelia_api::client::OwnedDict;
 use zbus::Variant;
 
 use crate::cli::Json;
 use crate::client::InstanceSummary;
 use crate::locality::Seen;
 use crate::threads::Process;
-use stelia_api::client::OwnedDict;
 
 /// The contract's properties in the order a reader wants them; what a newer daemon adds follows by name.
 const PROPERTY_ORDER: [&str; 15] = [

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use nix::errno::Errno;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
 
 use super::counts::Call;
 use super::tree::CONTROLLERS;
 use super::{Kernel, Model, State};
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
 
 /// Places in [`CONTROLLERS`].
 const CPUSET: usize = 0;

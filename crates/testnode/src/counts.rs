@@ -184,9 +184,10 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
+    use stelia_node::cgroup::{CgroupPath, Cgroups, File};
+
     use super::super::{Kernel, topology};
     use super::*;
-    use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 
     #[test]
     fn only_what_goes_through_a_daemons_seam_is_counted_and_told() {

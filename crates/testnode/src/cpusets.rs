@@ -3,11 +3,11 @@
 use std::collections::BTreeSet;
 
 use nix::errno::Errno;
+use stelia_cpus::{CpuSet, ParseError};
+use stelia_node::cgroup::CgroupPath;
 
 use super::tree::up;
 use super::{Kernel, State};
-use stelia_cpus::{CpuSet, ParseError};
-use stelia_node::cgroup::CgroupPath;
 
 /// The cpuset of one cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,11 +4,11 @@ use std::io;
 use std::num::IntErrorKind;
 
 use nix::errno::Errno;
+use stelia_node::cgroup::CgroupPath;
 
 use super::procs::Birth;
 use super::tree::up;
 use super::{Model, State};
-use stelia_node::cgroup::CgroupPath;
 
 /// A chain of forks that was started; it says which task the chain has come to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -170,11 +170,12 @@ impl Model {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Kernel, topology};
-    use super::*;
     use stelia_cpus::CpuSet;
     use stelia_kubelet::PodUid;
     use stelia_node::cgroup::{Cgroups, File, Limits};
+
+    use super::super::{Kernel, topology};
+    use super::*;
 
     fn node() -> (Model, tempfile::TempDir) {
         let directory = tempfile::tempdir().unwrap();

@@ -1,16 +1,13 @@
 //! kubelet's static CPU manager, as far as its checkpoint file shows it.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use serde_json::json;
-
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_kubelet::checkpoint::v2;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, v2};
 use stelia_kubelet::checksum::{fnv1a, of_data};
 
 /// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change

@@ -3,13 +3,13 @@
 use std::collections::BTreeSet;
 
 use proptest::prelude::*;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File};
 
 use super::cpusets::Partition;
 use super::procs::Birth;
 use super::tree::up;
 use super::{Kernel, Model, State, topology};
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File};
 
 const PLACES: [&str; 9] = [
     "/stelia.slice",

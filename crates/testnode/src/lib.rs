@@ -38,11 +38,9 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use nix::errno::Errno;
-use tokio::sync::watch;
-
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_node::cgroup::CgroupPath;
+use tokio::sync::watch;
 
 pub use counts::Counts;
 pub use freezer::Chain;

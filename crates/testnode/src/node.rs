@@ -1,12 +1,16 @@
 //! A whole node, and pods on it as containerd and kubelet make them.
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
-use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::{fs, io};
 
 use nix::errno::Errno;
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_node::systemd::Devices;
 use tokio::sync::watch;
 
 use super::counts::Ledger;
@@ -15,13 +19,6 @@ use super::population::Population;
 use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
-use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::Limits;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_node::systemd::Devices;
 
 /// The memory of each NUMA node, KiB.
 const MEMORY_KIB: u64 = 16 << 20;

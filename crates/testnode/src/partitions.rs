@@ -6,12 +6,12 @@
 use std::collections::{BTreeSet, HashMap};
 
 use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
 
 use super::cpusets::{Cpuset, Partition};
 use super::tree::up;
 use super::{Kernel, State};
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
 
 const BAD_LIST: &str = "Invalid cpu list in cpuset.cpus.exclusive";
 const PARENT_INVALID: &str = "Parent is an invalid partition root";

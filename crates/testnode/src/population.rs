@@ -4,10 +4,11 @@ use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::path::Path;
 
+use stelia_node::cgroup::{CgroupPath, File};
+
 use super::procs::Task;
 use super::tree::up;
 use super::{Kernel, State};
-use stelia_node::cgroup::{CgroupPath, File};
 
 /// What is to be looked at because tasks came or went.
 #[derive(Debug, Default)]

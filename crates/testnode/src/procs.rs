@@ -4,13 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
 
 use super::counts::Call;
 use super::tree::up;
 use super::{Model, State};
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
 
 /// One thread.
 #[derive(Debug, Clone)]

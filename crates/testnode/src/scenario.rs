@@ -21,12 +21,12 @@
 use std::path::Path;
 
 use serde::Deserialize;
-
-use super::kubelet::Checkpoint;
-use super::{Kernel, Model, Pod, topology};
 use stelia_cpus::{CpuSet, MAX_CPUS};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
+
+use super::kubelet::Checkpoint;
+use super::{Kernel, Model, Pod, topology};
 
 /// What a scenario file says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]

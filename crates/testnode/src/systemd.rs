@@ -3,15 +3,15 @@
 use std::io;
 
 use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_node::holder::{Hold, Holders};
+use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
 use super::counts::Call;
 use super::procs::Birth;
 use super::{Model, State};
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_node::holder::{Hold, Holders};
-use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 
 /// A unit with a cgroup.
 #[derive(Debug, Clone)]

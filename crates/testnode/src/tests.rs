@@ -1,13 +1,14 @@
+use std::os::fd::AsFd;
+
+use stelia_cpus::Topology;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::{Cgroups, File, KernelCgroups, Limits};
+use stelia_node::proc::Procs;
+use stelia_node::systemd::{Devices, Listening, Systemd};
+
 use super::conformance::{self, Expect};
 use super::kubelet::Checkpoint;
 use super::*;
-use std::os::fd::AsFd;
-use stelia_cpus::Topology;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::cgroup::Limits;
-use stelia_node::cgroup::{Cgroups, File, KernelCgroups};
-use stelia_node::proc::Procs;
-use stelia_node::systemd::{Devices, Listening, Systemd};
 
 const UID: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 

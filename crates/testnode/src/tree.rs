@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, Limits};
 
 use super::State;
 use super::cpusets::{Claims, Cpuset};
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, Limits};
 
 /// The controllers, in the order in which the kernel prints them; the flag: usable in threaded cgroups.
 pub(super) const CONTROLLERS: [(&str, bool); 6] = [

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::Candidate;
-use crate::decide::pod_pool;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_node::containers::LiveContainer;
+
+use super::Candidate;
+use crate::decide::pod_pool;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,9 +180,10 @@ fn join(names: &[&String]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stelia_kubelet::{CpuRequest, PodUid};
+
     use super::*;
     use crate::decide::admission::tests::{POD, candidate, kubelet};
-    use stelia_kubelet::{CpuRequest, PodUid};
 
     fn live(id: &str, name: Option<&str>, cpus: &str) -> LiveContainer {
         LiveContainer {

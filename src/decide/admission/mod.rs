@@ -4,22 +4,20 @@ mod entry;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use entry::Entry;
+use stelia_allocator::{AllocatorPolicies, Asker, CpuSource, Host, Wish};
 use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
+use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
+use stelia_node::proc::TaskId;
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, PlacementPolicy};
 
 use crate::decide::allocator::allot;
 use crate::decide::steps::is_evicted;
 use crate::decide::{Facts, Instance, Snapshot, pod_pool};
-use stelia_allocator::Host;
-use stelia_allocator::{AllocatorPolicies, Asker, CpuSource, Wish};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record};
-use stelia_settings::Partition;
-use stelia_settings::PlacementPolicy;
+use entry::Entry;
 
 /// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";

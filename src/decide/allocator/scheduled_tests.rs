@@ -1,19 +1,15 @@
 //! What a scheduler chose, what kubelet's memory manager chose, and the node's defaults.
 
 use std::collections::BTreeSet;
-use stelia_allocator::CpuBindPolicy;
-use stelia_allocator::Exclusivity;
-use stelia_allocator::NumaTopologyAlignmentPolicy;
-use stelia_allocator::RequiredBind;
-use stelia_allocator::Schedule;
 
 use proptest::prelude::*;
 use rstest::rstest;
+use stelia_allocator::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, RequiredBind, Schedule};
+use stelia_api::ErrorKind;
+use stelia_cpus::testing::shapes;
 
 use super::tests::{allot, asker, cpus, empty, hold, node, wish};
 use super::*;
-use stelia_api::ErrorKind;
-use stelia_cpus::testing::shapes;
 
 /// The scheduler's word; "" for none.
 fn scheduled(list: &str, nodes: &[u32]) -> Wish {

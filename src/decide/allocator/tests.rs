@@ -1,21 +1,16 @@
 use proptest::prelude::*;
 use rstest::rstest;
-use stelia_allocator::CpuBindPolicy;
-use stelia_allocator::Exclusivity;
-use stelia_allocator::Left;
-use stelia_allocator::NumaAllocateStrategy;
-use stelia_allocator::NumaTopologyAlignmentPolicy;
-use stelia_allocator::RequiredBind;
-use stelia_allocator::leftover;
-
-use super::*;
-use crate::decide::steps::tests::{instance, snapshot};
-use crate::decide::{Facts, Instance, Snapshot};
-use stelia_allocator::Pools;
+use stelia_allocator::{
+    CpuBindPolicy, Exclusivity, Left, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, RequiredBind, leftover,
+};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
 use stelia_settings::Policies;
+
+use super::*;
+use crate::decide::steps::tests::{instance, snapshot};
+use crate::decide::{Facts, Instance, Snapshot};
 
 pub(super) fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

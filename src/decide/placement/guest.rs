@@ -7,10 +7,11 @@
 
 use std::collections::BTreeMap;
 
-use super::Placement;
-use super::order::Core;
 use stelia_cpus::CpuSet;
 use stelia_record::Vcpu;
+
+use super::Placement;
+use super::order::Core;
 
 /// `(node-id, socket-id)` of a guest; absent properties count as 0.
 type GuestPlace = (i64, i64);

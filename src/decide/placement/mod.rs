@@ -3,8 +3,7 @@
 mod guest;
 mod order;
 
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_record::{Vcpu, is_iothread};
 use stelia_settings::PlacementPolicy;
 

@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 
 /// What of a physical core is in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]

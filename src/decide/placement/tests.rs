@@ -1,11 +1,10 @@
-use std::collections::BTreeMap;
-use std::collections::BTreeSet;
-use stelia_record::IOTHREADS;
+use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_record::IOTHREADS;
 
 use super::*;
-use stelia_cpus::testing::{Shape, shapes};
 
 fn vcpus(count: u32) -> Vec<Vcpu> {
     let bare = |index| Vcpu {

@@ -1,13 +1,12 @@
 use proptest::prelude::*;
+use stelia_allocator::{Asker, CpuSource, NumaAllocateStrategy, Qos, Wish};
+use stelia_cpus::testing::shapes;
+use stelia_kubelet::{CpuManagerState, QosClass};
+use stelia_record::Record;
 
 use super::*;
 use crate::decide::allocator::allot;
 use crate::decide::steps::tests::{instance, snapshot};
-use stelia_allocator::{Asker, CpuSource, Wish};
-use stelia_allocator::{NumaAllocateStrategy, Qos};
-use stelia_cpus::testing::shapes;
-use stelia_kubelet::{CpuManagerState, QosClass};
-use stelia_record::Record;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

@@ -1,9 +1,10 @@
 //! Everything back where it came from; the emptied scope is removed by systemd.
 
-use super::{Step, partition};
-use crate::decide::{Instance, Snapshot};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
+
+use super::{Step, partition};
+use crate::decide::{Instance, Snapshot};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {

@@ -3,11 +3,12 @@
 
 use std::collections::BTreeMap;
 
+use stelia_node::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
+use stelia_record::Record;
+
 use super::Step;
 use crate::decide::totals::DEFAULT_WEIGHT;
 use crate::decide::{Instance, Snapshot, Totals};
-use stelia_node::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
-use stelia_record::Record;
 
 /// The largest weight the kernel takes.
 const MAX_WEIGHT: u64 = 10_000;

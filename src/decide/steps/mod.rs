@@ -9,16 +9,15 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::entitlement::{Entitlement, entitlement};
-use super::placement::place;
-use super::{Assessment, Facts, Instance, Snapshot, pod_pool};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_record::is_iothread;
-use stelia_record::{Phase, Record, VcpuThread};
-use stelia_settings::Partition;
-use stelia_settings::Policies;
+use stelia_record::{Phase, Record, VcpuThread, is_iothread};
+use stelia_settings::{Partition, Policies};
+
+use super::entitlement::{Entitlement, entitlement};
+use super::placement::place;
+use super::{Assessment, Facts, Instance, Snapshot, pod_pool};
 
 pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
 pub use outside::{OUTSIDE, is_restricted};

@@ -1,8 +1,9 @@
 //! What a contained instance needs of others: the top-level units of systemd stay off its CPUs, by their own lists.
 
+use stelia_allocator::CpuSource;
+
 use super::Step;
 use crate::decide::{Facts, Snapshot};
-use stelia_allocator::CpuSource;
 
 /// The units of the host's own processes.
 pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];

@@ -1,11 +1,12 @@
 //! The vCPU threads in `vcpu/`, pinned, the partition in force, nobody else there; and the way back.
 
-use super::{Step, exclusive};
-use crate::decide::{Facts, Inner, Instance, Leaf, VcpuNow};
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::File;
 use stelia_record::VcpuThread;
 use stelia_settings::Partition;
+
+use super::{Step, exclusive};
+use crate::decide::{Facts, Inner, Instance, Leaf, VcpuNow};
 
 /// The exclusive list of an instance's levels in this round. A partition that lives changes by way of the union, so that
 /// no thread is ever outside it.

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
-
-use super::tests::{apply, instance, settle, snapshot};
-use super::*;
-use crate::decide::{Tree, VcpuNow};
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::CpuManagerState;
 use stelia_node::proc::TaskId;
 use stelia_record::Record;
 use stelia_settings::FloatPolicy;
+
+use super::tests::{apply, instance, settle, snapshot};
+use super::*;
+use crate::decide::{Tree, VcpuNow};
 
 /// Pods 0 to 3 have instances, the others only entries.
 const PODS: usize = 6;

@@ -1,8 +1,5 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::*;
-use crate::decide::workers::{Workers, masks};
-use crate::decide::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 use stelia_cpus::{Cpu, Topology};
 use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::Schema;
@@ -10,6 +7,10 @@ use stelia_node::cgroup::{CpuQuota, HugePage, IoMax};
 use stelia_node::proc::TaskId;
 use stelia_record::testing::record;
 use stelia_settings::FloatPolicy;
+
+use super::*;
+use crate::decide::workers::{Workers, masks};
+use crate::decide::{Inner, Leaf, Outside, Slice, Tree, VcpuNow};
 
 const SCOPE: &str = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope";
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";

@@ -2,17 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::{Course, Step, limits};
-use crate::decide::pools;
-use crate::decide::pools::Shared;
-use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool};
 use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
-use stelia_settings::FloatPolicy;
-use stelia_settings::Partition;
-use stelia_settings::Policies;
+use stelia_settings::{FloatPolicy, Partition, Policies};
+
+use super::{Course, Step, limits};
+use crate::decide::pools::Shared;
+use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool, pools};
 
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];

@@ -1,8 +1,8 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
+use stelia_allocator::{CpuBindPolicy, CpuSource, Qos, Schedule, Wish};
+
 use super::*;
-use stelia_allocator::{CpuBindPolicy, Qos};
-use stelia_allocator::{CpuSource, Schedule, Wish};
 
 /// A node of 8 CPUs on which kubelet's policy is none and CPU 0 is reserved.
 pub(super) async fn node() -> Node {

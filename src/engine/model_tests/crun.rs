@@ -1,8 +1,9 @@
 //! Containers of crun, as on CRI-O's nodes: the processes are in a cgroup of the scope, and the scope has what binds them.
 
-use super::*;
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::HugePage;
+
+use super::*;
 
 impl Node {
     async fn crun_vm(&mut self, number: u32, list: &str) -> (Pod, Qemu) {

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use stelia_allocator::{CpuSource, Qos, Wish};
+
 use super::*;
-use stelia_allocator::Qos;
-use stelia_allocator::{CpuSource, Wish};
 
 impl Node {
     /// Wait until this holds.

@@ -1,7 +1,8 @@
 //! Machines of the size that this is made for: the article's, and one of 4,096 CPUs.
 
-use super::*;
 use stelia_cpus::testing::Shape;
+
+use super::*;
 
 /// Two sockets of 32 cores with two threads: 128 CPUs, siblings 64 apart. Its VM has 40, and the rest is the shared pool.
 const ARTICLE: Shape = Shape {

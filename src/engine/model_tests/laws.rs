@@ -1,9 +1,9 @@
 //! The laws hold after whatever happens, in whatever order.
 
-use super::*;
 use proptest::prelude::*;
-use stelia_allocator::Qos;
-use stelia_allocator::{CpuSource, Wish};
+use stelia_allocator::{CpuSource, Qos, Wish};
+
+use super::*;
 
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
 #[derive(Debug, Clone)]

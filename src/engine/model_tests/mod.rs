@@ -18,27 +18,21 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
+use stelia_node::proc::Procs;
+use stelia_record::{Phase, Vcpu};
+use stelia_settings::{FloatPolicy, Partition, Policies, Settings};
+use stelia_testnode::kubelet::Checkpoint;
+use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
 use crate::decide;
 use crate::decide::admission::Claim;
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::Limits;
-use stelia_node::cgroup::{CgroupPath, Cgroups, File};
-use stelia_node::proc::Procs;
-use stelia_record::Phase;
-use stelia_record::Vcpu;
-use stelia_settings::FloatPolicy;
-use stelia_settings::Partition;
-use stelia_settings::Policies;
-use stelia_settings::Settings;
-use stelia_testnode::kubelet::Checkpoint;
-use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {

@@ -1,9 +1,9 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
+use stelia_allocator::{CpuBindPolicy, Qos, Wish};
+
 use super::*;
 use crate::engine::{Job, JobPhase, RebindRequest};
-use stelia_allocator::Wish;
-use stelia_allocator::{CpuBindPolicy, Qos};
 
 impl Node {
     /// What is left when others ended: a VM whose two CPUs lie on two NUMA nodes.

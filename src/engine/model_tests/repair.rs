@@ -1,9 +1,9 @@
 //! What others do to an instance behind the daemon's back.
 
-use super::*;
 use rstest::rstest;
-
 use stelia_api::reason::joined;
+
+use super::*;
 
 #[rstest]
 #[case::float_widened("float", File::Cpus, "0-7")]

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use crate::decide::rebind::{Move, Scope};
-use crate::engine::apply::now_us;
-use crate::engine::task::Engine;
-use crate::journal;
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 
 use super::Moving;
+use crate::decide::rebind::{Move, Scope};
+use crate::engine::apply::now_us;
+use crate::engine::task::Engine;
+use crate::journal;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";

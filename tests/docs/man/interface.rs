@@ -2,8 +2,9 @@
 
 use std::fmt::Write;
 
-use super::roff::{Header, escaped, paragraphs, see_also};
 use stelia_api::ErrorKind;
+
+use super::roff::{Header, escaped, paragraphs, see_also};
 
 const FILES: [&str; 3] = [
     include_str!("../../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),

@@ -20,7 +20,7 @@ use stelia_cpus::CpuSet;
 use zbus::connection::Builder;
 
 use crate::bad_input::assert_refused;
-use crate::client::{Error, block_on, pidfd, refusal, register_with};
+use crate::client::{Refusal, block_on, pidfd, refusal, register_with};
 use crate::host::{container_of, cpus, read, run, scopes, wait_until};
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::describe;
@@ -72,7 +72,7 @@ impl Sleeper {
     }
 
     /// Register with options as words, `qos=LSE cpus=2`; answers the CPUs of its own.
-    fn ask(&self, words: &str) -> Result<CpuSet, Error> {
+    fn ask(&self, words: &str) -> Result<CpuSet, Refusal> {
         let answer: zbus::Result<String> = block_on(async {
             let bus = Builder::system().build().await.expect("bus");
             let path = register_with(&bus, &self.pod.uid, &pidfd(self.anchor), words).await?;

@@ -1,9 +1,9 @@
 //! An answer as it is told: on D-Bus and in JSON alike.
 
 use serde::{Deserialize, Serialize};
+use stelia_api::Error;
 
 use super::Answer;
-use stelia_api::Error;
 
 /// A request's answer. Where it fits not, only why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

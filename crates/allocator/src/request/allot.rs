@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::exclusive::exclusive;
-use super::schedule::list;
-use crate::{Allocation, AllocatorPolicies, Ground, Held, Wish};
-use crate::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, Pools, Qos, constrained_burst};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
+
+use super::exclusive::exclusive;
+use super::schedule::list;
+use crate::{
+    Allocation, AllocatorPolicies, CpuBindPolicy, Exclusivity, Ground, Held, NumaTopologyAlignmentPolicy, Pools, Qos,
+    Wish, constrained_burst,
+};
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

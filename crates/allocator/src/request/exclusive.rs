@@ -2,15 +2,15 @@
 
 use std::collections::BTreeSet;
 
-use super::schedule::list;
-use super::words::{by_node, company, layout};
-use crate::{Allocation, Asker, Ground, Wish};
-use crate::{
-    Answer, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request, RequiredBind, Room,
-    Unsatisfied, align, allocate, satisfies,
-};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
+
+use super::schedule::list;
+use super::words::{by_node, company, layout};
+use crate::{
+    Allocation, Answer, Asker, CpuBindPolicy, Ground, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request,
+    RequiredBind, Room, Unsatisfied, Wish, align, allocate, satisfies,
+};
 
 /// How many CPUs: what is asked for, as far as the limit goes, or the limit.
 fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Error> {

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_api::RUNNER_SOCKET;
 
 use super::annotations;
 use super::daemon::Claims;
 use super::error::Error;
 use super::helpers::spec::{Spec, parse_argument};
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_api::RUNNER_SOCKET;
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]

@@ -7,6 +7,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stelia_allocator::Qos;
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_api::NOT_PINNED;
+use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use stelia_node::cgroup::hierarchy;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
 use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
@@ -14,11 +19,6 @@ use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 use super::error::Error;
 use super::qmp::Vcpu;
 use link::Link;
-use stelia_allocator::Qos;
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_api::NOT_PINNED;
-use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
-use stelia_node::cgroup::hierarchy;
 
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);

@@ -9,6 +9,7 @@ mod text;
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use stelia_api::NOT_PINNED;
 use tokio::time::{Instant, sleep};
 use zbus::OwnedObjectPath;
 
@@ -18,7 +19,6 @@ use super::qmp::Vcpu;
 use super::state::{Isolation, Phase};
 use super::status::Status;
 use super::vmm::{Change, Release, Threads, Vmm};
-use stelia_api::NOT_PINNED;
 
 const VMM_RETRY: Duration = Duration::from_millis(100);
 /// After this long without an answer of QEMU's it is worth a line.

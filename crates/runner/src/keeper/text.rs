@@ -1,9 +1,10 @@
 //! What the keeper says.
 
-use crate::qmp::Iothread;
-use crate::vmm::Release;
 use stelia_api::NOT_PINNED;
 use stelia_record::IOTHREADS;
+
+use crate::qmp::Iothread;
+use crate::vmm::Release;
 
 /// `vcpu 0 -> cpu 2 (tid 4711), vcpu 1 -> not pinned (tid 4712), I/O thread 0 -> cpu 3 (tid 4713)`.
 pub fn placement(placement: &[(u32, u32, u32)]) -> String {

@@ -14,6 +14,7 @@ use zbus::Variant;
 use super::error::Error;
 pub use commands::{Iothread, Status, Vcpu};
 use stelia_api::client::VcpuArg;
+
 use wire::{Event, Wire};
 
 /// QEMU answers at once unless its main loop is busy.

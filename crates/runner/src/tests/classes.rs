@@ -1,8 +1,9 @@
 //! Where steliad chooses the CPUs: what is asked of it, and classes that have no CPUs of their own.
 
+use stelia_allocator::Qos;
+
 use super::*;
 use crate::state::Isolation;
-use stelia_allocator::Qos;
 
 fn of_class(qos: &'static str, state: &'static str) -> Behaviour {
     Behaviour {

@@ -7,11 +7,9 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use stelia_api::{Error, ErrorKind, NOT_PINNED};
 use zbus::connection::Builder;
 use zbus::{Fd, OwnedObjectPath, OwnedVariant, Variant, interface};
-
-use stelia_api::NOT_PINNED;
-use stelia_api::{Error, ErrorKind};
 
 const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
 type Options = HashMap<String, OwnedVariant>;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
-use super::merge::merge;
-use super::start::start;
-use super::{Check, Facts, Verdict, home, locality};
 use stelia_allocator::{CpuSource, guaranteed};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::config::KubeletConfig;
 use stelia_node::cgroup::hierarchy::CONTROLLERS;
 use stelia_settings::isolated_is_safe;
+
+use super::merge::merge;
+use super::start::start;
+use super::{Check, Facts, Verdict, home, locality};
 
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
 const SYSTEMD: u32 = 252;

@@ -4,17 +4,16 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use super::{KubeletFiles, KubeletHome, locality};
 use stelia_allocator::{AllocatorPolicies, CpuSource};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::CpuManagerState;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_kubelet::config;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
+use stelia_kubelet::{CpuManagerState, config};
 use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
+
+use super::{KubeletFiles, KubeletHome, locality};
 
 /// Plain values; what could not be read says why.
 #[derive(Debug, Clone)]

@@ -3,12 +3,12 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use stelia_kubelet::home::Host;
+use stelia_kubelet::{KubeletConfig, home};
+use stelia_settings::Settings;
+
 use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
-use stelia_kubelet::KubeletConfig;
-use stelia_kubelet::home;
-use stelia_kubelet::home::Host;
-use stelia_settings::Settings;
 
 /// What was found of it.
 #[derive(Debug, Clone, PartialEq, Eq)]

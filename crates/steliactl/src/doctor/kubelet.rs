@@ -5,7 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::super::plan;
 use stelia_cpus::Topology;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::{Flags, Fragment, KubeletConfig};
@@ -13,6 +12,8 @@ use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
+
+use super::super::plan;
 
 /// Where kubeadm puts kubelet's configuration.
 pub(super) const KUBEADM: &str = "/var/lib/kubelet/config.yaml";

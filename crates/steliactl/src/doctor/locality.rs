@@ -2,15 +2,15 @@
 
 use std::path::Path;
 
+use stelia_cpus::Topology;
+use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
+use stelia_node::locality::{Localities, Locality, Reading, Whose, list, size};
+use stelia_record::Record;
+
 use super::checks::{not_ok, ok};
 use super::{Check, Verdict};
 use crate::locality::vfio_devices;
 use crate::threads::Roots;
-use stelia_cpus::Topology;
-use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
-use stelia_node::locality::{Localities, Locality, list, size};
-use stelia_node::locality::{Reading, Whose};
-use stelia_record::Record;
 
 /// Read it of every scope whose record can be used; `root` is `/`.
 pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
@@ -92,8 +92,9 @@ fn memory(locality: &Locality) -> Option<String> {
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
     use stelia_node::locality::{Device, NodeMemory};
+
+    use super::*;
 
     fn vm(anon: [u64; 2], device: u32) -> Locality {
         let node = |(node, anon): (u32, u64)| {

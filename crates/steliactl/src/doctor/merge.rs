@@ -3,12 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use super::checks::{not_ok, ok};
-use super::{Check, Facts, Verdict};
 use kubelet_planner::merge::{Policy, effort};
 use stelia_cpus::Topology;
 use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::config::KubeletConfig;
+
+use super::checks::{not_ok, ok};
+use super::{Check, Facts, Verdict};
 
 const NAME: &str = "hint-merge";
 /// From so many seconds on it is worth a warning: kubelet admits no other pod meanwhile.

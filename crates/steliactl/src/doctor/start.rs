@@ -1,19 +1,19 @@
 //! Would kubelet start on its state files? It does not where they are of another policy, other CPUs or other memory than
 //! configured: systemd starts it again and again, and the node is lost to the cluster until somebody sees why.
 
-use super::checks::{not_ok, ok};
-use super::kubelet::KUBEADM;
-use super::{Check, Facts, Verdict};
-use crate::plan;
-use kubelet_planner::cpus;
 use kubelet_planner::cpus::Refusal;
 use kubelet_planner::{
-    CpuManager, MemoryManager, Node, Settings, StartError, State, features, go_together, memory, merge,
+    CpuManager, MemoryManager, Node, Settings, StartError, State, cpus, features, go_together, memory, merge,
 };
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+
+use super::checks::{not_ok, ok};
+use super::kubelet::KUBEADM;
+use super::{Check, Facts, Verdict};
+use crate::plan;
 
 const NAME: &str = "kubelet-start";
 

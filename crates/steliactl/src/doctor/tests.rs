@@ -2,20 +2,18 @@ use std::fs;
 use std::path::Path;
 
 use rstest::rstest;
-
-use super::*;
 use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_cpus::CpuSet;
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::checkpoint::Schema;
 use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::devices::DeviceEntry;
-use stelia_kubelet::home;
-use stelia_kubelet::memory;
 use stelia_kubelet::memory::{MemorySchema, MemoryTable};
-use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid};
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid, home, memory};
 use stelia_node::locality::{Localities, Locality, NodeMemory};
 use stelia_node_report::numa::{NumaNode, Pages};
+
+use super::*;
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 

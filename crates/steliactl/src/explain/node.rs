@@ -1,11 +1,11 @@
 //! Who chooses CPUs, the pools, and what each instance asked for.
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 
 use super::source_in_words;
 use crate::node::{Allocation, Node, Pools};
 use crate::view;
-use stelia_cpus::CpuSet;
 
 /// What is told of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

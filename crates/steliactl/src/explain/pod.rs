@@ -1,12 +1,12 @@
 //! Why an instance has the CPUs it has.
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 
 use super::source_in_words;
 use crate::client::Failure;
 use crate::node::{Allocation, Node};
 use crate::view;
-use stelia_cpus::CpuSet;
 
 /// What is told of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

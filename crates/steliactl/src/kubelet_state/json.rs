@@ -1,10 +1,10 @@
 //! For programs: the same, with a name for everything. Sizes are bytes.
 
 use serde_json::{Value, json};
-
-use super::{Checked, Files, shared_in_pod, unusable};
 use stelia_kubelet::memory::MemoryBlock;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+
+use super::{Checked, Files, shared_in_pod, unusable};
 
 /// `CPUManager` and `MemoryManager`; null for a file that is not there or was not asked for.
 pub(super) fn files(files: &Files) -> Value {

@@ -12,20 +12,18 @@ use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
+use stelia_node::cgroup::KernelCgroups;
+use stelia_node::containers::{live_containers, uses};
+use stelia_settings;
+use stelia_settings::Settings;
 
 use crate::cli::Json;
 use crate::client::Failure;
 use crate::view;
-use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
-use stelia_kubelet::home;
-use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
-use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
-use stelia_node::cgroup::KernelCgroups;
-use stelia_node::containers::live_containers;
-use stelia_node::containers::uses;
-use stelia_settings;
-use stelia_settings::Settings;
 
 /// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
 #[derive(Debug, Default)]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use super::{Files, shared_in_pod, unusable};
-use crate::view::{or_dash, table};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::memory::MemoryBlock;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+
+use super::{Files, shared_in_pod, unusable};
+use crate::view::{or_dash, table};
 
 /// Every file that is understood.
 pub(super) fn files(files: &Files, legend: bool) -> String {

@@ -8,10 +8,10 @@ use std::fs;
 use std::io::ErrorKind;
 
 use serde::Serialize;
+use stelia_node::cgroup::numa_stat::ByNode;
 
 use super::super::client::Failure;
 use super::super::threads::{Process, Roots};
-use stelia_node::cgroup::numa_stat::ByNode;
 
 /// What a process has mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]

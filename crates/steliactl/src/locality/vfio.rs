@@ -6,8 +6,9 @@ use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::super::threads::Roots;
 use stelia_node::locality::Device;
+
+use super::super::threads::Roots;
 
 /// Those of these processes. What may not be seen is left out: only root sees the files of a VM's processes.
 pub fn devices(roots: &Roots, pids: impl Iterator<Item = u32>) -> Vec<Device> {

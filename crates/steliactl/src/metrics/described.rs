@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use stelia_api::metrics::Counted;
+use stelia_node::locality::Localities;
 
 use crate::client::Failure;
 use crate::node::Node;
-use stelia_api::metrics::Counted;
-use stelia_node::locality::Localities;
 
 /// The daemon's description. What is not told is absent: an older daemon knows less.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

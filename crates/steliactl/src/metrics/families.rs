@@ -1,12 +1,12 @@
 //! Values in, metrics out.
 
+use stelia_api::metrics::Timed;
+use stelia_record::{IOTHREADS, Phase};
+
 use super::definitions::*;
 use super::described::{Described, Instance, Vcpu};
 use super::readings::{Readings, Times};
 use crate::node::Owner;
-use stelia_api::metrics::Timed;
-use stelia_record::IOTHREADS;
-use stelia_record::Phase;
 
 /// A metric with its samples.
 #[derive(Debug, Clone, PartialEq)]

@@ -7,10 +7,10 @@ use prometheus_client::encoding::{DescriptorEncoder, MetricEncoder, NoLabelSet, 
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
 use serde_json::json;
+use stelia_api::metrics::{BOUNDS_US, Timed};
 
 use super::definitions::Kind;
 use super::families::{Family, Value};
-use stelia_api::metrics::{BOUNDS_US, Timed};
 
 #[derive(Debug)]
 struct All(Vec<Family>);

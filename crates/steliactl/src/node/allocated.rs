@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-
 use stelia_cpus::CpuSet;
 
 /// What an instance asked of steliad's own allocator, and what became of it. The names are the allocator's; a newer daemon may

@@ -10,8 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use super::client::Failure;
 pub use allocated::{Allocation, Pools, SharedPool};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 
 /// The parts of `Describe` that say whose the CPUs are. Unknown members are left out: a newer daemon may have more.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]

@@ -2,17 +2,17 @@
 
 use std::collections::BTreeSet;
 
-use serde::Serialize;
-
-use super::settings::options_on;
-use super::subject::Subject;
-use super::why;
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{
     Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, features, until_full,
     variants, with_settings,
 };
+use serde::Serialize;
 use stelia_cpus::CpuSet;
+
+use super::settings::options_on;
+use super::subject::Subject;
+use super::why;
 
 /// Everything about one pod.
 #[derive(Debug, Clone, Serialize)]

@@ -22,15 +22,14 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
+use kubelet_planner::manifest::container;
+use kubelet_planner::{Kind, Pod, manifest, until_full};
+use stelia_node_report::described;
 
 use super::cli::Json;
 use super::client::Failure;
 use super::view;
 use answer::{Answer, Fits, features, other};
-use kubelet_planner::manifest;
-use kubelet_planner::manifest::container;
-use kubelet_planner::{Kind, Pod, until_full};
-use stelia_node_report::described;
 use subject::Subject;
 
 pub(super) use settings::settings;

@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 
 use kubelet_planner::cpus::{Kubelet, Options};
-use kubelet_planner::merge;
 use kubelet_planner::merge::{Policy, Scope};
-use kubelet_planner::{CpuManager, MemoryManager, Settings};
+use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
 use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};

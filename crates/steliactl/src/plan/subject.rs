@@ -5,17 +5,16 @@ use std::fs::File;
 use std::io::{ErrorKind, Read};
 use std::path::Path;
 
-use super::settings::{cpu_manager, policy, scope, settings};
-use kubelet_planner::cpus;
 use kubelet_planner::cpus::CpuTopology;
-use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State, cpus};
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_report::{Facts, numa};
+
+use super::settings::{cpu_manager, policy, scope, settings};
 
 /// A node, and what is not known of it.
 #[derive(Debug, Clone)]

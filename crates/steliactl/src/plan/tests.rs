@@ -3,16 +3,15 @@ use std::path::Path;
 
 use clap::Parser;
 use serde_json::Value;
+use stelia_cpus::testing::Shape;
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
+use stelia_testnode::kubelet::Checkpoint;
 use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{Cli, Command};
-use stelia_cpus::CpuSet;
-use stelia_cpus::testing::Shape;
-use stelia_cpus::{Cpu, Topology};
-use stelia_kubelet::PodUid;
-use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
-use stelia_testnode::kubelet::Checkpoint;
 
 const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 

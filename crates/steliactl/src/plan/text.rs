@@ -1,9 +1,10 @@
 //! For readers.
 
-use super::answer::{Answer, Chosen, Fits, Kubelet, Other, Rejected, Row};
-use crate::view::{or_dash, printable, table};
 use kubelet_planner::features;
 use stelia_cpus::CpuSet;
+
+use super::answer::{Answer, Chosen, Fits, Kubelet, Other, Rejected, Row};
+use crate::view::{or_dash, printable, table};
 
 /// The pods of `--until-full` that are listed one by one.
 const LISTED: usize = 16;

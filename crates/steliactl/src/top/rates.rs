@@ -1,10 +1,10 @@
 //! Two samples make rates.
 
 use serde::Serialize;
-
-use super::sample::{Instance, Sample, Thread};
 use stelia_cpus::CpuSet;
 use stelia_record::IOTHREADS;
+
+use super::sample::{Instance, Sample, Thread};
 
 /// What is shown: the instances, by pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]

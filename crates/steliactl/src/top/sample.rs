@@ -6,10 +6,11 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::node::{Node, Vcpu};
-use super::super::threads::{Roots, field};
 use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
+
+use super::super::node::{Node, Vcpu};
+use super::super::threads::{Roots, field};
 
 /// Everything at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
