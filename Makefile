@@ -32,10 +32,12 @@ FUZZ_SECONDS ?= 600
 FUZZ_TARGETS ?=
 
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
+# What the packages hold; nothing else of the workspace is built for them.
+PROGRAMS := --bins -p steliad -p steliactl -p stelia-runner
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
-DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
+DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
 RPM_DIR  := target/rpm
 RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 SELINUX  := target/selinux
@@ -57,14 +59,14 @@ setup: ## install the host packages that building and testing need
 	@packaging/setup
 
 build: ## the three programs, for trying
-	$(CARGO) build --locked
+	$(CARGO) build --locked --workspace
 
 deb: $(DEB_DONE) ## the Debian package in target/debian (FAST=1: quicker, less optimised)
 	@ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1
 
 # The binaries are static, so the package runs on any libc.
 $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	$(STATIC) $(CARGO) build --locked --bins --profile $(PROFILE) --target $(TARGET)
+	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET)
 	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/steliad_*.deb
 	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
 	@touch $@
@@ -99,7 +101,7 @@ $(SELINUX)/steliad.pp.bz2: $(wildcard packaging/selinux/steliad.*)
 
 # Not `deb`: whoever packages this otherwise needs none of its tools. The file list is the .deb's, from Cargo.toml.
 install: ## what the .deb has, below DESTDIR (PREFIX=/usr)
-	$(STATIC) $(CARGO) build --locked --bins --profile $(PROFILE) --target $(TARGET)
+	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET)
 	@$(CARGO) metadata --locked --no-deps --format-version 1 \
 	  | packaging/install target/$(TARGET)/$(PROFILE) "$(DESTDIR)" "$(PREFIX)"
 
@@ -118,9 +120,9 @@ lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dep
 	$(CARGO) fmt --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
-	$(CARGO) clippy --locked --all-targets -- -D warnings
+	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --no-deps
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
 	@for unit in steliad steliad-metrics; do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/$$unit.service) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1; \
@@ -134,7 +136,7 @@ $(TOOLS)/bin/cargo-deny:
 	$(INSTALL) --root $(TOOLS) cargo-deny
 
 test: ## unit tests and the integration tests that need no node
-	$(CARGO) test --locked -- --include-ignored
+	$(CARGO) test --locked --workspace -- --include-ignored
 
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
@@ -199,8 +201,8 @@ long-emulated: # every guest emulated, as where the node has no KVM
 # A property that rejects some of its cases rejects as many times more of them. Optimised: so many cases outweigh the build.
 long-laws: export PROPTEST_MAX_GLOBAL_REJECTS = 1000000
 long-laws: # every property of the library, with many more cases than the tests take
-	@PROPTEST_CASES=$(CASES) $(CARGO) test --quiet --locked --release --lib -- --skip engine::model_tests --skip model::laws
-	@PROPTEST_CASES=$(DAYS) $(CARGO) test --quiet --locked --release --lib -- engine::model_tests::laws model::laws
+	@PROPTEST_CASES=$(CASES) $(CARGO) test --quiet --locked --release --workspace --lib -- --skip engine::model_tests --skip laws
+	@PROPTEST_CASES=$(DAYS) $(CARGO) test --quiet --locked --release -p steliad -p stelia-testnode --lib -- laws
 
 long-scale: # as many instances as a node of 32 CPUs carries: the daemon killed, systemd standing still
 	@NODE_CPUS=32 $(MAKE) --no-print-directory node-test

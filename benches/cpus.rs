@@ -11,8 +11,8 @@ use std::time::Duration;
 use anyhow::ensure;
 use criterion::Criterion;
 use kubelet_planner::cpus::{CpuTopology, Kubelet, Options, take};
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
+use stelia_cpus::{Cpu, CpuSet, Topology};
+
 use timing::median;
 
 /// What is promised on 8 NUMA nodes.

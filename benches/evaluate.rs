@@ -9,14 +9,13 @@ use std::hint::black_box;
 
 use anyhow::ensure;
 use criterion::Criterion;
-use stelia_allocator::NumaTopologyAlignmentPolicy;
 use stelia_allocator::evaluate::{Request, answer};
-use stelia_allocator::{AllocatorPolicies, CpuSource, Ground, Held};
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
+use stelia_allocator::{AllocatorPolicies, CpuSource, Ground, Held, NumaTopologyAlignmentPolicy};
+use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node_report::numa::{Memory, NumaNode};
 use stelia_node_report::{Allocator, ApiVersion, Facts, Kubelet, PodAllocation, described, report};
+
 use timing::median;
 
 const NODES: u32 = 1000;

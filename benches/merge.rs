@@ -12,6 +12,7 @@ use anyhow::ensure;
 use criterion::Criterion;
 use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
 use stelia_cpus::CpuSet;
+
 use timing::median;
 
 /// As many permutations the product gets through in seconds.

@@ -18,11 +18,11 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_settings::Settings;
+use stelia_simulator::{attach_request, register_request};
+use stelia_testnode::kubelet::Checkpoint;
+use stelia_testnode::{Counts, Kernel, Model, topology};
+use steliad::decide::admission::Claim;
 use steliad::engine::{Engine, Handle, Peer, RegisterRequest};
-use steliad::model::kubelet::Checkpoint;
-use steliad::model::{Counts, Kernel, Model, topology};
-use steliad::plan::admission::Claim;
-use steliad::simulate::{attach_request, register_request};
 use tokio_util::sync::CancellationToken;
 
 /// CPU time to bring up one VM, at any number of them.

@@ -2,7 +2,7 @@
 
 use std::os::fd::{FromRawFd, IntoRawFd};
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,22 +11,18 @@ use anyhow::Context;
 use clap::Parser;
 use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
+use stelia_allocator::CpuSource;
+use stelia_node::systemd::DbusSystemd;
+use stelia_node::{System, holder};
+use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
-use crate::dbus;
-use crate::engine;
 use crate::engine::{Engine, Handle};
-use crate::journal;
-use crate::simulate;
-use stelia_allocator::CpuSource;
-use stelia_node::systemd::DbusSystemd;
-use stelia_node::{System, holder};
-use stelia_settings;
-use stelia_settings::Settings;
+use crate::{dbus, engine, journal};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -38,16 +34,13 @@ const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM h
 /// Gives virtual machines inside Kubernetes pods their CPUs to themselves.
 #[derive(Debug, Parser)]
 #[command(name = "steliad", version)]
-pub(crate) struct Arguments {
+pub struct Arguments {
     /// Check the configuration files and end.
     #[arg(long)]
     check_config: bool,
     /// Print every setting with its value and where it comes from, and end.
     #[arg(long)]
     print_config: bool,
-    /// Play a scenario (TOML) on a model of a node, on the bus of DBUS_SYSTEM_BUS_ADDRESS.
-    #[arg(long, value_name = "SCENARIO")]
-    simulate: Option<PathBuf>,
     /// Give units outside stelia.slice the CPUs back that contained instances took from them, and end (used when the
     /// package is removed).
     #[arg(long, hide = true)]
@@ -59,6 +52,11 @@ pub(crate) struct Arguments {
 
 /// The program.
 pub fn main() -> ExitCode {
+    main_on(|system| system)
+}
+
+/// The program on another system than the one it finds: `beneath` may put something between.
+pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.hold_scope {
         holder::hold();
@@ -89,10 +87,9 @@ pub fn main() -> ExitCode {
         .max_blocking_threads(4)
         .build()
         .context("start the runtime")
-        .and_then(|runtime| match &arguments.simulate {
-            Some(scenario) => runtime.block_on(simulate::serve(scenario, loaded.settings)),
-            None if arguments.release_host => runtime.block_on(release_host()),
-            None => runtime.block_on(serve(loaded.settings)),
+        .and_then(|runtime| match arguments.release_host {
+            true => runtime.block_on(release_host()),
+            false => runtime.block_on(serve(loaded.settings, beneath)),
         });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -154,11 +151,11 @@ async fn release_host() -> anyhow::Result<()> {
     Ok(())
 }
 
-async fn serve(settings: Settings) -> anyhow::Result<()> {
+async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> anyhow::Result<()> {
     let cancel = CancellationToken::new();
     let bus = dbus::connect().await.context("connect to the system bus")?;
     dbus::check_alone(&bus).await?;
-    let system = System::kernel(Arc::new(DbusSystemd::new(bus.clone())));
+    let system = beneath(System::kernel(Arc::new(DbusSystemd::new(bus.clone()))));
     let (handle, mut running) = start_engine(system, settings, cancel.clone())?;
     // The pass at start-up adopts what is there; only then does anybody get an answer.
     let first = handle.reconcile().await.context("first pass")?;

@@ -23,50 +23,11 @@
 //! | [`quantity`] | Kubernetes' quantities |
 
 pub mod authz;
-pub mod ctl;
 pub mod daemon;
 pub mod dbus;
+pub mod decide;
 pub mod engine;
 #[cfg(fuzzing)]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
-#[cfg(test)]
-mod man;
-pub mod model;
-pub mod plan;
-pub mod runner;
-pub mod simulate;
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::path::Path;
-
-    /// Every line below `folder` that speaks of the lint, as `file: line`.
-    fn lines(folder: &Path, found: &mut Vec<String>) {
-        for entry in fs::read_dir(folder).unwrap() {
-            let path = entry.unwrap().path();
-            if path.is_dir() {
-                lines(&path, found);
-            } else if path.extension().is_some_and(|extension| extension == "rs") {
-                let text = fs::read_to_string(&path).unwrap();
-                let speaks = text.lines().filter(|line| line.contains(concat!("unsafe", "_code")));
-                found.extend(speaks.map(|line| format!("{}: {line}", path.display())));
-            }
-        }
-    }
-
-    #[test]
-    fn unsafe_is_denied_but_in_two_functions() {
-        let manifest = fs::read_to_string("Cargo.toml").unwrap();
-        assert!(manifest.contains(concat!("\nunsafe", "_code = \"deny\"\n")));
-        let mut found = Vec::new();
-        for folder in ["src", "tests"] {
-            lines(Path::new(folder), &mut found);
-        }
-        found.sort();
-        let excused = ["affinity", "daemon"].map(|file| format!("src/{file}.rs: #[allow({}_code)]", "unsafe"));
-        assert_eq!(found, excused);
-    }
-}

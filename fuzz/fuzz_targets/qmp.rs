@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use steliad::runner::qmp::events::reaction;
-use steliad::runner::qmp::wire::Event;
-use steliad::runner::qmp::{Iothread, Status, Vcpu};
+use stelia_runner::qmp::events::reaction;
+use stelia_runner::qmp::wire::Event;
+use stelia_runner::qmp::{Iothread, Status, Vcpu};
 use zbus::Variant;
 
 fuzz_target!(|bytes: &[u8]| {

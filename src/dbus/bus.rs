@@ -1,15 +1,16 @@
 //! The administrators' door: the system bus.
 
 use futures_util::StreamExt as _;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
+use zbus::connection::Builder;
 use zbus::fdo::{DBusProxy, NameLostStream, RequestNameFlags};
 use zbus::names::BusName;
-use zbus::{Connection, connection::Builder, fdo};
+use zbus::{Connection, fdo};
 
 use super::caller::{Door, Users};
 use super::export::Exporter;
 use super::manager::Manager;
 use crate::engine::Handle;
-use stelia_api::{BUS_NAME, MANAGER_PATH};
 
 /// A connection to the system bus.
 pub type Bus = Connection;

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
+use stelia_api::{Error, ErrorKind};
 use zbus::Connection;
 use zbus::fdo::DBusProxy;
 use zbus::message::Header;
@@ -11,7 +12,6 @@ use zbus::message::Header;
 use super::caller::{Caller, Door};
 use crate::authz::Operation;
 use crate::engine::Handle;
-use stelia_api::{Error, Kind};
 
 /// A method call that came in.
 pub(super) struct Call<'a> {
@@ -39,7 +39,7 @@ impl Call<'_> {
             work(admit.await?).await
         };
         // Nobody reads what a caller that left is told, and it is no answer to be counted.
-        let left = || Kind::Failed.because("the caller left");
+        let left = || ErrorKind::Failed.because("the caller left");
         let answer = tokio::select! {
             biased;
             answer = while_connected(self.connection, admitted) => answer.ok_or_else(left)?,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
 use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
@@ -11,8 +13,6 @@ use zbus::names::UniqueName;
 use super::polkit;
 use crate::authz::{Decision, Operation, Role, decide};
 use crate::engine::{Handle, Peer};
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]
@@ -37,7 +37,7 @@ impl Door {
     /// each call; the pidfd is asked again after the cgroup was read, or the number could be somebody else's by then.
     pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Error> {
         let Self::Runner(pidfd) = self else { return Ok(None) };
-        let ended = |cause| Kind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
+        let ended = |cause| ErrorKind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
         let procs = &engine.system().procs;
         let pid = procs.pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
         let cgroup = procs.cgroup(pid).map_err(ended)?;
@@ -48,7 +48,7 @@ impl Door {
     /// On the bus the connection's own peer is the bus daemon: it is asked who the sender is.
     async fn bus_role(&self, connection: &Connection, header: &Header<'_>) -> Result<Role, Error> {
         let (Self::Bus(users), Some(sender)) = (self, header.sender()) else {
-            return Err(Kind::NotPermitted.because("the message has no sender"));
+            return Err(ErrorKind::NotPermitted.because("the message has no sender"));
         };
         let user = users.of(connection, sender).await?;
         // The daemon runs as root; a simulated one belongs to whoever started it.
@@ -84,7 +84,9 @@ impl Door {
                 polkit::ask(connection, header, action).await?;
                 Ok(Caller { only: None, process })
             }
-            Decision::Deny => Err(Kind::NotPermitted.because(format!("{operation:?} is not permitted to this caller"))),
+            Decision::Deny => {
+                Err(ErrorKind::NotPermitted.because(format!("{operation:?} is not permitted to this caller")))
+            }
         }
     }
 }
@@ -111,7 +113,7 @@ impl Users {
             return Ok(user);
         }
         let unknown =
-            |cause: String| Kind::NotPermitted.because(format!("the bus does not say who {sender} is{cause}"));
+            |cause: String| ErrorKind::NotPermitted.because(format!("the bus does not say who {sender} is{cause}"));
         let bus = zbus::fdo::DBusProxy::new(connection).await?;
         let credentials = bus.get_connection_credentials(sender.to_owned().into());
         let credentials = credentials.await.map_err(|cause| unknown(format!(": {cause}")))?;

@@ -2,13 +2,12 @@
 
 use std::collections::HashMap;
 
+use stelia_api::{Reason, instance_path};
 use zbus::object_server::{Interface as _, SignalEmitter};
 use zbus::{Message, Variant};
 
 use super::instance::Instance;
 use crate::engine::InstanceView;
-use stelia_api::Reason;
-use stelia_api::instance_path;
 
 const INTERFACE: &str = "org.freedesktop.DBus.Properties";
 const SIGNAL: &str = "PropertiesChanged";
@@ -70,13 +69,13 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::Arc;
 
+    use stelia_api::Amiss;
+    use stelia_cpus::CpuSet;
+    use stelia_kubelet::PodUid;
     use zbus::fdo::PropertiesChanged;
     use zbus_xml::Node;
 
     use super::*;
-    use stelia_api::Amiss;
-    use stelia_cpus::CpuSet;
-    use stelia_kubelet::PodUid;
 
     #[test]
     fn every_property_that_may_change_is_told_with_its_type_and_no_other() {

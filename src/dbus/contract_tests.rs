@@ -6,6 +6,13 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use futures_util::StreamExt as _;
+use stelia_api::MANAGER_PATH;
+use stelia_cpus::CpuSet;
+use stelia_node::System;
+use stelia_node::cgroup::{KernelCgroups, Limits};
+use stelia_node::proc::KernelProcs;
+use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use stelia_settings::Settings;
 use zbus::export::async_trait::async_trait;
 use zbus::fdo::PropertiesChanged;
 use zbus::object_server::Interface as _;
@@ -18,13 +25,6 @@ use super::export::Exporter;
 use super::manager::Manager;
 use super::private_bus::PrivateBus;
 use crate::engine::{Engine, Handle, View};
-use stelia_api::MANAGER_PATH;
-use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{KernelCgroups, Limits};
-use stelia_node::proc::KernelProcs;
-use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
-use stelia_node::{Failpoint, System};
-use stelia_settings::Settings;
 
 struct NoSystemd;
 
@@ -85,7 +85,6 @@ fn handle(root: &std::path::Path) -> Handle {
         sys: root.into(),
         kernel: String::new(),
         run: root.into(),
-        failpoint: Failpoint::default(),
     };
     Engine::new(
         system,

@@ -1,13 +1,13 @@
 //! EvaluatePlacement: what the allocator would answer, by the engine's last view.
 
+use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
+use stelia_api::{Error, ErrorKind};
 use zbus::{OwnedVariant, Variant};
 
 use super::manager::Options;
 use super::options;
 use super::readings::Readings;
 use crate::engine::Handle;
-use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
-use stelia_api::{Error, Kind};
 
 /// Answer every request.
 pub(super) async fn answers(
@@ -27,7 +27,7 @@ pub(super) async fn answers(
 fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
     if requests.len() > MAX_REQUESTS {
         let text = format!("{} requests are more than {MAX_REQUESTS}", requests.len());
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     let numbered = |(at, request): (usize, &Options)| {
         let named = |cause: Error| cause.kind.because(format!("request {at}: {cause}"));
@@ -45,7 +45,8 @@ fn dict(told: Told) -> Result<Options, Error> {
     } = told;
     let mut dict = Options::new();
     let mut put = |name: &str, value: Variant<'static>| -> Result<(), Error> {
-        let value = OwnedVariant::try_from(value).map_err(|cause| Kind::Failed.because(format!("answer: {cause}")))?;
+        let value =
+            OwnedVariant::try_from(value).map_err(|cause| ErrorKind::Failed.because(format!("answer: {cause}")))?;
         dict.insert(name.to_owned(), value);
         Ok(())
     };
@@ -88,11 +89,11 @@ fn dict(told: Told) -> Result<Options, Error> {
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
+    use steliactl::evaluate::to_dbus;
+    use steliactl::view::json_of;
 
     use super::*;
-    use crate::ctl::evaluate::to_dbus;
-    use crate::ctl::view::json_of;
-    use crate::plan::evaluate_tests::{any_host, any_request, ground};
+    use crate::decide::evaluate_tests::{any_host, any_request, ground};
 
     fn own(request: &Request) -> Options {
         let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());
@@ -121,10 +122,10 @@ mod tests {
         let refused = read(&[Options::new(), wrong]).unwrap_err();
         assert_eq!(
             (refused.kind, refused.text.as_str()),
-            (Kind::InvalidArgument, "request 1: option \"memory\" is not known")
+            (ErrorKind::InvalidArgument, "request 1: option \"memory\" is not known")
         );
         let many: Vec<Options> = (0..=MAX_REQUESTS).map(|_| Options::new()).collect();
         let refused = read(&many).unwrap_err();
-        assert!(refused.kind == Kind::InvalidArgument && refused.text.contains("1025 requests"));
+        assert!(refused.kind == ErrorKind::InvalidArgument && refused.text.contains("1025 requests"));
     }
 }

@@ -4,6 +4,8 @@ use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use stelia_api::{Error, MANAGER_PATH, instance_path};
+use stelia_kubelet::PodUid;
 use tokio::sync::Mutex;
 use zbus::Connection;
 use zbus::object_server::SignalEmitter;
@@ -14,9 +16,6 @@ use super::instance::Instance;
 use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
 use crate::engine::{self, Handle, InstanceView, View};
-use stelia_api::Error;
-use stelia_api::{MANAGER_PATH, instance_path};
-use stelia_kubelet::PodUid;
 
 /// An instance as an object of it shows it.
 pub(super) type Shown = Arc<InstanceView>;

@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
+use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
+use stelia_kubelet::PodUid;
+use stelia_record::Vcpu;
 use zbus::message::Header;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
@@ -16,11 +19,6 @@ use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
-use stelia_api::NOT_PINNED;
-use stelia_api::Reason;
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
-use stelia_record::Vcpu;
 
 /// One VM's object.
 pub(super) struct Instance {
@@ -71,7 +69,7 @@ impl Instance {
                 return work().await;
             }
             let text = format!("pod {:?} has no instance", self.pod.as_str());
-            Err(Kind::NoSuchInstance.because(text))
+            Err(ErrorKind::NoSuchInstance.because(text))
         };
         call.answer(operation, for_caller).await
     }
@@ -94,7 +92,7 @@ fn integer(value: &Variant<'_>) -> Option<i64> {
 /// AttachVcpus' one option: `iothreads`, `au` or `ai`, thread ids.
 fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
     options::known(options, &["iothreads"])?;
-    let wrong = || Kind::InvalidArgument.because("option \"iothreads\" is no array of thread ids");
+    let wrong = || ErrorKind::InvalidArgument.because("option \"iothreads\" is no array of thread ids");
     match options.get("iothreads").map(|value| &**value) {
         None => Ok(Vec::new()),
         Some(Variant::Array(list)) => {
@@ -124,7 +122,7 @@ impl Instance {
                 for (name, value) in given {
                     let number = integer(&value).ok_or_else(|| {
                         let shown: String = name.chars().take(64).collect();
-                        Kind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is no integer"))
+                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is no integer"))
                     })?;
                     props.insert(name, number);
                 }
@@ -136,7 +134,7 @@ impl Instance {
             let qemu = qemu_pidfd
                 .as_fd()
                 .try_clone_to_owned()
-                .map_err(|cause| Kind::Failed.because(format!("duplicate qemu_pidfd: {cause}")))?;
+                .map_err(|cause| ErrorKind::Failed.because(format!("duplicate qemu_pidfd: {cause}")))?;
             let placed = self
                 .engine
                 .attach(AttachRequest {

@@ -2,11 +2,11 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use stelia_api::MANAGER_PATH;
 use zbus::interface;
 use zbus::object_server::SignalEmitter;
 
 use crate::engine;
-use stelia_api::MANAGER_PATH;
 
 /// A move as it is told: pod UID, CPUs before, CPUs since, what it gained.
 pub(super) type MoveRow = (String, String, String, String);

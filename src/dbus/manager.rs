@@ -4,25 +4,21 @@ use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+use stelia_api::{Error, ErrorKind, instance_path};
+use stelia_kubelet::PodUid;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
 
 use super::call::Call;
 use super::caller::{Caller, Door};
-use super::evaluate;
 use super::export::Exporter;
 use super::job::{MoveRow, job_path, rows};
-use super::node_topology;
-use super::options;
 use super::readings::{Readings, Recent};
-use super::registration;
 use super::report::{preview_dict, report_dict};
+use super::{evaluate, node_topology, options, registration};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
-use stelia_api::instance_path;
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
 
 pub(super) type Options = HashMap<String, OwnedVariant>;
 type InstanceRow = (String, String, OwnedObjectPath, String, String);
@@ -38,7 +34,7 @@ pub(super) struct Manager {
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
-        .map_err(|cause| Kind::Failed.because(format!("object path of pod {pod}: {cause}")))
+        .map_err(|cause| ErrorKind::Failed.because(format!("object path of pod {pod}: {cause}")))
 }
 
 /// Everything that the daemon knows, as JSON.
@@ -61,7 +57,9 @@ impl Manager {
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
             Door::Bus(_) => Ok(of(&self.engine.view())),
-            Door::Runner(_) => Err(Kind::NotPermitted.because("the node's properties are for the system bus only")),
+            Door::Runner(_) => {
+                Err(ErrorKind::NotPermitted.because("the node's properties are for the system bus only"))
+            }
         }
     }
 
@@ -84,7 +82,7 @@ impl Manager {
 
     fn no_instance(pod: &str) -> Error {
         let shown: String = pod.chars().take(64).collect();
-        Kind::NoSuchInstance.because(format!("pod {shown:?} has no instance"))
+        ErrorKind::NoSuchInstance.because(format!("pod {shown:?} has no instance"))
     }
 
     fn call<'a>(&'a self, connection: &'a Connection, header: &'a Header<'a>) -> Call<'a> {
@@ -102,9 +100,10 @@ impl Manager {
             return caller
                 .only
                 .clone()
-                .ok_or_else(|| Kind::InvalidArgument.because("pod_uid is empty"));
+                .ok_or_else(|| ErrorKind::InvalidArgument.because("pod_uid is empty"));
         }
-        let pod = PodUid::parse(pod_uid).map_err(|cause| Kind::InvalidArgument.because(format!("pod_uid: {cause}")))?;
+        let pod =
+            PodUid::parse(pod_uid).map_err(|cause| ErrorKind::InvalidArgument.because(format!("pod_uid: {cause}")))?;
         // What a caller may not see answers as what does not exist.
         if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
             Ok(pod)
@@ -199,7 +198,7 @@ impl Manager {
     ) -> Result<OwnedObjectPath, Error> {
         self.call(connection, &header)
             .answer(Operation::List, |caller| async move {
-                let none = || Kind::NoSuchInstance.because(format!("process {pid} is in no instance"));
+                let none = || ErrorKind::NoSuchInstance.because(format!("process {pid} is in no instance"));
                 let pid = i32::try_from(pid).ok().filter(|pid| *pid > 0).ok_or_else(none)?;
                 let cgroup = self.engine.system().procs.cgroup(pid).map_err(|_| none())?;
                 let view = self.engine.view();
@@ -263,7 +262,7 @@ impl Manager {
                 let path = job.map_or_else(|| "/".to_owned(), job_path);
                 let path = path
                     .try_into()
-                    .map_err(|cause| Kind::Failed.because(format!("object path of the job: {cause}")))?;
+                    .map_err(|cause| ErrorKind::Failed.because(format!("object path of the job: {cause}")))?;
                 Ok((path, rows(&moves)))
             })
             .await
@@ -320,7 +319,7 @@ impl Manager {
         self.call(connection, &header)
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
-                    .map_err(|cause| Kind::Failed.because(format!("configuration not changed: {cause}")))?;
+                    .map_err(|cause| ErrorKind::Failed.because(format!("configuration not changed: {cause}")))?;
                 self.engine.reload(loaded.settings).await
             })
             .await

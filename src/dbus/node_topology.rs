@@ -1,11 +1,12 @@
 //! NodeTopology: what the engine knows, with what only the host and kubelet's configuration tell.
 
+use stelia_api::{Error, ErrorKind};
+use stelia_node_report::{ApiVersion, name, numa, report};
+
 use super::manager::Options;
 use super::options;
 use super::readings::{Readings, Recent};
 use crate::engine::{Handle, node_facts};
-use stelia_api::{Error, Kind};
-use stelia_node_report::{ApiVersion, name, numa, report};
 
 /// The object as JSON.
 pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) -> Result<String, Error> {
@@ -22,18 +23,18 @@ fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, version: A
     let config = recent.kubelet_config().as_ref().ok();
     let name = match named {
         Some(named) => name::check(named)
-            .map_err(|cause| Kind::InvalidArgument.because(format!("option \"node-name\": {cause}")))?,
+            .map_err(|cause| ErrorKind::InvalidArgument.because(format!("option \"node-name\": {cause}")))?,
         None => {
             let overridden = config.and_then(|config| config.hostname_override.as_deref());
             let host = rustix::system::uname();
             let named = name::of_host(overridden, &host.nodename().to_string_lossy());
             name::check(named)
-                .map_err(|cause| Kind::Failed.because(format!("option \"node-name\" is needed: {cause}")))?
+                .map_err(|cause| ErrorKind::Failed.because(format!("option \"node-name\" is needed: {cause}")))?
         }
     };
-    let numa = numa::read(&engine.system().sys).map_err(|cause| Kind::Failed.because(cause.to_string()))?;
+    let numa = numa::read(&engine.system().sys).map_err(|cause| ErrorKind::Failed.because(cause.to_string()))?;
     let facts = node_facts(&engine.view(), config, numa, name)
-        .map_err(|problem| Kind::KubeletStateUnusable.because(problem))?;
+        .map_err(|problem| ErrorKind::KubeletStateUnusable.because(problem))?;
     serde_json::to_string(&report(&facts, version))
-        .map_err(|cause| Kind::Failed.because(format!("write the object: {cause}")))
+        .map_err(|cause| ErrorKind::Failed.because(format!("write the object: {cause}")))
 }

@@ -2,16 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use zbus::Variant;
-
-use super::manager::Options;
 use stelia_allocator::evaluate::{Request, ScoringStrategy};
-use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use stelia_allocator::{Schedule, Wish};
-use stelia_api::{Error, Kind};
+use stelia_allocator::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule, Wish,
+};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
+use zbus::Variant;
+
+use super::manager::Options;
 
 /// RegisterInstance's, beside those of [`WISH`].
 pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
@@ -42,7 +43,7 @@ pub(super) fn known(options: &Options, known: &[&str]) -> Result<(), Error> {
     match options.keys().find(|name| !known.contains(&name.as_str())) {
         Some(unknown) => {
             let shown: String = unknown.chars().take(64).collect();
-            Err(Kind::InvalidArgument.because(format!("option {shown:?} is not known")))
+            Err(ErrorKind::InvalidArgument.because(format!("option {shown:?} is not known")))
         }
         None => Ok(()),
     }
@@ -53,7 +54,7 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(false),
         Some(Variant::Bool(yes)) => Ok(*yes),
-        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} is no boolean"))),
+        Some(_) => Err(ErrorKind::InvalidArgument.because(format!("option {name:?} is no boolean"))),
     }
 }
 
@@ -63,12 +64,10 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
         return Ok(None);
     };
     match &**value {
-        Variant::Fd(fd) => fd
-            .as_fd()
-            .try_clone_to_owned()
-            .map(Some)
-            .map_err(|cause| Kind::Failed.because(format!("duplicate the descriptor of option {name:?}: {cause}"))),
-        other => Err(Kind::InvalidArgument.because(format!(
+        Variant::Fd(fd) => fd.as_fd().try_clone_to_owned().map(Some).map_err(|cause| {
+            ErrorKind::Failed.because(format!("duplicate the descriptor of option {name:?}: {cause}"))
+        }),
+        other => Err(ErrorKind::InvalidArgument.because(format!(
             "option {name:?} must be a file descriptor (h), not {}",
             other.value_signature()
         ))),
@@ -79,7 +78,7 @@ fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::U32(number)) => Ok(Some(*number)),
-        Some(other) => Err(Kind::InvalidArgument.because(format!(
+        Some(other) => Err(ErrorKind::InvalidArgument.because(format!(
             "option {name:?} must be a number (u), not {}",
             other.value_signature()
         ))),
@@ -91,7 +90,7 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) => Ok(Some(text.as_str().to_owned())),
-        Some(other) => Err(Kind::InvalidArgument.because(format!(
+        Some(other) => Err(ErrorKind::InvalidArgument.because(format!(
             "option {name:?} must be a string (s), not {}",
             other.value_signature()
         ))),
@@ -114,7 +113,7 @@ fn named<T>(
     match options.get(name).map(|value| &**value) {
         None => Ok(None),
         Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
-        Some(_) => Err(Kind::InvalidArgument.because(format!("option {name:?} must be one of {}", allowed()))),
+        Some(_) => Err(ErrorKind::InvalidArgument.because(format!("option {name:?} must be one of {}", allowed()))),
     }
 }
 
@@ -174,7 +173,7 @@ fn numbers(options: &Options, name: &str) -> Result<Option<CpuSet>, Error> {
     let Some(text) = text(options, name)? else {
         return Ok(None);
     };
-    let wrong = |cause: String| Kind::InvalidArgument.because(format!("option {name:?}: {cause}"));
+    let wrong = |cause: String| ErrorKind::InvalidArgument.because(format!("option {name:?}: {cause}"));
     let numbers: CpuSet = text.parse().map_err(|cause| wrong(format!("{cause}")))?;
     match numbers.is_empty() {
         true => Err(wrong("the list is empty".to_owned())),
@@ -241,7 +240,7 @@ mod tests {
             ("scheduled-numa-nodes", Variant::from(0u32), "string"),
         ] {
             let refused = wish(&options(vec![(name, value)])).unwrap_err();
-            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{name} was taken");
             let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
@@ -280,7 +279,7 @@ mod tests {
             ),
         ] {
             let refused = request(&options(vec![(name, value)])).unwrap_err();
-            assert_eq!(refused.kind, Kind::InvalidArgument, "{name} was taken");
+            assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{name} was taken");
             let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
         }
@@ -296,12 +295,12 @@ mod tests {
         );
         for wrong in [Variant::from("v1"), Variant::from(1u32)] {
             let refused = api_version(&given(wrong)).unwrap_err();
-            assert_eq!(refused.kind, Kind::InvalidArgument, "it was taken");
+            assert_eq!(refused.kind, ErrorKind::InvalidArgument, "it was taken");
             let told = refused.text;
             assert!(told.contains("v1alpha1, v1alpha2"), "{told}");
         }
         let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
         let refused = name.unwrap_err();
-        assert!(refused.kind == Kind::InvalidArgument && refused.text.contains("string"));
+        assert!(refused.kind == ErrorKind::InvalidArgument && refused.text.contains("string"));
     }
 }

@@ -2,11 +2,11 @@
 
 use std::collections::HashMap;
 
+use stelia_api::{Error, ErrorKind};
 use zbus::message::{Flags, Header};
 use zbus::{Connection, Variant, proxy};
 
 use crate::authz::Action;
-use stelia_api::{Error, Kind};
 
 /// `AllowUserInteraction`: polkit may ask the user for a password.
 const INTERACTIVE: u32 = 1;
@@ -33,7 +33,7 @@ trait Authority {
 /// NotPermitted when it does not, or when there is no polkit to ask.
 pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Action) -> Result<(), Error> {
     let Some(sender) = header.sender() else {
-        return Err(Kind::NotPermitted.because("the message has no sender"));
+        return Err(ErrorKind::NotPermitted.because("the message has no sender"));
     };
     let flags = header.primary().flags();
     let interactive = flags.contains(Flags::ALLOW_INTERACTIVE_AUTH);
@@ -57,8 +57,10 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
             } else {
                 ""
             };
-            Err(Kind::NotPermitted.because(format!("polkit does not permit {}{how}", action.id())))
+            Err(ErrorKind::NotPermitted.because(format!("polkit does not permit {}{how}", action.id())))
         }
-        Err(cause) => Err(Kind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.id()))),
+        Err(cause) => {
+            Err(ErrorKind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.id())))
+        }
     }
 }

@@ -6,18 +6,16 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-
-use crate::engine::localities;
-use crate::engine::{Usage, View, usage};
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
-use stelia_kubelet::config;
+use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::{PodUid, config};
 use stelia_node::System;
 use stelia_node::cgroup::Cgroups;
 use stelia_node::locality::Localities;
+use tokio::runtime::Handle;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+use crate::engine::{Usage, View, localities, usage};
 
 /// What was read serves so long.
 const FRESH: Duration = Duration::from_secs(1);
@@ -51,7 +49,7 @@ impl Readings {
         &self,
         work: impl FnOnce(&mut Recent) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let failed = |cause: &dyn std::fmt::Display| Kind::Failed.because(format!("a reading: {cause}"));
+        let failed = |cause: &dyn std::fmt::Display| ErrorKind::Failed.because(format!("a reading: {cause}"));
         let turn = self
             .turn
             .clone()
@@ -197,7 +195,7 @@ mod tests {
     async fn a_reading_that_panics_is_an_error_of_its_own_call() {
         let readings = Readings::default();
         let panicked = readings.read(|_| -> Result<(), Error> { panic!("on purpose") }).await;
-        assert_eq!(panicked.map_err(|refused| refused.kind), Err(Kind::Failed));
+        assert_eq!(panicked.map_err(|refused| refused.kind), Err(ErrorKind::Failed));
         assert_eq!(readings.read(|_| Ok(1)).await, Ok(1));
     }
 }

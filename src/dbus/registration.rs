@@ -2,17 +2,17 @@
 
 use std::time::Duration;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
 use zbus::{DBusError as _, Variant};
 
 use super::caller::{Caller, Door};
 use super::manager::Options;
 use super::options;
+use crate::decide::admission::Claim;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
-use crate::plan::admission::Claim;
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
 
 /// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -61,12 +61,12 @@ fn origin(caller: &Caller, options: &Options) -> Result<Option<CgroupPath>, Erro
     match options.get("origin-cgroup").map(|value| &**value) {
         None => Ok(None),
         Some(_) if caller.process.is_some() => {
-            Err(Kind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
+            Err(ErrorKind::NotPermitted.because("option \"origin-cgroup\" is for the system bus only"))
         }
         Some(Variant::Str(path)) => match CgroupPath::parse(path.as_str()) {
             Some(path) => Ok(Some(path)),
-            None => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
+            None => Err(ErrorKind::InvalidArgument.because("option \"origin-cgroup\" must be an absolute cgroup path")),
         },
-        Some(_) => Err(Kind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
+        Some(_) => Err(ErrorKind::InvalidArgument.because("option \"origin-cgroup\" must be a string")),
     }
 }

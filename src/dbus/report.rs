@@ -1,15 +1,15 @@
 //! What a pass did, and what one would do, as D-Bus dictionaries.
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
 use zbus::Variant;
 
 use super::manager::Options;
 use crate::engine::{Preview, Report};
-use stelia_api::{Error, Kind};
-use stelia_kubelet::PodUid;
 
 /// Of `Reconcile`: the pass's number, what it changed, how many instances it left degraded.
 pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
-    let failed = |cause| Kind::Failed.because(format!("report: {cause}"));
+    let failed = |cause| ErrorKind::Failed.because(format!("report: {cause}"));
     let lines = report.lines();
     let numbers = [
         ("pass", report.pass),
@@ -28,7 +28,7 @@ pub(super) fn report_dict(report: Report) -> Result<Options, Error> {
 
 /// `plan` and `degraded`, each line with its pod in front, or `-` for what all share.
 pub(super) fn preview_dict(preview: Preview) -> Result<Options, Error> {
-    let failed = |cause| Kind::Failed.because(format!("report: {cause}"));
+    let failed = |cause| ErrorKind::Failed.because(format!("report: {cause}"));
     let shared = |pod: Option<PodUid>| pod.map_or_else(|| "-".to_owned(), |pod| pod.to_string());
     let steps = preview.steps.into_iter();
     let steps: Vec<String> = steps.map(|(pod, step)| format!("{}: {step}", shared(pod))).collect();

@@ -10,6 +10,9 @@ use anyhow::Context;
 use nix::sys::socket::{getsockopt, sockopt};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
+use stelia_api::{Error, MANAGER_PATH};
+use stelia_kubelet::PodUid;
+use stelia_node::proc::pid_of_pidfd;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -24,10 +27,6 @@ use super::gate::{self, Gate, GatedSocket, Line};
 use super::manager::Manager;
 use super::readings::Readings;
 use crate::engine::{Handle, InstanceView, View};
-use stelia_api::Error;
-use stelia_api::MANAGER_PATH;
-use stelia_kubelet::PodUid;
-use stelia_node::proc::pid_of_pidfd;
 
 /// Accept until cancelled; each peer is who the kernel says it is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {

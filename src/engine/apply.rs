@@ -3,17 +3,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use stelia_allocator::CpuSource;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::{System, workqueue};
+
 use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::store;
+use crate::decide::{Instance, Planned, Step, workers};
 use crate::engine::fault::Fault;
-use crate::plan::{Instance, Planned, Step, workers};
-use stelia_allocator::CpuSource;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupPath, File};
-use stelia_node::workqueue;
 
 /// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
 const STEPS: usize = 1024;
@@ -60,7 +59,6 @@ pub(super) fn apply(
             continue;
         }
         count(outcome, &step);
-        system.failpoint.here();
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
         if step.is_systemds().is_some() {
             // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.

@@ -3,27 +3,24 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::TaskId;
+use stelia_record::{IOTHREADS, Phase, Record, Vcpu, VcpuThread, is_iothread, is_prop_name};
+use stelia_settings::Partition;
+use stelia_text::excerpt::excerpt;
+
 use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::identify_pidfd;
 use super::dirty::Stale;
 use super::handle::Reply;
 use super::inbox::Asker;
-use super::late;
-use super::store;
 use super::task::Engine;
 use super::turn::Numbers;
+use super::{late, store};
+use crate::decide::attached;
 use crate::journal;
-use crate::plan::attached;
-use stelia_api::{Amiss, Reason};
-use stelia_api::{Kind, Refusal};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc::TaskId;
-use stelia_record::is_prop_name;
-use stelia_record::{IOTHREADS, Vcpu, is_iothread};
-use stelia_record::{Phase, Record, VcpuThread};
-use stelia_settings::Partition;
-use stelia_text::excerpt::excerpt;
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 const MAX_VCPUS: usize = 8192;
@@ -127,12 +124,12 @@ impl Engine {
         }
     }
 
-    fn begin_attach(&mut self, mut request: AttachRequest) -> Result<Begun, Refusal> {
+    fn begin_attach(&mut self, mut request: AttachRequest) -> Result<Begun, Error> {
         if let Some(wrong) = request.vcpus.iter().find(|vcpu| is_iothread(vcpu.vcpu.index)) {
-            return Err(Kind::InvalidArgument.because(format!("vCPU index {} is too large", wrong.vcpu.index)));
+            return Err(ErrorKind::InvalidArgument.because(format!("vCPU index {} is too large", wrong.vcpu.index)));
         }
         if request.vcpus.is_empty() {
-            return Err(Kind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
+            return Err(ErrorKind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
         }
         request.join();
         let pod = request.pod.clone();
@@ -147,7 +144,7 @@ impl Engine {
         }
         let known = self.picture.find(&pod).ok_or_else(|| no_instance(&pod))?;
         match known.record.phase {
-            Phase::Registered => return Err(Kind::Busy.because(format!("pod {pod} is still being registered"))),
+            Phase::Registered => return Err(ErrorKind::Busy.because(format!("pod {pod} is still being registered"))),
             Phase::Leaving => return Err(no_instance(&pod)),
             _ => {}
         }
@@ -179,19 +176,19 @@ impl Engine {
     }
 
     /// Write the record anew; the turns follow it.
-    pub(super) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Refusal> {
+    pub(super) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Error> {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
         };
         if let Some(text) = next.too_large() {
-            return Err(Kind::InvalidArgument.because(text));
+            return Err(ErrorKind::InvalidArgument.because(text));
         }
         self.patience.wake(pod);
         self.dirty.wrote(pod.clone());
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
             // It ended, and nobody has looked yet.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
-            result => result.map_err(|error| Refusal::from(error).of(pod))?,
+            result => result.map_err(|error| Error::from(error).of(pod))?,
         }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
@@ -278,14 +275,14 @@ fn resolve(
     system: &stelia_node::System,
     scope: &CgroupPath,
     request: &AttachRequest,
-) -> Result<BTreeMap<u32, TaskId>, Refusal> {
+) -> Result<BTreeMap<u32, TaskId>, Error> {
     let vcpus = &request.vcpus;
     if vcpus.is_empty() || vcpus.len() > MAX_VCPUS {
-        return Err(Kind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", vcpus.len())));
+        return Err(ErrorKind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", vcpus.len())));
     }
     let indexes: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.vcpu.index).collect();
     if indexes.len() != vcpus.len() {
-        return Err(Kind::InvalidArgument.because("a vCPU index is given twice"));
+        return Err(ErrorKind::InvalidArgument.because("a vCPU index is given twice"));
     }
     // A name is a key of the instance's record: one that the record cannot hold would make it unreadable.
     if let Some(name) = vcpus
@@ -297,14 +294,14 @@ fn resolve(
             "property {:?} of a vCPU: a name is up to 64 letters, digits, -, _ and .",
             excerpt(name)
         );
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
     if numbers.len() != vcpus.len() {
         let text = "two vCPUs or I/O threads have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
-    let foreign = |text: String| Kind::ForeignProcess.because(text);
+    let foreign = |text: String| ErrorKind::ForeignProcess.because(text);
     let qemu = identify_pidfd(system, &request.qemu).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
     let cgroup = system
         .procs

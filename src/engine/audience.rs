@@ -2,14 +2,14 @@
 //! [`Handle`](super::Handle) on behalf of a pod shows, what a follower of an instance is told, what a call is refused with.
 //!
 //! It goes by whose a thing is and never by what a text says: of other pods nothing is left, of the node general words
-//! ([`Amiss::in_general`](stelia_api::Amiss::in_general), [`Kind::says`](stelia_api::Kind::says)).
+//! ([`Amiss::in_general`](stelia_api::Amiss::in_general), [`ErrorKind::says`](stelia_api::ErrorKind::says)).
 
 use std::sync::Arc;
 
-use super::{InstanceView, Report, View};
-use stelia_api::Refusal;
-use stelia_api::reason;
+use stelia_api::{Error, reason};
 use stelia_kubelet::PodUid;
+
+use super::{InstanceView, Report, View};
 
 /// Something that a pod may be told in part.
 pub(crate) trait ToldTo: Sized {
@@ -25,7 +25,7 @@ pub(super) fn cut<T: ToldTo>(value: T, reader: Option<&PodUid>) -> T {
     }
 }
 
-impl ToldTo for Refusal {
+impl ToldTo for Error {
     fn told_to(self, pod: &PodUid) -> Self {
         Self::told_to(self, pod)
     }
@@ -74,8 +74,9 @@ impl ToldTo for Report {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use stelia_api::{Amiss, Reason};
+
+    use super::*;
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()

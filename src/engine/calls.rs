@@ -3,6 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::holder::Hold;
+use stelia_record::Phase;
+use stelia_settings::Settings;
+
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
@@ -10,15 +18,7 @@ use super::register::Waiting;
 use super::task::Engine;
 use super::turn::Numbers;
 use super::{Report, Trigger};
-use crate::plan::Step;
-use stelia_api::{Amiss, Reason};
-use stelia_api::{Kind, Refusal};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::holder::Hold;
-use stelia_record::Phase;
-use stelia_settings::Settings;
+use crate::decide::Step;
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
@@ -198,7 +198,7 @@ impl Engine {
     }
 
     /// A registration came to nothing before anything was moved.
-    pub(super) fn refuse_registration(&mut self, pod: &PodUid, refusal: &Refusal) {
+    pub(super) fn refuse_registration(&mut self, pod: &PodUid, refusal: &Error) {
         for call in self.calls.of.remove(pod).into_iter().flatten() {
             match call.goal {
                 Goal::Registered { reply, .. } => {
@@ -453,17 +453,17 @@ fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option
     }
 }
 
-pub(super) fn no_instance(pod: &PodUid) -> Refusal {
-    Kind::NoSuchInstance.because(format!("pod {pod} has no instance"))
+pub(super) fn no_instance(pod: &PodUid) -> Error {
+    ErrorKind::NoSuchInstance.because(format!("pod {pod} has no instance"))
 }
 
 /// What failed could not be undone either; that is the instance's own matter.
-pub(super) fn undoing(pod: &PodUid, also: &Refusal) -> Reason {
+pub(super) fn undoing(pod: &PodUid, also: &Error) -> Reason {
     Reason::of(pod, Amiss::NotDone, format!("undoing it: {also}"))
 }
 
-pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Refusal {
-    Kind::Failed
+pub(super) fn failed(pod: &PodUid, what: &str, causes: Vec<Reason>) -> Error {
+    ErrorKind::Failed
         .because(format!("{what} of pod {pod}"))
         .of(pod)
         .with(causes)

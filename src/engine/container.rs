@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::plan::Instance;
-pub(super) use crate::plan::admission::NOT_THE_CALLERS;
-use crate::plan::admission::{Candidate, CheckedClaim, Claim};
+use crate::decide::Instance;
+pub(super) use crate::decide::admission::NOT_THE_CALLERS;
 use stelia_allocator::Left;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File};
-use stelia_node::cgroup::{numbers, optional, populated, set};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numbers, optional, populated, set};
 use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
 use stelia_node::proc::{ProcError, TaskId};
-use stelia_node::runtime;
+use stelia_node::{System, runtime};
 use stelia_record::Record;
+
+use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
@@ -91,28 +90,31 @@ pub(super) fn find_origin(
     system: &System,
     request: &RegisterRequest,
     claim: &CheckedClaim,
-) -> Result<(CgroupPath, ContainerCgroup), Refusal> {
+) -> Result<(CgroupPath, ContainerCgroup), Error> {
     if let Some((pid, peer)) = &request.caller {
         return match peer {
             Peer::Container(path, container) => Ok((path.clone(), container.clone())),
-            _ => Err(Kind::NotPermitted.because(format!("process {pid} is in no container's cgroup below kubepods"))),
+            _ => {
+                Err(ErrorKind::NotPermitted
+                    .because(format!("process {pid} is in no container's cgroup below kubepods")))
+            }
         };
     }
     if let Some(path) = &request.origin {
         let container = ContainerCgroup::parse(path.as_str()).ok_or_else(|| {
-            Kind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
+            ErrorKind::InvalidArgument.because(format!("origin-cgroup: {path} is no container's cgroup below kubepods"))
         })?;
         if !system.cgroups.exists(path) {
-            return Err(Kind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
+            return Err(ErrorKind::NoSuchPod.because(format!("origin-cgroup: {path} does not exist")));
         }
         return Ok(inner(&*system.cgroups, path.clone(), container)?);
     }
     let Some(pod) = &claim.pod else {
-        return Err(Kind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
+        return Err(ErrorKind::InvalidArgument.because("pod_uid is empty and the caller is no container's process"));
     };
     let mut found = of_pod(&*system.cgroups, pod)?;
     if found.is_empty() {
-        return Err(Kind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
+        return Err(ErrorKind::NoSuchPod.because(format!("pod {pod} has no container cgroup on this node")));
     }
     if let Some(cpus) = &claim.cpuset {
         found.retain(|(path, _)| {
@@ -122,12 +124,12 @@ pub(super) fn find_origin(
                 .is_ok_and(|text| text.parse::<CpuSet>().as_ref() == Ok(cpus))
         });
         if found.is_empty() {
-            return Err(Kind::CpusetMismatch.because(format!("no container of pod {pod} has the CPUs {cpus}")));
+            return Err(ErrorKind::CpusetMismatch.because(format!("no container of pod {pod} has the CPUs {cpus}")));
         }
     }
     match (found.pop(), found.is_empty()) {
         (Some(only), true) => Ok(only),
-        _ => Err(Kind::AmbiguousContainer.because(format!(
+        _ => Err(ErrorKind::AmbiguousContainer.because(format!(
             "more than one container of pod {pod} fits: give the cpuset, or option \"origin-cgroup\""
         ))),
     }
@@ -142,12 +144,12 @@ pub(super) fn candidate(
     request: &RegisterRequest,
     origin: CgroupPath,
     container: ContainerCgroup,
-) -> Result<Candidate, Refusal> {
+) -> Result<Candidate, Error> {
     let cgroups = &*system.cgroups;
     let anchor = match &request.anchor {
         None => None,
         Some(fd) => {
-            let bad = |cause: ProcError| Kind::NoAnchor.because(format!("anchor: {cause}"));
+            let bad = |cause: ProcError| ErrorKind::NoAnchor.because(format!("anchor: {cause}"));
             let task = identify_pidfd(system, fd).map_err(bad)?;
             Some((task, system.procs.cgroup(task.id).map_err(bad)?))
         }
@@ -155,7 +157,7 @@ pub(super) fn candidate(
     let cpus = cgroups.read(&origin, File::Cpus)?;
     let cpus = cpus
         .parse()
-        .map_err(|cause| Kind::Failed.because(format!("{origin}: {cause}")))?;
+        .map_err(|cause| ErrorKind::Failed.because(format!("{origin}: {cause}")))?;
     let mut processes = Vec::new();
     let pids = numbers(&cgroups.read(&origin, File::Procs)?);
     if pids.len() > MAX_PROCESSES {
@@ -163,7 +165,7 @@ pub(super) fn candidate(
             "the container has {} processes, more than {MAX_PROCESSES}: register before they are started",
             pids.len()
         );
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     for pid in pids {
         // A process that ends while it is looked at is none to move.

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-
-use super::{View, node_facts};
-use crate::plan::Facts;
-use crate::plan::evaluate_tests::{any_host, any_request};
 use stelia_allocator::evaluate::evaluate;
 use stelia_node_report::{ApiVersion, described, report};
 use stelia_settings::Policies;
+
+use super::{View, node_facts};
+use crate::decide::Facts;
+use crate::decide::evaluate_tests::{any_host, any_request};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]

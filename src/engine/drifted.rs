@@ -1,10 +1,11 @@
 //! What somebody else changed: told at once, counted, and remembered until it is right again.
 
-use super::task::Engine;
-use crate::journal;
-use crate::plan::Instance;
-use crate::plan::drift::{self, Finding};
 use stelia_kubelet::PodUid;
+
+use super::task::Engine;
+use crate::decide::drift::Finding;
+use crate::decide::{Instance, drift};
+use crate::journal;
 
 impl Engine {
     /// Somebody changed what nobody but this program writes: told at once, and remembered until it is right again.

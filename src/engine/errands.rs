@@ -5,21 +5,20 @@ use std::collections::BTreeMap;
 use std::io;
 use std::time::{Duration, Instant};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_node::systemd::{Devices, SystemdError};
+use stelia_node::{System, runtime};
+use stelia_record::Record;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::apply::restore;
 use super::observe::{OWN, saved_attribute};
+use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
-use crate::plan::{OUTSIDE, Step};
-use stelia_api::{Kind, Refusal};
-use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
-use stelia_node::holder::Hold;
-use stelia_node::runtime;
-use stelia_node::systemd::{Devices, SystemdError};
-use stelia_record::Record;
 
 /// A call that takes longer than this is told of.
 const SLOW: Duration = Duration::from_secs(5);
@@ -35,7 +34,7 @@ pub(super) enum Done {
     /// A scope was started, with the process that keeps it.
     Started {
         pod: PodUid,
-        result: Result<Box<dyn Hold>, Refusal>,
+        result: Result<Box<dyn Hold>, Error>,
     },
 }
 
@@ -169,10 +168,10 @@ fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     }
 }
 
-async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Refusal> {
+async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Error> {
     let systemd = &system.systemd;
     let pod = &record.pod;
-    let refused = |error: SystemdError| Refusal::from(error).of(pod);
+    let refused = |error: SystemdError| Error::from(error).of(pod);
     // Questions to the bus and the start of a program, none of which depends on another.
     let listening = async { systemd.listen().await.map_err(refused) };
     let holders = system.holders.clone();
@@ -180,14 +179,13 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
         let started = tokio::task::spawn_blocking(move || holders.start());
         let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
         started.map_err(|cause| {
-            Kind::Failed
+            ErrorKind::Failed
                 .because(format!("start the scope's holder: {cause}"))
                 .of(pod)
         })
     };
     let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
-    system.failpoint.here();
     let (unit, pid) = (record.pod.scope(), holder.pid());
     let started = systemd.start_scope(listening, &unit, &description, pid, limits, &devices);
     started.await.map_err(refused)?;
@@ -195,11 +193,11 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
 }
 
 /// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
-async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Refusal> {
+async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Error> {
     let whole = stelia_node::containers::whole(origin);
     if whole.name().ends_with(".scope") {
         let unit = system.systemd.devices(whole.name()).await;
-        let unit = unit.map_err(|error| Refusal::from(error).of(pod))?;
+        let unit = unit.map_err(|error| Error::from(error).of(pod))?;
         if let Some(devices) = unit.filter(Devices::restrict) {
             return Ok(devices);
         }
@@ -211,6 +209,6 @@ async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<D
     id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
         .ok_or_else(|| {
             let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
-            Kind::Failed.because(text).of(pod)
+            ErrorKind::Failed.because(text).of(pod)
         })
 }

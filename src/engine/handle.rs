@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
@@ -10,14 +15,9 @@ use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
 use super::rebind::{self, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
-use stelia_api::{Kind, Refusal};
-use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
-use stelia_settings::Settings;
 
 /// Where an answer goes.
-pub(super) type Reply<T> = oneshot::Sender<Result<T, Refusal>>;
+pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
 /// A call.
 pub(super) enum Command {
@@ -128,9 +128,9 @@ impl Handle {
         &self.metrics
     }
 
-    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Refusal> {
+    async fn call<T>(&self, command: impl FnOnce(Reply<T>) -> Command) -> Result<T, Error> {
         let (reply, answer) = oneshot::channel();
-        let gone = || Kind::Busy.because("the daemon is stopping");
+        let gone = || ErrorKind::Busy.because("the daemon is stopping");
         self.commands
             .send((self.asker.clone(), command(reply)))
             .map_err(|_| gone())?;
@@ -140,24 +140,24 @@ impl Handle {
     /// Register a container; what may pass is waited for as long as the request says.
     ///
     /// # Errors
-    /// The [`Refusal`]; nothing has changed then.
-    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Refusal> {
+    /// The [`Error`]; nothing has changed then.
+    pub async fn register(&self, request: RegisterRequest) -> Result<(PodUid, CgroupPath), Error> {
         self.call(|reply| Command::Register(Box::new(request), reply)).await
     }
 
     /// Attach vCPU threads; answers after the isolation was read back.
     ///
     /// # Errors
-    /// The [`Refusal`]; what was attached before is as it was.
-    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Refusal> {
+    /// The [`Error`]; what was attached before is as it was.
+    pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Error> {
         self.call(|reply| Command::Attach(Box::new(request), reply)).await
     }
 
     /// Give everything back; answers when the scope is gone, or with `Busy` after 20 s while it goes on.
     ///
     /// # Errors
-    /// The [`Refusal`].
-    pub async fn deregister(&self, pod: PodUid) -> Result<(), Refusal> {
+    /// The [`Error`].
+    pub async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
         self.call(|reply| Command::Deregister(pod, vec![reply])).await
     }
 
@@ -165,7 +165,7 @@ impl Handle {
     ///
     /// # Errors
     /// It is gone, or the daemon is stopping.
-    pub async fn audit(&self, pod: PodUid) -> Result<Report, Refusal> {
+    pub async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
         Ok(self.told(report))
     }
@@ -174,7 +174,7 @@ impl Handle {
     ///
     /// # Errors
     /// The daemon is stopping.
-    pub async fn reconcile(&self) -> Result<Report, Refusal> {
+    pub async fn reconcile(&self) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
         Ok(self.told(report))
     }
@@ -183,15 +183,15 @@ impl Handle {
     ///
     /// # Errors
     /// The system cannot be read, or the daemon is stopping.
-    pub async fn preview(&self) -> Result<Preview, Refusal> {
+    pub async fn preview(&self) -> Result<Preview, Error> {
         self.call(Command::Preview).await
     }
 
     /// Begin a rebind job, or tell what it would do.
     ///
     /// # Errors
-    /// The [`Refusal`]; nothing has begun then.
-    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Refusal> {
+    /// The [`Error`]; nothing has begun then.
+    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Error> {
         self.call(|reply| Command::Rebind(request, reply)).await
     }
 
@@ -199,7 +199,7 @@ impl Handle {
     ///
     /// # Errors
     /// The daemon is stopping.
-    pub async fn reload(&self, settings: Settings) -> Result<(), Refusal> {
+    pub async fn reload(&self, settings: Settings) -> Result<(), Error> {
         self.call(|reply| Command::Reload(Box::new(settings), reply)).await
     }
 }

@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
-use super::observe::{self, Version};
 use stelia_allocator::CpuSource;
-use stelia_kubelet::CpuManagerState;
-use stelia_kubelet::home;
+use stelia_kubelet::{CpuManagerState, home};
+
+use super::observe::{self, Version};
 
 /// Where kubelet's file is read.
 pub(super) struct KubeletRoot {

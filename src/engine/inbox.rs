@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use stelia_kubelet::PodUid;
+
 use super::handle::Command;
 use super::register::Waiting;
-use stelia_kubelet::PodUid;
 
 /// Whose call it is; `None` is an administrator's.
 pub(super) type Asker = Option<PodUid>;
@@ -102,7 +103,7 @@ mod tests {
         number: u32,
     ) -> (
         Command,
-        oneshot::Receiver<Result<super::super::Report, stelia_api::Refusal>>,
+        oneshot::Receiver<Result<super::super::Report, stelia_api::Error>>,
     ) {
         let (reply, answer) = oneshot::channel();
         (Command::Audit(pod(number), vec![reply]), answer)

@@ -8,11 +8,9 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use tokio::time::sleep;
-
 use stelia_node::System;
-use stelia_node::cgroup::numbers;
-use stelia_node::cgroup::{CgroupPath, File};
+use stelia_node::cgroup::{CgroupPath, File, numbers};
+use tokio::time::sleep;
 
 /// Between one look and the next: the runner lets the guest run within milliseconds of the answer, an operator who starts it by
 /// hand within seconds.

@@ -2,16 +2,17 @@
 
 use std::time::Instant;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_record::{Phase, Record};
+
 use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::store;
 use super::task::Engine;
 use crate::journal;
-use stelia_api::{Kind, Refusal};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
-use stelia_record::{Phase, Record};
 
 impl Engine {
     /// Give everything back.
@@ -41,7 +42,7 @@ impl Engine {
     }
 
     /// Write down that an instance leaves.
-    pub(super) fn leave(&mut self, pod: &PodUid) -> Result<(), Refusal> {
+    pub(super) fn leave(&mut self, pod: &PodUid) -> Result<(), Error> {
         // What leaves on purpose is not missed.
         self.told.remove(pod);
         self.patience.wake(pod);
@@ -55,7 +56,7 @@ impl Engine {
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
             // It ended by itself.
             Err(error) if error.is_gone() => {}
-            result => result.map_err(|error| Refusal::from(error).of(pod))?,
+            result => result.map_err(|error| Error::from(error).of(pod))?,
         }
         if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
             instance.record = next;
@@ -75,7 +76,7 @@ impl Engine {
                     "pod {pod}: its CPUs are given back, but the container's own cgroup is gone: its processes stay in float"
                 );
                 for reply in replies {
-                    let _ = reply.send(Err(Kind::Failed.because(text.clone()).of(pod)));
+                    let _ = reply.send(Err(ErrorKind::Failed.because(text.clone()).of(pod)));
                 }
                 self.inbox.release(&call.asker);
             }
@@ -94,7 +95,7 @@ impl Engine {
                 "the instance of pod {pod} is not gone after {} s and goes on leaving",
                 GONE_WITHIN.as_secs()
             );
-            let refusal = Kind::Busy.because(text).of(pod).with(self.amiss(pod));
+            let refusal = ErrorKind::Busy.because(text).of(pod).with(self.amiss(pod));
             for reply in replies {
                 let _ = reply.send(Err(refusal.clone()));
             }

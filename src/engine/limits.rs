@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::OnceLock;
 
-use super::container;
-use crate::plan::is_throttled;
-use stelia_node::cgroup::optional;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
 use stelia_record::Record;
+
+use super::container;
+use crate::decide::is_throttled;
 
 /// A number in a file; `None` for `max` and where there is no such file.
 pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {

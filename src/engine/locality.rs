@@ -28,18 +28,15 @@ pub fn localities(cgroups: &dyn Cgroups, view: &View, sys: &Path, kubelet: &Path
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::fs;
     use std::sync::Arc;
 
-    use std::fs;
-
+    use stelia_cpus::testing::Shape;
     use stelia_kubelet::PodUid;
-    use stelia_node::cgroup::CgroupPath;
-    use stelia_node::locality::{Locality, Memory};
+    use stelia_node::cgroup::{CgroupPath, KernelCgroups};
+    use stelia_node::locality::{Device, Locality, Memory, NodeMemory};
 
     use super::*;
-    use stelia_cpus::testing::Shape;
-    use stelia_node::cgroup::KernelCgroups;
-    use stelia_node::locality::{Device, NodeMemory};
 
     const DEVICES: &[u8] =
         include_bytes!("../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint");

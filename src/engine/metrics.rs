@@ -2,14 +2,16 @@
 //! somebody asks. Counting allocates nothing and wakes nobody.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
+
+use stelia_api::ErrorKind;
+use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
 
 use super::apply::now_us;
 use super::turn::Numbers;
 use crate::authz::Operation;
-use stelia_api::Kind;
-use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
 
 /// What makes a pass happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -49,7 +51,7 @@ pub struct Metrics {
     failed: AtomicU64,
     passes: [Histogram; Trigger::ALL.len()],
     calls: [Histogram; Operation::ALL.len()],
-    refusals: [AtomicU64; Kind::ALL.len()],
+    refusals: [AtomicU64; ErrorKind::ALL.len()],
     follow: Histogram,
     kubelet_usable: AtomicBool,
     kubelet_since_us: AtomicU64,
@@ -103,7 +105,7 @@ impl Metrics {
     }
 
     /// A call was answered.
-    pub fn answered(&self, call: Operation, refused: Option<Kind>, took: Duration) {
+    pub fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
         self.calls[call as usize].observe(took);
         if let Some(kind) = refused {
             self.refusals[kind as usize].fetch_add(1, Relaxed);
@@ -117,7 +119,7 @@ impl Metrics {
             all.map(|(name, histogram)| ((*name).to_owned(), histogram.read()))
                 .collect()
         };
-        let refusals = Kind::ALL.iter().zip(&self.refusals);
+        let refusals = ErrorKind::ALL.iter().zip(&self.refusals);
         Counted {
             started_us: self.started_us,
             steps: self.steps.load(Relaxed),
@@ -185,7 +187,7 @@ mod tests {
         for (place, call) in Operation::ALL.iter().enumerate() {
             assert_eq!(*call as usize, place);
         }
-        for (place, kind) in Kind::ALL.iter().enumerate() {
+        for (place, kind) in ErrorKind::ALL.iter().enumerate() {
             assert_eq!(*kind as usize, place);
         }
         let read = Metrics::default().read();
@@ -196,7 +198,7 @@ mod tests {
     fn calls_and_refusals_are_counted_by_their_names() {
         let metrics = Metrics::default();
         let took = Duration::from_millis(3);
-        metrics.answered(Operation::Register, Some(Kind::NoAnchor), took);
+        metrics.answered(Operation::Register, Some(ErrorKind::NoAnchor), took);
         metrics.answered(Operation::Register, None, took);
         let read = metrics.read();
         assert_eq!(read.calls["register"].counts.iter().sum::<u64>(), 2);

@@ -7,26 +7,25 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::time::SystemTime;
 
+use stelia_allocator::{CpuSource, leftover};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::{
+    CgroupError, CgroupPath, Cgroups, File, cpus, is_populated, numbers, optional, populated, set,
+};
+use stelia_node::proc::TaskId;
+use stelia_node::workqueue::WorkqueueError;
+use stelia_node::{System, workqueue};
+use stelia_record::{Record, RecordError, VcpuThread};
+use stelia_settings::{Partition, isolated_is_safe};
+use stelia_text::excerpt::excerpt;
+
 use super::container::lists;
 use super::limits::{self, KnownLimits, number, protection};
 use super::siblings;
-use crate::plan::workers::Workers;
-use crate::plan::{Inner, Instance, Leaf, OUTSIDE, Outside, Slice, Snapshot, Tree, VcpuNow, is_restricted, pod_pool};
-use stelia_allocator::{CpuSource, leftover};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
-use stelia_node::cgroup::{cpus, is_populated, numbers, optional, populated, set};
-use stelia_node::proc::TaskId;
-use stelia_node::workqueue;
-use stelia_node::workqueue::WorkqueueError;
-use stelia_record::RecordError;
-use stelia_record::{Record, VcpuThread};
-use stelia_settings::{Partition, isolated_is_safe};
-use stelia_text::excerpt::excerpt;
+use crate::decide::workers::Workers;
+use crate::decide::{Inner, Instance, Leaf, OUTSIDE, Outside, Slice, Snapshot, Tree, VcpuNow, is_restricted, pod_pool};
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
 /// at all; but a file that is there must be understood.

@@ -4,6 +4,14 @@ use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use stelia_allocator::CpuSource;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, Policies, Settings};
+
 use super::dirty::{Dirty, Limits, Stale};
 use super::home::KubeletRoot;
 use super::lasting::Lasting;
@@ -11,21 +19,12 @@ use super::limits::{KnownLimits, Side};
 use super::observe::{self, Adopted, Version};
 use super::watch::Watcher;
 use super::{container, siblings};
-use crate::plan::drift::{self, Finding};
-use crate::plan::entitlement::Entitlement;
-use crate::plan::workers::Workers;
-use crate::plan::{Assessment, Facts, Instance, Slice, Snapshot, Tree, pod_pool};
-use crate::plan::{limits_are_carried, too_much_memory};
-use stelia_allocator::CpuSource;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath, File};
-use stelia_record::{Phase, Record};
-use stelia_settings::Partition;
-use stelia_settings::Policies;
-use stelia_settings::Settings;
+use crate::decide::drift::Finding;
+use crate::decide::entitlement::Entitlement;
+use crate::decide::workers::Workers;
+use crate::decide::{
+    Assessment, Facts, Instance, Slice, Snapshot, Tree, drift, limits_are_carried, pod_pool, too_much_memory,
+};
 
 /// How long kubelet may have no entry for a live instance before that is said.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -281,7 +280,7 @@ impl Picture {
 
     /// What there is outside is looked at by every audit where it matters.
     pub(super) fn outside_matters(&self) -> bool {
-        let saved = |outside: &crate::plan::Outside| outside.saved.is_some();
+        let saved = |outside: &crate::decide::Outside| outside.saved.is_some();
         let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
         self.facts.has_contained() || was || !self.looked_outside
     }

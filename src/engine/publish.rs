@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
+use stelia_kubelet::PodUid;
+
 use super::audience::ToldTo;
 use super::task::Engine;
 use super::{InstanceView, View, apply};
-use crate::plan::Assessment;
-use stelia_kubelet::PodUid;
+use crate::decide::Assessment;
 
 impl Engine {
     /// Show those instances, and that others are gone; the journal is told as well.

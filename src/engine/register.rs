@@ -3,6 +3,14 @@
 
 use std::time::Instant;
 
+use stelia_allocator::{Allocation, Exclusivity, Host, Qos};
+use stelia_api::reason::joined;
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_record::{Phase, Record};
+
 use super::apply::now_us;
 use super::calls::{Goal, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
@@ -11,17 +19,9 @@ use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
+use crate::decide::admission::{CheckedClaim, admit};
+use crate::decide::limits_of_scope;
 use crate::journal;
-use crate::plan::admission::{CheckedClaim, admit};
-use crate::plan::limits_of_scope;
-use stelia_allocator::Allocation;
-use stelia_allocator::{Exclusivity, Host, Qos};
-use stelia_api::reason::joined;
-use stelia_api::{Kind, Refusal};
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, Limits};
-use stelia_node::holder::Hold;
-use stelia_record::{Phase, Record};
 
 /// A registration that waits for what may pass: kubelet's second write, an old scope's end.
 pub(super) struct Waiting {
@@ -93,7 +93,7 @@ impl Engine {
     }
 
     /// Whether the container becomes an instance; `whose`: the pod, as soon as it is known.
-    fn admit(&mut self, request: &RegisterRequest, whose: &mut Option<PodUid>) -> Result<Admitted, Refusal> {
+    fn admit(&mut self, request: &RegisterRequest, whose: &mut Option<PodUid>) -> Result<Admitted, Error> {
         let claim = request.claim.check()?;
         if let Some((_, Peer::Instance(pod))) = &request.caller {
             return self.admit_again(pod, &claim);
@@ -105,7 +105,7 @@ impl Engine {
         if known.is_some_and(|known| container::is_same(&known.record, &origin)) {
             return self.admit_again(&name.pod, &claim);
         }
-        let own = |refusal: Refusal| refusal.of(&name.pod);
+        let own = |refusal: Error| refusal.of(&name.pod);
         let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
@@ -118,21 +118,21 @@ impl Engine {
                 "{scope} exists: the former instance of pod {} has not ended yet",
                 record.pod
             );
-            return Err(Kind::InstanceExists.because(text));
+            return Err(ErrorKind::InstanceExists.because(text));
         }
         // systemd is still to stop the former scope, which is gone: it must not come to stop the new one.
         if self.errands.has(scope.name()) {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
-            return Err(Kind::InstanceExists.because(text));
+            return Err(ErrorKind::InstanceExists.because(text));
         }
-        let own = |error| Refusal::from(error).of(&record.pod);
+        let own = |error| Error::from(error).of(&record.pod);
         let limits = effective_limits(&*self.system.cgroups, &record).map_err(own)?;
         let limits = limits_of_scope(&record, &limits.unwrap_or_default());
         Ok(Admitted::New(Box::new(record), Box::new(limits)))
     }
 
     /// The same container asks again.
-    fn admit_again(&self, pod: &PodUid, claim: &CheckedClaim) -> Result<Admitted, Refusal> {
+    fn admit_again(&self, pod: &PodUid, claim: &CheckedClaim) -> Result<Admitted, Error> {
         let known = self
             .picture
             .snapshot
@@ -140,34 +140,34 @@ impl Engine {
             .get(pod)
             .ok_or_else(|| no_instance(pod))?;
         if claim.pod.as_ref().is_some_and(|claimed| claimed != pod) {
-            return Err(Kind::NoSuchPod.because(NOT_THE_CALLERS));
+            return Err(ErrorKind::NoSuchPod.because(NOT_THE_CALLERS));
         }
         if let Some(claimed) = &claim.cpuset
             && *claimed != known.record.entry
         {
             let text = format!("pod {pod} has the CPUs {}, not {claimed}", known.record.entry);
-            return Err(Kind::CpusetMismatch.because(text));
+            return Err(ErrorKind::CpusetMismatch.because(text));
         }
         let allocation = known.record.allocation.as_ref();
         if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
-            return Err(Kind::InstanceExists.because(text));
+            return Err(ErrorKind::InstanceExists.because(text));
         }
         // CPUs that kubelet gave may be others by now, by a resize, and then kubelet's word counts.
         let host = Host::new(&self.picture.snapshot.topology);
         let schedule = &claim.wish.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
         if let Some(text) = contradicts {
-            return Err(Kind::CpusetMismatch.because(text).lasting());
+            return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         match known.record.phase {
-            Phase::Leaving => Err(Kind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
+            Phase::Leaving => Err(ErrorKind::InstanceExists.because(format!("the instance of pod {pod} is leaving"))),
             _ => Ok(Admitted::Known(pod.clone())),
         }
     }
 
     /// systemd has made the scope, or has not.
-    pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Refusal>) {
+    pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Error>) {
         self.picture.starting.remove(pod);
         let written = result.and_then(|holder| {
             let instance = self
@@ -177,7 +177,7 @@ impl Engine {
                 .get(pod)
                 .ok_or_else(|| no_instance(pod))?;
             store::write(&self.system, instance.scope(), None, &instance.record)
-                .map_err(|error| Refusal::from(error).of(pod))?;
+                .map_err(|error| Error::from(error).of(pod))?;
             Ok(holder)
         });
         match written {

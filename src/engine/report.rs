@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::View;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_kubelet::config::KubeletConfig;
 use stelia_node_report::numa::NumaNode;
 use stelia_node_report::{Alignment, Allocator, Facts, Kubelet, PodAllocation};
+
+use super::View;
 
 /// The node `name` as the view has it. Without kubelet's configuration only its CPU manager's policy is known, from its file.
 ///
@@ -90,12 +91,12 @@ fn allocations(view: &View) -> Vec<PodAllocation> {
 
 #[cfg(test)]
 mod tests {
+    use stelia_allocator::{AllocatorPolicies, Held, Pools};
+    use stelia_cpus::testing::Shape;
+
     use super::*;
     use crate::engine::InstanceView;
     use crate::engine::view::PoolsView;
-    use stelia_allocator::Pools;
-    use stelia_allocator::{AllocatorPolicies, Held};
-    use stelia_cpus::testing::Shape;
 
     fn cpus(text: &str) -> CpuSet {
         text.parse().unwrap()

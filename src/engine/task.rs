@@ -6,6 +6,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stelia_allocator::{CpuSource, Guaranteed};
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::systemd::SystemdError;
+use stelia_settings::Settings;
 use tokio::runtime;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -23,14 +29,8 @@ use super::tell::Told;
 use super::turn::{Numbers, Pass};
 use super::watch::{Event, Watcher};
 use super::{Counters, LastPass, Metrics, Trigger, View};
-use crate::plan::Instance;
-use crate::plan::drift::Finding;
-use stelia_allocator::{CpuSource, Guaranteed};
-use stelia_kubelet::PodUid;
-use stelia_node::System;
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::systemd::SystemdError;
-use stelia_settings::Settings;
+use crate::decide::Instance;
+use crate::decide::drift::Finding;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);

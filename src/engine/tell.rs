@@ -2,15 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::task::Engine;
-use crate::journal;
-use crate::plan::{Assessment, Instance, Snapshot};
 use stelia_allocator::{CpuSource, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
+
+use super::task::Engine;
+use crate::decide::{Assessment, Instance, Snapshot};
+use crate::journal;
 
 /// An instance as it was last told of.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -4,18 +4,16 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
+use stelia_api::{Error, Reason};
+use stelia_kubelet::PodUid;
+
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
 use super::metrics::Trigger;
-use super::observe;
 use super::task::Engine;
-use super::{LastPass, picture};
-use crate::journal;
-use crate::plan;
-use crate::plan::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
-use stelia_api::Reason;
-use stelia_api::Refusal;
-use stelia_kubelet::PodUid;
+use super::{LastPass, observe, picture};
+use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
+use crate::{decide, journal};
 
 /// What was done.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -101,7 +99,7 @@ pub(super) struct Pass {
 
 impl Engine {
     /// Observe and plan, and leave it at that.
-    pub(super) fn preview(&mut self) -> Result<Preview, Refusal> {
+    pub(super) fn preview(&mut self) -> Result<Preview, Error> {
         let policies = &self.settings.policies;
         let source = policies.allocator.source;
         let kubelet = self.picture.kubelet.state(source);
@@ -116,7 +114,7 @@ impl Engine {
                 .into_iter()
                 .map(move |reason| (pod.clone(), reason))
         });
-        let steps = plan::plan(&snapshot, policies);
+        let steps = decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps
                 .into_iter()
@@ -381,7 +379,7 @@ impl Engine {
             if self
                 .picture
                 .find(&pod)
-                .is_some_and(|instance| !plan::limits_are_carried(instance))
+                .is_some_and(|instance| !decide::limits_are_carried(instance))
             {
                 self.dirty.again(pod.clone());
             }

@@ -3,20 +3,17 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::rebind::Job;
-use crate::plan::allocator;
-use crate::plan::{Assessment, Facts, Instance, Snapshot};
-use stelia_allocator::Pools;
-use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held};
-use stelia_api::Reason;
-use stelia_api::Refusal;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held, Pools};
+use stelia_api::{Error, Reason};
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 use stelia_record::{Phase, VcpuThread};
 use stelia_settings::Policies;
+
+use super::rebind::Job;
+use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
 
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
@@ -158,7 +155,7 @@ impl View {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
-                held: crate::plan::allocator::held(snapshot),
+                held: crate::decide::allocator::held(snapshot),
                 pools: pools.clone(),
             })
         });
@@ -188,7 +185,7 @@ impl View {
     ///
     /// # Errors
     /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
-    pub fn ground(&self) -> Result<Ground, Refusal> {
+    pub fn ground(&self) -> Result<Ground, Error> {
         match (&self.pools, &self.kubelet_problem, self.cpu_source) {
             (Some(pools), _, _) => Ok(Ground::new(
                 &self.topology,

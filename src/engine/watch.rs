@@ -8,11 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
-use tokio::sync::Notify;
-
 use stelia_kubelet::PodUid;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_node::cgroup::{File, Limits};
+use tokio::sync::Notify;
 
 /// What is to be looked at again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

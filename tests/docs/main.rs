@@ -6,9 +6,9 @@ mod catalog;
 mod cookbook;
 mod decisions;
 mod limits;
+mod man;
 mod metrics;
 mod names;
-mod planner;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use serde_json::Value;
-use steliad::ctl::metrics::definitions::{ALL, Kind};
+use steliactl::metrics::definitions::{ALL, Kind};
 
 use crate::read;
 

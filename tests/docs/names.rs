@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use clap::{Command, CommandFactory};
-use stelia_api::Kind;
+use stelia_api::ErrorKind;
 use stelia_settings::Fragment;
-use steliad::ctl::doctor::{Facts, checks};
+use steliactl::doctor::{Facts, checks};
 
 use crate::{files, quoted, read, root};
 
@@ -59,7 +59,7 @@ fn has_option(command: &Command, option: &str) -> bool {
 
 #[test]
 fn every_command_and_option_of_steliactl_that_is_named_exists() {
-    let mut command = steliad::ctl::cli::Cli::command();
+    let mut command = steliactl::cli::Cli::command();
     command.build();
     let mut named = BTreeSet::new();
     for (page, text) in pages() {
@@ -158,7 +158,7 @@ const OTHERS: [&str; 15] = [
 
 #[test]
 fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
-    let command = steliad::ctl::cli::Cli::command();
+    let command = steliactl::cli::Cli::command();
     let settings = settings();
     let checks: Vec<&str> = checks(&Facts::read(Path::new("/nowhere")))
         .into_iter()
@@ -191,7 +191,7 @@ fn every_hyphenated_name_in_the_operators_pages_is_a_known_one() {
 
 #[test]
 fn every_error_is_explained_and_no_other() {
-    let errors: BTreeSet<&str> = Kind::ALL.into_iter().map(Kind::name).collect();
+    let errors: BTreeSet<&str> = ErrorKind::ALL.into_iter().map(ErrorKind::name).collect();
     let page = read(&root().join("docs/troubleshooting.md"));
     let section = page
         .split("\n## ")

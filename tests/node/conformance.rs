@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use stelia_node::cgroup::{CgroupPath, KernelCgroups};
-use steliad::model::conformance;
+use stelia_testnode::conformance;
 
 use crate::host::CGROUP;
 use crate::pods::on_node;

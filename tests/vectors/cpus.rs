@@ -8,8 +8,7 @@ use anyhow::{Context, bail, ensure};
 use kubelet_planner::cpus::{Answer, CpuTopology, Kubelet, Options, Refusal, Request, allocate, take};
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
+use stelia_cpus::{Cpu, CpuSet, Topology};
 
 use crate::{Judge, Verdict};
 

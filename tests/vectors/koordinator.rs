@@ -11,8 +11,7 @@ use stelia_allocator::{
     CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Unsatisfied, Usage, Wanted, take_cpus,
     take_preferred_cpus,
 };
-use stelia_cpus::CpuSet;
-use stelia_cpus::{Cpu, Topology};
+use stelia_cpus::{Cpu, CpuSet, Topology};
 
 use crate::{Judge, Verdict};
 

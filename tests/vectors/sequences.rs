@@ -8,8 +8,7 @@ use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_allocator::{Host, InUse, Request, Usage, allocate};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 
 use crate::Verdict;
 use crate::koordinator::{Expected, Group, bind, exclusive, in_use, strategy};

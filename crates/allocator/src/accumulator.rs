@@ -6,10 +6,11 @@
 
 use std::cmp::Reverse;
 
+use stelia_cpus::CpuSet;
+
 use super::host::{Host, Place};
 use super::take::Wanted;
 use super::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, Usage};
-use stelia_cpus::CpuSet;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {

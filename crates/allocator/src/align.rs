@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::CpuSet;
+
 use super::allocate::satisfying;
 use super::{CpuBindPolicy, Host, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Unsatisfied};
-use stelia_cpus::CpuSet;
 
 /// How many CPUs NUMA nodes have for a request, by id.
 #[derive(Debug, Clone, PartialEq, Eq)]

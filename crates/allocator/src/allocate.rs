@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::take::{Wanted, take_preferred};
-use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Unsatisfied, Usage};
 use stelia_cpus::CpuSet;
 use stelia_text::named;
+
+use super::take::{Wanted, take_preferred};
+use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Unsatisfied, Usage};
 
 /// What an instance asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]

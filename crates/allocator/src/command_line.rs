@@ -2,12 +2,11 @@
 
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use zbus::Variant;
-
-use crate::Schedule;
-use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 use stelia_api::client::Dict;
 use stelia_cpus::CpuSet;
+use zbus::Variant;
+
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule};
 
 /// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Args)]

@@ -2,8 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 
 /// A CPU's place, by position in the tables.
 #[derive(Debug, Clone, Copy)]

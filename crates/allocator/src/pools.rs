@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::{CpuSet, Topology};
+
 use super::{NumaAllocateStrategy, Qos, Unsatisfied};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
 
 /// CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -4,10 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use proptest::sample::select;
-
-use super::*;
 use stelia_cpus::Topology;
 use stelia_cpus::testing::{Shape, shapes};
+
+use super::*;
 
 /// A host, who holds what there, and what is asked for.
 #[derive(Debug, Clone)]

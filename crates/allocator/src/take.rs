@@ -1,8 +1,9 @@
 //! Taking a number of CPUs from those that are available: Koordinator's `takeCPUs` and `takePreferredCPUs`.
 
+use stelia_cpus::CpuSet;
+
 use super::accumulator::Accumulator;
 use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Unsatisfied, Usage};
-use stelia_cpus::CpuSet;
 
 /// What to take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,10 +1,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
-
-use super::*;
 use stelia_cpus::Topology;
 use stelia_cpus::testing::Shape;
+
+use super::*;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()

@@ -4,7 +4,7 @@ use zbus::DBusError;
 use zbus::message::{Header, Message};
 use zbus::names::ErrorName;
 
-use crate::{Error, Kind};
+use crate::{Error, ErrorKind};
 
 impl DBusError for Error {
     fn create_reply(&self, call: &Header<'_>) -> zbus::Result<Message> {
@@ -23,6 +23,6 @@ impl DBusError for Error {
 /// A failure of the transport itself.
 impl From<zbus::Error> for Error {
     fn from(error: zbus::Error) -> Self {
-        Kind::Failed.because(error.to_string())
+        ErrorKind::Failed.because(error.to_string())
     }
 }

@@ -6,11 +6,11 @@
 mod bus;
 #[cfg(feature = "bus")]
 pub mod client;
+mod error;
 pub mod metrics;
 mod names;
 pub mod reason;
-mod refusal;
 
+pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
 pub use reason::{Amiss, Reason};
-pub use refusal::{Kind, Refusal, Refusal as Error};

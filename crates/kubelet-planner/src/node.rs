@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::CpuSet;
+
 use super::cpus::{self, CpuTopology};
 use super::settings::{CpuManager, MemoryManager, Settings};
 use super::{devices, memory, merge};
-use stelia_cpus::CpuSet;
 
 /// The hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::cpus;
 use stelia_kubelet::QosClass;
+
+use super::cpus;
 
 pub use super::cpus::Kind;
 

@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::CpuSet;
+
 use super::cpus::{self, Kubelet};
 use super::merge;
-use stelia_cpus::CpuSet;
 
 /// kubelet's settings.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
-
-use super::{Allocator, Facts};
-use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
 use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_cpus::CpuSet;
+
+use super::{Allocator, Facts};
 
 /// [`CpuManagerPolicy`].
 pub const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";

@@ -24,11 +24,11 @@ use super::annotations::{
 use super::object::KIND;
 use super::{Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, PodAllocation, name, report};
 pub use error::DescribedError;
-use error::wrong;
-use stelia_cpus::{Cpu, Topology};
-use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
 use stelia_kubelet::PodUid;
 use stelia_text::excerpt;
+
+use error::wrong;
 
 /// Longest text. An object of 8192 CPUs has less than 1 MiB.
 pub const MAX_BYTES: usize = 4 << 20;

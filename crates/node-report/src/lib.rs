@@ -25,14 +25,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
-use object::{Attribute, Cost, Metadata, Resource, Zone};
-use stelia_allocator::{Allocated, KubeletView, Pools, Qos};
-use stelia_allocator::{AllocatorPolicies, Ground, Held};
-use stelia_api::Refusal;
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_allocator::{Allocated, AllocatorPolicies, Ground, Held, KubeletView, Pools, Qos};
+use stelia_api::Error;
 use stelia_cpus::quantity::bytes::of_bytes;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
+
+use object::{Attribute, Cost, Metadata, Resource, Zone};
 
 /// The label that tells who writes the object.
 pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
@@ -65,7 +64,7 @@ impl Facts {
     ///
     /// # Errors
     /// kubelet chooses there.
-    pub fn ground(&self) -> Result<Ground, Refusal> {
+    pub fn ground(&self) -> Result<Ground, Error> {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
         };

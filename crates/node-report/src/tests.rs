@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use stelia_cpus::testing::{Shape, shapes};
 
 use super::annotations::{
     CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuSharedPool, CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
@@ -9,7 +10,6 @@ use super::numa::{Memory, Pages};
 use super::schema::{definition, faults};
 use super::testing::{cpus, facts, numa};
 use super::*;
-use stelia_cpus::testing::{Shape, shapes};
 
 fn pretty(facts: &Facts, version: ApiVersion) -> String {
     serde_json::to_string_pretty(&report(facts, version)).unwrap()

@@ -4,7 +4,6 @@
 use std::io;
 
 use nix::libc::{cpu_set_t, pid_t, sched_setaffinity};
-
 use stelia_cpus::CpuSet;
 
 /// Let a thread run on these CPUs, as far as its cpuset has them.

@@ -1,10 +1,12 @@
 //! The containers of pods: their cgroups, those that run, and what each says of itself in its cgroup and in what the runtime
 //! wrote down.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::{ContainerCgroup, CpuRequest, PodUid};
+use stelia_kubelet::checkpoint::{Use, Uses};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid};
 
 use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional, populated};
 use crate::runtime;
@@ -166,6 +168,42 @@ fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, Co
     let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
     let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
     found.map(|(path, container)| inner(cgroups, path, container)).collect()
+}
+
+/// What the running containers of a pod tell of its entries.
+///
+/// A container with exclusive CPUs requests exactly as many, and has them for as long as it runs. That one requests as
+/// many as the pod has says nothing: a container without a request has the whole pod's shares.
+pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) -> Uses {
+    let (Some(own), Some(entries)) = (state.pod_entries.get(pod), state.entries.get(pod)) else {
+        return Uses::new();
+    };
+    let together = |entry: &CpuSet| {
+        let here = |name: &&String| entries.get(*name) == Some(entry);
+        let names = running.iter().filter_map(|container| container.name.as_ref());
+        names.filter(here).collect::<BTreeSet<_>>().len() > 1
+    };
+    // A container without a name is one of those with its CPUs, and any of them.
+    let several = |entry: &CpuSet| entries.values().filter(|other| *other == entry).count() > 1;
+    let told = |name: &String, entry: &CpuSet| {
+        let named = |other: &&LiveContainer| other.name.as_ref() == Some(name);
+        let nameless = |other: &&LiveContainer| other.name.is_none() && other.cpus == *entry;
+        let by_name = running.iter().any(|other| named(&other));
+        let is_it = |other: &&LiveContainer| if by_name { named(other) } else { nameless(other) };
+        let told = running.iter().filter(is_it);
+        let told = told.filter_map(|container| container.request.is_of(entry.len()));
+        // Of several that may be it one with such a request is enough: no float shall meet CPUs that are somebody's.
+        match told.max()? {
+            _ if together(entry) => Some(Use::Shared),
+            true if entry == own => None,
+            true => Some(Use::Exclusive),
+            // It may be another's request: an init container runs on the pool where a later one will be alone.
+            false if !by_name && several(entry) => None,
+            false => Some(Use::Shared),
+        }
+    };
+    let known = entries.iter().map(|(name, entry)| (name.clone(), told(name, entry)));
+    known.filter_map(|(name, what)| Some((name, what?))).collect()
 }
 
 #[cfg(test)]

@@ -4,13 +4,13 @@
 mod affinity;
 pub mod cgroup;
 pub mod containers;
+mod error;
 pub mod holder;
 pub mod locality;
 pub mod proc;
-mod refused;
 pub mod runtime;
 mod system;
 pub mod systemd;
 pub mod workqueue;
 
-pub use system::{Failpoint, System};
+pub use system::System;

@@ -1,14 +1,13 @@
 //! Processes and threads: identity, PID namespaces, affinity. The seam [`Procs`] has the kernel behind it.
 
-use std::fs;
-use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
+use std::{fs, io};
+
+use stelia_cpus::{CpuSet, MAX_CPUS, files};
 
 use crate::affinity;
 use crate::cgroup::CgroupPath;
-use stelia_cpus::files;
-use stelia_cpus::{CpuSet, MAX_CPUS};
 
 /// A process or thread that cannot be mistaken for a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]

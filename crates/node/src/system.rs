@@ -2,15 +2,15 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::CpuSet;
 
 use super::holder::{Holders, KernelHolders};
 use crate::cgroup::{CgroupError, Cgroups, KernelCgroups};
 use crate::proc::{KernelProcs, ProcError, Procs};
 use crate::systemd::{Systemd, SystemdError};
 use crate::workqueue::WorkqueueError;
-use stelia_api::{Kind, Refusal};
-use stelia_cpus::CpuSet;
 
 /// Everything the engine touches outside itself.
 #[derive(Clone)]
@@ -31,8 +31,6 @@ pub struct System {
     pub kernel: String,
     /// `/run`: the runtimes' container configurations.
     pub run: PathBuf,
-    /// Where the process is to die, in tests of what is found afterwards.
-    pub failpoint: Failpoint,
 }
 
 impl System {
@@ -55,33 +53,6 @@ impl System {
                 .map(|names| names.release().to_string_lossy().into_owned())
                 .unwrap_or_default(),
             run: "/run".into(),
-            failpoint: Failpoint::from_environment(),
-        }
-    }
-}
-
-/// Kills this process with SIGKILL before its n-th change of the system: what a crash leaves behind is tested with it.
-/// The number is the environment variable `STELIAD_FAILPOINT`; without it nothing happens.
-#[derive(Debug, Clone, Default)]
-pub struct Failpoint(Option<Arc<AtomicU32>>);
-
-impl Failpoint {
-    fn from_environment() -> Self {
-        let number = std::env::var("STELIAD_FAILPOINT").ok();
-        Self(
-            number
-                .and_then(|text| text.parse().ok())
-                .map(|n| Arc::new(AtomicU32::new(n))),
-        )
-    }
-
-    /// A change of the system comes next.
-    pub fn here(&self) {
-        if let Some(left) = &self.0
-            && left.fetch_sub(1, Ordering::Relaxed) == 1
-        {
-            // It cannot fail for a process itself, and there is nobody left to tell.
-            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
     }
 }

@@ -1,12 +1,10 @@
 //! The CPUs that the kernel's unbound workers (`kworker/u…`) may use: `/sys/devices/virtual/workqueue` (kernel:
 //! `Documentation/core-api/workqueue.rst`).
 
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use stelia_cpus::CpuSet;
-use stelia_cpus::files;
+use stelia_cpus::{CpuSet, files};
 
 /// What the kernel says of its unbound workers' CPUs.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{Phase, Record, UNPINNED, VcpuThread};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::Partition;
-use stelia_settings::PlacementPolicy;
+use stelia_settings::{Partition, PlacementPolicy};
 use stelia_text::excerpt::excerpt;
+
+use super::{Phase, Record, UNPINNED, VcpuThread};
 
 /// Version of the attributes' meaning. A scope with one that is not known is left alone.
 pub const SCHEMA: &str = "1";

@@ -9,12 +9,10 @@ mod tests;
 use std::collections::BTreeMap;
 use std::fmt;
 
-use stelia_allocator::Allocation;
-use stelia_allocator::Qos;
+use stelia_allocator::{Allocation, Qos};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::Partition;
-use stelia_settings::PlacementPolicy;
+use stelia_settings::{Partition, PlacementPolicy};
 mod vcpu;
 
 pub use attributes::{

@@ -1,10 +1,11 @@
 //! The keys of steliad's own allocator.
 
-use super::{ConfigError, Fragment, allowed};
-use stelia_allocator::{AllocatorPolicies, CpuSource};
 use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
+    Qos, RequiredBind,
 };
+
+use super::{ConfigError, Fragment, allowed};
 
 /// Check every value.
 ///

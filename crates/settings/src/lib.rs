@@ -17,13 +17,11 @@ pub use policies::Policies;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
-use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+use std::{fs, io};
 
 use serde::Deserialize;
-
 use stelia_kubelet::home::AUTO;
 use stelia_text::excerpt::excerpt;
 

@@ -1,9 +1,8 @@
 //! The settings that decisions depend on.
 
-use crate::FloatPolicy;
-use crate::Partition;
-use crate::PlacementPolicy;
 use stelia_allocator::AllocatorPolicies;
+
+use crate::{FloatPolicy, Partition, PlacementPolicy};
 
 /// What the operator chose, as plain values.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

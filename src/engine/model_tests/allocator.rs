@@ -1,8 +1,8 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
+use stelia_allocator::{CpuBindPolicy, CpuSource, Qos, Schedule, Wish};
+
 use super::*;
-use stelia_allocator::{CpuBindPolicy, Qos};
-use stelia_allocator::{CpuSource, Schedule, Wish};
 
 /// A node of 8 CPUs on which kubelet's policy is none and CPU 0 is reserved.
 pub(super) async fn node() -> Node {
@@ -27,7 +27,7 @@ impl Node {
     }
 
     /// Register it as a class.
-    pub(super) async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Refusal> {
+    pub(super) async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Error> {
         let mut request = self.request(pod);
         request.claim.wish = wish;
         self.handle.register(request).await
@@ -136,7 +136,7 @@ async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
     node.check().await;
     // A stranger's thread is refused as ever.
     let other = node.registered(2, 2, Qos::Ls).await;
-    assert_eq!(kind(node.attach(&other, &qemu).await), Kind::ForeignProcess);
+    assert_eq!(kind(node.attach(&other, &qemu).await), ErrorKind::ForeignProcess);
 }
 
 #[tokio::test]
@@ -170,7 +170,7 @@ async fn a_restarted_daemon_knows_every_allocation() {
     node.check().await;
     // The same words answer the same instance; others are refused.
     node.ask(&vm, as_class(Qos::Lsr)).await.unwrap();
-    assert_eq!(kind(node.ask(&pod, as_class(Qos::Ls)).await), Kind::InstanceExists);
+    assert_eq!(kind(node.ask(&pod, as_class(Qos::Ls)).await), ErrorKind::InstanceExists);
 }
 
 #[tokio::test]
@@ -212,7 +212,7 @@ async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
     assert_eq!(view.pools.as_ref().unwrap().kubelet, cpus("4-5"));
     assert_eq!(view.instances[&vm.uid].degraded, []);
     let last = node.limited(4, 2);
-    assert_eq!(kind(node.ask(&last, as_class(Qos::Lse)).await), Kind::NotAllocated);
+    assert_eq!(kind(node.ask(&last, as_class(Qos::Lse)).await), ErrorKind::NotAllocated);
     // The one that was no instance may still become one, with the CPUs it has.
     node.ask(&bystander, Wish::default()).await.unwrap();
     assert_eq!(node.exclusive(&bystander), cpus("4-5"));
@@ -233,7 +233,7 @@ async fn a_pod_that_kubelet_is_just_giving_cpus_is_not_given_others() {
     let other = node.limited(2, 3);
     node.ask(&other, as_class(Qos::Lse)).await.unwrap();
     assert!(node.exclusive(&other).is_disjoint(&cpus("2-3")));
-    assert_eq!(kind(node.ask(&pod, Wish::default()).await), Kind::CpusetMismatch);
+    assert_eq!(kind(node.ask(&pod, Wish::default()).await), ErrorKind::CpusetMismatch);
     node.check().await;
 }
 
@@ -253,13 +253,13 @@ async fn where_kubelet_chooses_a_scheduler_must_have_chosen_the_same() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");
     for other in [scheduled("4-5", 1), scheduled("2-3", 1), scheduled("2", 0)] {
-        assert_eq!(kind(node.ask(&pod, other).await), Kind::CpusetMismatch);
+        assert_eq!(kind(node.ask(&pod, other).await), ErrorKind::CpusetMismatch);
     }
     let policy = Wish {
         bind: Some(CpuBindPolicy::FullPcpus),
         ..scheduled("2-3", 0)
     };
-    assert_eq!(kind(node.ask(&pod, policy).await), Kind::InvalidArgument);
+    assert_eq!(kind(node.ask(&pod, policy).await), ErrorKind::InvalidArgument);
     node.ask(&pod, scheduled("2-3", 0)).await.unwrap();
     node.check().await;
 }
@@ -272,10 +272,16 @@ async fn what_a_scheduler_chose_is_known_after_a_restart() {
     assert_eq!(node.exclusive(&pod), cpus("6-7"));
     // Nobody else gets them, whatever a scheduler chose.
     let other = node.limited(2, 2);
-    assert_eq!(kind(node.ask(&other, scheduled("5-6", 1)).await), Kind::NotAllocated);
+    assert_eq!(
+        kind(node.ask(&other, scheduled("5-6", 1)).await),
+        ErrorKind::NotAllocated
+    );
     node.restart().await;
     node.ask(&pod, scheduled("6-7", 1)).await.unwrap();
-    assert_eq!(kind(node.ask(&pod, scheduled("4-5", 1)).await), Kind::CpusetMismatch);
+    assert_eq!(
+        kind(node.ask(&pod, scheduled("4-5", 1)).await),
+        ErrorKind::CpusetMismatch
+    );
     node.check().await;
 }
 
@@ -283,7 +289,10 @@ async fn what_a_scheduler_chose_is_known_after_a_restart() {
 async fn with_kubelet_as_source_nothing_is_allocated() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");
-    assert_eq!(kind(node.ask(&pod, as_class(Qos::Lse)).await), Kind::InvalidArgument);
+    assert_eq!(
+        kind(node.ask(&pod, as_class(Qos::Lse)).await),
+        ErrorKind::InvalidArgument
+    );
     node.check().await;
 }
 

@@ -1,10 +1,11 @@
 //! The daemon is killed at every single change it makes; what the next one finds it can go on from.
 
+use stelia_testnode::Settling;
+
 use super::*;
-use crate::model::Settling;
 
 /// Run `call` with the daemon cut off after `changes` changes, then start a new daemon. Whether the call went through.
-pub(super) async fn killed<T>(node: &mut Node, changes: u32, call: impl Future<Output = Result<T, Refusal>>) -> bool {
+pub(super) async fn killed<T>(node: &mut Node, changes: u32, call: impl Future<Output = Result<T, Error>>) -> bool {
     let model = node.model.clone();
     let cut = async {
         while !model.is_cut() {

@@ -1,8 +1,9 @@
 //! Containers of crun, as on CRI-O's nodes: the processes are in a cgroup of the scope, and the scope has what binds them.
 
-use super::*;
 use stelia_kubelet::ContainerCgroup;
 use stelia_node::cgroup::HugePage;
+
+use super::*;
 
 impl Node {
     async fn crun_vm(&mut self, number: u32, list: &str) -> (Pod, Qemu) {
@@ -115,7 +116,7 @@ async fn devices_come_from_the_runtimes_configuration_and_are_never_all_by_defau
     std::fs::remove_file(&file).unwrap();
     let changes = node.model.changes();
     let refusal = node.register(&pod).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::Failed);
+    assert_eq!(refusal.kind, ErrorKind::Failed);
     assert!(refusal.text.contains(scope_of(&pod).as_str()), "{}", refusal.text);
     assert_eq!(node.model.changes(), changes, "nothing was made");
 
@@ -185,7 +186,7 @@ async fn an_administrator_names_the_pod_or_the_scope_and_means_the_container() {
         origin: Some(monitor),
         ..node.request(&pod)
     };
-    assert_eq!(kind(node.handle.register(request).await), Kind::InvalidArgument);
+    assert_eq!(kind(node.handle.register(request).await), ErrorKind::InvalidArgument);
 }
 
 #[tokio::test]
@@ -196,7 +197,7 @@ async fn a_container_with_processes_beside_its_subgroup_is_refused() {
     node.model.create(&beside).unwrap();
     let stray = node.model.spawn(pod.init, "sh").unwrap();
     node.model.write(&beside, File::Procs, &stray.to_string()).unwrap();
-    assert_eq!(kind(node.register(&pod).await), Kind::InvalidArgument);
+    assert_eq!(kind(node.register(&pod).await), ErrorKind::InvalidArgument);
     node.model.end(stray).unwrap();
     node.register(&pod).await.unwrap();
     node.check().await;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
+use stelia_allocator::{CpuSource, Qos, Wish};
+
 use super::*;
-use stelia_allocator::Qos;
-use stelia_allocator::{CpuSource, Wish};
 
 impl Node {
     /// Wait until this holds.
@@ -170,7 +170,7 @@ async fn a_pods_refused_calls_leave_another_its_turn() {
     // Each of the other's steps has at most one of those calls before it: not all 200.
     assert!(meanwhile.reads < 200 * 15, "{meanwhile:?}");
     for call in calls {
-        assert_eq!(kind(call.await.unwrap()), Kind::NoAnchor);
+        assert_eq!(kind(call.await.unwrap()), ErrorKind::NoAnchor);
     }
     node.check().await;
 }
@@ -224,7 +224,7 @@ async fn who_waits_too_long_for_an_instance_to_be_gone_is_told_that_it_goes_on()
     // Every write after that of the intent fails.
     node.model.cut_after(1);
     let refusal = node.handle.deregister(pod.uid.clone()).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::Busy);
+    assert_eq!(refusal.kind, ErrorKind::Busy);
     assert!(refusal.text.contains("goes on leaving"), "{refusal}");
     node.restart().await;
     node.until("it is gone", |node| !node.model.exists(&scope(&pod))).await;
@@ -237,7 +237,7 @@ async fn a_systemd_that_hangs_keeps_nobody_from_leaving() {
     let mut node = Node::new();
     let (pod, _) = node.isolated(1, "2-3").await;
     // It neither removes the empty scope nor answers who asks it to.
-    node.model.set_settling(crate::model::Settling::OnCall);
+    node.model.set_settling(stelia_testnode::Settling::OnCall);
     node.model.hang_systemd(true);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     assert!(!node.model.exists(&scope(&pod)));
@@ -253,7 +253,7 @@ async fn a_container_that_returns_while_its_former_unit_is_being_stopped_waits_f
     let mut node = Node::new();
     let (pod, qemu) = node.isolated(1, "2-3").await;
     // systemd leaves the empty scope, so it is removed for it; that its unit is to be stopped, it hears too late.
-    node.model.set_settling(crate::model::Settling::OnCall);
+    node.model.set_settling(stelia_testnode::Settling::OnCall);
     node.model.hang_systemd(true);
     node.handle.deregister(pod.uid.clone()).await.unwrap();
     let request = RegisterRequest {

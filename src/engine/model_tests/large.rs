@@ -1,7 +1,8 @@
 //! Machines of the size that this is made for: the article's, and one of 4,096 CPUs.
 
-use super::*;
 use stelia_cpus::testing::Shape;
+
+use super::*;
 
 /// Two sockets of 32 cores with two threads: 128 CPUs, siblings 64 apart. Its VM has 40, and the rest is the shared pool.
 const ARTICLE: Shape = Shape {
@@ -124,7 +125,7 @@ async fn a_vm_of_more_vcpus_than_its_record_can_hold_is_refused_by_name() {
         asked.vcpu.props = props.map(|name| (name.to_owned(), 100)).into();
     }
     let refusal = node.handle.attach(request).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::InvalidArgument);
+    assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
     assert!(refusal.text.contains("2000 vCPUs"), "{refusal}");
     assert_eq!(node.phase(&pod), Some("floating"));
 }

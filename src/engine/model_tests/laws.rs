@@ -1,9 +1,9 @@
 //! The laws hold after whatever happens, in whatever order.
 
-use super::*;
 use proptest::prelude::*;
-use stelia_allocator::Qos;
-use stelia_allocator::{CpuSource, Wish};
+use stelia_allocator::{CpuSource, Qos, Wish};
+
+use super::*;
 
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
 #[derive(Debug, Clone)]
@@ -190,7 +190,7 @@ fn class(node: &Node, slot: usize) -> Option<Qos> {
     steliads.then(|| [Qos::Lse, Qos::Lsr, Qos::Be, Qos::Ls][slot % 4])
 }
 
-async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
     let qos = class(node, slot);
     let wish = Wish { qos, ..Wish::default() };
     node.ask(pod, wish).await

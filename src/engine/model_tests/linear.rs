@@ -1,7 +1,8 @@
 //! Nothing grows with all instances where one changed: calls are counted at the seams, at 8 VMs and at 512.
 
+use stelia_testnode::Counts;
+
 use super::*;
-use crate::model::Counts;
 
 impl Node {
     /// A node with so many VMs of two vCPUs, each isolated, and kubelet's entries of two more.

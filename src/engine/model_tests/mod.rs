@@ -19,27 +19,21 @@ mod workers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
+use stelia_node::proc::Procs;
+use stelia_record::{Phase, Vcpu};
+use stelia_settings::{FloatPolicy, Partition, Policies, Settings};
+use stelia_testnode::kubelet::Checkpoint;
+use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
-use crate::model::kubelet::Checkpoint;
-use crate::model::{Kernel, Model, Pod, Qemu, Runtime, topology};
-use crate::plan;
-use crate::plan::admission::Claim;
-use stelia_api::{Kind, Refusal};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::PodUid;
-use stelia_node::cgroup::Limits;
-use stelia_node::cgroup::{CgroupPath, Cgroups, File};
-use stelia_node::proc::Procs;
-use stelia_record::Phase;
-use stelia_record::Vcpu;
-use stelia_settings::FloatPolicy;
-use stelia_settings::Partition;
-use stelia_settings::Policies;
-use stelia_settings::Settings;
+use crate::decide;
+use crate::decide::admission::Claim;
 
 /// A node of CPUs 0-7 with a daemon on it.
 struct Node {
@@ -151,7 +145,7 @@ impl Node {
         }
     }
 
-    async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Refusal> {
+    async fn register(&self, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
         self.handle.register(self.request(pod)).await
     }
 
@@ -171,7 +165,7 @@ impl Node {
         }
     }
 
-    async fn attach(&self, pod: &Pod, qemu: &Qemu) -> Result<Vec<Placed>, Refusal> {
+    async fn attach(&self, pod: &Pod, qemu: &Qemu) -> Result<Vec<Placed>, Error> {
         self.handle.attach(self.attach_request(pod, qemu)).await
     }
 
@@ -225,10 +219,10 @@ impl Node {
         let source = self.settings.policies.allocator.source;
         let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
         let snapshot = observe::snapshot(system, &kubelet, source).unwrap();
-        assert_eq!(plan::plan(&snapshot, &self.settings.policies), []);
+        assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 
         // Who lost his CPUs to another pod floats, and is promised nothing.
-        let evicted = |instance: &plan::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
+        let evicted = |instance: &decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
         let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));
         let mut owned = CpuSet::new();
@@ -296,6 +290,6 @@ impl Node {
 }
 
 /// The refusal's kind; a call that was to be refused and was not fails the test.
-fn kind<T: std::fmt::Debug>(result: Result<T, Refusal>) -> Kind {
+fn kind<T: std::fmt::Debug>(result: Result<T, Error>) -> ErrorKind {
     result.unwrap_err().kind
 }

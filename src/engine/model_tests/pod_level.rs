@@ -86,14 +86,14 @@ async fn a_sidecar_on_its_pods_pool_cannot_be_an_instance() {
     let pod = node.model.add_pod(&uid(1), &cpus("2-3"), &weight(2)).unwrap();
     let side = node.side(&pod, 3);
     let refusal = node.register(&side).await.unwrap_err();
-    assert_eq!(refusal.kind, Kind::NotGuaranteed);
+    assert_eq!(refusal.kind, ErrorKind::NotGuaranteed);
     assert!(refusal.text.contains("shared pool"), "{refusal}");
     // The VM's container floats on the pool from the first moment.
     node.register(&pod).await.unwrap();
     assert_eq!(node.floats_on(&pod), "1");
     node.check().await;
     // Nor beside it.
-    assert_eq!(kind(node.register(&side).await), Kind::NotGuaranteed);
+    assert_eq!(kind(node.register(&side).await), ErrorKind::NotGuaranteed);
 }
 
 #[tokio::test]

@@ -1,9 +1,9 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
+use stelia_allocator::{CpuBindPolicy, Qos, Wish};
+
 use super::*;
 use crate::engine::{Job, JobPhase, RebindRequest};
-use stelia_allocator::Wish;
-use stelia_allocator::{CpuBindPolicy, Qos};
 
 impl Node {
     /// What is left when others ended: a VM whose two CPUs lie on two NUMA nodes.
@@ -27,7 +27,7 @@ impl Node {
         (vm, qemu)
     }
 
-    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::Planned, Refusal> {
+    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::Planned, Error> {
         self.handle
             .rebind(RebindRequest {
                 scope: "node".into(),
@@ -126,14 +126,14 @@ async fn one_job_at_a_time_and_not_too_often() {
     node.handle.reload(node.settings.clone()).await.unwrap();
     let (id, _) = node.begin(false).await.unwrap();
     node.ended(id.unwrap()).await;
-    assert_eq!(kind(node.begin(false).await), Kind::Busy);
+    assert_eq!(kind(node.begin(false).await), ErrorKind::Busy);
     assert!(node.begin(true).await.is_ok(), "a dry run costs nothing");
     let stranger = RebindRequest {
         scope: "some-pod".into(),
         deadline_s: 0,
         dry_run: false,
     };
-    assert_eq!(kind(node.handle.rebind(stranger).await), Kind::InvalidArgument);
+    assert_eq!(kind(node.handle.rebind(stranger).await), ErrorKind::InvalidArgument);
 }
 
 #[tokio::test]

@@ -3,7 +3,7 @@
 use super::*;
 
 /// Every refusal leaves the node as it was.
-async fn refused<T: std::fmt::Debug>(node: &Node, call: impl Future<Output = Result<T, Refusal>>, wanted: Kind) {
+async fn refused<T: std::fmt::Debug>(node: &Node, call: impl Future<Output = Result<T, Error>>, wanted: ErrorKind) {
     let (changes, tasks) = (node.model.changes(), node.model.tasks());
     assert_eq!(kind(call.await), wanted);
     assert_eq!(
@@ -19,16 +19,16 @@ async fn a_caller_that_is_no_container_or_speaks_of_another_pod_is_refused() {
     let (pod, other) = (node.pod(1, "2-3"), node.pod(2, "4"));
     let mut request = node.request(&pod);
     request.caller = Some((1, Peer::of(node.model.cgroup(1).unwrap())));
-    refused(&node, node.handle.register(request), Kind::NotPermitted).await;
+    refused(&node, node.handle.register(request), ErrorKind::NotPermitted).await;
     let mut request = node.request(&pod);
     request.claim.pod = other.uid.to_string();
-    refused(&node, node.handle.register(request), Kind::NoSuchPod).await;
+    refused(&node, node.handle.register(request), ErrorKind::NoSuchPod).await;
     let mut request = node.request(&pod);
     request.claim.cpuset = "4".into();
-    refused(&node, node.handle.register(request), Kind::CpusetMismatch).await;
+    refused(&node, node.handle.register(request), ErrorKind::CpusetMismatch).await;
     let mut request = node.request(&pod);
     request.claim.pod = "../..".into();
-    refused(&node, node.handle.register(request), Kind::InvalidArgument).await;
+    refused(&node, node.handle.register(request), ErrorKind::InvalidArgument).await;
     node.check().await;
 }
 
@@ -40,17 +40,17 @@ async fn an_anchor_must_be_a_process_that_stays_in_the_container() {
         anchor,
         ..node.request(&pod)
     };
-    refused(&node, node.handle.register(with(None)), Kind::NoAnchor).await;
+    refused(&node, node.handle.register(with(None)), ErrorKind::NoAnchor).await;
     for pid in [pod.init, other.anchor, 1] {
         let anchor = Some(node.model.pidfd(pid).unwrap());
-        refused(&node, node.handle.register(with(anchor)), Kind::NoAnchor).await;
+        refused(&node, node.handle.register(with(anchor)), ErrorKind::NoAnchor).await;
     }
     let ended = node.model.spawn(pod.init, "sleep").unwrap();
     let anchor = Some(node.model.pidfd(ended).unwrap());
     node.model.end(ended).unwrap();
-    refused(&node, node.handle.register(with(anchor)), Kind::NoAnchor).await;
+    refused(&node, node.handle.register(with(anchor)), ErrorKind::NoAnchor).await;
     let file = Some(std::fs::File::open("/dev/null").unwrap().into());
-    refused(&node, node.handle.register(with(file)), Kind::NoAnchor).await;
+    refused(&node, node.handle.register(with(file)), ErrorKind::NoAnchor).await;
     node.check().await;
 }
 
@@ -58,13 +58,13 @@ async fn an_anchor_must_be_a_process_that_stays_in_the_container() {
 async fn a_pod_that_kubelet_gave_no_cpus_or_others_is_refused() {
     let mut node = Node::new();
     let none = node.model.add_pod(&uid(1), &cpus("0-7"), &Limits::default()).unwrap();
-    refused(&node, node.register(&none), Kind::NotGuaranteed).await;
+    refused(&node, node.register(&none), ErrorKind::NotGuaranteed).await;
     node.checkpoint.admit(&uid(2), "vm", &cpus("4-5")).unwrap();
     let differs = node.model.add_pod(&uid(2), &cpus("4"), &Limits::default()).unwrap();
-    refused(&node, node.register(&differs), Kind::CpusetMismatch).await;
+    refused(&node, node.register(&differs), ErrorKind::CpusetMismatch).await;
     let pod = node.pod(3, "2-3");
     node.checkpoint.write_bytes(b"{").unwrap();
-    refused(&node, node.register(&pod), Kind::KubeletStateUnusable).await;
+    refused(&node, node.register(&pod), ErrorKind::KubeletStateUnusable).await;
     node.checkpoint.write().unwrap();
     node.register(&pod).await.unwrap();
     node.check().await;
@@ -78,7 +78,7 @@ async fn a_pid_namespace_within_the_containers_own_is_its_own_business_and_one_b
     let stranger = node.pod(2, "4-5");
     let number = stranger.init.to_string();
     node.model.meddle(&pod.origin, File::Procs, &number).unwrap();
-    refused(&node, node.register(&pod), Kind::SharedPidNamespace).await;
+    refused(&node, node.register(&pod), ErrorKind::SharedPidNamespace).await;
     node.model.meddle(&stranger.origin, File::Procs, &number).unwrap();
     node.register(&pod).await.unwrap();
     assert_eq!(node.model.cgroup(nested).unwrap(), float(&pod));
@@ -90,34 +90,34 @@ async fn vcpus_that_are_not_this_pods_threads_are_refused() {
     let mut node = Node::new();
     let pod = node.pod(1, "2-3");
     let qemu = node.model.add_qemu(pod.init, 2).unwrap();
-    refused(&node, node.attach(&pod, &qemu), Kind::NoSuchInstance).await;
+    refused(&node, node.attach(&pod, &qemu), ErrorKind::NoSuchInstance).await;
     node.register(&pod).await.unwrap();
     let (other, foreign) = node.isolated(2, "4-5").await;
 
     let mut request = node.attach_request(&pod, &qemu);
     request.qemu = node.model.pidfd(foreign.pid).unwrap();
-    refused(&node, node.handle.attach(request), Kind::ForeignProcess).await;
+    refused(&node, node.handle.attach(request), ErrorKind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].thread = *node.model.numbers(pod.other).unwrap().last().unwrap();
-    refused(&node, node.handle.attach(request), Kind::ForeignProcess).await;
+    refused(&node, node.handle.attach(request), ErrorKind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].thread = qemu.vcpus[1]; // the host's number, not the container's
-    refused(&node, node.handle.attach(request), Kind::ForeignProcess).await;
+    refused(&node, node.handle.attach(request), ErrorKind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].thread = request.vcpus[0].thread;
-    refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+    refused(&node, node.handle.attach(request), ErrorKind::InvalidArgument).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].vcpu.index = 0;
-    refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+    refused(&node, node.handle.attach(request), ErrorKind::InvalidArgument).await;
     // What separates names in the record is part of none: the record would not be readable any more.
     for name in ["", "a,b", "a b", "a=b", "a\u{a0}b", "a\0"] {
         let mut request = node.attach_request(&pod, &qemu);
         request.vcpus[1].vcpu.props.insert(name.into(), 1);
-        refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+        refused(&node, node.handle.attach(request), ErrorKind::InvalidArgument).await;
     }
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus.clear();
-    refused(&node, node.handle.attach(request), Kind::InvalidArgument).await;
+    refused(&node, node.handle.attach(request), ErrorKind::InvalidArgument).await;
 
     assert_eq!(node.phase(&other), Some("isolated"));
     node.check().await;

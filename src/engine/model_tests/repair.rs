@@ -1,9 +1,9 @@
 //! What others do to an instance behind the daemon's back.
 
-use super::*;
 use rstest::rstest;
-
 use stelia_api::reason::joined;
+
+use super::*;
 
 #[rstest]
 #[case::float_widened("float", File::Cpus, "0-7")]
@@ -149,7 +149,7 @@ async fn a_node_without_a_static_policy_admits_nobody_and_says_why(#[case] text:
         None => std::fs::remove_file(node.checkpoint.path()).unwrap(),
     }
     let refused = node.register(&pod).await.unwrap_err();
-    assert_eq!(refused.kind, Kind::KubeletStateUnusable);
+    assert_eq!(refused.kind, ErrorKind::KubeletStateUnusable);
     assert!(refused.text.contains(says), "{refused}");
     node.reconcile().await;
     let problem = node.handle.view().kubelet_problem.clone().unwrap();

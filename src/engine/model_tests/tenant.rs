@@ -7,14 +7,14 @@ use std::sync::Arc;
 use futures_util::StreamExt as _;
 use proptest::prelude::*;
 use serde::Serialize;
+use stelia_api::{MANAGER_PATH, instance_path};
+use stelia_kubelet::ContainerCgroup;
 use tokio::net::UnixListener;
 use zbus::{Connection, DynamicType, Fd, MessageStream, Variant};
 use zbus_xml::Node as Contract;
 
 use super::*;
 use crate::dbus::serve_runner_socket_as;
-use stelia_api::{MANAGER_PATH, instance_path};
-use stelia_kubelet::ContainerCgroup;
 
 const MANAGER: &str = "io.stelia.Isolation1.Manager";
 const INSTANCE: &str = "io.stelia.Isolation1.Instance";

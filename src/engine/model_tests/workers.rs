@@ -1,8 +1,9 @@
 //! A kernel on which an isolated partition could stop the node: its VMs get root partitions, and the kernel's unbound workers are told to
 //! stay away.
 
-use super::*;
 use stelia_node::workqueue;
+
+use super::*;
 
 impl Node {
     fn older() -> Self {

@@ -2,15 +2,15 @@
 
 use std::time::Instant;
 
-use crate::engine::apply::now_us;
-use crate::engine::task::Engine;
-use crate::journal;
-use crate::plan::rebind::{Move, Scope};
-use stelia_api::Refusal;
+use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
 
 use super::Moving;
+use crate::decide::rebind::{Move, Scope};
+use crate::engine::apply::now_us;
+use crate::engine::task::Engine;
+use crate::journal;
 
 /// The attribute of stelia.slice that keeps the last job.
 const JOB_ATTRIBUTE: &str = "rebind-job";
@@ -128,7 +128,7 @@ impl Engine {
     }
 
     /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
-    pub(super) fn keep_job(&self) -> Result<(), Refusal> {
+    pub(super) fn keep_job(&self) -> Result<(), Error> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());
         };

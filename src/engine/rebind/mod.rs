@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use super::apply::now_us;
 use super::calls::no_instance;
 use super::task::Engine;
+use crate::decide::Instance;
+use crate::decide::rebind;
+use crate::decide::rebind::{Move, Scope};
 use crate::journal;
-use crate::plan::Instance;
-use crate::plan::rebind::{self, Move, Scope};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
-use stelia_api::Reason;
 use stelia_api::reason::joined;
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Record;
@@ -58,18 +58,18 @@ pub(super) struct Moving {
 
 impl Engine {
     /// Begin a job, or tell what it would do.
-    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Refusal> {
+    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Error> {
         let scope = match request.scope.as_str() {
             "" | "node" => Scope::Node,
             text => Scope::Pod(PodUid::parse(text).map_err(|cause| {
-                Kind::InvalidArgument.because(format!(
+                ErrorKind::InvalidArgument.because(format!(
                     "scope is \"node\" or the UID of a pod with an instance: {cause}"
                 ))
             })?),
         };
         if request.deadline_s > MAX_DEADLINE_S {
             let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
-            return Err(Kind::InvalidArgument.because(text));
+            return Err(ErrorKind::InvalidArgument.because(text));
         }
         if let Scope::Pod(pod) = &scope {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
@@ -80,7 +80,7 @@ impl Engine {
             return Ok((None, planned));
         }
         if self.jobs.is_running() {
-            return Err(Kind::Busy.because("a rebind job runs already"));
+            return Err(ErrorKind::Busy.because("a rebind job runs already"));
         }
         let rest = self.settings.rebind_interval;
         if let Some(since) = self
@@ -94,7 +94,7 @@ impl Engine {
                 since.as_secs(),
                 rest.as_secs()
             );
-            return Err(Kind::Busy.because(text));
+            return Err(ErrorKind::Busy.because(text));
         }
         let deadline = match request.deadline_s {
             0 => DEADLINE,

@@ -11,8 +11,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, bail};
 use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::CpuManagerState;
 
 fn main() -> ExitCode {

@@ -14,7 +14,7 @@ use crate::{Allocation, Asker, Ground};
 use crate::{Exclusivity, Qos};
 pub use request::{MAX_REQUESTS, Request, RequestsError, requests};
 pub use score::{Score, ScoringStrategy};
-use stelia_api::Refusal;
+use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 pub use told::{Place, Told};
@@ -37,7 +37,7 @@ pub struct Answer {
 }
 
 /// Answer requests, each alone.
-pub fn evaluate(ground: &Ground, requests: &[Request]) -> Vec<Result<Answer, Refusal>> {
+pub fn evaluate(ground: &Ground, requests: &[Request]) -> Vec<Result<Answer, Error>> {
     requests.iter().map(|request| answer(ground, request)).collect()
 }
 
@@ -45,7 +45,7 @@ pub fn evaluate(ground: &Ground, requests: &[Request]) -> Vec<Result<Answer, Ref
 ///
 /// # Errors
 /// As [`Ground::allot`].
-pub fn answer(ground: &Ground, request: &Request) -> Result<Answer, Refusal> {
+pub fn answer(ground: &Ground, request: &Request) -> Result<Answer, Error> {
     let (cpus, allocation) = ground.allot(&request.wish(), &asker(request))?;
     let runs_on = pool(ground, &allocation, &cpus);
     Ok(Answer {

@@ -1,12 +1,13 @@
 //! What is asked, and reading it as text.
 
 use serde::{Deserialize, Serialize};
-
-use super::ScoringStrategy;
-use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
-use crate::{Schedule, Wish};
 use stelia_kubelet::QosClass;
 use stelia_text::excerpt;
+
+use super::ScoringStrategy;
+use crate::{
+    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule, Wish,
+};
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;

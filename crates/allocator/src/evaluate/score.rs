@@ -33,10 +33,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::{Allocation, Ground};
-use crate::{NumaTopologyAlignmentPolicy, Qos, Room};
 use stelia_cpus::CpuSet;
 use stelia_text::named;
+
+use crate::{Allocation, Ground, NumaTopologyAlignmentPolicy, Qos, Room};
 
 /// What the score favours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,9 +1,9 @@
 //! An answer as it is told: on D-Bus and in JSON alike.
 
 use serde::{Deserialize, Serialize};
+use stelia_api::Error;
 
 use super::Answer;
-use stelia_api::Refusal;
 
 /// A request's answer. Where it fits not, only why.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -62,8 +62,8 @@ impl From<&Answer> for Place {
     }
 }
 
-impl From<&Result<Answer, Refusal>> for Told {
-    fn from(answer: &Result<Answer, Refusal>) -> Self {
+impl From<&Result<Answer, Error>> for Told {
+    fn from(answer: &Result<Answer, Error>) -> Self {
         match answer {
             Ok(answer) => Self {
                 fit: true,

@@ -2,13 +2,16 @@
 
 use std::collections::BTreeSet;
 
-use super::exclusive::exclusive;
-use super::schedule::list;
-use crate::{Allocation, AllocatorPolicies, Ground, Held, Wish};
-use crate::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, Pools, Qos, constrained_burst};
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
+
+use super::exclusive::exclusive;
+use super::schedule::list;
+use crate::{
+    Allocation, AllocatorPolicies, CpuBindPolicy, Exclusivity, Ground, Held, NumaTopologyAlignmentPolicy, Pools, Qos,
+    Wish, constrained_burst,
+};
 
 /// Who asks, by what the kernel says of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,7 +31,7 @@ impl Ground {
     ///
     /// # Errors
     /// `InvalidArgument`, `NotGuaranteed`, `NotAllocated`, `Failed`.
-    pub fn allot(&self, wish: &Wish, asker: &Asker) -> Result<(CpuSet, Allocation), Refusal> {
+    pub fn allot(&self, wish: &Wish, asker: &Asker) -> Result<(CpuSet, Allocation), Error> {
         let node = &self.policies;
         let qos = class(wish, asker, node)?;
         let allocation = Allocation {
@@ -54,7 +57,7 @@ impl Ground {
 }
 
 /// The class: the caller's, or the one that Kubernetes' class stands for.
-fn class(wish: &Wish, asker: &Asker, node: &AllocatorPolicies) -> Result<Qos, Refusal> {
+fn class(wish: &Wish, asker: &Asker, node: &AllocatorPolicies) -> Result<Qos, Error> {
     let qos = wish.qos.unwrap_or(match asker.class {
         QosClass::Guaranteed => node.qos,
         QosClass::Burstable => Qos::Ls,
@@ -67,40 +70,40 @@ fn class(wish: &Wish, asker: &Asker, node: &AllocatorPolicies) -> Result<Qos, Re
     };
     if asker.bound && !may {
         let text = format!("a {} pod cannot be of class {}", asker.class.name(), qos.name());
-        return Err(Kind::NotGuaranteed.because(text).lasting());
+        return Err(ErrorKind::NotGuaranteed.because(text).lasting());
     }
     Ok(qos)
 }
 
 /// The pool of a class without CPUs of its own.
-fn shared(wish: &Wish, asker: &Asker, pools: &Pools, mut allocation: Allocation) -> Result<Allocation, Refusal> {
+fn shared(wish: &Wish, asker: &Asker, pools: &Pools, mut allocation: Allocation) -> Result<Allocation, Error> {
     let qos = allocation.qos;
     if wish.cpus.is_some() {
         let text = format!(
             "option \"cpus\" is for LSE and LSR: class {} has no CPUs of its own",
             qos.name()
         );
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     if wish.schedule.cpus.is_some() {
         let text = format!("the scheduler chose CPUs, and class {} has none of its own", qos.name());
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     if pools.shared.is_empty() {
-        return Err(Kind::NotAllocated.because("the shared pool is empty: there is nowhere to float"));
+        return Err(ErrorKind::NotAllocated.because("the shared pool is empty: there is nowhere to float"));
     }
     let named = named(wish, pools)?;
     let burst = allocation.bind == CpuBindPolicy::ConstrainedBurst;
     if qos == Qos::Be {
         if burst {
-            return Err(Kind::InvalidArgument.because("ConstrainedBurst is for class LS"));
+            return Err(ErrorKind::InvalidArgument.because("ConstrainedBurst is for class LS"));
         }
         if let Some(nodes) = named {
             let text = format!(
                 "the scheduler named NUMA nodes {}, and the BE shared pool is that of all",
                 list(nodes)
             );
-            return Err(Kind::NotAllocated.because(text));
+            return Err(ErrorKind::NotAllocated.because(text));
         }
         allocation.explanation = vec![format!("class BE: the BE shared pool, now {}", pools.be_shared)];
         return Ok(allocation);
@@ -118,7 +121,7 @@ fn shared(wish: &Wish, asker: &Asker, pools: &Pools, mut allocation: Allocation)
         Some(limit) => limit,
         None if burst => {
             let text = "ConstrainedBurst needs the CPU limit: option \"cpu-limit\", or cpu.max of the container";
-            return Err(Kind::InvalidArgument.because(text));
+            return Err(ErrorKind::InvalidArgument.because(text));
         }
         // Some node's pool, then.
         None => 1000,
@@ -133,13 +136,13 @@ fn of_one_node(
     named: Option<&BTreeSet<u32>>,
     burst: bool,
     mut allocation: Allocation,
-) -> Result<Allocation, Refusal> {
+) -> Result<Allocation, Error> {
     let limit = allocation.limit_milli;
     let mut open = pools.clone();
     open.shared_by_node
         .retain(|node, _| named.is_none_or(|named| named.contains(node)));
     let node = constrained_burst(limit, allocation.strategy, &open)
-        .map_err(|cause| Kind::NotAllocated.because(cause.to_string()))?;
+        .map_err(|cause| ErrorKind::NotAllocated.because(cause.to_string()))?;
     let sizes: Vec<String> = open
         .shared_by_node
         .iter()
@@ -165,7 +168,7 @@ fn of_one_node(
 }
 
 /// The NUMA nodes that a scheduler named; `None` also where these are all of them.
-fn named<'a>(wish: &'a Wish, pools: &Pools) -> Result<Option<&'a BTreeSet<u32>>, Refusal> {
+fn named<'a>(wish: &'a Wish, pools: &Pools) -> Result<Option<&'a BTreeSet<u32>>, Error> {
     let Some(named) = &wish.schedule.nodes else {
         return Ok(None);
     };
@@ -176,7 +179,7 @@ fn named<'a>(wish: &'a Wish, pools: &Pools) -> Result<Option<&'a BTreeSet<u32>>,
             list(named),
             list(&here)
         );
-        return Err(Kind::NotAllocated.because(text));
+        return Err(ErrorKind::NotAllocated.because(text));
     }
     Ok((*named != here).then_some(named))
 }

@@ -2,18 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use super::schedule::list;
-use super::words::{by_node, company, layout};
-use crate::{Allocation, Asker, Ground, Wish};
-use crate::{
-    Answer, CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request, RequiredBind, Room,
-    Unsatisfied, align, allocate, satisfies,
-};
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 
+use super::schedule::list;
+use super::words::{by_node, company, layout};
+use crate::{
+    Allocation, Answer, Asker, CpuBindPolicy, Ground, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request,
+    RequiredBind, Room, Unsatisfied, Wish, align, allocate, satisfies,
+};
+
 /// How many CPUs: what is asked for, as far as the limit goes, or the limit.
-fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
+fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Error> {
     let whole = asker
         .limit_milli
         .filter(|milli| *milli > 0 && milli.is_multiple_of(1000));
@@ -29,7 +29,7 @@ fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
                 qos.name()
             ),
         };
-        return Err(Kind::NotGuaranteed.because(text).lasting());
+        return Err(ErrorKind::NotGuaranteed.because(text).lasting());
     }
     let scheduled = || {
         wish.schedule
@@ -38,14 +38,14 @@ fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Refusal> {
             .and_then(|cpus| u32::try_from(cpus.len()).ok())
     };
     let count = wish.cpus.or(limit).or_else(scheduled).ok_or_else(|| {
-        Kind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")
+        ErrorKind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")
     })?;
     if count == 0 {
-        return Err(Kind::InvalidArgument.because("option \"cpus\" is 0"));
+        return Err(ErrorKind::InvalidArgument.because("option \"cpus\" is 0"));
     }
     if let Some(limit) = limit.filter(|limit| asker.bound && count > *limit) {
         let text = format!("option \"cpus\" is {count}, the container's CPU limit is {limit}");
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     Ok(count)
 }
@@ -56,7 +56,7 @@ pub(super) fn exclusive(
     asker: &Asker,
     ground: &Ground,
     mut allocation: Allocation,
-) -> Result<(CpuSet, Allocation), Refusal> {
+) -> Result<(CpuSet, Allocation), Error> {
     check(wish, ground, &allocation)?;
     allocation.cpus = count(wish, asker, allocation.qos)?;
     bind(wish, ground.policies.required, &mut allocation)?;
@@ -77,7 +77,7 @@ pub(super) fn exclusive(
             "{} CPUs would leave none that is shared: there would be nowhere to float",
             allocation.cpus
         );
-        return Err(Kind::NotAllocated.because(text));
+        return Err(ErrorKind::NotAllocated.because(text));
     }
     let mut explanation = vec![
         format!(
@@ -102,25 +102,25 @@ pub(super) fn exclusive(
 }
 
 /// What such a class cannot ask for, and whether anybody can be given anything.
-fn check(wish: &Wish, ground: &Ground, allocation: &Allocation) -> Result<(), Refusal> {
+fn check(wish: &Wish, ground: &Ground, allocation: &Allocation) -> Result<(), Error> {
     if let Some((scope, reason)) = &ground.unreadable {
         let text = format!("nobody knows which CPUs {scope} has: {reason}");
-        return Err(Kind::Failed.because(text));
+        return Err(ErrorKind::Failed.because(text));
     }
     let class = allocation.qos.name();
     if wish.limit_milli.is_some() {
         let text = format!("option \"cpu-limit\" is for ConstrainedBurst, not for class {class}");
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     if allocation.bind == CpuBindPolicy::ConstrainedBurst {
         let text = format!("class {class} has CPUs of its own: ConstrainedBurst is for LS");
-        return Err(Kind::InvalidArgument.because(text));
+        return Err(ErrorKind::InvalidArgument.because(text));
     }
     Ok(())
 }
 
 /// The bind policy that must be satisfied, the pod's or the node's.
-fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<(), Refusal> {
+fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<(), Error> {
     allocation.required = wish.required.is_some();
     let Some(required) = node.policy() else {
         return Ok(());
@@ -135,7 +135,7 @@ fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<
             required.name(),
             allocation.bind.name()
         );
-        return Err(Kind::NotAllocated.because(text));
+        return Err(ErrorKind::NotAllocated.because(text));
     }
     (allocation.bind, allocation.required) = (required, true);
     Ok(())
@@ -154,7 +154,7 @@ struct Making<'a> {
 
 impl Making<'_> {
     /// By the policies.
-    fn chosen(&self) -> Result<(Answer, String), Refusal> {
+    fn chosen(&self) -> Result<(Answer, String), Error> {
         let (nodes, why) = self.nodes()?;
         let Ground { host, usage, .. } = self.ground;
         let request = self.request(nodes);
@@ -175,7 +175,7 @@ impl Making<'_> {
     }
 
     /// As a scheduler chose them, where they can be had and satisfy what is required.
-    fn scheduled(&self, cpus: &CpuSet) -> Result<(Answer, String), Refusal> {
+    fn scheduled(&self, cpus: &CpuSet) -> Result<(Answer, String), Error> {
         let Ground {
             host,
             usage,
@@ -189,7 +189,7 @@ impl Making<'_> {
                 "the scheduler chose {} CPUs ({cpus}), the container is to have {wanted}",
                 cpus.len()
             );
-            return Err(Kind::CpusetMismatch.because(text).lasting());
+            return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         let cannot = [
             (cpus.difference(online), "are not online on this host"),
@@ -198,10 +198,10 @@ impl Making<'_> {
         ];
         if let Some((some, why)) = cannot.iter().find(|(some, _)| !some.is_empty()) {
             let text = format!("the scheduler chose the CPUs {cpus}, of which {some} {why}");
-            return Err(Kind::NotAllocated.because(text));
+            return Err(ErrorKind::NotAllocated.because(text));
         }
         if let Some(text) = self.wish.schedule.contradicts(host, cpus) {
-            return Err(Kind::CpusetMismatch.because(text).lasting());
+            return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         self.admit(&host.nodes_of(cpus))?;
         // Nothing else is open: what is asked here is whether they satisfy a required bind policy, and whose company they have.
@@ -211,13 +211,13 @@ impl Making<'_> {
         };
         let answer = allocate(host, usage, cpus, &request).map_err(|cause| {
             let text = format!("the scheduler chose the CPUs {cpus}: {cause}");
-            Kind::NotAllocated.because(text)
+            ErrorKind::NotAllocated.because(text)
         })?;
         Ok((answer, format!("the scheduler chose the CPUs {cpus}")))
     }
 
     /// The NUMA nodes to take CPUs from, and why these.
-    fn nodes(&self) -> Result<(Option<BTreeSet<u32>>, String), Refusal> {
+    fn nodes(&self) -> Result<(Option<BTreeSet<u32>>, String), Error> {
         if let Some(named) = &self.wish.schedule.nodes {
             let here: BTreeSet<u32> = self.ground.pools.shared_by_node.keys().copied().collect();
             if named.is_empty() || !named.is_subset(&here) {
@@ -226,7 +226,7 @@ impl Making<'_> {
                     list(named),
                     list(&here)
                 );
-                return Err(Kind::NotAllocated.because(text));
+                return Err(ErrorKind::NotAllocated.because(text));
             }
             self.admit(named)?;
             return Ok((
@@ -306,7 +306,7 @@ impl Making<'_> {
     }
 
     /// Whether CPUs of these NUMA nodes satisfy the alignment policy, where it is more than a preference.
-    fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Refusal> {
+    fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Error> {
         let policy = self.allocation.alignment;
         let strict = matches!(
             policy,
@@ -322,7 +322,7 @@ impl Making<'_> {
             None if satisfies(policy, nodes.len(), self.count(), &self.room()) => Ok(()),
             None => {
                 let text = format!("the scheduler chose NUMA nodes {}: {cause}", list(nodes));
-                Err(Kind::NotAllocated.because(text))
+                Err(ErrorKind::NotAllocated.because(text))
             }
         }
     }
@@ -352,16 +352,16 @@ impl Making<'_> {
         }
     }
 
-    fn refused(&self, cause: &Unsatisfied) -> Refusal {
-        Kind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.ground.host, &self.free)))
+    fn refused(&self, cause: &Unsatisfied) -> Error {
+        ErrorKind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.ground.host, &self.free)))
     }
 
-    fn away_from(&self, memory: &BTreeSet<u32>, cause: &Unsatisfied) -> Refusal {
+    fn away_from(&self, memory: &BTreeSet<u32>, cause: &Unsatisfied) -> Error {
         let free = by_node(&self.ground.host, &self.free);
         let text = format!(
             "{cause}; its memory comes from NUMA nodes {}, free: {free}",
             list(memory)
         );
-        Kind::NotAllocated.because(text)
+        ErrorKind::NotAllocated.because(text)
     }
 }

@@ -1,9 +1,8 @@
 //! A node as the allocator regards it.
 
-use crate::{AllocatorPolicies, Held};
-use crate::{Host, Pools, Usage};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
+
+use crate::{AllocatorPolicies, Held, Host, Pools, Usage};
 
 /// A node where steliad chooses, as tables: any number of answers come from one.
 #[derive(Debug, Clone)]

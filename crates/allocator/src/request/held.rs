@@ -1,7 +1,8 @@
 //! Whose company an exclusive policy avoids, and what nobody knows.
 
-use crate::{CpuExclusivePolicy, InUse, Usage};
 use stelia_cpus::CpuSet;
+
+use crate::{CpuExclusivePolicy, InUse, Usage};
 
 /// What instances hold, as far as the pools do not tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]

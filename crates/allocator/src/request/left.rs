@@ -1,9 +1,9 @@
 //! Who holds which CPUs, and the pools that leaves.
 
-use crate::CpuSource;
-use crate::{Allocated, KubeletView, Pools, Qos};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
+
+use crate::{Allocated, CpuSource, KubeletView, Pools, Qos};
 
 /// A running container's own CPU list.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -16,7 +16,7 @@ pub use left::{Left, leftover};
 pub use schedule::Schedule;
 pub use takeover::{Guaranteed, guaranteed};
 
-use stelia_api::{Kind, Refusal};
+use stelia_api::{Error, ErrorKind};
 
 use crate::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy,
@@ -24,8 +24,8 @@ use crate::{
 };
 
 /// The refusal where steliad does not choose.
-pub fn chosen_by_kubelet() -> Refusal {
-    Kind::Failed.because("kubelet chooses the CPUs on this node")
+pub fn chosen_by_kubelet() -> Error {
+    ErrorKind::Failed.because("kubelet chooses the CPUs on this node")
 }
 
 /// What a caller asks for; what it leaves out is the node's to say.

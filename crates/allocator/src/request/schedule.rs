@@ -3,8 +3,9 @@
 
 use std::collections::BTreeSet;
 
-use crate::Host;
 use stelia_cpus::CpuSet;
+
+use crate::Host;
 
 /// The choice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::Allocation;
-use crate::{Exclusivity, Host};
 use stelia_cpus::CpuSet;
+
+use crate::{Allocation, Exclusivity, Host};
 
 /// What to say of an exclusive policy.
 pub(super) fn company(allocation: &Allocation) -> Option<String> {

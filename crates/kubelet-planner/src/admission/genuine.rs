@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use super::*;
-use crate::cpus;
-use crate::cpus::{CpuTopology, Kubelet, Options};
-use crate::pod::{Amounts, Container, Kind, Resources};
-use crate::{CpuManager, Machine, MemoryManager, NumaNode, Settings, State, memory};
 use stelia_cpus::testing::Shape;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+
+use super::*;
+use crate::cpus::{CpuTopology, Kubelet, Options};
+use crate::pod::{Amounts, Container, Kind, Resources};
+use crate::{CpuManager, Machine, MemoryManager, NumaNode, Settings, State, cpus, memory};
 
 const GB: u64 = 1 << 30;
 const PAGE: u64 = 2 << 20;

@@ -2,15 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::memory::MemoryBlock;
+
 use super::{Admission, Allocation, Cause, Cpus, Merge, Rejection};
-use crate::cpus;
 use crate::cpus::Fault;
 use crate::devices::{Chosen, DeviceManager};
-use crate::memory;
 use crate::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
 use crate::node::{Node, State};
 use crate::pod::{Container, Pod};
-use stelia_kubelet::memory::MemoryBlock;
+use crate::{cpus, memory};
 
 /// What `GetAffinity` tells where nothing was merged.
 pub(super) const NO_HINT: Merged = Merged {

@@ -11,15 +11,17 @@ mod tests;
 
 pub use rejection::{Cause, Rejection};
 
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::memory::MemoryBlock;
+
 use super::cpus::Fault;
 use super::merge::{Hint, Merged, Policy, Scope};
 use super::node::Node;
 use super::pod::Pod;
 use crate::devices::Chosen;
 use managers::{Managers, NO_HINT};
-use std::collections::BTreeMap;
-use stelia_cpus::CpuSet;
-use stelia_kubelet::memory::MemoryBlock;
 
 /// A pod that kubelet admits.
 #[derive(Debug, Clone, PartialEq)]

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape;
 
 use super::*;
 use crate::cpus::{CpuTopology, Options};
 use crate::devices::Device;
 use crate::pod::{Amounts, Container, Kind, Resources};
 use crate::{CpuManager, Machine, MemoryManager, NumaNode, Settings, State, devices};
-use stelia_cpus::CpuSet;
-use stelia_cpus::testing::Shape;
 
 const GB: u64 = 1 << 30;
 const RESOURCE: &str = "example.com/nic";

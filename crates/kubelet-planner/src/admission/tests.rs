@@ -1,6 +1,7 @@
 use std::time::{Duration, Instant};
 
 use rstest::rstest;
+use stelia_cpus::testing::Shape;
 
 use super::*;
 use crate::cpus::{CpuTopology, Options};
@@ -9,7 +10,6 @@ use crate::{
     Amounts, CpuManager, Kind, Machine, MemoryManager, NumaNode, Resources, Settings, StartError, State, devices,
     memory,
 };
-use stelia_cpus::testing::Shape;
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
 fn node(nodes: u32, settings: Settings) -> Node {

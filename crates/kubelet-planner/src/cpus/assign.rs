@@ -2,12 +2,13 @@
 
 use std::fmt;
 
+use stelia_cpus::CpuSet;
+
 use super::distributed::{Distribution, distributed};
 use super::options::{Kubelet, Options};
 use super::packed::{Packing, packed};
 use super::refusal::Refusal;
 use super::topology::{CpuTopology, Level};
-use stelia_cpus::CpuSet;
 
 /// The CPUs kubelet hands out.
 #[derive(Debug, Clone, PartialEq, Eq)]

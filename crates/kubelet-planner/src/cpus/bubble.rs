@@ -4,12 +4,13 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::CpuSet;
+
 use super::assign::{Answer, take};
 use super::pod::{Kind, Pod};
 use super::policy::StaticPolicy;
 use super::refusal::Refusal;
 use super::state::State;
-use stelia_cpus::CpuSet;
 
 impl StaticPolicy<'_> {
     /// Give a pod of pod-level resources its CPUs and divide them: exclusive slices to its Guaranteed containers, and one pool that all others

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::CpuSet;
+
 use super::combinations::Combinations;
 use super::pod::{Container, Pod};
 use super::policy::StaticPolicy;
 use super::state::State;
 use super::topology::{Level, has};
-use stelia_cpus::CpuSet;
 
 /// NUMA nodes that can give the CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

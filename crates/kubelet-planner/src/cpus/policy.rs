@@ -1,12 +1,13 @@
 //! The static policy: kubelet's steps over its state.
 
+use stelia_cpus::CpuSet;
+
 use super::assign::{Answer, Request, allocate, take};
 use super::options::{Kubelet, Options};
 use super::pod::{Container, Kind, Pod};
 use super::refusal::Refusal;
 use super::state::State;
 use super::topology::CpuTopology;
-use stelia_cpus::CpuSet;
 
 /// One kubelet's policy object, from its start to its end.
 ///

@@ -2,12 +2,11 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use rstest::rstest;
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::checkpoint::CpuManagerState;
 
 use super::*;
-use stelia_cpus::CpuSet;
-use stelia_cpus::testing::{Shape, shapes};
-use stelia_cpus::{Cpu, Topology};
-use stelia_kubelet::checkpoint::CpuManagerState;
 
 fn set(text: &str) -> CpuSet {
     text.parse().unwrap()

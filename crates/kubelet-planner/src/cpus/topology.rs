@@ -2,8 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
+use stelia_cpus::{CpuSet, Topology};
 
 /// What CPUs are grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

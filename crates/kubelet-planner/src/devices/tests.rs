@@ -1,11 +1,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use rstest::rstest;
+use stelia_kubelet::DeviceManagerState;
 
 use super::*;
 use crate::merge::{Hint, HintList, Merged, NodeMask};
 use crate::pod::{Amounts, Container, Kind, Pod, Resources};
-use stelia_kubelet::DeviceManagerState;
 
 const GPU: &str = "nvidia.com/gpu";
 

@@ -1,9 +1,9 @@
 //! A place in a document: a value and the path to it.
 
 use serde_json::{Map, Value};
+use stelia_text::excerpt;
 
 use super::error::ManifestError;
-use stelia_text::excerpt;
 
 /// A value with its path.
 #[derive(Debug, Clone)]

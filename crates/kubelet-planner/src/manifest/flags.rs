@@ -1,12 +1,13 @@
 //! A container in one word, as `steliactl plan --container` takes it.
 
+use stelia_cpus::quantity::QuantityError;
+use stelia_text::excerpt;
+use stelia_text::excerpt::excerpt;
+
 use super::error::ManifestError;
 use super::resources::{Of, ResourceList, Written};
 use super::spec::is_label;
 use crate::pod::{Container, Kind};
-use stelia_cpus::quantity::QuantityError;
-use stelia_text::excerpt;
-use stelia_text::excerpt::excerpt;
 
 /// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.

@@ -30,9 +30,10 @@ use serde_json::Value;
 pub use error::ManifestError;
 pub use flags::container;
 
+use stelia_text::excerpt;
+
 use super::pod::Pod;
 use fields::Field;
-use stelia_text::excerpt;
 
 /// Longer than any manifest, in bytes: etcd takes 1.5 MiB.
 pub const MAX_BYTES: usize = 3 << 19;

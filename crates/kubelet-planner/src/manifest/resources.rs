@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::error::ManifestError;
-use super::fields::Field;
-use crate::pod::{Amounts, Resources};
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt;
 use stelia_text::excerpt::excerpt;
+
+use super::error::ManifestError;
+use super::fields::Field;
+use crate::pod::{Amounts, Resources};
 
 /// Quantities by resource name.
 pub(super) type ResourceList = BTreeMap<String, Quantity>;

@@ -1,11 +1,12 @@
 //! A Pod's own document.
 
+use stelia_cpus::quantity::Quantity;
+use stelia_text::excerpt::excerpt;
+
 use super::error::ManifestError;
 use super::fields::Field;
 use super::resources::{Of, ResourceList, Written, of_pods, wrong};
 use crate::pod::{Container, Kind, Pod};
-use stelia_cpus::quantity::Quantity;
-use stelia_text::excerpt::excerpt;
 
 /// A container before it is checked.
 struct Draft {

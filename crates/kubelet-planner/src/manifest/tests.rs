@@ -1,9 +1,9 @@
 use proptest::prelude::*;
 use rstest::rstest;
+use stelia_kubelet::QosClass;
 
 use super::*;
 use crate::pod::{Amounts, Kind};
-use stelia_kubelet::QosClass;
 
 /// A Pod with one container that has these `resources`, in YAML's flow style.
 fn with(resources: &str) -> Result<Pod, ManifestError> {

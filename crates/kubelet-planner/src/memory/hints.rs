@@ -1,12 +1,13 @@
 //! The memory manager's hints for the Topology Manager.
 
+use stelia_kubelet::memory::{MemoryBlock, NumaNode};
+
 use super::policy::StaticPolicy;
 use super::refusal::Refusal;
 use super::requests::{Requests, of_container, of_pod};
 use super::state::State;
 use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod};
-use stelia_kubelet::memory::{MemoryBlock, NumaNode};
 
 impl StaticPolicy {
     /// The hints for a container by kind of memory: none where it has no preference. That no NUMA nodes have the memory is

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::memory::MemoryBlock;
+
 use super::policy::StaticPolicy;
 use super::refusal::Refusal;
 use super::requests::{Requests, of_container, of_pod};
 use super::state::{State, take};
 use crate::merge::Merged;
 use crate::pod::{Kind, Pod};
-use stelia_kubelet::memory::MemoryBlock;
 
 impl StaticPolicy {
     /// Give a pod of pod-level resources its memory and divide it: blocks of their own to its Guaranteed containers, what is

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::memory::MemoryBlock;
+
 use super::hints::{check_kinds, free, in_other_group, mask_of};
 use super::refusal::Refusal;
 use super::requests::{Requests, of_container};
 use super::state::{State, give_back, take};
 use crate::merge::{Hint, Merged, NodeMask};
 use crate::pod::{Container, Kind, Pod};
-use stelia_kubelet::memory::MemoryBlock;
 
 /// Bytes by NUMA nodes and kind.
 type Reusable = BTreeMap<(NodeMask, String), u64>;

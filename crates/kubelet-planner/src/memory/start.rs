@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
+
 use super::refusal::StartError;
 use super::state::{MEMORY, State, kind};
 use crate::node;
-use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
 
 /// Bytes by NUMA node and kind.
 type Reserved = BTreeMap<u32, BTreeMap<String, u64>>;

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rstest::rstest;
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
 
 use super::*;
 use crate::merge::{Hint, HintList, Merged, NodeMask};
 use crate::pod::{Amounts, Container, Kind, Pod, Resources};
-use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;

@@ -84,8 +84,9 @@ use std::collections::BTreeMap;
 pub use mask::{NodeMask, NodeTooHigh};
 pub use settings::{OptionError, Options, Policy, Scope};
 
-use distances::Distances;
 use stelia_cpus::CpuSet;
+
+use distances::Distances;
 
 /// One way to allocate a resource.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

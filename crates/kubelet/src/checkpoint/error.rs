@@ -1,10 +1,10 @@
 //! Why a checkpoint file cannot be used, and the checks that are the same for each of them.
 
 use serde::de::DeserializeOwned;
-
-use crate::PodUid;
 use stelia_cpus::{CpuSet, ParseError};
 use stelia_text::excerpt::cause;
+
+use crate::PodUid;
 
 /// A checkpoint larger than this is refused before it is parsed, in bytes (a real one of 512 pods is under 100 kB).
 pub const MAX_BYTES: usize = 8 << 20;

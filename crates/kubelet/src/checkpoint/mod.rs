@@ -18,8 +18,9 @@ pub use error::{CheckpointError, MAX_BYTES, MAX_LISTED};
 pub(super) use error::{content, json, pod_uid};
 pub use shared::{Use, Uses};
 
-use super::pod::PodUid;
 use stelia_cpus::CpuSet;
+
+use super::pod::PodUid;
 
 /// File name below kubelet's root directory.
 pub const CPU_MANAGER_STATE: &str = "cpu_manager_state";

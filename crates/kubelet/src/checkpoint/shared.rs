@@ -3,9 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_cpus::CpuSet;
+
 use super::CpuManagerState;
 use crate::PodUid;
-use stelia_cpus::CpuSet;
 
 /// What a container's entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

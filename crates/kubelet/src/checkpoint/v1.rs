@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use stelia_text::excerpt::name;
 
 use super::error::{CheckpointError, CpuLists, default_place, json};
 use super::{CpuManagerState, Schema};
 use crate::checksum;
-use stelia_text::excerpt::name;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

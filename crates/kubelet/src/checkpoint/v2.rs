@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use stelia_text::excerpt::name;
 
 use super::error::{CheckpointError, CpuLists, default_place, json, pod_uid};
 use super::{CpuManagerState, Entries, Schema};
 use crate::checksum;
-use stelia_text::excerpt::name;
 
 /// Pod UID → container name → CPU list, as in the file.
 pub(crate) type Texts = BTreeMap<String, BTreeMap<String, String>>;

@@ -4,12 +4,12 @@
 use std::collections::BTreeMap;
 
 use serde::Deserialize;
+use stelia_cpus::CpuSet;
+use stelia_text::excerpt::name;
 
 use super::error::{CheckpointError, CpuLists, default_place, json, pod_uid};
 use super::{CpuManagerState, Schema, v2};
 use crate::{PodUid, checksum};
-use stelia_cpus::CpuSet;
-use stelia_text::excerpt::name;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]

@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use super::{ConfigError, Fragment};
 use stelia_text::excerpt::{excerpt, name as shown};
+
+use super::{ConfigError, Fragment};
 
 /// What the command line says.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

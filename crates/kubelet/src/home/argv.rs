@@ -6,10 +6,10 @@ use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use stelia_text::excerpt;
 
 use super::{Host, Process};
 use crate::config::{ConfigError, text};
-use stelia_text::excerpt;
 
 /// k3s's own configuration, and the folder of its drop-ins.
 const K3S: &str = "etc/rancher/k3s/config.yaml";

@@ -1,10 +1,10 @@
 //! Where two objects differ.
 
 use serde_json::Value;
+use stelia_text::excerpt;
 
 use super::DescribedError;
 use crate::NodeResourceTopology;
-use stelia_text::excerpt;
 
 /// The first place where an object is not as the facts read from it make it. Annotations count by what they say.
 pub(super) fn first(

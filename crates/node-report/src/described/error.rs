@@ -1,7 +1,8 @@
 //! Why a text describes no node.
 
-use super::{MAX_BYTES, MAX_LISTED, MAX_ZONES};
 use stelia_text::excerpt::excerpt;
+
+use super::{MAX_BYTES, MAX_LISTED, MAX_ZONES};
 
 /// Why a text describes no node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

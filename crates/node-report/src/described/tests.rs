@@ -1,15 +1,14 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
+use stelia_allocator::{
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, RequiredBind, evaluate,
+};
+use stelia_cpus::testing::{Shape, shapes};
 
 use super::*;
 use crate::testing::{cpus, facts, numa};
-use stelia_allocator::evaluate;
-use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
-use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
-};
-use stelia_cpus::testing::{Shape, shapes};
 
 fn json(facts: &Facts, version: ApiVersion) -> String {
     serde_json::to_string(&report(facts, version)).unwrap()

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use stelia_cpus::quantity::bytes::to_bytes;
+use stelia_cpus::{CpuSet, Topology};
+
 use super::{DescribedError, wrong};
 use crate::NodeResourceTopology;
 use crate::numa::{Memory, NumaNode, Pages};
 use crate::object::{Resource, Zone};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_cpus::quantity::bytes::to_bytes;
 
 /// The NUMA nodes by id. A zone of CPUs alone is of a host that does not tell of NUMA.
 pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {

@@ -5,8 +5,9 @@ use std::fs;
 use std::io::{self, Write};
 use std::path::PathBuf;
 
-use super::{CgroupError, CgroupPath, Cgroups, File};
 use stelia_cpus::files;
+
+use super::{CgroupError, CgroupPath, Cgroups, File};
 
 const PREFIX: &str = "user.stelia.";
 

@@ -8,11 +8,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use serde::{Deserialize, Serialize};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::numa_stat::{self, ByNode};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::{DeviceManagerState, PodUid};
 
 /// More of a VM's memory than this on other NUMA nodes than its CPUs' is told, in percent: a few pages of QEMU's own are
 /// always where they came to lie.
@@ -248,8 +247,9 @@ pub fn size(bytes: u64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use stelia_cpus::testing::Shape;
+
+    use super::*;
 
     const MIB: u64 = 1 << 20;
 

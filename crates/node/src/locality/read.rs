@@ -4,13 +4,13 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
+use stelia_kubelet::{DeviceManagerState, PodUid};
+
 use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
 use crate::locality;
 use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
-use stelia_cpus::CpuSet;
-use stelia_cpus::Topology;
-use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
-use stelia_kubelet::{DeviceManagerState, PodUid};
 
 /// One VM, as far as this needs it.
 #[derive(Debug, Clone, Copy)]

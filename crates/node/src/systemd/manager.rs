@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex as Lock, PoisonError};
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use stelia_cpus::CpuSet;
 use tokio::sync::Mutex;
 use zbus::export::async_trait::async_trait;
 use zbus::proxy::CacheProperties;
@@ -12,7 +13,6 @@ use zbus::{Connection, DBusError as _, ObjectPath, OwnedObjectPath, Variant, pro
 
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
-use stelia_cpus::CpuSet;
 
 /// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
 /// it (a reload, a mount that does not answer) by then, and a runner waits for longer.

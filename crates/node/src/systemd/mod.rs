@@ -2,10 +2,10 @@
 
 mod manager;
 
+use stelia_cpus::CpuSet;
 use zbus::export::async_trait::async_trait;
 
 use crate::cgroup::Limits;
-use stelia_cpus::CpuSet;
 
 pub use manager::DbusSystemd;
 

@@ -2,8 +2,9 @@
 
 mod recorded;
 
-use super::*;
 use recorded::Recorded;
+
+use super::*;
 
 /// Two vCPUs that are a core's threads, and an I/O thread on the CPU they leave over.
 const IO: &str = "f046bcd4-6f29-46cd-b865-767825d593ab";

@@ -4,12 +4,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
-use crate::model::{Kernel, Model};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, HugePage, Limits};
 use stelia_node::proc::Procs;
 use stelia_node::systemd::{Devices, Listening, Systemd};
+use stelia_testnode::{Kernel, Model};
 
 /// The three files of one recording.
 pub struct Recorded {

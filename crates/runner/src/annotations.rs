@@ -1,0 +1,275 @@
+//! What Koordinator says of the pod: its annotations `scheduling.koordinator.sh/resource-spec`, by the pod's author, and
+//! `scheduling.koordinator.sh/resource-status`, by koord-scheduler, as files of a downward API volume.
+//!
+//! The names are those of Koordinator's `apis/extension/resource.go` and of its proposal of fine-grained CPU orchestration. What
+//! is not known is refused: what a pod was promised is followed, or the VM does not start. An annotation that is not there makes
+//! an empty file.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{DeserializeOwned, IgnoredAny};
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, Schedule};
+use stelia_text::excerpt;
+
+use super::error::Error;
+
+/// All annotations of a pod have at most 256 KiB together.
+const MOST: u64 = 256 * 1024;
+
+/// `resource-spec`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ResourceSpec {
+    #[serde(rename = "requiredCPUBindPolicy")]
+    required_bind: String,
+    #[serde(rename = "preferredCPUBindPolicy")]
+    preferred_bind: String,
+    #[serde(rename = "preferredCPUExclusivePolicy")]
+    preferred_exclusive: String,
+}
+
+/// `resource-status`.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct ResourceStatus {
+    cpuset: String,
+    #[serde(rename = "numaNodeResources")]
+    numa_nodes: Vec<NumaNode>,
+    #[serde(rename = "cpuSharedPools")]
+    shared_pools: Vec<SharedPool>,
+}
+
+/// The amounts are the scheduler's own account.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NumaNode {
+    node: u32,
+    #[serde(default, rename = "resources")]
+    _resources: BTreeMap<String, IgnoredAny>,
+}
+
+/// The proposal's way to name a NUMA node, to an LS pod. Which CPUs its pool has is the node's to say.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct SharedPool {
+    #[serde(default, rename = "socket")]
+    _socket: u32,
+    node: u32,
+    #[serde(default, rename = "cpuset")]
+    _cpuset: String,
+}
+
+/// Ask for what the files say too.
+///
+/// # Errors
+/// A file cannot be read or understood, or says something else than the command line.
+pub fn add(options: &mut AllocationOptions, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
+    if let Some(path) = spec {
+        text(path)
+            .and_then(|text| add_spec(options, &text).map_err(invalid))
+            .map_err(failed("read the resource-spec in", path))?;
+    }
+    if let Some(path) = status {
+        options.schedule = text(path)
+            .and_then(|text| schedule(&text).map_err(invalid))
+            .map_err(failed("read the resource-status in", path))?;
+    }
+    Ok(())
+}
+
+fn failed(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
+    let path = path.to_owned();
+    move |cause| Error::Path { operation, path, cause }
+}
+
+fn invalid(text: String) -> io::Error {
+    io::Error::new(ErrorKind::InvalidData, text)
+}
+
+fn text(path: &Path) -> io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(MOST + 1).read_to_string(&mut text)?;
+    match text.len() as u64 > MOST {
+        true => Err(invalid(format!("it has more than {MOST} bytes"))),
+        false => Ok(text),
+    }
+}
+
+/// One JSON object; nothing at all where the pod has no such annotation.
+fn object<T: DeserializeOwned + Default>(text: &str) -> Result<T, String> {
+    match text.trim() {
+        "" => Ok(T::default()),
+        text => serde_json::from_str(text).map_err(|cause| excerpt::cause(&cause)),
+    }
+}
+
+fn add_spec(options: &mut AllocationOptions, text: &str) -> Result<(), String> {
+    let spec: ResourceSpec = object(text)?;
+    let bind = |name: &str, value: &str| {
+        one_of(
+            name,
+            value,
+            CpuBindPolicy::parse,
+            &CpuBindPolicy::ALL.map(CpuBindPolicy::name),
+        )
+    };
+    let required = bind("requiredCPUBindPolicy", &spec.required_bind)?;
+    let preferred = bind("preferredCPUBindPolicy", &spec.preferred_bind)?;
+    let exclusive = one_of(
+        "preferredCPUExclusivePolicy",
+        &spec.preferred_exclusive,
+        CpuExclusivePolicy::parse,
+        &CpuExclusivePolicy::ALL.map(CpuExclusivePolicy::name),
+    )?;
+    join(
+        "--required-cpu-bind-policy",
+        &mut options.required_cpu_bind_policy,
+        required,
+    )?;
+    join("--cpu-bind-policy", &mut options.cpu_bind_policy, preferred)?;
+    join("--cpu-exclusive-policy", &mut options.cpu_exclusive_policy, exclusive)
+}
+
+/// An empty value is one that is not given.
+fn one_of<T>(name: &str, value: &str, parse: fn(&str) -> Option<T>, allowed: &[&str]) -> Result<Option<T>, String> {
+    match (value, parse(value)) {
+        ("", _) => Ok(None),
+        (_, Some(value)) => Ok(Some(value)),
+        (_, None) => Err(format!(
+            "{name} is {:?}, not one of {}",
+            excerpt::excerpt(value),
+            allowed.join(", ")
+        )),
+    }
+}
+
+/// What the command line says too must be the same.
+fn join<T: PartialEq + Copy>(option: &str, given: &mut Option<T>, found: Option<T>) -> Result<(), String> {
+    if given.is_some() && found.is_some() && *given != found {
+        return Err(format!("it says something else than {option} on the command line"));
+    }
+    *given = given.or(found);
+    Ok(())
+}
+
+fn schedule(text: &str) -> Result<Schedule, String> {
+    let status: ResourceStatus = object(text)?;
+    let cpus = match status.cpuset.trim() {
+        "" => None,
+        list => Some(list.parse().map_err(|cause| format!("cpuset: {cause}"))?),
+    };
+    let resources = status.numa_nodes.iter().map(|one| one.node);
+    let pools = status.shared_pools.iter().map(|one| one.node);
+    let nodes: BTreeSet<u32> = resources.chain(pools).collect();
+    Ok(Schedule {
+        cpus,
+        nodes: (!nodes.is_empty()).then_some(nodes),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    fn spec(text: &str) -> Result<AllocationOptions, String> {
+        let mut options = AllocationOptions::default();
+        add_spec(&mut options, text).map(|()| options)
+    }
+
+    #[rstest]
+    #[case("", None, &[])]
+    #[case("\n", None, &[])]
+    #[case("{}", None, &[])]
+    #[case(r#"{"cpuset":"0-3"}"#, Some("0-3"), &[])]
+    #[case(r#"{"cpuset":"0-3\n","numaNodeResources":[{"node":1,"resources":{"cpu":"4","memory":"8Gi"}}]}"#, Some("0-3"), &[1])]
+    #[case(r#"{"numaNodeResources":[{"node":0},{"node":1}]}"#, None, &[0, 1])]
+    #[case(r#"{"cpuSharedPools":[{"socket":0,"node":1,"cpuset":""}]}"#, None, &[1])]
+    fn what_the_scheduler_chose_is_read(#[case] text: &str, #[case] cpus: Option<&str>, #[case] nodes: &[u32]) {
+        let expected = Schedule {
+            cpus: cpus.map(|cpus| cpus.parse().unwrap()),
+            nodes: (!nodes.is_empty()).then(|| nodes.iter().copied().collect()),
+        };
+        assert_eq!(schedule(text), Ok(expected));
+    }
+
+    #[rstest]
+    #[case("0-3", "line 1")]
+    #[case(r#"{"cpuset":"3-0"}"#, "cpuset: ")]
+    #[case(r#"{"cpuset":4}"#, "expected a string")]
+    #[case(r#"{"cpuset":"0-3","device":"1"}"#, "unknown field")]
+    #[case(r#"{"numaNodeResources":[{"node":-1}]}"#, "-1")]
+    #[case(r#"{"cpuset":"0-3"} {}"#, "trailing")]
+    fn what_is_not_understood_is_named(#[case] text: &str, #[case] told: &str) {
+        let error = schedule(text).unwrap_err();
+        assert!(error.contains(told), "{error}");
+    }
+
+    #[test]
+    fn what_the_pod_asks_for_is_read() {
+        assert_eq!(spec("").unwrap(), AllocationOptions::default());
+        let asked = spec(
+            r#"{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"Default","preferredCPUExclusivePolicy":"PCPULevel"}"#,
+        );
+        let expected = AllocationOptions {
+            required_cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
+            cpu_bind_policy: Some(CpuBindPolicy::Default),
+            cpu_exclusive_policy: Some(CpuExclusivePolicy::PcpuLevel),
+            ..AllocationOptions::default()
+        };
+        assert_eq!(asked.unwrap(), expected);
+        let wrong = spec(r#"{"preferredCPUBindPolicy":"Full"}"#).unwrap_err();
+        assert!(
+            wrong.contains("preferredCPUBindPolicy") && wrong.contains("SpreadByPCPUs"),
+            "{wrong}"
+        );
+        assert!(
+            spec(r#"{"preferredCPUBindpolicy":"FullPCPUs"}"#)
+                .unwrap_err()
+                .contains("unknown field")
+        );
+    }
+
+    #[test]
+    fn the_command_line_and_the_annotation_must_not_contradict_each_other() {
+        let with = |bind| {
+            let mut options = AllocationOptions {
+                cpu_bind_policy: Some(bind),
+                ..AllocationOptions::default()
+            };
+            add_spec(&mut options, r#"{"preferredCPUBindPolicy":"FullPCPUs"}"#)
+        };
+        assert_eq!(with(CpuBindPolicy::FullPcpus), Ok(()));
+        let error = with(CpuBindPolicy::SpreadByPcpus).unwrap_err();
+        assert!(error.contains("--cpu-bind-policy"), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_read_is_named() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("status");
+        let read = |path: &Path| {
+            let mut options = AllocationOptions::default();
+            add(&mut options, None, Some(path))
+                .map(|()| options)
+                .map_err(|error| error.to_string())
+        };
+        let error = read(&path).unwrap_err();
+        assert!(
+            error.starts_with("read the resource-status in ") && error.contains("status: No such file"),
+            "{error}"
+        );
+        std::fs::write(&path, r#"{"cpuset":"2-3"}"#).unwrap();
+        assert_eq!(read(&path).unwrap().schedule.cpus, Some("2-3".parse().unwrap()));
+        std::fs::write(&path, " ".repeat(MOST as usize + 1)).unwrap();
+        assert!(read(&path).unwrap_err().contains("more than"));
+        std::fs::write(&path, [0xff]).unwrap();
+        assert!(read(&path).is_err());
+    }
+}

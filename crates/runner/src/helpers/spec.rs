@@ -1,0 +1,219 @@
+//! What a helper is: declared on the command line or in a TOML file.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::words::split;
+use crate::error::Error;
+
+/// When a helper starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Start {
+    /// Before QEMU, which may need it.
+    #[default]
+    Before,
+    /// When QEMU answers, so what it listens on is there.
+    After,
+}
+
+/// What its end means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum OnExit {
+    /// It is started again, later each time.
+    #[default]
+    Restart,
+    /// The guest is shut down and the runner fails.
+    Fatal,
+    /// Nothing.
+    Ignore,
+}
+
+/// A helper as declared.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Spec {
+    /// Tells it apart in the log.
+    pub name: String,
+    /// When it starts.
+    pub start: Start,
+    /// What its end means.
+    pub on_exit: OnExit,
+    /// QEMU starts when this path exists.
+    pub wait_for: Option<PathBuf>,
+    /// Program and arguments; never empty.
+    pub command: Vec<String>,
+}
+
+/// A helper as written.
+#[derive(Debug, Default, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+struct Written {
+    name: String,
+    #[serde(default)]
+    start: Start,
+    #[serde(default)]
+    on_exit: OnExit,
+    wait_for: Option<PathBuf>,
+    command: Command,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(untagged)]
+enum Command {
+    Line(String),
+    Words(Vec<String>),
+}
+
+impl Default for Command {
+    fn default() -> Command {
+        Command::Words(Vec::new())
+    }
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    #[serde(default)]
+    helper: Vec<Written>,
+}
+
+/// A file of `[[helper]]` tables.
+pub fn parse_file(text: &str) -> Result<Vec<Spec>, String> {
+    let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
+    file.helper.into_iter().map(checked).collect()
+}
+
+/// `name=NAME[,start=…][,on-exit=…][,wait-for=PATH],command=COMMAND LINE`; the command is all that follows its key.
+pub fn parse_argument(text: &str) -> Result<Spec, String> {
+    let (keys, command) = match text.strip_prefix("command=") {
+        Some(command) => ("", command),
+        None => text.split_once(",command=").ok_or("command= is missing")?,
+    };
+    let mut written = Written {
+        command: Command::Line(command.to_owned()),
+        ..Written::default()
+    };
+    let mut seen = BTreeSet::new();
+    for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
+        let (key, value) = pair.split_once('=').ok_or(format!("{pair:?} is no KEY=VALUE"))?;
+        if !seen.insert(key) {
+            return Err(format!("{key} is given twice"));
+        }
+        match key {
+            "name" => written.name = value.to_owned(),
+            "start" => written.start = word(key, value)?,
+            "on-exit" => written.on_exit = word(key, value)?,
+            "wait-for" => written.wait_for = Some(value.into()),
+            _ => return Err(format!("{key:?} is not known")),
+        }
+    }
+    checked(written)
+}
+
+/// One of an enum's names.
+fn word<'a, T: Deserialize<'a>>(key: &str, value: &'a str) -> Result<T, String> {
+    use serde::de::IntoDeserializer;
+    use serde::de::value::{Error, StrDeserializer};
+    let deserializer: StrDeserializer<'a, Error> = value.into_deserializer();
+    T::deserialize(deserializer).map_err(|error| format!("{key}: {error}"))
+}
+
+fn checked(written: Written) -> Result<Spec, String> {
+    let name = written.name;
+    let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if name.is_empty() || name.len() > 32 || !name.bytes().all(good) {
+        return Err(format!("name {name:?}: give 1 to 32 letters, digits, '.', '_' or '-'"));
+    }
+    let command = match written.command {
+        Command::Line(line) => split(&line).map_err(|error| format!("{name}: command: {error}"))?,
+        Command::Words(words) => words,
+    };
+    if command.first().is_none_or(String::is_empty) {
+        return Err(format!("{name}: command is empty"));
+    }
+    if written.start == Start::After && written.wait_for.is_some() {
+        return Err(format!("{name}: wait-for needs start = before"));
+    }
+    Ok(Spec {
+        name,
+        start: written.start,
+        on_exit: written.on_exit,
+        wait_for: written.wait_for,
+        command,
+    })
+}
+
+/// Those of the file, then those of the command line. A name is given once.
+pub fn all(file: Vec<Spec>, arguments: &[Spec]) -> Result<Vec<Spec>, Error> {
+    let all: Vec<Spec> = file.into_iter().chain(arguments.iter().cloned()).collect();
+    let mut names = BTreeSet::new();
+    match all.iter().find(|spec| !names.insert(spec.name.clone())) {
+        Some(twice) => Err(Error::Helper {
+            name: twice.name.clone(),
+            text: "declared twice".into(),
+        }),
+        None => Ok(all),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[test]
+    fn an_argument_and_a_table_say_the_same() {
+        let argument = "name=virtiofsd,start=before,on-exit=fatal,wait-for=/run/fs.sock,command=/usr/libexec/virtiofsd --x=a,b 'c d'";
+        let table = r#"
+            [[helper]]
+            name = "virtiofsd"
+            on-exit = "fatal"
+            wait-for = "/run/fs.sock"
+            command = ["/usr/libexec/virtiofsd", "--x=a,b", "c d"]
+        "#;
+        assert_eq!(parse_file(table).unwrap(), [parse_argument(argument).unwrap()]);
+    }
+
+    #[test]
+    fn little_is_enough() {
+        let spec = parse_argument("name=x,command=y").unwrap();
+        assert_eq!(
+            (spec.start, spec.on_exit, spec.wait_for),
+            (Start::Before, OnExit::Restart, None)
+        );
+        assert_eq!(parse_file("").unwrap(), []);
+    }
+
+    #[rstest]
+    #[case("name=x", "command= is missing")]
+    #[case("name=x,command=", "x: command is empty")]
+    #[case("command=y", "name \"\": give 1 to 32")]
+    #[case("name=a b,command=y", "name \"a b\"")]
+    #[case("name=x,name=y,command=y", "name is given twice")]
+    #[case("name=x,start=soon,command=y", "start: unknown variant `soon`")]
+    #[case("name=x,colour=red,command=y", "\"colour\" is not known")]
+    #[case("name=x,before,command=y", "\"before\" is no KEY=VALUE")]
+    #[case("name=x,command='y", "a single quote is not closed")]
+    #[case("name=x,start=after,wait-for=/y,command=z", "wait-for needs start = before")]
+    fn what_is_wrong_is_named(#[case] text: &str, #[case] expected: &str) {
+        let error = parse_argument(text).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+
+    #[test]
+    fn a_file_with_an_unknown_key_is_refused_by_name() {
+        let error = parse_file("[[helper]]\nname='x'\ncommand='y'\nrestart='no'\n").unwrap_err();
+        assert!(error.contains("restart"), "{error}");
+    }
+
+    #[test]
+    fn a_name_is_given_once() {
+        let spec = parse_argument("name=x,command=y").unwrap();
+        let error = all(vec![spec.clone()], std::slice::from_ref(&spec)).unwrap_err();
+        assert_eq!(error.to_string(), "helper x: declared twice");
+        assert_eq!(all(vec![], std::slice::from_ref(&spec)).unwrap(), [spec]);
+    }
+}

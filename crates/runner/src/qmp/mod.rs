@@ -1,0 +1,159 @@
+//! QMP: the few commands the runner needs, as qapi's `Command` (`commands`), over a connection of our own (`wire`).
+
+pub mod commands;
+pub mod events;
+pub mod wire;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use qapi::Command;
+use tokio::time::timeout;
+use zbus::Variant;
+
+use super::error::Error;
+pub use commands::{Iothread, Status, Vcpu};
+use stelia_api::client::VcpuArg;
+
+use wire::{Event, Wire};
+
+/// QEMU answers at once unless its main loop is busy.
+const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
+/// The topology properties that are handed on; all are integers.
+const PROPS: [&str; 6] = ["socket-id", "core-id", "thread-id", "node-id", "die-id", "cluster-id"];
+
+impl Vcpu {
+    /// As AttachVcpus wants it: the known properties, kept as integers (u where not negative, else i).
+    pub fn to_dbus(&self) -> VcpuArg<'static> {
+        let props = PROPS.iter().filter_map(|name| {
+            let number = self.props.get(*name)?.as_i64()?;
+            let value = u32::try_from(number)
+                .map(Variant::from)
+                .or_else(|_| i32::try_from(number).map(Variant::from));
+            Some((*name, value.ok()?))
+        });
+        (self.cpu_index, self.thread_id, props.collect())
+    }
+}
+
+/// A negotiated QMP connection. QEMU serves one at a time; dropping it frees the socket.
+#[derive(Debug)]
+pub struct Qmp {
+    socket: PathBuf,
+    wire: Wire,
+}
+
+impl Qmp {
+    /// Connect and negotiate. Waits as long as QEMU takes to greet: that is after all guest memory was allocated.
+    pub async fn connect(socket: &Path) -> Result<Qmp, Error> {
+        match Wire::open(socket).await {
+            Ok(wire) => Ok(Qmp {
+                socket: socket.to_owned(),
+                wire,
+            }),
+            Err(error) => Err(failed(socket, "connect", error.to_string())),
+        }
+    }
+
+    /// Every vCPU, with its thread and place.
+    pub async fn vcpus(&mut self) -> Result<Vec<Vcpu>, Error> {
+        self.execute(commands::QueryCpusFast {}).await
+    }
+
+    /// Every I/O thread.
+    pub async fn iothreads(&mut self) -> Result<Vec<Iothread>, Error> {
+        self.execute(commands::QueryIothreads {}).await
+    }
+
+    /// Whether the machine has a slot that a vCPU could be plugged into.
+    pub async fn has_free_cpu_slot(&mut self) -> Result<bool, Error> {
+        let slots = self.execute(commands::QueryHotpluggableCpus {}).await?;
+        Ok(slots.iter().any(|slot| slot.qom_path.is_none()))
+    }
+
+    /// Run state.
+    pub async fn status(&mut self) -> Result<Status, Error> {
+        self.execute(commands::QueryStatus {}).await
+    }
+
+    /// Let the guest run.
+    pub async fn cont(&mut self) -> Result<(), Error> {
+        self.execute(commands::Cont {}).await.map(drop)
+    }
+
+    /// Let a migration come in at `uri`, where QEMU was started with `-incoming defer`.
+    pub async fn migrate_incoming(&mut self, uri: &str) -> Result<(), Error> {
+        self.execute(commands::MigrateIncoming { uri }).await.map(drop)
+    }
+
+    /// Press the guest's power button.
+    pub async fn powerdown(&mut self) -> Result<(), Error> {
+        self.execute(commands::SystemPowerdown {}).await.map(drop)
+    }
+
+    /// End QEMU. It may be gone before it answers.
+    pub async fn quit(&mut self) -> Result<(), Error> {
+        self.execute(commands::Quit {}).await.map(drop)
+    }
+
+    /// The next event. Dropping the wait loses nothing.
+    pub async fn event(&mut self) -> Result<Event, Error> {
+        let event = self.wire.event().await;
+        event.map_err(|error| failed(&self.socket, "wait for events", error.to_string()))
+    }
+
+    async fn execute<C: Command>(&mut self, command: C) -> Result<C::Ok, Error> {
+        let text = match timeout(COMMAND_TIMEOUT, self.wire.execute(command)).await {
+            Ok(Ok(Ok(answer))) => match serde_json::from_value(answer) {
+                Ok(answer) => return Ok(answer),
+                Err(error) => format!("odd answer: {error}"),
+            },
+            Ok(Ok(Err(refusal))) => {
+                return Err(Error::QmpRefused {
+                    command: C::NAME,
+                    socket: self.socket.clone(),
+                    text: refusal,
+                });
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", COMMAND_TIMEOUT.as_secs()),
+        };
+        Err(failed(&self.socket, C::NAME, text))
+    }
+}
+
+fn failed(socket: &Path, command: &'static str, text: String) -> Error {
+    Error::Qmp {
+        command,
+        socket: socket.to_owned(),
+        text,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn props_stay_integers_and_strangers_stay_out() {
+        let vcpu: Vcpu = serde_json::from_str(
+            r#"{"cpu-index":3,"thread-id":1234,"qom-path":"/m","target":"x86_64",
+                "props":{"core-id":1,"thread-id":0,"socket-id":2,"node-id":-1,"module-id":7,"die-id":"x"}}"#,
+        )
+        .unwrap();
+        let (index, tid, props) = vcpu.to_dbus();
+        assert_eq!((index, tid), (3, 1234));
+        assert_eq!(props.len(), 4);
+        assert_eq!(props["core-id"], Variant::U32(1));
+        assert_eq!(props["socket-id"], Variant::U32(2));
+        assert_eq!(props["thread-id"], Variant::U32(0));
+        assert_eq!(props["node-id"], Variant::I32(-1));
+    }
+
+    #[test]
+    fn a_cpu_without_props_is_accepted() {
+        let vcpu: Vcpu =
+            serde_json::from_str(r#"{"cpu-index":0,"thread-id":7,"qom-path":"/m","target":"arm"}"#).unwrap();
+        assert!(vcpu.to_dbus().2.is_empty());
+    }
+}

@@ -1,0 +1,330 @@
+//! A daemon and a QEMU that play their parts.
+
+use std::collections::HashMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::fd::{AsFd, AsRawFd};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use stelia_api::{Error, ErrorKind, NOT_PINNED};
+use zbus::connection::Builder;
+use zbus::{Fd, OwnedObjectPath, OwnedVariant, Variant, interface};
+
+const INSTANCE: &str = "/io/stelia/Isolation1/instance/x";
+type Options = HashMap<String, OwnedVariant>;
+
+/// How the daemon behaves.
+#[derive(Debug, Clone)]
+pub struct Behaviour {
+    /// RegisterInstance fails.
+    pub refuse: bool,
+    /// So many AttachVcpus fail first.
+    pub failing_attaches: usize,
+    /// The property after AttachVcpus.
+    pub state: &'static str,
+    /// The property Qos; an older daemon has none.
+    pub qos: Option<&'static str>,
+}
+
+impl Default for Behaviour {
+    fn default() -> Behaviour {
+        Behaviour {
+            refuse: false,
+            failing_attaches: 0,
+            state: "isolated",
+            qos: None,
+        }
+    }
+}
+
+/// What the daemon was asked, and the processes handed to it.
+#[derive(Debug, Clone, Default)]
+pub struct Calls {
+    names: Arc<Mutex<Vec<String>>>,
+    pids: Arc<Mutex<HashMap<&'static str, i32>>>,
+    /// The daemon breaks every connection, as a restart does.
+    pub hang_up: Arc<tokio::sync::Notify>,
+    /// The daemon sends a signal on every connection.
+    pub tell: Arc<tokio::sync::Notify>,
+    /// What ListInstances says of the instance's state, once it is something; empty: there is none.
+    pub state: Arc<Mutex<Option<String>>>,
+    /// What ListInstances says of its CPUs.
+    pub cpus: Arc<Mutex<String>>,
+}
+
+impl Calls {
+    pub fn names(&self) -> Vec<String> {
+        self.names.lock().unwrap().clone()
+    }
+
+    pub fn pid(&self, who: &str) -> i32 {
+        self.pids.lock().unwrap()[who]
+    }
+
+    pub fn pids(&self) -> Vec<i32> {
+        self.pids.lock().unwrap().values().copied().collect()
+    }
+
+    fn add(&self, name: String) {
+        self.names.lock().unwrap().push(name);
+    }
+
+    fn add_pid(&self, who: &'static str, pidfd: &impl AsFd) {
+        let fdinfo = std::fs::read_to_string(format!("/proc/self/fdinfo/{}", pidfd.as_fd().as_raw_fd())).unwrap();
+        let pid = fdinfo
+            .lines()
+            .find_map(|l| l.strip_prefix("Pid:"))
+            .unwrap()
+            .trim()
+            .parse()
+            .unwrap();
+        self.pids.lock().unwrap().insert(who, pid);
+    }
+}
+
+/// What is asked of the allocator: ` name=value`, by name.
+fn asked(options: &Options) -> String {
+    let mut asked: Vec<String> = options
+        .iter()
+        .filter(|(name, _)| *name != "anchor")
+        .map(|(name, value)| match &**value {
+            Variant::Str(text) => format!(" {name}={}", text.as_str()),
+            Variant::U32(number) => format!(" {name}={number}"),
+            other => format!(" {name}={other:?}"),
+        })
+        .collect();
+    asked.sort();
+    asked.concat()
+}
+
+struct Manager(Behaviour, Calls);
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Manager {
+    fn register_instance(
+        &self,
+        pod_uid: &str,
+        cpuset: &str,
+        options: Options,
+    ) -> Result<(OwnedObjectPath, String), Error> {
+        self.1
+            .add(format!("RegisterInstance '{pod_uid}' '{cpuset}'{}", asked(&options)));
+        let Some(Variant::Fd(anchor)) = options.get("anchor").map(|v| &**v) else {
+            return Err(ErrorKind::NoAnchor.because("no anchor"));
+        };
+        self.1.add_pid("anchor", anchor);
+        if self.0.refuse {
+            return Err(ErrorKind::NotGuaranteed.because("pod x has no exclusive CPUs"));
+        }
+        Ok((INSTANCE.try_into().unwrap(), "/stelia.slice/x.scope".into()))
+    }
+
+    fn list_instances(&self) -> Vec<(String, String, OwnedObjectPath, String, String)> {
+        let state = self.1.state.lock().unwrap().clone();
+        let state = state.unwrap_or_else(|| self.0.state.to_owned());
+        let row = (
+            "x".into(),
+            "c".into(),
+            INSTANCE.try_into().unwrap(),
+            state.clone(),
+            self.1.cpus.lock().unwrap().clone(),
+        );
+        if state.is_empty() { Vec::new() } else { vec![row] }
+    }
+
+    fn deregister(&self, pod_uid: &str, _options: Options) {
+        self.1.add(format!("Deregister '{pod_uid}'"));
+    }
+}
+
+struct Instance(Behaviour, Calls);
+
+#[interface(name = "io.stelia.Isolation1.Instance")]
+impl Instance {
+    fn attach_vcpus(
+        &self,
+        qemu_pidfd: Fd<'_>,
+        vcpus: Vec<(u32, i32, Options)>,
+        options: Options,
+    ) -> Result<Vec<(u32, u32, u32)>, Error> {
+        self.1.add_pid("qemu", &qemu_pidfd);
+        let failed = self.1.names().iter().filter(|c| c.starts_with("AttachVcpus")).count();
+        let one = |(index, tid, props): &(u32, i32, Options)| match props.get("core-id").map(|core| &**core) {
+            Some(Variant::U32(core)) => format!(" {index}:{tid}:core-id={core}"),
+            other => format!(" {index}:{tid}:core-id={other:?}"),
+        };
+        let list = vcpus.iter().map(one).collect::<String>();
+        let iothreads = match options.get("iothreads").map(|given| &**given) {
+            None => String::new(),
+            Some(given) => format!(
+                " iothreads={:?}",
+                Vec::<u32>::try_from(given.try_clone().unwrap()).unwrap()
+            ),
+        };
+        self.1.add(format!("AttachVcpus{list}{iothreads}"));
+        if failed < self.0.failing_attaches {
+            return Err(ErrorKind::CpusetConflict.because("CPU 2 is taken"));
+        }
+        let shares = matches!(self.0.qos, Some("LS" | "BE"));
+        let cpu = |index: u32| if shares { NOT_PINNED } else { 2 + index };
+        Ok(vcpus.iter().map(|vcpu| (vcpu.0, 100 + vcpu.0, cpu(vcpu.0))).collect())
+    }
+
+    #[zbus(property)]
+    fn qos(&self) -> zbus::fdo::Result<&str> {
+        let unknown = || zbus::fdo::Error::UnknownProperty("no property Qos".into());
+        self.0.qos.ok_or_else(unknown)
+    }
+
+    #[zbus(property)]
+    fn degraded(&self) -> Vec<String> {
+        let floats = self.1.state.lock().unwrap().as_deref() == Some("floating");
+        if floats {
+            vec!["CPU 2 was given to another pod".into()]
+        } else {
+            Vec::new()
+        }
+    }
+
+    #[zbus(property)]
+    fn state(&self) -> &str {
+        self.0.state
+    }
+}
+
+/// Serve the contract on `socket`, peer-to-peer, a connection a client.
+pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
+    let listener = tokio::net::UnixListener::bind(socket).unwrap();
+    tokio::spawn(async move {
+        let mut connections: Vec<zbus::Connection> = Vec::new();
+        loop {
+            let stream = tokio::select! {
+                accepted = listener.accept() => accepted.unwrap().0.into_std().unwrap(),
+                () = calls.hang_up.notified() => {
+                    for connection in connections.drain(..) {
+                        connection.close().await.unwrap();
+                    }
+                    calls.add("hung up".into());
+                    continue;
+                }
+                () = calls.tell.notified() => {
+                    for connection in &connections {
+                        let to = None::<&str>;
+                        let (path, interface) = ("/io/stelia/Isolation1", "io.stelia.Isolation1.Manager");
+                        // The runner may have left this one.
+                        let _ = connection.emit_signal(to, path, interface, "InstanceNew", &("x", "/x")).await;
+                    }
+                    continue;
+                }
+            };
+            let builder = Builder::unix_stream(stream)
+                .server(zbus::Guid::generate())
+                .p2p()
+                .serve_at("/io/stelia/Isolation1", Manager(behaviour.clone(), calls.clone()))
+                .serve_at(INSTANCE, Instance(behaviour.clone(), calls.clone()));
+            connections.push(builder.build().await.unwrap());
+        }
+    });
+}
+
+/// QEMU's QMP side: one client at a time; every command goes to the file `commands`; it has as many vCPUs as the file `vcpus`
+/// says; what is put into the file `event` is said at once. Exit codes: 7 powered down, 3 quit. Never returns.
+pub fn qemu(dir: &Path) {
+    let how = std::env::var("STELIA_TEST_QEMU").unwrap_or_default();
+    let listener = UnixListener::bind(dir.join("qmp")).unwrap();
+    let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
+    let mut status = if how == "running" { "running" } else { "prelaunch" };
+    if std::env::var("STELIA_TEST_GIVEN").is_ok_and(|given| given.contains("-incoming")) {
+        status = "inmigrate";
+    }
+    loop {
+        let mut stream = listener.accept().unwrap().0;
+        let version = r#"{"qemu":{"micro":0,"minor":0,"major":10},"package":""}"#;
+        let greeting = format!(r#"{{"QMP":{{"version":{version},"capabilities":["oob"]}}}}"#);
+        if writeln!(stream, "{greeting}").is_err() {
+            // It only looked who listens here.
+            continue;
+        }
+        let talker = stream.try_clone().unwrap();
+        let event_file = dir.join("event");
+        std::thread::spawn(move || events(talker, &event_file));
+        for line in BufReader::new(stream.try_clone().unwrap()).lines() {
+            let Ok(line) = line else { break };
+            let message: serde_json::Value = serde_json::from_str(&line).unwrap();
+            let command = message["execute"].as_str().unwrap();
+            match &message["arguments"] {
+                serde_json::Value::Object(none) if none.is_empty() => writeln!(commands, "{command}").unwrap(),
+                arguments => writeln!(commands, "{command}{arguments}").unwrap(),
+            }
+            let mut answer = serde_json::json!({"return": answer(dir, command, status), "id": message["id"]});
+            if how == "odd" && command.starts_with("query") {
+                // Things no QEMU says today, another one each time.
+                answer["return"] = serde_json::json!({"unheard": [null, -1]});
+            }
+            // An event before the answer, as QEMU likes to do; one that nobody knows.
+            let event = r#"{"event":"NEW_IN_QEMU_99","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
+            if stream.write_all(format!("{event}\n{answer}\n").as_bytes()).is_err() {
+                break;
+            }
+            match command {
+                "cont" => status = "running",
+                "system_powerdown" if how != "deaf" => std::process::exit(7),
+                "quit" if how != "deaf" => std::process::exit(3),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
+    let count = std::fs::read_to_string(dir.join("vcpus")).map_or(2, |text| text.trim().parse::<i32>().unwrap());
+    let vcpu = |index: i32| {
+        serde_json::json!({"cpu-index": index, "thread-id": 7000 + index, "qom-path": "/a", "target": "x86_64",
+            "props": {"core-id": index}})
+    };
+    match command {
+        "query-cpus-fast" => (0..count).map(vcpu).collect(),
+        "query-iothreads" if dir.join("iothreads").exists() => {
+            serde_json::json!([{"id": "disk", "thread-id": 7100, "poll-max-ns": 32768}])
+        }
+        "query-iothreads" => serde_json::json!([]),
+        "query-hotpluggable-cpus" if dir.join("slots").exists() => serde_json::json!([{"type": "cpu", "props": {}}]),
+        "query-hotpluggable-cpus" => serde_json::json!([{"type": "cpu", "qom-path": "/a", "props": {}}]),
+        "query-status" => serde_json::json!({"status": status, "running": status == "running"}),
+        _ => serde_json::json!({}),
+    }
+}
+
+/// Says what is put into the file, once, until the client leaves.
+fn events(mut stream: std::os::unix::net::UnixStream, file: &Path) {
+    loop {
+        if let Ok(name) = std::fs::read_to_string(file)
+            && !name.is_empty()
+        {
+            let said = writeln!(stream, r#"{{"event":"{}","data":{{}},"timestamp":{{}}}}"#, name.trim());
+            if said.is_err() {
+                return;
+            }
+            let _ = std::fs::remove_file(file);
+        }
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+}
+
+/// A QEMU without a monitor: its threads have the names that QEMU gives them. Never returns.
+pub fn named() {
+    for name in ["CPU 0/TCG", "CPU 1/TCG", "IO disk"] {
+        let thread = std::thread::Builder::new().name(name.into());
+        thread
+            .spawn(|| {
+                loop {
+                    std::thread::park()
+                }
+            })
+            .unwrap();
+    }
+    loop {
+        std::thread::park();
+    }
+}

@@ -1,0 +1,185 @@
+//! The life of `run`, good and bad.
+
+use super::*;
+
+#[tokio::test]
+async fn a_good_day_from_register_to_deregister() {
+    // Given a daemon and a QEMU that do what they are asked
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "-m 1G");
+    bench.logged("guest running").await;
+    // Then the guest was continued only after its vCPUs were handed over, and QEMU's socket was added
+    bench
+        .logged("isolated: vcpu 0 -> cpu 2 (tid 100), vcpu 1 -> cpu 3 (tid 101)")
+        .await;
+    assert_eq!(
+        bench.calls.names(),
+        [
+            "RegisterInstance '' '2-3'",
+            "AttachVcpus 0:7000:core-id=0 1:7001:core-id=1"
+        ]
+    );
+    assert_eq!(bench.orders(), "cont");
+    let (anchor, qemu) = (bench.calls.pid("anchor"), bench.calls.pid("qemu"));
+    assert!(alive(anchor) && alive(qemu) && anchor != qemu);
+    // When the pod is terminated
+    bench.signal(Signal::HUP);
+    bench.signal(Signal::TERM);
+    // Then the guest powers down, its exit code comes through, all is given back and the anchor is gone
+    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.orders(), "cont system_powerdown");
+    assert_eq!(bench.calls.names()[2..], ["Deregister ''"]);
+    for _ in 0..100 {
+        if !alive(anchor) {
+            return;
+        }
+        sleep(Duration::from_millis(20)).await;
+    }
+    panic!("the anchor lives");
+}
+
+#[tokio::test]
+async fn a_refusal_is_told_with_name_and_text_and_starts_no_qemu() {
+    let behaviour = Behaviour {
+        refuse: true,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_REFUSED));
+    let log = bench.read("log");
+    assert!(
+        log.contains("io.stelia.Isolation1.Error.NotGuaranteed: pod x has no exclusive CPUs"),
+        "{log}"
+    );
+    assert!(!bench.dir.path().join("commands").exists());
+    assert!(!bench.calls.names().iter().any(|c| c.starts_with("Deregister")));
+}
+
+#[tokio::test]
+async fn without_a_daemon_it_gives_up_with_its_own_code() {
+    let mut bench = Bench::new(None, "", "");
+    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_UNREACHABLE));
+    assert!(bench.read("log").contains("connect on "));
+}
+
+#[tokio::test]
+async fn a_failed_attach_keeps_the_guest_paused_and_is_tried_again() {
+    let behaviour = Behaviour {
+        failing_attaches: 1,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench
+        .logged("io.stelia.Isolation1.Error.CpusetConflict: CPU 2 is taken")
+        .await;
+    assert_eq!(bench.orders(), "");
+    bench.logged("guest running").await;
+    assert_eq!(bench.orders(), "cont");
+    bench.signal(Signal::INT);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+#[tokio::test]
+async fn a_guest_that_never_ran_is_not_waited_for() {
+    let behaviour = Behaviour {
+        failing_attaches: 99,
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench.logged("the guest stays paused").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_state_that_keeps_no_promise_does_not_start_the_guest() {
+    let behaviour = Behaviour {
+        state: "floating",
+        ..Behaviour::default()
+    };
+    let mut bench = Bench::new(Some(behaviour), "", "");
+    bench.logged("State is \"floating\"").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_migrated_guest_is_not_continued() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "-incoming defer");
+    bench.logged("ready for the migration").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 3);
+    assert_eq!(bench.orders(), "quit");
+}
+
+#[tokio::test]
+async fn a_deaf_qemu_is_killed_and_a_second_sigterm_changes_nothing() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "deaf", "");
+    bench.logged("guest running").await;
+    let started = Instant::now();
+    bench.signal(Signal::TERM);
+    sleep(Duration::from_millis(700)).await;
+    bench.signal(Signal::TERM);
+    // Grace 1 s, quit 3 s, then SIGKILL
+    assert_eq!(bench.exit_code().await, 137);
+    let took = started.elapsed().as_secs_f32();
+    assert!((3.5..6.0).contains(&took), "{took}");
+    assert_eq!(bench.orders(), "cont system_powerdown quit");
+    bench.logged("deregistered").await;
+}
+
+#[tokio::test]
+async fn a_dead_anchor_is_a_warning_only() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    kill_process(Pid::from_raw(bench.calls.pid("anchor")).unwrap(), Signal::TERM).unwrap();
+    bench.logged("the anchor died (signal 15)").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+#[tokio::test]
+async fn a_daemon_that_restarts_does_not_disturb_the_guest_and_is_found_again() {
+    let mut bench = Bench::new(Some(Behaviour::default()), "", "");
+    bench.logged("guest running").await;
+    // When every connection breaks
+    bench.calls.hang_up.notify_one();
+    while !bench.calls.names().contains(&"hung up".into()) {
+        sleep(Duration::from_millis(20)).await;
+    }
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(bench.orders(), "cont");
+    // Then the shutdown still ends in Deregister
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
+}
+
+/// The gate of a container: PID 1, and a uid that is another one outside.
+#[tokio::test]
+#[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
+async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid() {
+    let unshare = [
+        "unshare",
+        "--user",
+        "--pid",
+        "--fork",
+        "--mount-proc",
+        "--map-user=77",
+        "--kill-child",
+    ];
+    let mut bench = Bench::of(Setup {
+        wrapper: &unshare,
+        daemon: Some(Behaviour::default()),
+        ..Setup::default()
+    });
+    bench.logged("guest running").await;
+    bench.logged("reaped ").await;
+    // When QEMU dies on its own
+    kill_process(Pid::from_raw(bench.calls.pid("qemu")).unwrap(), Signal::ABORT).unwrap();
+    // Then everything is given back
+    bench.logged("QEMU ended: signal 6").await;
+    bench.logged("deregistered").await;
+    assert_eq!(bench.exit_code().await, 134);
+}

@@ -1,0 +1,25 @@
+//! `stelia-simulate SCENARIO`: steliad on a node in memory, for trying things and for tests that need no node.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Parser;
+
+/// Play a scenario (TOML) on a node in memory, on the bus of DBUS_SYSTEM_BUS_ADDRESS, until told to end.
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Arguments {
+    /// The node, its pods, and what somebody does to them.
+    scenario: PathBuf,
+}
+
+fn main() -> anyhow::Result<()> {
+    let arguments = Arguments::parse();
+    let loaded = stelia_settings::load(std::path::Path::new("/"))?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .max_blocking_threads(4)
+        .build()
+        .context("start the runtime")?;
+    runtime.block_on(stelia_simulator::serve(&arguments.scenario, loaded.settings))
+}

@@ -1,0 +1,131 @@
+//! A process that kills itself before a change of the system: what a crash leaves behind is tested with it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use stelia_cpus::CpuSet;
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, Limits};
+use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use zbus::export::async_trait::async_trait;
+
+/// The system with SIGKILL before the n-th change, by the environment variable `STELIAD_FAILPOINT`; without it as it is.
+pub fn beneath(system: System) -> System {
+    let number = std::env::var("STELIAD_FAILPOINT").ok();
+    let Some(number) = number.and_then(|text| text.parse().ok()) else {
+        return system;
+    };
+    let changes = Arc::new(AtomicU32::new(number));
+    System {
+        cgroups: Arc::new(Counted(system.cgroups, changes.clone())),
+        systemd: Arc::new(Counted(system.systemd, changes)),
+        ..system
+    }
+}
+
+/// A part of the system, and how many changes are left.
+struct Counted<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
+
+impl<T: ?Sized> Counted<T> {
+    /// The part, before a change.
+    fn change(&self) -> &T {
+        if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+            // It cannot fail for a process itself, and there is nobody left to tell.
+            let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
+        }
+        &self.0
+    }
+}
+
+impl Cgroups for Counted<dyn Cgroups> {
+    fn exists(&self, cgroup: &CgroupPath) -> bool {
+        self.0.exists(cgroup)
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        self.0.children(cgroup)
+    }
+
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
+        self.0.read(cgroup, file)
+    }
+
+    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
+        self.change().write(cgroup, file, value)
+    }
+
+    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.change().create(cgroup)
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        self.change().remove(cgroup)
+    }
+
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
+        self.0.attributes(cgroup)
+    }
+
+    fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
+        self.0.attribute(cgroup, name)
+    }
+
+    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
+        self.change().set_attribute(cgroup, name, value)
+    }
+
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
+        self.change().remove_attribute(cgroup, name)
+    }
+}
+
+#[async_trait]
+impl Systemd for Counted<dyn Systemd> {
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        self.0.devices(unit).await
+    }
+
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        self.0.listen().await
+    }
+
+    async fn start_scope(
+        &self,
+        listening: Listening,
+        unit: &str,
+        description: &str,
+        pid: u32,
+        limits: &Limits,
+        devices: &Devices,
+    ) -> Result<(), SystemdError> {
+        let systemd = self.change();
+        systemd
+            .start_scope(listening, unit, description, pid, limits, devices)
+            .await
+    }
+
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        self.change().stop_emptied(unit).await
+    }
+
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        self.0.scopes(pattern).await
+    }
+
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        self.change().limit(unit, limits).await
+    }
+
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        self.change().weigh(unit, weight).await
+    }
+
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
+        self.change().protect(unit, min, low).await
+    }
+
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        self.change().allow_cpus(unit, cpus).await
+    }
+}

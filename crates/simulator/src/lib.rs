@@ -1,0 +1,131 @@
+//! steliad for tests and for trying things, in no package: `stelia-simulate` has the whole engine and both doors on a node in
+//! memory and touches neither cgroups nor systemd of the host it runs on; `steliad-failpoints` is the daemon that dies when told.
+
+pub mod failpoint;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context;
+use stelia_node::proc::Procs;
+use stelia_record::Vcpu;
+use stelia_settings::Settings;
+use stelia_testnode::scenario::{PodSpec, Scenario};
+use stelia_testnode::{Model, Pod, Qemu};
+use steliad::dbus;
+use steliad::decide::admission::Claim;
+use steliad::engine::{AttachRequest, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
+use tokio::net::UnixListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+
+/// Play a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until told to end. Every pod has a runner socket of its own in
+/// the directory printed: whoever connects to it is taken for the pod's runner.
+///
+/// # Errors
+/// The scenario cannot be played, or there is no bus.
+pub async fn serve(scenario: &Path, settings: Settings) -> anyhow::Result<()> {
+    let directory = std::env::temp_dir().join(format!("steliad-simulate.{}", std::process::id()));
+    std::fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
+    let played = play(scenario, settings, &directory).await;
+    std::fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
+    played
+}
+
+async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::Result<()> {
+    let place = || scenario.display().to_string();
+    let text = std::fs::read_to_string(scenario).with_context(place)?;
+    let scenario = Scenario::parse(&text).with_context(place)?;
+    let (model, mut checkpoint) = scenario.node(directory).with_context(place)?;
+    let settings = Settings {
+        kubelet_root: directory.join("kubelet"),
+        ..settings
+    };
+    let (engine, handle) = Engine::new(model.system(), settings).context("start inotify")?;
+    let cancel = CancellationToken::new();
+    let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
+    handle.reconcile().await?;
+    for spec in &scenario.pods {
+        let pod = spec.start(&model, &mut checkpoint).with_context(place)?;
+        bring_up(&model, &handle, spec, &pod)
+            .await
+            .with_context(|| spec.uid.clone())?;
+        let socket = directory.join(format!("{}.socket", spec.uid));
+        let listener = UnixListener::bind(&socket).with_context(|| socket.display().to_string())?;
+        let runner = Arc::new(model.pidfd(pod.init).context("the runner's pidfd")?);
+        tokio::spawn(dbus::serve_runner_socket_as(
+            listener,
+            runner,
+            handle.clone(),
+            cancel.clone(),
+        ));
+    }
+    for meddle in &scenario.meddles {
+        meddle.act(&model).with_context(place)?;
+    }
+    let bus = dbus::connect().await.context("connect to the bus")?;
+    dbus::serve_bus(&bus, handle.clone())
+        .await
+        .context("serve on the bus")?;
+    println!("ready: {}", directory.display());
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    cancel.cancel();
+    running.await.context("the engine failed")?;
+    Ok(())
+}
+
+/// What a runner does: register, start QEMU, hand the vCPUs over.
+async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> anyhow::Result<()> {
+    handle.register(register_request(model, pod)?).await?;
+    if spec.vcpus == 0 {
+        return Ok(());
+    }
+    let qemu = model.add_qemu(pod.init, spec.vcpus)?;
+    handle.attach(attach_request(model, pod, &qemu)?).await?;
+    Ok(())
+}
+
+/// What the runner of a pod asks first, as a door passes it on.
+///
+/// # Errors
+/// The runner or its anchor ended.
+pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequest> {
+    Ok(RegisterRequest {
+        claim: Claim::default(),
+        caller: Some((pod.init, Peer::of(model.cgroup(pod.init)?))),
+        origin: None,
+        anchor: Some(model.pidfd(pod.anchor)?),
+        patience: Duration::ZERO,
+    })
+}
+
+/// What it asks once QEMU runs.
+///
+/// # Errors
+/// QEMU or one of its threads ended.
+pub fn attach_request(model: &Model, pod: &Pod, qemu: &Qemu) -> anyhow::Result<AttachRequest> {
+    let mut vcpus = Vec::new();
+    for (index, tid) in (0..).zip(&qemu.vcpus) {
+        let numbers = model.numbers(*tid)?;
+        vcpus.push(VcpuRequest {
+            vcpu: Vcpu {
+                index,
+                props: BTreeMap::new(),
+            },
+            thread: numbers.last().copied().unwrap_or_default(),
+        });
+    }
+    Ok(AttachRequest {
+        pod: pod.uid.clone(),
+        qemu: model.pidfd(qemu.pid)?,
+        vcpus,
+        iothreads: Vec::new(),
+    })
+}

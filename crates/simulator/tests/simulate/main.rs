@@ -1,0 +1,493 @@
+//! The operator's programs against a simulated node: the real daemon, engine and both doors, on a private bus.
+
+#![allow(clippy::expect_used, clippy::panic)]
+
+mod completions;
+mod evaluate;
+mod map;
+mod node_topology;
+mod resting;
+mod terminal;
+mod watching;
+
+use std::collections::HashMap;
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use zbus::OwnedVariant;
+
+const VM: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+const WAITING: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+/// A private bus with a simulated daemon on it; both end with this value.
+struct Simulation {
+    bus: Child,
+    daemon: Child,
+    address: String,
+    sockets: PathBuf,
+    directory: tempfile::TempDir,
+}
+
+fn first_line(child: &mut Child) -> String {
+    let mut line = String::new();
+    let stdout = child.stdout.take().expect("stdout");
+    BufReader::new(stdout).read_line(&mut line).expect("a line");
+    line.trim().to_owned()
+}
+
+/// What a system bus lets everybody do; the shipped policy decides about steliad.
+const SYSTEM_POLICY: &str = "<policy context=\"default\"><allow user=\"*\"/><deny own=\"*\"/><deny send_type=\"method_call\"/>\
+    <allow send_type=\"signal\"/><allow send_requested_reply=\"true\" send_type=\"method_return\"/>\
+    <allow send_requested_reply=\"true\" send_type=\"error\"/><allow receive_type=\"method_call\"/>\
+    <allow receive_type=\"method_return\"/><allow receive_type=\"error\"/><allow receive_type=\"signal\"/>\
+    <allow send_destination=\"org.freedesktop.DBus\"/></policy>\
+    <policy user=\"root\"><allow own=\"org.freedesktop.PolicyKit1\"/>\
+    <allow send_destination=\"org.freedesktop.PolicyKit1\"/></policy>";
+
+impl Simulation {
+    fn start(scenario: &str) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        // Other users are to reach the bus.
+        fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
+        let config = directory.path().join("bus.conf");
+        let text = format!(
+            "<busconfig><type>system</type><listen>unix:path={}/bus</listen><auth>EXTERNAL</auth>{SYSTEM_POLICY}\
+             <include>{}/../../packaging/dbus/io.stelia.Isolation1.conf</include></busconfig>",
+            directory.path().display(),
+            env!("CARGO_MANIFEST_DIR")
+        );
+        fs::write(&config, text).expect("bus.conf");
+        let mut bus = Command::new("dbus-daemon")
+            .arg(format!("--config-file={}", config.display()))
+            .args(["--nofork", "--print-address"])
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("dbus-daemon");
+        let address = first_line(&mut bus);
+        let file = directory.path().join("scenario.toml");
+        fs::write(&file, scenario).expect("scenario.toml");
+        let (daemon, sockets) = Self::daemon(&file, &address);
+        Self {
+            sockets,
+            bus,
+            daemon,
+            address,
+            directory,
+        }
+    }
+
+    fn daemon(scenario: &Path, address: &str) -> (Child, PathBuf) {
+        let mut daemon = Command::new(env!("CARGO_BIN_EXE_stelia-simulate"))
+            .arg(scenario)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", address)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("steliad");
+        let line = first_line(&mut daemon);
+        let sockets = line.strip_prefix("ready: ").unwrap_or_else(|| panic!("{line:?}"));
+        (daemon, sockets.into())
+    }
+
+    fn stop_daemon(&mut self) {
+        if let Ok(None) = self.daemon.try_wait() {
+            let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
+            let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
+        }
+        let _ = self.daemon.wait();
+        // It removes what it made.
+        assert!(!Path::new(&self.sockets).exists());
+    }
+
+    fn start_daemon(&mut self) {
+        (self.daemon, self.sockets) = Self::daemon(&self.directory.path().join("scenario.toml"), &self.address);
+    }
+
+    fn run(&self, program: &str, arguments: &[&str]) -> Output {
+        Command::new(program)
+            .args(arguments)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &self.address)
+            .output()
+            .unwrap_or_else(|error| panic!("{program}: {error}"))
+    }
+
+    fn ctl(&self, arguments: &[&str]) -> String {
+        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
+        assert!(out.status.success(), "{arguments:?}: {out:?}");
+        String::from_utf8(out.stdout).expect("UTF-8")
+    }
+}
+
+/// polkit, as far as steliad asks it: it permits one action.
+struct Authority(&'static str);
+
+#[zbus::interface(name = "org.freedesktop.PolicyKit1.Authority")]
+impl Authority {
+    fn check_authorization(
+        &self,
+        subject: (String, HashMap<String, OwnedVariant>),
+        action: &str,
+        _details: HashMap<String, String>,
+        _flags: u32,
+        _cancellation: &str,
+    ) -> (bool, bool, HashMap<String, String>) {
+        let permitted = subject.0 == "system-bus-name" && subject.1.contains_key("name") && action == self.0;
+        (permitted, false, HashMap::new())
+    }
+}
+
+/// It runs on a thread of its own until this value goes.
+struct Polkit {
+    stop: Option<tokio::sync::oneshot::Sender<()>>,
+    thread: Option<std::thread::JoinHandle<()>>,
+}
+
+impl Polkit {
+    fn start(address: &str, permitted: &'static str) -> Self {
+        let (stop, stopped) = tokio::sync::oneshot::channel();
+        let (ready, is_ready) = std::sync::mpsc::channel();
+        let address = address.to_owned();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.expect("runtime").block_on(async {
+                let builder = zbus::connection::Builder::address(address.as_str());
+                let builder = builder.serve_at("/org/freedesktop/PolicyKit1/Authority", Authority(permitted));
+                let bus = builder.name("org.freedesktop.PolicyKit1").build().await.expect("a bus");
+                ready.send(()).expect("the test waits");
+                let _ = stopped.await;
+                drop(bus);
+            });
+        });
+        is_ready.recv().expect("polkit");
+        Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Polkit {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        let _ = self.thread.take().map(std::thread::JoinHandle::join);
+    }
+}
+
+impl Simulation {
+    /// What a user who is not root is answered: all output, and whether it succeeded.
+    fn as_nobody(&self, arguments: &[&str]) -> (bool, String) {
+        let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
+        self.call(&nobody, arguments)
+    }
+
+    fn as_root(&self, arguments: &[&str]) -> (bool, String) {
+        self.call(&[], arguments)
+    }
+
+    /// `busctl call`, as whom setpriv's arguments say.
+    fn call(&self, who: &[&str], arguments: &[&str]) -> (bool, String) {
+        let call = [
+            "busctl",
+            "--system",
+            "--expect-reply=yes",
+            "call",
+            "io.stelia.Isolation1",
+        ];
+        let out = self.run("setpriv", &[who, &call, arguments].concat());
+        let text = [out.stdout, out.stderr].concat();
+        (out.status.success(), String::from_utf8_lossy(&text).into_owned())
+    }
+
+    fn reconcile_as_nobody(&self) -> (bool, String) {
+        self.as_nobody(&[OBJECT, MANAGER, "Reconcile", "a{sv}", "0"])
+    }
+}
+
+const OBJECT: &str = "/io/stelia/Isolation1";
+const MANAGER: &str = "io.stelia.Isolation1.Manager";
+
+#[test]
+fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
+    let simulation = Simulation::start(&scenario(""));
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "ListInstances"]);
+    assert!(done && text.contains(VM), "{text}");
+    // Nobody to ask: no.
+    let (done, text) = simulation.reconcile_as_nobody();
+    assert!(!done && text.contains("polkit cannot be asked"), "{text}");
+    // What the policy of the bus does not know never reaches the daemon.
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Explode"]);
+    assert!(
+        !done && (text.contains("Access denied") || text.contains("rejected")),
+        "{text}"
+    );
+    let (done, text) = simulation.as_nobody(&[
+        OBJECT,
+        "org.freedesktop.DBus.Properties",
+        "Set",
+        "ssv",
+        MANAGER,
+        "X",
+        "s",
+        "y",
+    ]);
+    assert!(
+        !done && (text.contains("Access denied") || text.contains("rejected")),
+        "{text}"
+    );
+
+    let polkit = Polkit::start(&simulation.address, "io.stelia.Isolation1.maintain");
+    let (done, text) = simulation.reconcile_as_nobody();
+    assert!(done && text.contains("pass"), "{text}");
+    // Another action is another question.
+    let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Deregister", "sa{sv}", VM, "0"]);
+    assert!(!done && text.contains("manage-instances"), "{text}");
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains(VM));
+    drop(polkit);
+}
+
+impl Drop for Simulation {
+    fn drop(&mut self) {
+        self.stop_daemon();
+        let _ = self.bus.kill();
+        let _ = self.bus.wait();
+    }
+}
+
+fn scenario(more: &str) -> String {
+    format!(
+        "[host]\nsockets = 2\ncores = 2\nthreads = 2\n{more}\n\
+         [[pod]]\nuid = \"{VM}\"\ncpus = \"2-3\"\nvcpus = 2\n\
+         [[pod]]\nuid = \"{WAITING}\"\ncpus = \"4-5\"\nvcpus = 0\n"
+    )
+}
+
+#[test]
+fn the_operators_program_shows_a_simulated_node() {
+    let simulation = Simulation::start(&scenario(""));
+    let list = simulation.ctl(&["--no-legend", "list"]);
+    let line = |uid: &str| {
+        list.lines()
+            .find(|line| line.starts_with(uid))
+            .unwrap_or_else(|| panic!("{list}"))
+    };
+    assert!(line(VM).contains("isolated") && line(VM).contains("2-3"), "{list}");
+    assert!(line(WAITING).contains("floating"), "{list}");
+    simulation.ctl(&["deregister", WAITING]);
+    assert!(!simulation.ctl(&["--no-legend", "list"]).contains(WAITING));
+    let again = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["deregister", WAITING]);
+    assert_eq!(again.status.code(), Some(3), "{again:?}");
+}
+
+#[test]
+fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
+    let simulation = Simulation::start(&scenario(""));
+    let map = simulation.ctl(&["map"]);
+    // The letters go by the order of the pods' UIDs.
+    let (vm, waiting) = if VM < WAITING { ("2A", "4B") } else { ("2B", "4A") };
+    assert!(
+        map.contains("socket 1 node 1") && map.contains(vm) && map.contains(waiting),
+        "{map}"
+    );
+    let cores: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
+    assert_eq!(cores.as_array().map(Vec::len), Some(4), "{cores}");
+    let told = simulation.ctl(&["explain", "2"]);
+    assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
+    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "99"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+    let pod = simulation.ctl(&["explain", &VM[..5]]);
+    assert!(pod.contains(VM) && pod.contains("kubelet chose its CPUs"), "{pod}");
+    let whole = simulation.ctl(&["explain"]);
+    assert!(
+        whole.starts_with("CPU source: ") && whole.contains(VM) && whole.contains(WAITING),
+        "{whole}"
+    );
+    let nobody = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "nobody"]);
+    assert_eq!(nobody.status.code(), Some(3), "{nobody:?}");
+}
+
+#[test]
+fn a_good_node_verifies_and_has_nothing_to_do() {
+    let simulation = Simulation::start(&scenario(""));
+    assert_eq!(simulation.ctl(&["verify"]), "2 instances: every promise holds\n");
+    assert_eq!(simulation.ctl(&["verify", VM]), "1 instances: every promise holds\n");
+    assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "");
+    // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
+    let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
+    let near = (&shown["Locality"]["CPUNodes"], &shown["Locality"]["AwayShare"]);
+    assert_eq!(near, (&"0".into(), &serde_json::Value::Null), "{shown}");
+    let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
+    let (done, text) = simulation.as_root(&wrong);
+    assert!(!done && text.contains("dry-run"), "{text}");
+}
+
+#[test]
+fn what_somebody_changed_is_repaired_and_counted() {
+    let float = format!("/stelia.slice/stelia-instance-{VM}.scope/instance/float");
+    let meddle = format!("[[meddle]]\ncgroup = \"{float}\"\nfile = \"cpuset.cpus\"\nvalue = \"0-7\"\n");
+    let simulation = Simulation::start(&(scenario("") + &meddle));
+    // By this call, or by the event that the change was.
+    simulation.ctl(&["reconcile"]);
+    let description: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
+    let counters = &description["node"]["counters"];
+    assert!(counters["drift_found"].as_u64() > Some(0), "{counters}");
+    assert_eq!(counters["drift_found"], counters["drift_repaired"]);
+}
+
+#[test]
+fn on_an_old_kernel_the_state_is_contained() {
+    let simulation = Simulation::start(&scenario("kernel = \"6.1\""));
+    assert!(simulation.ctl(&["--no-legend", "list"]).contains("contained"));
+    assert!(simulation.ctl(&["describe"]).contains("system.slice"));
+}
+
+#[test]
+fn connections_that_end_leave_no_descriptor() {
+    let simulation = Simulation::start(&scenario(""));
+    let socket = simulation.sockets.join(format!("{VM}.socket"));
+    let open = || {
+        let fds = fs::read_dir(format!("/proc/{}/fd", simulation.daemon.id())).expect("fd");
+        fds.count()
+    };
+    let before = open();
+    for _ in 0..20 {
+        let address = format!("--address=unix:path={}", socket.display());
+        let list = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &[address.as_str(), "list"]);
+        assert!(list.status.success(), "{list:?}");
+    }
+    // The last one may still be on its way out.
+    for _ in 0..100 {
+        if open() <= before + 1 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(100));
+    }
+    panic!("{before} descriptors before, {} after", open());
+}
+
+#[test]
+fn a_pods_own_socket_shows_its_instance_and_no_other() {
+    let simulation = Simulation::start(&scenario(""));
+    let socket = simulation.sockets.join(format!("{WAITING}.socket"));
+    let address = format!("--address=unix:path={}", socket.display());
+    let call = |arguments: &[&str]| {
+        simulation.run(
+            env!("CARGO_BIN_EXE_steliactl-simulated"),
+            &[&[address.as_str(), "--no-legend"], arguments].concat(),
+        )
+    };
+    let list = call(&["list"]);
+    let text = String::from_utf8_lossy(&list.stdout).into_owned();
+    assert!(text.contains(WAITING) && !text.contains(VM), "{list:?}");
+    let nobody = "00000000-0000-4000-8000-000000000000";
+    let (other, none) = (call(&["show", VM]), call(&["show", nobody]));
+    let told = |out: &Output, uid: &str| String::from_utf8_lossy(&out.stderr).replace(uid, "UID");
+    assert_eq!(other.status.code(), Some(3));
+    assert_eq!(told(&other, VM), told(&none, nobody));
+    // A client of sd-bus, which takes anything before the answer to its Hello for a broken connection.
+    for _ in 0..10 {
+        let arguments = [
+            &address,
+            "call",
+            "io.stelia.Isolation1",
+            OBJECT,
+            MANAGER,
+            "ListInstances",
+        ];
+        let list = simulation.run("busctl", &arguments);
+        assert!(String::from_utf8_lossy(&list.stdout).contains(WAITING), "{list:?}");
+    }
+}
+
+/// The value of a series, as `steliactl metrics` prints it.
+fn value(metrics: &str, series: &str) -> f64 {
+    let line = metrics
+        .lines()
+        .find_map(|line| line.strip_prefix(series)?.strip_prefix(' '));
+    let text = line.unwrap_or_else(|| panic!("no {series}: {metrics}"));
+    text.parse().expect("a number")
+}
+
+#[test]
+fn metrics_count_what_the_daemon_does() {
+    let simulation = Simulation::start(&scenario(""));
+    let before = simulation.ctl(&["metrics"]);
+    assert!(before.ends_with("\n# EOF\n"), "{before}");
+    for (series, wanted) in [
+        ("stelia_up", 1.0),
+        ("stelia_kubelet_state_usable", 1.0),
+        ("stelia_instances{state=\"isolated\"}", 1.0),
+        ("stelia_instances{state=\"floating\"}", 1.0),
+        ("stelia_cpus{owner=\"exclusive\"}", 4.0),
+        // The scenario registered and attached without the bus.
+        ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
+        ("stelia_refusals_total{error=\"NoSuchInstance\"}", 0.0),
+        (&format!("stelia_instance_exclusive_cpus{{pod_uid=\"{VM}\"}}"), 2.0),
+    ] {
+        assert_eq!(value(&before, series), wanted, "{series}");
+    }
+    let info = format!("stelia_instance_info{{pod_uid=\"{VM}\",container=");
+    assert!(
+        before.contains(&info) && before.contains("state=\"isolated\",class=\"\"} 1\n"),
+        "{before}"
+    );
+    assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);
+    // A thread of the model is none of this host's, whatever its number.
+    assert!(!before.contains("stelia_vcpu_run_seconds_total{"), "{before}");
+
+    simulation.ctl(&["reconcile"]);
+    simulation.ctl(&["deregister", WAITING]);
+    let unknown = [OBJECT, MANAGER, "Deregister", "sa{sv}", WAITING, "0"];
+    assert!(!simulation.as_root(&unknown).0);
+    let after = simulation.ctl(&["metrics"]);
+    for (series, more) in [
+        ("stelia_call_duration_seconds_count{call=\"reconcile\"}", 1.0),
+        (
+            "stelia_call_duration_seconds_bucket{le=\"+Inf\",call=\"reconcile\"}",
+            1.0,
+        ),
+        ("stelia_call_duration_seconds_count{call=\"deregister\"}", 2.0),
+        ("stelia_refusals_total{error=\"NoSuchInstance\"}", 1.0),
+        ("stelia_instances{state=\"floating\"}", -1.0),
+    ] {
+        assert_eq!(value(&after, series) - value(&before, series), more, "{series}");
+    }
+    let passes = "stelia_passes_total{trigger=\"call\"}";
+    assert!(value(&after, passes) > value(&before, passes));
+    assert_eq!(
+        value(&after, passes),
+        value(&after, "stelia_pass_duration_seconds_count{trigger=\"call\"}")
+    );
+}
+
+#[test]
+fn the_textfile_is_written_whole_and_tells_of_a_daemon_that_ended() {
+    let mut simulation = Simulation::start(&scenario(""));
+    let folder = tempfile::tempdir().expect("directory");
+    let path = folder.path().join("steliad.prom");
+    let textfile = ["metrics", "--textfile", path.to_str().expect("UTF-8")];
+    assert_eq!(simulation.ctl(&textfile), "");
+    let text = fs::read_to_string(&path).expect("the file");
+    assert_eq!(value(&text, "stelia_up"), 1.0);
+    assert!(
+        text.contains("\n# TYPE stelia_passes_total counter\n") && !text.contains("# EOF"),
+        "{text}"
+    );
+    let mode = fs::metadata(&path).expect("the file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o644);
+
+    simulation.stop_daemon();
+    assert_eq!(simulation.ctl(&textfile), "");
+    let text = fs::read_to_string(&path).expect("the file");
+    assert!(text.starts_with("# steliad does not run"), "{text}");
+    assert_eq!(value(&text, "stelia_up"), 0.0);
+    assert_eq!(text.lines().filter(|line| !line.starts_with('#')).count(), 1, "{text}");
+    assert_eq!(fs::read_dir(folder.path()).expect("folder").count(), 1);
+    let printed = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["metrics"]);
+    assert_eq!(printed.status.code(), Some(1), "{printed:?}");
+    assert!(
+        String::from_utf8_lossy(&printed.stdout).contains("\nstelia_up 0\n"),
+        "{printed:?}"
+    );
+}

@@ -1,0 +1,144 @@
+//! node-topology: what schedulers are told of the node.
+
+use serde_json::Value;
+
+use super::watching::{ends, signal};
+use super::*;
+
+const OTHER_POD: &str = "aaaaaaaa-64a5-4f8d-8574-41363cbaf8e5";
+const NAMED: [&str; 3] = ["node-topology", "--node-name", "worker-1"];
+
+/// A resource of a NUMA node: capacity, allocatable, available.
+fn resource(object: &Value, zone: usize, name: &str) -> [String; 3] {
+    let resources = object["zones"][zone]["resources"].as_array().expect("resources");
+    let found = resources.iter().find(|resource| resource["name"] == name).expect(name);
+    ["capacity", "allocatable", "available"].map(|field| found[field].as_str().expect(field).to_owned())
+}
+
+fn annotation(object: &Value, name: &str) -> Value {
+    let text = object["metadata"]["annotations"][name].as_str().expect(name);
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn the_node_is_told_as_kubectl_takes_it() {
+    let simulation = Simulation::start(&scenario(""));
+    let json = simulation.ctl(&[&NAMED[..], &["-o", "json"]].concat());
+    let object: Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(object["apiVersion"], "topology.node.k8s.io/v1alpha1");
+    assert_eq!(object["metadata"]["name"], "worker-1");
+    assert_eq!(object["metadata"]["labels"]["app.kubernetes.io/managed-by"], "steliad");
+    // Of the scenario's eight CPUs 2-3 and 4-5 are pods' own, one pair on each node.
+    for zone in [0, 1] {
+        assert_eq!(resource(&object, zone, "cpu"), ["4", "4", "2"]);
+        assert_eq!(resource(&object, zone, "memory"), ["16Gi", "14Gi", "8Gi"]);
+        assert_eq!(resource(&object, zone, "hugepages-2Mi"), ["1Gi", "1Gi", "1Gi"]);
+        assert_eq!(resource(&object, zone, "hugepages-1Gi")[0], "1Gi");
+    }
+    assert_eq!(
+        object["zones"][1]["costs"][0],
+        serde_json::json!({"name": "node-0", "value": 20})
+    );
+    assert_eq!(
+        annotation(&object, "kubelet.koordinator.sh/cpu-manager-policy")["policy"],
+        "static"
+    );
+    let allocated = annotation(&object, "node.koordinator.sh/pod-cpu-allocs");
+    let vm = serde_json::json!({"uid": VM, "cpuset": "2-3", "managedByKubelet": true});
+    assert!(allocated.as_array().expect("a list").contains(&vm), "{allocated}");
+    let pools = annotation(&object, "node.koordinator.sh/cpu-shared-pools");
+    assert_eq!(
+        (&pools[0]["cpuset"], &pools[1]["cpuset"]),
+        (&"0-1".into(), &"6-7".into())
+    );
+    let detail = annotation(&object, "node.koordinator.sh/cpu-topology");
+    assert_eq!(detail["detail"].as_array().map(Vec::len), Some(8));
+
+    let yaml = simulation.ctl(&NAMED);
+    let same: Value = serde_saphyr::from_str(&yaml).expect("YAML");
+    assert_eq!(same, object, "{yaml}");
+    let second = simulation.ctl(&[&NAMED[..], &["--json=short", "--api-version", "v1alpha2"]].concat());
+    let second: Value = serde_json::from_str(&second).expect("JSON");
+    assert_eq!(second["apiVersion"], "topology.node.k8s.io/v1alpha2");
+    assert_eq!(
+        (&second["topologyPolicies"], &second["zones"]),
+        (&Value::Null, &object["zones"])
+    );
+}
+
+#[test]
+fn everybody_on_the_bus_may_ask_and_no_pod() {
+    let simulation = Simulation::start(&scenario(""));
+    let call = [OBJECT, MANAGER, "NodeTopology", "a{sv}"];
+    let (done, text) = simulation.as_nobody(&[&call[..], &["1", "node-name", "s", "w"]].concat());
+    assert!(done && text.contains("NodeResourceTopology"), "{text}");
+    for (name, value, says) in [
+        ("api-version", "v1", "v1alpha1, v1alpha2"),
+        ("node-name", "No Name", "no name of a Kubernetes Node"),
+        ("surprise", "x", "not known"),
+    ] {
+        let (done, text) = simulation.as_nobody(&[&call[..], &["1", name, "s", value]].concat());
+        assert!(!done && text.contains(says), "{name}: {text}");
+    }
+    let socket = format!("--address=unix:path={}/{WAITING}.socket", simulation.sockets.display());
+    let refused = simulation.run(
+        env!("CARGO_BIN_EXE_steliactl-simulated"),
+        &[&NAMED[..], &[&socket]].concat(),
+    );
+    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+    // A file that cannot be used says nothing of who has which CPUs.
+    fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
+    simulation.ctl(&["reconcile"]);
+    let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &NAMED);
+    assert!(!refused.status.success() && refused.stdout.is_empty(), "{refused:?}");
+    assert!(
+        String::from_utf8_lossy(&refused.stderr).contains("cpu_manager_state"),
+        "{refused:?}"
+    );
+}
+
+/// kubelet's state, and the same after it gave a CPU to a pod that is no instance.
+fn states(directory: &Path) -> [String; 2] {
+    let kept = fs::read_to_string(directory.join("kubelet/cpu_manager_state")).expect("kubelet's state");
+    let mut state: Value = serde_json::from_str(&kept).expect("JSON");
+    state["defaultCpuSet"] = "0,6-7".into();
+    state["entries"][OTHER_POD] = serde_json::json!({"db": "1"});
+    // kubelet itself takes 0 for a file without one.
+    state["checksum"] = 0.into();
+    [kept, state.to_string()]
+}
+
+/// Write kubelet's state as kubelet does.
+fn replace(directory: &Path, text: &str) {
+    let new = directory.join("kubelet/.new");
+    fs::write(&new, text).expect("write");
+    fs::rename(new, directory.join("kubelet/cpu_manager_state")).expect("rename");
+}
+
+#[test]
+fn a_new_object_is_printed_on_every_change() {
+    let mut simulation = Simulation::start(&scenario(""));
+    let mut watch = simulation.spawn(&[&NAMED[..], &["--watch", "-o", "json"]].concat());
+    let mut lines = BufReader::new(watch.stdout.take().expect("stdout")).lines();
+    let mut next = || -> Value { serde_json::from_str(&lines.next().expect("a line").expect("text")).expect("JSON") };
+    assert_eq!(resource(&next(), 0, "cpu")[2], "2");
+    let [kept, given] = states(&simulation.sockets);
+    replace(&simulation.sockets, &given);
+    let mut changed = |available: &str| {
+        let mut objects = (0..5).map(|_| next());
+        objects
+            .find(|object| resource(object, 0, "cpu")[2] == available)
+            .expect("a change")
+    };
+    let allocated = annotation(&changed("1"), "node.koordinator.sh/pod-cpu-allocs");
+    assert!(allocated.to_string().contains(OTHER_POD), "{allocated}");
+    replace(&simulation.sockets, &kept);
+    changed("2");
+    // It waits for a daemon that ended, and follows the next one.
+    simulation.stop_daemon();
+    simulation.start_daemon();
+    replace(&simulation.sockets, &given);
+    changed("1");
+    signal(&watch, nix::sys::signal::Signal::SIGTERM);
+    ends(watch);
+}

@@ -1,0 +1,142 @@
+//! steliactl in a real terminal: tmux, on a socket of its own.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// A terminal of 100 columns and 30 rows; it ends with this value.
+pub(crate) struct Terminal {
+    socket: PathBuf,
+    _directory: tempfile::TempDir,
+}
+
+impl Terminal {
+    /// Runs a shell's command line on it. It is to say that it ended, for the terminal goes with its last program.
+    pub(crate) fn start(simulation: &Simulation, command: &str) -> Self {
+        let directory = tempfile::tempdir().expect("directory");
+        let terminal = Self {
+            socket: directory.path().join("tmux"),
+            _directory: directory,
+        };
+        let address = format!("DBUS_SYSTEM_BUS_ADDRESS={}", simulation.address);
+        let size = ["-x", "100", "-y", "30"];
+        let line = format!("{command}; echo exit $?; stty -a; exec sleep 600");
+        let start = [
+            &["-f", "/dev/null", "new-session", "-d"],
+            &size[..],
+            &["env", &address, "sh", "-c", &line],
+        ];
+        terminal.tmux(&start.concat());
+        terminal
+    }
+
+    fn tmux(&self, arguments: &[&str]) -> String {
+        let out = Command::new("tmux")
+            .arg("-S")
+            .arg(&self.socket)
+            .args(arguments)
+            .output()
+            .expect("tmux");
+        assert!(out.status.success(), "{arguments:?}: {out:?}");
+        String::from_utf8_lossy(&out.stdout).into_owned()
+    }
+
+    /// The screen, once it holds the text.
+    pub(crate) fn shows(&self, text: &str) -> String {
+        let began = Instant::now();
+        loop {
+            let screen = self.tmux(&["capture-pane", "-p"]);
+            if screen.contains(text) {
+                return screen;
+            }
+            assert!(
+                began.elapsed() < Duration::from_secs(20),
+                "{text:?} is not in\n{screen}"
+            );
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    pub(crate) fn press(&self, keys: &str) {
+        self.tmux(&["send-keys", keys]);
+    }
+
+    /// The program ended well, and the terminal is as it was: lines are edited and echoed, the screen is the shell's.
+    fn is_sane(&self) {
+        let screen = self.shows("-echoprt");
+        let settings: Vec<&str> = screen.split_whitespace().collect();
+        assert!(screen.contains("exit 0") && !screen.contains("UTIL%"), "{screen}");
+        assert!(settings.contains(&"icanon") && settings.contains(&"echo"), "{screen}");
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        let _ = Command::new("tmux")
+            .arg("-S")
+            .arg(&self.socket)
+            .arg("kill-server")
+            .output();
+    }
+}
+
+const CTL: &str = env!("CARGO_BIN_EXE_steliactl-simulated");
+
+#[test]
+fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
+    let mut simulation = Simulation::start(&scenario(""));
+    let files = simulation.files();
+    let terminal = Terminal::start(
+        &simulation,
+        &format!("{CTL} --root={} top -d 0.3", files.path().display()),
+    );
+    let screen = terminal.shows("UTIL%");
+    assert!(
+        screen.contains("by INSTANCE") && screen.contains(VM) && screen.contains("vcpu 1"),
+        "{screen}"
+    );
+    // Rates come with the second sample.
+    terminal.shows("0.0");
+    terminal.press("s");
+    terminal.shows("by STATE");
+    terminal.press("r");
+    terminal.shows("by STATE, reversed");
+    terminal.press("i");
+    terminal.press("h");
+    terminal.shows("the guest's steal");
+    terminal.press("h");
+    assert!(!terminal.shows("UTIL%").contains("vcpu 1"));
+    // What was seen last stays, with the reason.
+    simulation.stop_daemon();
+    assert!(terminal.shows("steliad does not run").contains(VM));
+    simulation.start_daemon();
+    terminal.press("q");
+    terminal.is_sane();
+}
+
+#[test]
+fn a_signal_ends_top_and_the_terminal_is_as_it_was() {
+    let simulation = Simulation::start(&scenario(""));
+    let terminal = Terminal::start(&simulation, &format!("{CTL} top"));
+    terminal.shows("UTIL%");
+    let shell = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+    let shell = shell.trim();
+    let children = fs::read_to_string(format!("/proc/{shell}/task/{shell}/children")).expect("children");
+    let top: i32 = children.trim().parse().expect("one child");
+    nix::sys::signal::kill(nix::unistd::Pid::from_raw(top), nix::sys::signal::Signal::SIGTERM).expect("kill");
+    terminal.is_sane();
+}
+
+#[test]
+fn what_is_longer_than_the_terminal_goes_through_the_pager() {
+    let simulation = Simulation::start(&scenario(""));
+    let paged =
+        format!("SYSTEMD_PAGER='sed s/^/paged/' {CTL} describe | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} describe");
+    let screen = Terminal::start(&simulation, &paged).shows("exit 0");
+    // Into a pipe as it is; to the terminal the pager's word only.
+    assert!(!screen.contains("paged") && !screen.contains("version"), "{screen}");
+    let short = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-legend list");
+    assert!(Terminal::start(&simulation, &short).shows("exit 0").contains(VM));
+    let unpaged = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-pager describe");
+    assert!(Terminal::start(&simulation, &unpaged).shows("exit 0").contains('{'));
+}

@@ -1,0 +1,250 @@
+//! status, monitor, top --batch and completions.
+
+use std::io::Read;
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Without what differs from run to run: times, and the last pass, which may be another's.
+fn without_times(text: &str) -> String {
+    let lines = text
+        .lines()
+        .filter(|line| !line.contains("Last pass") && !line.contains(" ms"));
+    let kept = lines.map(|line| line.split_once(", written ").map_or(line, |(kept, _)| kept));
+    kept.map(|line| line.to_owned() + "\n").collect()
+}
+
+pub(super) fn signal(child: &Child, signal: nix::sys::signal::Signal) {
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, signal).expect("kill");
+}
+
+/// It has to end by itself, and well.
+pub(super) fn ends(mut child: Child) {
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(10) {
+        if let Some(status) = child.try_wait().expect("wait") {
+            assert!(status.success(), "{status}");
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let _ = child.kill();
+    panic!("it does not end");
+}
+
+impl Simulation {
+    /// A `/proc` and a cgroup tree that know the vCPU threads of the simulated node.
+    pub(super) fn files(&self) -> tempfile::TempDir {
+        let root = tempfile::tempdir().expect("directory");
+        let write = |path: String, text: String| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+            fs::write(path, text).expect("write");
+        };
+        let description: serde_json::Value = serde_json::from_str(&self.ctl(&["describe"])).expect("JSON");
+        let instance = &description["node"]["instances"][VM];
+        let scope = instance["scope"].as_str().expect("a scope");
+        write(
+            format!("sys/fs/cgroup{scope}/instance/float/cpu.stat"),
+            "usage_usec 5\n".into(),
+        );
+        write(
+            format!("sys/fs/cgroup{scope}/cpu.stat"),
+            "usage_usec 5\nthrottled_usec 0\n".into(),
+        );
+        for vcpu in instance["vcpus"].as_array().expect("vCPUs") {
+            let (id, start) = (&vcpu["task"]["id"], &vcpu["task"]["start"]);
+            let task = format!("proc/{id}/task/{id}");
+            write(
+                format!("{task}/stat"),
+                format!("{id} (CPU 0/KVM) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {start} 0\n"),
+            );
+            write(format!("{task}/schedstat"), "5000 40 3\n".into());
+            write(format!("{task}/status"), "nonvoluntary_ctxt_switches:\t8\n".into());
+        }
+        root
+    }
+
+    pub(super) fn spawn(&self, arguments: &[&str]) -> Child {
+        Command::new(env!("CARGO_BIN_EXE_steliactl-simulated"))
+            .args(arguments)
+            .env("DBUS_SYSTEM_BUS_ADDRESS", &self.address)
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("steliactl")
+    }
+
+    /// What a shell gets when a person asks how `steliactl show` may go on.
+    fn completed(&self, address: &str) -> Output {
+        Command::new(env!("CARGO_BIN_EXE_steliactl-simulated"))
+            .args(["--", "steliactl", "show", ""])
+            .envs([("COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "2"), ("_CLAP_IFS", "\n")])
+            .env("DBUS_SYSTEM_BUS_ADDRESS", address)
+            .output()
+            .expect("steliactl")
+    }
+}
+
+#[test]
+fn status_is_the_node_in_a_screen() {
+    let simulation = Simulation::start(&scenario(""));
+    simulation.ctl(&["reconcile"]);
+    insta::assert_snapshot!(without_times(&simulation.ctl(&["status"])), @"
+              Daemon: steliad 0.1.0, running
+           Instances: 2 (1 floating, 1 isolated)
+          Partitions: isolated: the kernel takes the CPUs from everybody else
+      Exclusive CPUs: 4 (2-5)
+    Other pods' CPUs: 0
+         Shared CPUs: 4 (0-1,6-7)
+       Reserved CPUs: 0
+        Offline CPUs: 0
+     kubelet's state: usable
+               Drift: 0 found, 0 repaired
+    ");
+    let json: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json=short", "status"])).expect("JSON");
+    assert_eq!(json["Instances"]["isolated"], 1, "{json}");
+    assert_eq!(json["CPUs"]["Exclusive"], "2-5", "{json}");
+    assert!(json["LastPass"]["Number"].as_u64() > Some(0), "{json}");
+}
+
+#[test]
+fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
+    let mut simulation = Simulation::start(&scenario(""));
+    let (mut text, mut json) = (simulation.spawn(&["monitor"]), simulation.spawn(&["--json", "monitor"]));
+    let mut lines = [&mut text, &mut json].map(|child| {
+        let stdout = child.stdout.take().expect("stdout");
+        BufReader::new(stdout).lines().map(|line| line.expect("a line"))
+    });
+    let [of_text, of_json] = &mut lines;
+    let mut told = || {
+        of_text
+            .next()
+            .expect("text")
+            .split_once(' ')
+            .expect("a time")
+            .1
+            .to_owned()
+    };
+    let mut object = || serde_json::from_str::<serde_json::Value>(&of_json.next().expect("JSON")).expect("an object");
+    assert_eq!(told(), "- DaemonAppeared");
+    assert_eq!(object()["Event"], "DaemonAppeared");
+    simulation.ctl(&["deregister", WAITING]);
+    let gone = format!("{WAITING} InstanceRemoved");
+    // Its properties may change before.
+    assert!((0..20).any(|_| told() == gone));
+    let removed = (0..20)
+        .map(|_| object())
+        .find(|event| event["Event"] == "InstanceRemoved");
+    assert_eq!(removed.expect("an end")["PodUID"], WAITING);
+    signal(&json, nix::sys::signal::Signal::SIGTERM);
+    ends(json);
+    simulation.stop_daemon();
+    assert!((0..20).any(|_| told() == "- DaemonVanished"));
+    simulation.start_daemon();
+    assert_eq!(told(), "- DaemonAppeared");
+    signal(&text, nix::sys::signal::Signal::SIGINT);
+    ends(text);
+}
+
+#[test]
+fn monitor_tells_when_kubelets_state_cannot_be_used() {
+    let simulation = Simulation::start(&scenario(""));
+    let mut monitor = simulation.spawn(&["monitor"]);
+    let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
+    assert!(lines.next().expect("text").expect("a line").ends_with("DaemonAppeared"));
+    fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
+    // The instances may tell of it before.
+    let told = lines
+        .map(|line| line.expect("a line"))
+        .take(20)
+        .find(|line| line.contains("KubeletProblem"));
+    let told = told.expect("a problem");
+    assert!(told.contains(" - PropertiesChanged KubeletProblem=\""), "{told}");
+    signal(&monitor, nix::sys::signal::Signal::SIGTERM);
+    ends(monitor);
+}
+
+#[test]
+fn the_nodes_properties_are_not_for_pods() {
+    let simulation = Simulation::start(&scenario(""));
+    let get = ["get-property", "io.stelia.Isolation1", OBJECT, MANAGER, "DriftFound"];
+    let on_bus = simulation.run("busctl", &[&["--system"], &get[..]].concat());
+    assert_eq!(String::from_utf8_lossy(&on_bus.stdout), "t 0\n", "{on_bus:?}");
+    let socket = format!("unix:path={}/{WAITING}.socket", simulation.sockets.display());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (found, all) = runtime.expect("runtime").block_on(async {
+        let builder = zbus::connection::Builder::address(socket.as_str()).p2p();
+        let connection = builder.build().await.expect("the pod's socket");
+        let manager = zbus::fdo::PropertiesProxy::builder(&connection)
+            .destination("io.stelia.Isolation1")
+            .path(OBJECT)
+            .build()
+            .await
+            .expect("the Manager");
+        let interface = || MANAGER.try_into().expect("a name");
+        (
+            manager.get(interface(), "DriftFound").await,
+            manager.get_all(interface()).await,
+        )
+    });
+    let refused = found.expect_err("a refusal").to_string();
+    assert!(refused.contains("system bus only"), "{refused}");
+    assert!(all.expect("what a pod sees").is_empty());
+}
+
+#[test]
+fn monitor_ends_when_nobody_reads() {
+    let simulation = Simulation::start(&scenario(""));
+    let mut monitor = simulation.spawn(&["monitor"]);
+    let mut stdout = monitor.stdout.take().expect("stdout");
+    stdout.read_exact(&mut [0; 10]).expect("its first line");
+    drop(stdout);
+    ends(monitor);
+}
+
+#[test]
+fn top_without_a_terminal_is_tables() {
+    let simulation = Simulation::start(&scenario(""));
+    let files = simulation.files();
+    let root = format!("--root={}", files.path().display());
+    let text = simulation.ctl(&[&root, "top", "--batch", "-n", "1", "-d", "0.2"]);
+    let (_, table) = text.split_once('\n').expect("a time");
+    insta::assert_snapshot!(table, @"
+    POD UID                               VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%
+    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -
+    ");
+    let json = simulation.ctl(&[&root, "--json=short", "top", "-n", "2", "-d", "0.2"]);
+    let models: Vec<serde_json::Value> = json
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(models.len(), 2);
+    let vm = models[1]["Instances"]
+        .as_array()
+        .expect("instances")
+        .iter()
+        .find(|one| one["PodUID"] == VM);
+    assert_eq!(vm.expect("the VM")["VCPUs"][1]["InvoluntaryPerSecond"], 0.0);
+    let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["top", "-d", "0"]);
+    assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
+}
+
+#[test]
+fn a_shell_is_told_the_uids_and_nothing_when_there_is_no_daemon() {
+    let simulation = Simulation::start(&scenario(""));
+    let told = simulation.completed(&simulation.address);
+    let text = String::from_utf8_lossy(&told.stdout).into_owned();
+    assert!(
+        text.lines().any(|line| line == VM) && text.contains(WAITING),
+        "{told:?}"
+    );
+    let silent = simulation.completed("unix:path=/nonexistent/bus");
+    assert!(silent.status.success() && silent.stderr.is_empty(), "{silent:?}");
+    assert!(!String::from_utf8_lossy(&silent.stdout).contains(VM));
+    let script = simulation.ctl(&["completions", "bash"]);
+    assert!(script.contains("complete -o nospace"), "{script}");
+}

@@ -1,0 +1,336 @@
+//! The calls to the daemon, and what they fail with.
+
+use std::time::Duration;
+
+use serde::Serialize;
+use stelia_api::BUS_NAME;
+use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
+use zbus::names::InterfaceName;
+use zbus::proxy::{CacheProperties, MethodFlags};
+use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
+
+use crate::view::text_of;
+
+const INSTANCE_INTERFACE: InterfaceName<'static> =
+    InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
+const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
+/// A pass over a busy node takes longer than D-Bus's usual 25 s at the very worst.
+const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Why `steliactl` did not do what it was told.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Failure {
+    /// No instance has that UID.
+    #[error("{0}")]
+    NoSuchInstance(String),
+    /// The command line does not say one thing only.
+    #[error("{0}")]
+    Usage(String),
+    /// Part of it was done, and that is printed.
+    #[error("{reason}")]
+    Partial {
+        /// For standard output.
+        printed: String,
+        /// Why the rest was not.
+        reason: String,
+    },
+    /// Anything else: the daemon's own text where there is one.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl Failure {
+    /// The exit code, as `--help` documents it.
+    pub fn exit_code(&self) -> u8 {
+        match self {
+            Failure::Partial { .. } | Failure::Other(_) => 1,
+            Failure::Usage(_) => 2,
+            Failure::NoSuchInstance(_) => 3,
+        }
+    }
+}
+
+fn does_not_run() -> Failure {
+    Failure::Other(format!(
+        "steliad does not run ({BUS_NAME} is not on the bus): systemctl status steliad"
+    ))
+}
+
+impl From<zbus::Error> for Failure {
+    fn from(error: zbus::Error) -> Self {
+        match error {
+            zbus::Error::MethodError(name, text, _) => {
+                let text = text.unwrap_or_else(|| name.to_string());
+                match name.as_str() {
+                    NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
+                    "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
+                        does_not_run()
+                    }
+                    _ => Failure::Other(text),
+                }
+            }
+            zbus::Error::FDO(error) => Failure::from(*error),
+            other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+impl From<fdo::Error> for Failure {
+    fn from(error: fdo::Error) -> Self {
+        match error {
+            fdo::Error::ZBus(error) => Failure::from(error),
+            // The object went between two calls.
+            fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
+            fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
+            other => Failure::Other(other.to_string()),
+        }
+    }
+}
+
+/// Connects to the system bus, or to a peer-to-peer address.
+pub async fn connect(address: Option<&str>) -> Result<Connection, Failure> {
+    let builder = match address {
+        Some(address) => connection::Builder::address(address).p2p(),
+        None => connection::Builder::system(),
+    };
+    builder
+        .method_timeout(CALL_TIMEOUT)
+        .build()
+        .await
+        .map_err(|error| Failure::Other(format!("connect to {}: {error}", address.unwrap_or("the system bus"))))
+}
+
+/// One line of `list`; the names are the contract's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct InstanceSummary {
+    /// The pod's UID.
+    #[serde(rename = "PodUID")]
+    pub pod_uid: String,
+    /// The container's name.
+    pub container: String,
+    /// Where the object is.
+    pub object: String,
+    /// registered, floating, isolated, contained or leaving.
+    pub state: String,
+    /// The CPUs of the vCPU threads.
+    #[serde(rename = "ExclusiveCPUs")]
+    pub exclusive_cpus: String,
+    /// The CPUs of everything else of the instance.
+    #[serde(rename = "FloatCPUs")]
+    pub float_cpus: String,
+    /// Why the promise is not whole; empty on the good day.
+    pub degraded: Vec<String>,
+}
+
+/// The daemon, seen from `steliactl`.
+pub struct Client<'a> {
+    connection: &'a Connection,
+    manager: ManagerProxy<'a>,
+}
+
+impl<'a> Client<'a> {
+    /// Makes the proxy; nothing is sent yet.
+    pub async fn new(connection: &'a Connection) -> Result<Self, Failure> {
+        let manager = ManagerProxy::builder(connection)
+            .cache_properties(CacheProperties::No)
+            .build()
+            .await?;
+        Ok(Self { connection, manager })
+    }
+
+    /// Every instance, by pod UID. One that leaves while the list is made is left out.
+    pub async fn instances(&self) -> Result<Vec<InstanceSummary>, Failure> {
+        let mut rows = self.manager.list_instances().await?;
+        rows.sort_by(|a, b| a.0.cmp(&b.0));
+        let mut instances = Vec::with_capacity(rows.len());
+        for row in rows {
+            let properties = match self.properties(&row).await {
+                Ok(properties) => properties,
+                Err(Failure::NoSuchInstance(_)) => continue,
+                Err(failure) => return Err(failure),
+            };
+            let (pod_uid, container, object, state, exclusive_cpus) = row;
+            let degraded = properties.get("Degraded").and_then(|value| value.try_clone().ok());
+            instances.push(InstanceSummary {
+                pod_uid,
+                container,
+                object: object.to_string(),
+                state,
+                exclusive_cpus,
+                float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
+                degraded: degraded.and_then(|value| value.try_into().ok()).unwrap_or_default(),
+            });
+        }
+        Ok(instances)
+    }
+
+    /// The instance whose pod UID is `uid` or, when no other does, begins with it.
+    pub async fn find(&self, uid: &str) -> Result<InstanceRow, Failure> {
+        pick(self.manager.list_instances().await?, uid)
+    }
+
+    /// All properties of an instance, read at once.
+    pub async fn properties(&self, row: &InstanceRow) -> Result<OwnedDict, Failure> {
+        let properties = fdo::PropertiesProxy::builder(self.connection)
+            .destination(BUS_NAME)
+            .path(&row.2)
+            .build()
+            .await?;
+        Ok(properties.get_all(INSTANCE_INTERFACE).await?)
+    }
+
+    /// The daemon's whole view, as JSON text.
+    pub async fn describe(&self) -> Result<String, Failure> {
+        Ok(self.manager.describe().await?)
+    }
+
+    /// The same of a daemon that runs: one that does not is not started.
+    pub async fn describe_running(&self) -> Result<String, Failure> {
+        let manager = self.manager.inner();
+        let answer = manager.call_with_flags("Describe", MethodFlags::NO_AUTO_START, &());
+        answer
+            .await?
+            .ok_or_else(|| Failure::Other("Describe was not answered".to_owned()))
+    }
+
+    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started by it only where that is
+    /// wanted.
+    pub async fn node_topology(
+        &self,
+        api_version: &str,
+        node_name: Option<&str>,
+        start: bool,
+    ) -> Result<String, Failure> {
+        let mut options = Dict::new();
+        options.insert("api-version", Variant::from(api_version));
+        if let Some(name) = node_name {
+            options.insert("node-name", Variant::from(name));
+        }
+        if start {
+            return Ok(self.manager.node_topology(options).await?);
+        }
+        let manager = self.manager.inner();
+        let arguments = (options,);
+        let answer = manager.call_with_flags("NodeTopology", MethodFlags::NO_AUTO_START, &arguments);
+        answer
+            .await?
+            .ok_or_else(|| Failure::Other("NodeTopology was not answered".to_owned()))
+    }
+
+    /// What the allocator would answer to each of these.
+    pub async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
+        Ok(self.manager.evaluate_placement(requests, Dict::new()).await?)
+    }
+
+    /// One pass now; answers its report.
+    pub async fn reconcile(&self) -> Result<OwnedDict, Failure> {
+        Ok(self.manager.reconcile(Dict::new()).await?)
+    }
+
+    /// What a pass would begin with, and what is not whole now; nothing is changed.
+    pub async fn preview(&self) -> Result<OwnedDict, Failure> {
+        let mut options = Dict::new();
+        options.insert("dry-run", Variant::from(true));
+        Ok(self.manager.reconcile(options).await?)
+    }
+
+    /// Begin a rebind job, or tell what it would do; answers the job's path and the moves planned.
+    pub async fn rebind(
+        &self,
+        scope: &str,
+        deadline_s: u32,
+        dry_run: bool,
+    ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
+        let mut options = Dict::new();
+        if dry_run {
+            options.insert("dry-run", Variant::from(true));
+        }
+        Ok(self.manager.rebind(scope, deadline_s, options).await?)
+    }
+
+    /// The connection to the daemon.
+    pub fn connection(&self) -> &Connection {
+        self.connection
+    }
+
+    /// Gives an instance's CPUs back; answers the full UID.
+    pub async fn deregister(&self, uid: &str) -> Result<String, Failure> {
+        let (uid, ..) = self.find(uid).await?;
+        self.manager.deregister(&uid, Dict::new()).await?;
+        Ok(uid)
+    }
+
+    /// Makes the daemon read its configuration again.
+    pub async fn reload(&self) -> Result<(), Failure> {
+        Ok(self.manager.reload().await?)
+    }
+}
+
+/// The row that `uid` means: an exact UID wins, then the only one that begins with it.
+fn pick(rows: Vec<InstanceRow>, uid: &str) -> Result<InstanceRow, Failure> {
+    if uid.is_empty() {
+        return Err(Failure::Usage("the UID is empty".to_owned()));
+    }
+    let (exact, others): (Vec<_>, Vec<_>) = rows
+        .into_iter()
+        .filter(|row| row.0.starts_with(uid))
+        .partition(|row| row.0 == uid);
+    let mut fitting = if exact.is_empty() { others } else { exact };
+    match (fitting.pop(), fitting.len()) {
+        (Some(row), 0) => Ok(row),
+        (Some(row), _) => {
+            let mut uids: Vec<_> = fitting.into_iter().chain([row]).map(|row| row.0).collect();
+            uids.sort();
+            Err(Failure::Usage(format!(
+                "more than one instance begins with {uid}: {}",
+                uids.join(", ")
+            )))
+        }
+        (None, _) => Err(Failure::NoSuchInstance(format!(
+            "no instance of pod {uid} on this node"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rows(uids: &[&str]) -> Vec<InstanceRow> {
+        let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
+        let row = |uid: &&str| {
+            (
+                uid.to_string(),
+                "vm".to_owned(),
+                path.clone(),
+                "isolated".to_owned(),
+                "2-3".to_owned(),
+            )
+        };
+        uids.iter().map(row).collect()
+    }
+
+    #[test]
+    fn a_unique_beginning_is_enough() {
+        assert_eq!(pick(rows(&["aaa-1", "aab-2"]), "aab").unwrap().0, "aab-2");
+    }
+
+    #[test]
+    fn an_exact_uid_wins_over_a_longer_one() {
+        assert_eq!(pick(rows(&["aa", "aab"]), "aa").unwrap().0, "aa");
+    }
+
+    #[test]
+    fn an_ambiguous_beginning_names_what_fits() {
+        let failure = pick(rows(&["aab", "aaa", "b"]), "aa").unwrap_err();
+        assert_eq!(failure.to_string(), "more than one instance begins with aa: aaa, aab");
+        assert_eq!(failure.exit_code(), 2);
+    }
+
+    #[test]
+    fn an_unknown_uid_has_its_own_exit_code() {
+        assert_eq!(pick(rows(&["aaa"]), "c").unwrap_err().exit_code(), 3);
+        assert_eq!(pick(rows(&["aaa"]), "").unwrap_err().exit_code(), 2);
+    }
+}

@@ -1,0 +1,386 @@
+//! The checks: pure, each with what to do about it.
+
+use std::collections::BTreeMap;
+
+use stelia_allocator::{CpuSource, guaranteed};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::config::KubeletConfig;
+use stelia_node::cgroup::hierarchy::CONTROLLERS;
+use stelia_settings::isolated_is_safe;
+
+use super::merge::merge;
+use super::start::start;
+use super::{Check, Facts, Verdict, home, locality};
+
+/// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
+const SYSTEMD: u32 = 252;
+
+/// All checks, the most basic first.
+pub fn checks(facts: &Facts) -> Vec<Check> {
+    let basic = vec![
+        cgroup(facts),
+        kernel(facts),
+        systemd(facts),
+        home::check(facts),
+        policy(facts),
+        state(facts),
+        start(facts),
+        merge(facts),
+        cores(facts),
+        alignment(facts),
+        isolcpus(facts),
+        offline(facts),
+        irqbalance(facts),
+        socket(facts),
+    ];
+    [basic, locality::checks(&facts.localities)].concat()
+}
+
+pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {
+    let (found, cure) = (found.into(), String::new());
+    Check {
+        check,
+        verdict: Verdict::Ok,
+        found,
+        cure,
+    }
+}
+
+pub(super) fn not_ok(
+    check: &'static str,
+    verdict: Verdict,
+    found: impl Into<String>,
+    cure: impl Into<String>,
+) -> Check {
+    let (found, cure) = (found.into(), cure.into());
+    Check {
+        check,
+        verdict,
+        found,
+        cure,
+    }
+}
+
+fn cgroup(facts: &Facts) -> Check {
+    if let Some(unfit) = &facts.unfit {
+        return not_ok(
+            "cgroup",
+            Verdict::Failed,
+            unfit,
+            "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line; kubelet and the runtime must use cgroup v2 too. Until then steliad.service is skipped, and runners find no daemon",
+        );
+    }
+    let Some(controllers) = &facts.controllers else {
+        return not_ok(
+            "cgroup",
+            Verdict::Failed,
+            "/sys/fs/cgroup is no cgroup v2",
+            "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=... remnants); kubelet and the runtime must use it too",
+        );
+    };
+    let missing: Vec<&str> = CONTROLLERS
+        .into_iter()
+        .filter(|wanted| !controllers.iter().any(|has| has == wanted))
+        .collect();
+    if missing.is_empty() {
+        return ok("cgroup", format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
+    }
+    not_ok(
+        "cgroup",
+        Verdict::Failed,
+        format!("controllers missing: {}", missing.join(", ")),
+        "a cgroup v1 hierarchy holds them, or cgroup_disable= on the kernel's command line: remove it and boot again",
+    )
+}
+
+/// major.minor of a kernel release.
+fn release(text: &str) -> Option<(u32, u32)> {
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+fn kernel(facts: &Facts) -> Check {
+    let found = &facts.kernel;
+    // Remote partitions came with Linux 6.7; a distribution may have brought them to an older one.
+    let has = facts.exclusive.or_else(|| Some(release(found)? >= (6, 7)));
+    if has == Some(true) {
+        let kind = if isolated_is_safe(found) {
+            "isolated"
+        } else {
+            "root, since isolated ones could stop this kernel (kernels.md)"
+        };
+        return ok(
+            "kernel",
+            format!("{found}: partitions take CPUs from everybody else, of kind {kind}"),
+        );
+    }
+    not_ok(
+        "kernel",
+        Verdict::Warning,
+        format!("{found}: no cpuset.cpus.exclusive"),
+        "VMs will be contained, not isolated (README, \"What it does by itself\"); Linux 6.7 or later keeps the whole promise",
+    )
+}
+
+fn systemd(facts: &Facts) -> Check {
+    match facts.systemd {
+        Some(version) if version >= SYSTEMD => ok("systemd", version.to_string()),
+        Some(version) => not_ok(
+            "systemd",
+            Verdict::Failed,
+            version.to_string(),
+            format!("version {SYSTEMD} or later is needed"),
+        ),
+        None => not_ok(
+            "systemd",
+            Verdict::Failed,
+            "not found",
+            "steliad manages its cgroups through systemd",
+        ),
+    }
+}
+
+fn policy(facts: &Facts) -> Check {
+    if facts.allocator.source == CpuSource::Steliad {
+        return own_policy(facts);
+    }
+    match &facts.kubelet {
+        Err(error) => not_ok(
+            "kubelet-policy",
+            Verdict::Failed,
+            error,
+            "start kubelet, or make its configuration readable: steliad acts on what kubelet decided",
+        ),
+        Ok(kubelet) if kubelet.cpu_manager_policy != "static" => not_ok(
+            "kubelet-policy",
+            Verdict::Failed,
+            format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
+            "set cpuManagerPolicy: static (packaging/kubernetes/kubelet-config.yaml), drain the node, remove cpu_manager_state, start kubelet",
+        ),
+        Ok(kubelet) => {
+            let reserved = &kubelet.reserved_system_cpus;
+            if reserved.is_empty() {
+                return not_ok(
+                    "kubelet-policy",
+                    Verdict::Warning,
+                    "cpuManagerPolicy: static, no reservedSystemCPUs",
+                    "set reservedSystemCPUs to whole cores: what floats, and the system, then always have CPUs that are known",
+                );
+            }
+            ok(
+                "kubelet-policy",
+                format!(
+                    "static, reserved {reserved}, topology manager {}",
+                    kubelet.topology_manager_policy
+                ),
+            )
+        }
+    }
+}
+
+/// Where steliad chooses the CPUs kubelet may have no policy, or not be there.
+fn own_policy(facts: &Facts) -> Check {
+    let kubelets = facts
+        .kubelet
+        .as_ref()
+        .ok()
+        .map(|kubelet| kubelet.cpu_manager_policy.as_str());
+    let reserved = &facts.allocator.reserved;
+    let state = facts.state.as_ref().ok();
+    let others = state.map(|state| format!("; {}", guaranteed(state, &CpuSet::new()).in_words()));
+    let others = others.unwrap_or_default();
+    if kubelets == Some("static") {
+        return not_ok(
+            "kubelet-policy",
+            Verdict::Warning,
+            format!(
+                "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken{others}"
+            ),
+            "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep \
+             their CPUs. Stay at static where Guaranteed pods that are no VM need CPUs of their own",
+        );
+    }
+    if reserved.is_empty() {
+        return not_ok(
+            "kubelet-policy",
+            Verdict::Warning,
+            "cpu-source is steliad, no reserved-cpus",
+            "set reserved-cpus to whole cores: what floats, and the system, then always have CPUs that are known",
+        );
+    }
+    let kubelet = kubelets.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
+    ok(
+        "kubelet-policy",
+        format!("cpu-source steliad, {kubelet}, reserved {reserved}{others}"),
+    )
+}
+
+fn state(facts: &Facts) -> Check {
+    match &facts.state {
+        Err(error) => not_ok(
+            "kubelet-state",
+            Verdict::Failed,
+            error,
+            "steliactl kubelet-state tells more; while the file cannot be used nobody is admitted and floats keep their CPUs",
+        ),
+        Ok(state) => ok(
+            "kubelet-state",
+            format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned()),
+        ),
+    }
+}
+
+/// CPUs by core.
+fn by_core(topology: &Topology) -> BTreeMap<(u32, u32), CpuSet> {
+    let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
+    for (number, cpu) in &topology.cpus {
+        cores.entry((cpu.package, cpu.core)).or_default().insert(*number);
+    }
+    cores
+}
+
+fn cores(facts: &Facts) -> Check {
+    let topology = match &facts.topology {
+        Ok(topology) => topology,
+        Err(error) => return not_ok("cpus", Verdict::Failed, error, "/sys/devices/system/cpu cannot be read"),
+    };
+    let cores = by_core(topology);
+    let smt = cores.values().any(|cpus| cpus.len() > 1);
+    let nodes: std::collections::BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+    let found = format!(
+        "{} CPUs, {} cores, {} NUMA nodes",
+        topology.cpus.len(),
+        cores.len(),
+        nodes.len()
+    );
+    let splits =
+        |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
+    if smt && facts.kubelet.as_ref().is_ok_and(splits) {
+        return not_ok(
+            "cpus",
+            Verdict::Warning,
+            format!("{found}; siblings, and no full-pcpus-only"),
+            "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: else a VM's CPU can share its core with another pod's",
+        );
+    }
+    ok("cpus", found)
+}
+
+fn alignment(facts: &Facts) -> Check {
+    let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
+        return ok("whole-cores", "nothing to look at");
+    };
+    let cores = by_core(topology);
+    let mut split = Vec::new();
+    for (pod, containers) in &state.entries {
+        for (container, cpus) in containers {
+            let shared: CpuSet = cores
+                .values()
+                .filter(|core| !core.is_disjoint(cpus) && !core.is_subset(cpus))
+                .flat_map(|core| core.difference(cpus).iter().collect::<Vec<_>>())
+                .collect();
+            if !shared.is_empty() {
+                split.push(format!(
+                    "{pod}/{container} has {cpus}, siblings {shared} are somebody else's"
+                ));
+            }
+        }
+    }
+    if split.is_empty() {
+        return ok(
+            "whole-cores",
+            format!("{} pods with CPUs of their own", state.entries.len()),
+        );
+    }
+    not_ok(
+        "whole-cores",
+        Verdict::Warning,
+        split.join("; "),
+        "full-pcpus-only keeps cores whole for pods to come; those named have to be made anew",
+    )
+}
+
+fn isolcpus(facts: &Facts) -> Check {
+    let both = facts.isolcpus.union(&facts.nohz_full);
+    let Ok(state) = &facts.state else {
+        return if facts.isolcpus.is_empty() {
+            ok("isolcpus", "not set")
+        } else {
+            not_ok(
+                "isolcpus",
+                Verdict::Warning,
+                facts.isolcpus.to_string(),
+                "see docs/isolcpus.md",
+            )
+        };
+    };
+    let shared = match (facts.allocator.source, &facts.topology) {
+        (CpuSource::Steliad, Ok(topology)) => topology.online().difference(&state.assigned()),
+        _ => state.shared_pool(),
+    };
+    let unbalanced = facts.isolcpus.intersection(&shared);
+    if !unbalanced.is_empty() {
+        return not_ok(
+            "isolcpus",
+            Verdict::Failed,
+            format!(
+                "isolcpus={} of which {unbalanced} are in the shared pool",
+                facts.isolcpus
+            ),
+            "the kernel does not balance load there, so what floats would pile up on one CPU: remove isolcpus= from the kernel's command line and boot again; partitions take its place",
+        );
+    }
+    if !both.is_empty() {
+        return not_ok(
+            "isolcpus",
+            Verdict::Warning,
+            format!("isolcpus or nohz_full: {both}"),
+            "not needed: partitions do it for the CPUs that VMs have now, and only those",
+        );
+    }
+    ok("isolcpus", "not set")
+}
+
+fn offline(facts: &Facts) -> Check {
+    if facts.offline.is_empty() {
+        return ok("offline", "none");
+    }
+    let lost = facts
+        .state
+        .as_ref()
+        .map(|state| state.assigned().intersection(&facts.offline))
+        .unwrap_or_default();
+    if lost.is_empty() {
+        return ok("offline", facts.offline.to_string());
+    }
+    not_ok(
+        "offline",
+        Verdict::Failed,
+        format!("{lost} belong to pods"),
+        "bring them back: echo 1 > /sys/devices/system/cpu/cpuN/online; their VMs float or share meanwhile",
+    )
+}
+
+fn irqbalance(facts: &Facts) -> Check {
+    if !facts.irqbalance {
+        return ok("irqbalance", "does not run");
+    }
+    not_ok(
+        "irqbalance",
+        Verdict::Warning,
+        "runs",
+        "it may put interrupts on VMs' CPUs; set IRQBALANCE_BANNED_CPULIST to all but the reserved CPUs, or stop it and set /proc/irq/default_smp_affinity",
+    )
+}
+
+fn socket(facts: &Facts) -> Check {
+    if facts.socket {
+        return ok("runner-socket", "/run/stelia/runner/socket");
+    }
+    not_ok(
+        "runner-socket",
+        Verdict::Failed,
+        "/run/stelia/runner/socket is not there",
+        "systemctl enable --now steliad-runner.socket",
+    )
+}

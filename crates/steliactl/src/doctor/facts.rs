@@ -1,0 +1,161 @@
+//! What the node is, read from its files.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+
+use stelia_allocator::{AllocatorPolicies, CpuSource};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::config::{ConfigError, KubeletConfig};
+use stelia_kubelet::{CpuManagerState, config};
+use stelia_node::cgroup::hierarchy;
+use stelia_node::locality::Localities;
+use stelia_settings::Settings;
+
+use super::{KubeletFiles, KubeletHome, locality};
+
+/// Plain values; what could not be read says why.
+#[derive(Debug, Clone)]
+pub struct Facts {
+    /// `/proc/sys/kernel/osrelease`.
+    pub kernel: String,
+    /// systemd's version, of the library that PID 1 is linked to.
+    pub systemd: Option<u32>,
+    /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
+    pub controllers: Option<Vec<String>>,
+    /// Why the host's cgroups are not version 2's; `None` where they are.
+    pub unfit: Option<String>,
+    /// Whether a cgroup of this kernel has `cpuset.cpus.exclusive`; `None` where no cgroup with cpuset is.
+    pub exclusive: Option<bool>,
+    /// The host's CPUs.
+    pub topology: Result<Topology, String>,
+    /// What the running kubelet was told.
+    pub kubelet: Result<KubeletConfig, String>,
+    /// Which kubelet that is, and where the daemon reads.
+    pub home: KubeletHome,
+    /// Who chooses exclusive CPUs, and how: steliad's own configuration, or its defaults where it cannot be read.
+    pub allocator: AllocatorPolicies,
+    /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
+    pub state: Result<CpuManagerState, String>,
+    /// What kubelet finds when it starts.
+    pub files: KubeletFiles,
+    /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
+    pub isolcpus: CpuSet,
+    /// CPUs of `nohz_full=`.
+    pub nohz_full: CpuSet,
+    /// CPUs that are there and offline.
+    pub offline: CpuSet,
+    /// Whether a process `irqbalance` runs.
+    pub irqbalance: bool,
+    /// Whether the runners' socket is there.
+    pub socket: bool,
+    /// Where the memory and the devices of the VMs that run are.
+    pub localities: Localities,
+}
+
+impl Facts {
+    /// Read them; `root` is `/`.
+    pub fn read(root: &Path) -> Self {
+        let sys = root.join("sys");
+        let cpus = sys.join("devices/system/cpu");
+        let text = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
+        let list = |path: &Path| -> CpuSet {
+            // "(null)" is what the kernel prints of a nohz_full= that was not given.
+            text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
+        };
+        let cgroup = sys.join("fs/cgroup");
+        let told = config::read(&root.join("proc"), root);
+        let stopped = matches!(told, Err(ConfigError::NotRunning));
+        let kubelet = told.map_err(|error| error.to_string());
+        let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+        let home = KubeletHome::find(root, &settings, kubelet.as_ref().ok());
+        let kubelet_root = match (&kubelet, &home.read) {
+            (Ok(kubelet), _) => kubelet.root_dir.clone(),
+            (Err(_), Ok(read)) => read.clone(),
+            (Err(_), Err(_)) => KubeletConfig::default().root_dir,
+        };
+        let allocator = settings.policies.allocator;
+        let folder = root.join(kubelet_root.strip_prefix("/").unwrap_or(&kubelet_root));
+        let state = folder.join(CPU_MANAGER_STATE);
+        let topology = Topology::read(&sys).map_err(|error| error.to_string());
+        let near = |topology: &Topology| locality::read(root, topology, &folder);
+        Self {
+            kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
+            systemd: systemd(root),
+            controllers: text(&cgroup.join("cgroup.controllers"))
+                .map(|text| text.split_whitespace().map(str::to_owned).collect()),
+            unfit: text(&root.join("proc/self/cgroup")).and_then(|text| hierarchy::unfit(&text)),
+            exclusive: has_exclusive(&cgroup),
+            files: KubeletFiles::read(root, &folder, stopped, topology.as_ref().ok()),
+            localities: topology.as_ref().map(near).unwrap_or_default(),
+            topology,
+            kubelet,
+            home,
+            state: match fs::read(&state) {
+                Err(error) if error.kind() == ErrorKind::NotFound && allocator.source == CpuSource::Steliad => {
+                    Ok(CpuManagerState::absent())
+                }
+                read => read
+                    .map_err(|error| error.to_string())
+                    .and_then(|bytes| CpuManagerState::parse(&bytes).map_err(|error| error.to_string()))
+                    .map_err(|error| format!("{}: {error}", state.display())),
+            },
+            allocator,
+            isolcpus: isolcpus(&text(&root.join("proc/cmdline")).unwrap_or_default()),
+            nohz_full: list(&cpus.join("nohz_full")),
+            offline: list(&cpus.join("offline")),
+            irqbalance: runs(root, "irqbalance"),
+            socket: root.join("run/stelia/runner/socket").exists(),
+        }
+    }
+}
+
+/// The CPUs of `isolcpus=` on the kernel's command line; its flags are left out. /sys shows those of partitions as well.
+fn isolcpus(cmdline: &str) -> CpuSet {
+    let words = cmdline.split_whitespace();
+    let values = words.filter_map(|word| word.strip_prefix("isolcpus="));
+    let parts = values.flat_map(|value| value.split(','));
+    parts
+        .filter_map(|part| part.parse::<CpuSet>().ok())
+        .fold(CpuSet::new(), |all, some| all.union(&some))
+}
+
+/// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
+fn systemd(root: &Path) -> Option<u32> {
+    let folders = [
+        "usr/lib/systemd",
+        "usr/lib64/systemd",
+        "usr/lib/x86_64-linux-gnu/systemd",
+        "usr/lib/aarch64-linux-gnu/systemd",
+    ];
+    let entries = folders.iter().filter_map(|folder| fs::read_dir(root.join(folder)).ok());
+    entries.flat_map(|entries| entries.flatten()).find_map(|entry| {
+        let name = entry.file_name();
+        let version = name.to_str()?.strip_prefix("libsystemd-shared-")?;
+        let digits = version.split(|c: char| !c.is_ascii_digit()).next()?;
+        digits.parse().ok()
+    })
+}
+
+/// The root cgroup has no such file, so any child that has a cpuset is asked.
+fn has_exclusive(cgroup: &Path) -> Option<bool> {
+    let children = fs::read_dir(cgroup).ok()?.flatten().map(|entry| entry.path());
+    let mut with_cpuset = children
+        .filter(|path| path.join("cpuset.cpus.partition").exists())
+        .peekable();
+    with_cpuset.peek()?;
+    Some(with_cpuset.any(|path| path.join("cpuset.cpus.exclusive").exists()))
+}
+
+fn runs(root: &Path, program: &str) -> bool {
+    let processes = fs::read_dir(root.join("proc")).into_iter().flatten().flatten();
+    processes
+        .filter(|entry| {
+            entry
+                .file_name()
+                .to_str()
+                .is_some_and(|name| name.parse::<u32>().is_ok())
+        })
+        .any(|entry| fs::read_to_string(entry.path().join("comm")).is_ok_and(|comm| comm.trim() == program))
+}

@@ -1,0 +1,88 @@
+//! kubelet's home: which process it is, and whether the daemon reads where it writes.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use stelia_kubelet::home::Host;
+use stelia_kubelet::{KubeletConfig, home};
+use stelia_settings::Settings;
+
+use super::checks::{not_ok, ok};
+use super::{Check, Facts, Verdict};
+
+/// What was found of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KubeletHome {
+    /// The process, or why it is not known.
+    pub process: Result<home::Process, String>,
+    /// The root directory that the daemon reads, or why that is not clear; by its setting.
+    pub read: Result<PathBuf, String>,
+    /// Whether kubelet writes into that one: the two may be one by a link.
+    pub is_kubelets: bool,
+}
+
+impl KubeletHome {
+    /// Look for it; `root` is `/`.
+    pub(super) fn find(root: &Path, settings: &Settings, kubelet: Option<&KubeletConfig>) -> Self {
+        let process = home::find(&root.join("proc"), root).map_err(|error| error.to_string());
+        let read = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
+        let below = |path: &Path| root.join(path.strip_prefix("/").unwrap_or(path));
+        let real = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let read = read.map(|path| if path.starts_with(root) { path } else { below(&path) });
+        let is_kubelets = match (&read, kubelet) {
+            (Ok(read), Some(kubelet)) => real(read) == real(&below(&kubelet.root_dir)),
+            _ => true,
+        };
+        let shown = |path: PathBuf| {
+            path.strip_prefix(root)
+                .map(|rest| Path::new("/").join(rest))
+                .unwrap_or(path)
+        };
+        Self {
+            process,
+            read: read.map(shown),
+            is_kubelets,
+        }
+    }
+}
+
+/// Which kubelet was found, and where the daemon reads.
+pub(super) fn check(facts: &Facts) -> Check {
+    const CHECK: &str = "kubelet-home";
+    let KubeletHome {
+        process,
+        read,
+        is_kubelets,
+    } = &facts.home;
+    let read = match read {
+        Ok(read) => read.display(),
+        Err(unclear) => {
+            let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove what an earlier kubelet left; nobody is admitted meanwhile";
+            return not_ok(CHECK, Verdict::Failed, unclear, cure);
+        }
+    };
+    let process = match process {
+        Ok(process) => process,
+        // Why, and whether that matters, is said by the check of its policy.
+        Err(_) => return ok(CHECK, format!("no process known; {read} is read")),
+    };
+    let how = match (process.host, &process.root) {
+        (Host::K3s, _) => "; of its flags those in /etc/rancher/k3s are known, its own command line is hidden",
+        (_, Some(_)) => ", which answers on kubelet's socket",
+        (_, None) => ", by its name",
+    };
+    let found = format!("process {} ({}){how}; {read} is read", process.pid, process.name);
+    if *is_kubelets {
+        return ok(CHECK, found);
+    }
+    let its = facts
+        .kubelet
+        .as_ref()
+        .map(|kubelet| kubelet.root_dir.display().to_string());
+    not_ok(
+        CHECK,
+        Verdict::Failed,
+        format!("{found}, and kubelet's is {}", its.unwrap_or_default()),
+        "set kubelet-root to it in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad",
+    )
+}

@@ -1,0 +1,187 @@
+//! Would kubelet start on its state files? It does not where they are of another policy, other CPUs or other memory than
+//! configured: systemd starts it again and again, and the node is lost to the cluster until somebody sees why.
+
+use kubelet_planner::cpus::Refusal;
+use kubelet_planner::{
+    CpuManager, MemoryManager, Node, Settings, StartError, State, cpus, features, go_together, memory, merge,
+};
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+
+use super::checks::{not_ok, ok};
+use super::kubelet::KUBEADM;
+use super::{Check, Facts, Verdict};
+use crate::plan;
+
+const NAME: &str = "kubelet-start";
+
+/// Why kubelet would not start.
+struct Refused {
+    verdict: Verdict,
+    why: String,
+    cure: String,
+}
+
+/// The check.
+pub(super) fn start(facts: &Facts) -> Check {
+    let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
+        (Ok(kubelet), _) => (kubelet, String::new()),
+        (Err(_), Some(kubelet)) => (kubelet, format!(" (none runs: its settings are taken from {KUBEADM})")),
+        (Err(_), None) => return ok(NAME, "nothing to look at"),
+    };
+    // A file that is in doubt is told of by "kubelet-state".
+    let Ok(stored) = &facts.files.cpus else {
+        return ok(NAME, "nothing to look at");
+    };
+    match refused(facts, kubelet, stored.as_ref()) {
+        None => ok(NAME, format!("its state files go with its settings{place}")),
+        Some(refused) => not_ok(
+            NAME,
+            refused.verdict,
+            format!("kubelet would not start: {}{place}", refused.why),
+            refused.cure,
+        ),
+    }
+}
+
+fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerState>) -> Option<Refused> {
+    if let Some(stored) = stored.filter(|stored| stored.policy != kubelet.cpu_manager_policy) {
+        let words = differs(&kubelet.cpu_manager_policy, &stored.policy);
+        return Some(by_policy(
+            kubelet,
+            CPU_MANAGER_STATE,
+            words,
+            "cpuManagerPolicy",
+            &stored.policy,
+        ));
+    }
+    let memory = match &facts.files.memory {
+        Ok(memory) => memory.as_ref(),
+        Err(why) => return Some(by_state(kubelet, MEMORY_MANAGER_STATE, why.clone())),
+    };
+    if let Some(stored) = memory.filter(|stored| stored.policy != kubelet.memory_manager_policy) {
+        let words = format!(
+            "[memorymanager] {}",
+            differs(&kubelet.memory_manager_policy, &stored.policy)
+        );
+        let setting = "memoryManagerPolicy";
+        return Some(by_policy(kubelet, MEMORY_MANAGER_STATE, words, setting, &stored.policy));
+    }
+    let settings = match plan::settings(kubelet, memory) {
+        Ok(settings) => settings,
+        Err(why) => {
+            return Some(Refused {
+                verdict: Verdict::Warning,
+                why,
+                cure: "correct the setting, unless this kubelet is newer than steliad and knows it".to_owned(),
+            });
+        }
+    };
+    if let Err(why) = go_together(&settings) {
+        return Some(by_option(why.to_string()));
+    }
+    by_machine(facts, kubelet, settings.clone(), (stored, memory)).or_else(|| by_gate(kubelet, &settings))
+}
+
+/// kubelet's words.
+fn differs(configured: &str, stored: &str) -> String {
+    format!("configured policy {configured:?} differs from state checkpoint policy {stored:?}")
+}
+
+fn by_policy(kubelet: &KubeletConfig, file: &str, words: String, setting: &str, stored: &str) -> Refused {
+    let refused = by_state(kubelet, file, words);
+    let cure = format!("{}; or set {setting} back to {stored}", refused.cure);
+    Refused { cure, ..refused }
+}
+
+fn by_state(kubelet: &KubeletConfig, file: &str, why: String) -> Refused {
+    let file = kubelet.root_dir.join(file);
+    Refused {
+        verdict: Verdict::Failed,
+        why,
+        cure: format!("drain the node, stop kubelet, remove {}, start kubelet", file.display()),
+    }
+}
+
+fn by_option(why: String) -> Refused {
+    Refused {
+        verdict: Verdict::Failed,
+        why,
+        cure: "correct cpuManagerPolicyOptions and topologyManagerPolicyOptions (docs/kubelet.md)".to_owned(),
+    }
+}
+
+/// Settings and states on this very machine: reserved CPUs, CPUs that are there, memory and huge pages.
+fn by_machine(
+    facts: &Facts,
+    kubelet: &KubeletConfig,
+    mut settings: Settings,
+    (cpus, memory): (Option<&CpuManagerState>, Option<&MemoryManagerState>),
+) -> Option<Refused> {
+    let (Ok(topology), Ok(numa)) = (&facts.topology, &facts.files.numa) else {
+        return None;
+    };
+    if memory.is_none() {
+        // What is reserved is known of its file alone.
+        settings.memory_manager = MemoryManager::None;
+    }
+    let state = State {
+        cpus: match (&settings.cpu_manager, cpus) {
+            (CpuManager::Static { .. }, Some(cpus)) => cpus::State::from(cpus),
+            _ => cpus::State::default(),
+        },
+        memory: memory.map(memory::State::from).unwrap_or_default(),
+        devices: Default::default(),
+    };
+    let machine = plan::machine(topology, &facts.files.caches, numa);
+    let why = Node::start(machine, settings, state).err()?;
+    let text = why.to_string();
+    Some(match why {
+        StartError::Cpus(Refusal::ReservedCount { .. } | Refusal::ReservedUnknown(_)) => Refused {
+            verdict: Verdict::Failed,
+            why: text,
+            cure: "set reservedSystemCPUs to CPUs that this node has".to_owned(),
+        },
+        StartError::Cpus(_) => {
+            let refused = by_state(kubelet, CPU_MANAGER_STATE, text);
+            let back = "or set reservedSystemCPUs, strict-cpu-reservation and the CPUs that are online back to what they were";
+            let cure = format!("{}; {back}", refused.cure);
+            Refused { cure, ..refused }
+        }
+        StartError::Memory(_) => by_state(kubelet, MEMORY_MANAGER_STATE, text),
+        StartError::Options(_) => by_option(text),
+        StartError::Topology(merge::Refusal::TooManyNodes { .. }) => Refused {
+            verdict: Verdict::Failed,
+            why: text,
+            cure: "fewer NUMA nodes by the firmware (NPS, SNC), topologyManagerPolicy: none, or the option max-allowable-numa-nodes (Kubernetes 1.31 on), which makes admissions slow".to_owned(),
+        },
+        StartError::Topology(_) => by_option(text),
+        // No prediction: that is for the check of the merge.
+        StartError::TooManyNodes(_) | StartError::Node(_) => return None,
+    })
+}
+
+/// An option whose feature gate is off. No more than a warning: in another version it may need none.
+fn by_gate(kubelet: &KubeletConfig, settings: &Settings) -> Option<Refused> {
+    let missing = features::chosen(settings).into_iter().find_map(|feature| {
+        let gate = feature.gate(features::KUBELET)?;
+        (!gate.is_on(&kubelet.feature_gates)).then_some((feature, gate))
+    });
+    let (feature, gate) = missing?;
+    Some(Refused {
+        verdict: Verdict::Warning,
+        why: format!(
+            "{} ({}) needs the feature gate {} in 1.{}",
+            feature.name,
+            feature.history(),
+            gate.name,
+            features::KUBELET
+        ),
+        cure: format!(
+            "featureGates: {{{}: true}}, or leave the option out; another version of kubelet may differ",
+            gate.name
+        ),
+    })
+}

@@ -1,0 +1,502 @@
+use std::fs;
+use std::path::Path;
+
+use rstest::rstest;
+use stelia_allocator::{AllocatorPolicies, CpuSource};
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::Shape;
+use stelia_kubelet::checkpoint::Schema;
+use stelia_kubelet::config::KubeletConfig;
+use stelia_kubelet::devices::DeviceEntry;
+use stelia_kubelet::memory::{MemorySchema, MemoryTable};
+use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState, PodUid, home, memory};
+use stelia_node::locality::{Localities, Locality, NodeMemory};
+use stelia_node_report::numa::{NumaNode, Pages};
+
+use super::*;
+
+const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+
+fn process(host: home::Host) -> home::Process {
+    home::Process {
+        pid: 812,
+        name: "kubelet".into(),
+        host,
+        root: Some("/var/lib/kubelet".into()),
+    }
+}
+
+/// A node with nothing to complain of: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
+fn fit() -> Facts {
+    let shape = Shape {
+        nodes: 2,
+        cores: 2,
+        threads: 2,
+        interleaved: true,
+    };
+    let cpus = |text: &str| text.parse().unwrap();
+    let kubelet = KubeletConfig {
+        cpu_manager_policy: "static".to_owned(),
+        cpu_manager_policy_options: [("full-pcpus-only".to_owned(), "true".to_owned())].into(),
+        reserved_system_cpus: cpus("0,4"),
+        ..KubeletConfig::default()
+    };
+    let state = CpuManagerState {
+        schema: Schema::V2,
+        policy: "static".to_owned(),
+        default_cpus: cpus("0,2-4,6-7"),
+        entries: [(PodUid::parse(POD).unwrap(), [("vm".to_owned(), cpus("1,5"))].into())].into(),
+        container_entries: [].into(),
+        pod_entries: [].into(),
+    };
+    Facts {
+        kernel: "6.12.9".to_owned(),
+        systemd: Some(257),
+        controllers: Some(["cpuset", "cpu", "io", "memory", "pids"].map(str::to_owned).to_vec()),
+        unfit: None,
+        exclusive: Some(true),
+        topology: Ok(shape.topology()),
+        kubelet: Ok(kubelet),
+        home: KubeletHome {
+            process: Ok(process(home::Host::Kubelet)),
+            read: Ok("/var/lib/kubelet".into()),
+            is_kubelets: true,
+        },
+        allocator: AllocatorPolicies::default(),
+        files: KubeletFiles {
+            stopped: None,
+            cpus: Ok(Some(state.clone())),
+            memory: Ok(None),
+            devices: Ok(None),
+            numa: Ok([(0, NumaNode::default()), (1, NumaNode::default())].into()),
+            caches: [].into(),
+        },
+        state: Ok(state),
+        isolcpus: cpus(""),
+        nohz_full: cpus(""),
+        offline: cpus(""),
+        irqbalance: false,
+        socket: true,
+        localities: Localities::default(),
+    }
+}
+
+#[test]
+fn a_fit_node_passes_every_check() {
+    for check in checks(&fit()) {
+        assert_eq!((check.verdict, check.cure.as_str()), (Verdict::Ok, ""), "{check:?}");
+    }
+}
+
+/// steliad chooses the CPUs.
+fn ours(facts: &mut Facts) {
+    facts.allocator.source = CpuSource::Steliad;
+    facts.allocator.reserved = "0,4".parse().unwrap();
+}
+
+#[test]
+fn where_steliad_chooses_no_kubelet_is_needed() {
+    let mut alone = fit();
+    ours(&mut alone);
+    alone.kubelet = Err("no kubelet runs".into());
+    alone.state = Ok(CpuManagerState::absent());
+    for check in checks(&alone) {
+        assert_eq!(check.verdict, Verdict::Ok, "{check:?}");
+    }
+}
+
+#[test]
+fn what_becomes_of_guaranteed_pods_that_are_no_vm_is_said_at_every_stage() {
+    let found = |facts: &Facts| {
+        let check = checks(facts).into_iter().find(|check| check.check == "kubelet-policy");
+        check.unwrap().found
+    };
+    let mut facts = fit();
+    ours(&mut facts);
+    assert!(
+        found(&facts).contains("only while kubelet's cpuManagerPolicy is static"),
+        "{}",
+        found(&facts)
+    );
+    facts.kubelet = Err("no kubelet runs".into());
+    facts.state = Ok(CpuManagerState::absent());
+    assert!(
+        found(&facts).contains("nobody keeps them on CPUs of their own"),
+        "{}",
+        found(&facts)
+    );
+}
+
+type Change = fn(&mut Facts);
+
+#[rstest]
+#[case::no_cgroup2("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = None)]
+#[case::hybrid("cgroup", Verdict::Failed, |f: &mut Facts| f.unfit = Some("a hybrid".into()))]
+#[case::two_homes("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.read = Err("which is not clear".into()))]
+#[case::another_home("kubelet-home", Verdict::Failed, |f: &mut Facts| f.home.is_kubelets = false)]
+#[case::no_cpuset("cgroup", Verdict::Failed, |f: &mut Facts| f.controllers = Some(vec!["cpu".into()]))]
+#[case::old_kernel("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.1.0-30".into(); f.exclusive = Some(false) })]
+#[case::old_kernel_without_cgroups("kernel", Verdict::Warning, |f: &mut Facts| { f.kernel = "6.6.1".into(); f.exclusive = None })]
+#[case::old_systemd("systemd", Verdict::Failed, |f: &mut Facts| f.systemd = Some(249))]
+#[case::no_kubelet("kubelet-policy", Verdict::Failed, |f: &mut Facts| f.kubelet = Err("no kubelet runs".into()))]
+#[case::both_choose("kubelet-policy", Verdict::Warning, |f: &mut Facts| ours(f))]
+#[case::nothing_reserved("kubelet-policy", Verdict::Warning, |f: &mut Facts| { ours(f); f.allocator.reserved = CpuSet::new(); f.kubelet = Err("none".into()) })]
+#[case::isolcpus_in_our_pool("isolcpus", Verdict::Failed, |f: &mut Facts| { ours(f); f.kubelet = Err("none".into()); f.isolcpus = "2".parse().unwrap() })]
+#[case::policy_none("kubelet-policy", Verdict::Failed, |f: &mut Facts| { f.kubelet = Ok(KubeletConfig::default()); f.files.cpus = Ok(None) })]
+#[case::corrupt_state("kubelet-state", Verdict::Failed, |f: &mut Facts| { f.state = Err("checksum".into()); f.files.cpus = Err("checksum".into()) })]
+#[case::siblings_apart("cpus", Verdict::Warning, |f: &mut Facts| f.kubelet.as_mut().unwrap().cpu_manager_policy_options.clear())]
+#[case::a_split_core("whole-cores", Verdict::Warning, |f: &mut Facts| {
+    let state = f.state.as_mut().unwrap();
+    state.entries.values_mut().flat_map(|pod| pod.values_mut()).for_each(|cpus| *cpus = "1-2".parse().unwrap());
+})]
+#[case::isolated_at_boot("isolcpus", Verdict::Warning, |f: &mut Facts| f.isolcpus = "1,5".parse().unwrap())]
+#[case::shared_cpus_isolated_at_boot("isolcpus", Verdict::Failed, |f: &mut Facts| f.isolcpus = "2,6".parse().unwrap())]
+#[case::a_pods_cpu_offline("offline", Verdict::Failed, |f: &mut Facts| f.offline = "5".parse().unwrap())]
+#[case::irqbalance("irqbalance", Verdict::Warning, |f: &mut Facts| f.irqbalance = true)]
+#[case::memory_away("locality", Verdict::Warning, |f: &mut Facts| {
+    let memory = NodeMemory { huge: 1 << 30, ..NodeMemory::default() };
+    let vm = Locality { nodes: [0].into(), memory: [(1, memory)].into(), ..Locality::default() };
+    f.localities.instances.insert(POD.to_owned(), vm);
+})]
+#[case::no_socket("runner-socket", Verdict::Failed, |f: &mut Facts| f.socket = false)]
+fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
+    #[case] name: &str,
+    #[case] verdict: Verdict,
+    #[case] change: Change,
+) {
+    let mut facts = fit();
+    change(&mut facts);
+    let wrong: Vec<Check> = checks(&facts)
+        .into_iter()
+        .filter(|check| check.verdict != Verdict::Ok)
+        .collect();
+    let [check] = wrong.as_slice() else {
+        panic!("{wrong:#?}")
+    };
+    assert_eq!((check.check, check.verdict), (name, verdict));
+    assert!(!check.cure.is_empty(), "{check:?}");
+}
+
+#[test]
+fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
+    let root = tempfile::tempdir().unwrap();
+    let Err(Failure::Partial { printed, reason }) = run(root.path(), Json::Off, true) else {
+        panic!("fit");
+    };
+    assert!(
+        printed.contains("is no cgroup v2") && printed.contains("FAILED"),
+        "{printed}"
+    );
+    assert!(
+        reason.contains("cgroup, ") && reason.contains("runner-socket"),
+        "{reason}"
+    );
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+#[test]
+fn facts_are_read_from_the_nodes_files() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    write(root, "proc/sys/kernel/osrelease", "6.12.9+deb13-amd64\n");
+    write(
+        root,
+        "proc/cmdline",
+        "quiet isolcpus=domain,managed_irq,2-3,6 nohz_full=3\n",
+    );
+    write(root, "proc/77/comm", "irqbalance\n");
+    write(
+        root,
+        "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so",
+        "",
+    );
+    write(root, "sys/fs/cgroup/cgroup.controllers", "cpuset cpu io memory pids\n");
+    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.partition", "member\n");
+    write(root, "sys/fs/cgroup/system.slice/cpuset.cpus.exclusive", "\n");
+    write(root, "sys/devices/system/cpu/nohz_full", "  (null)\n");
+    write(root, "sys/devices/system/cpu/offline", "7\n");
+    let facts = Facts::read(root);
+    assert_eq!(facts.kernel, "6.12.9+deb13-amd64");
+    assert_eq!(
+        (facts.systemd, facts.exclusive, facts.irqbalance),
+        (Some(257), Some(true), true)
+    );
+    assert_eq!(facts.isolcpus.to_string(), "2-3,6");
+    assert_eq!(
+        (facts.nohz_full.to_string(), facts.offline.to_string()),
+        (String::new(), "7".to_owned())
+    );
+    assert!(facts.state.unwrap_err().contains("cpu_manager_state"));
+}
+
+#[test]
+fn kubelets_home_is_told_by_what_was_found() {
+    let told = |change: fn(&mut KubeletHome)| {
+        let mut facts = fit();
+        change(&mut facts.home);
+        let check = checks(&facts).into_iter().find(|check| check.check == "kubelet-home");
+        check.unwrap().found
+    };
+    let answers = told(|_| ());
+    assert!(answers.contains("process 812 (kubelet), which answers"), "{answers}");
+    let named = told(|home| home.process.as_mut().unwrap().root = None);
+    assert!(
+        named.contains("(kubelet), by its name; /var/lib/kubelet is read"),
+        "{named}"
+    );
+    let k3s = told(|home| home.process = Ok(process(home::Host::K3s)));
+    assert!(k3s.contains("/etc/rancher/k3s"), "{k3s}");
+    let away = told(|home| home.process = Err("no kubelet runs".into()));
+    assert_eq!(away, "no process known; /var/lib/kubelet is read");
+}
+
+#[test]
+fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    write(root, "proc/70/comm", "kubelet\n");
+    write(root, "proc/70/status", "Uid:\t0\t0\t0\t0\n");
+    write(root, "proc/70/cgroup", "0::/system.slice/kubelet.service\n");
+    write(root, "proc/70/cmdline", "kubelet\0--root-dir=/data/kubelet\0");
+    write(root, "proc/self/cgroup", "4:cpuset:/\n0::/\n");
+    write(root, "data/kubelet/cpu_manager_state", "{}");
+    let facts = Facts::read(root);
+    assert!(facts.unfit.unwrap().contains("hybrid"));
+    assert_eq!(facts.home.read, Ok("/var/lib/kubelet".into()));
+    assert!(!facts.home.is_kubelets);
+    write(root, "etc/stelia/steliad.toml", "kubelet-root = \"/data/kubelet\"");
+    let facts = Facts::read(root);
+    assert_eq!(
+        (facts.home.read, facts.home.is_kubelets),
+        (Ok("/data/kubelet".into()), true)
+    );
+    // A link is as good as the directory.
+    write(root, "etc/stelia/steliad.toml", "");
+    fs::create_dir_all(root.join("var/lib")).unwrap();
+    std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();
+    assert!(Facts::read(root).home.is_kubelets);
+}
+
+/// The check of that name.
+fn named(facts: &Facts, name: &str) -> Check {
+    let mut checks = checks(facts).into_iter();
+    checks.find(|check| check.check == name).unwrap()
+}
+
+fn told(facts: &mut Facts) -> &mut KubeletConfig {
+    facts.kubelet.as_mut().unwrap()
+}
+
+fn option(facts: &mut Facts, name: &str) {
+    let options = &mut told(facts).cpu_manager_policy_options;
+    options.clear();
+    options.insert(name.to_owned(), "true".to_owned());
+}
+
+const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState {
+    schema: MemorySchema::V1,
+    policy: policy.to_owned(),
+    nodes: [].into(),
+    entries: [].into(),
+    pod_entries: [].into(),
+};
+
+#[rstest]
+#[case::another_cpu_policy(
+    Verdict::Failed,
+    r#"configured policy "static" differs from state checkpoint policy "none""#,
+    "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
+    |f: &mut Facts| f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into()
+)]
+#[case::another_memory_policy(
+    Verdict::Failed,
+    r#"[memorymanager] configured policy "None" differs from state checkpoint policy "Static""#,
+    "remove /var/lib/kubelet/memory_manager_state, start kubelet; or set memoryManagerPolicy back to Static",
+    |f: &mut Facts| f.files.memory = Ok(Some(MEMORY_STATE("Static")))
+)]
+#[case::a_corrupt_memory_file(
+    Verdict::Failed,
+    "checksum",
+    "remove /var/lib/kubelet/memory_manager_state",
+    |f: &mut Facts| f.files.memory = Err("memory_manager_state: checksum".into())
+)]
+#[case::other_huge_pages(
+    Verdict::Failed,
+    "[memorymanager] the expected machine state is different from the real one",
+    "remove /var/lib/kubelet/memory_manager_state",
+    |f: &mut Facts| {
+        told(f).memory_manager_policy = "Static".into();
+        let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
+        let node = memory::NumaNode { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
+        let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
+        f.files.memory = Ok(Some(state));
+    }
+)]
+#[case::another_root(
+    Verdict::Failed,
+    "differs",
+    "remove /data/kubelet/cpu_manager_state",
+    |f: &mut Facts| {
+        told(f).root_dir = "/data/kubelet".into();
+        f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into();
+    }
+)]
+#[case::more_reserved(
+    Verdict::Failed,
+    r#"not all reserved cpus: "0-1,4-5" are present in defaultCpuSet: "0,2-4,6-7""#,
+    "or set reservedSystemCPUs",
+    |f: &mut Facts| told(f).reserved_system_cpus = "0-1,4-5".parse().unwrap()
+)]
+#[case::strict_reservation_turned_on(
+    Verdict::Failed,
+    r#"some of strictly reserved cpus: "0,4" are present in defaultCpuSet"#,
+    "strict-cpu-reservation",
+    |f: &mut Facts| option(f, "strict-cpu-reservation")
+)]
+#[case::a_cpu_went_offline(
+    Verdict::Failed,
+    "current set of available CPUs",
+    "the CPUs that are online",
+    |f: &mut Facts| { f.topology.as_mut().unwrap().cpus.remove(&7); }
+)]
+#[case::reserved_and_not_there(Verdict::Failed, "9", "CPUs that this node has", |f: &mut Facts| {
+    told(f).reserved_system_cpus = "0,9".parse().unwrap();
+})]
+#[case::an_option_of_another_kubelet(Verdict::Warning, "new-in-99", "newer than steliad", |f: &mut Facts| {
+    option(f, "new-in-99");
+})]
+#[case::options_that_exclude_each_other(Verdict::Failed, "align-by-socket", "cpuManagerPolicyOptions", |f: &mut Facts| {
+    option(f, "align-by-socket");
+    told(f).topology_manager_policy = "single-numa-node".into();
+})]
+#[case::an_option_whose_gate_is_off(
+    Verdict::Warning,
+    "align-by-socket (alpha 1.25) needs the feature gate CPUManagerPolicyAlphaOptions in 1.36",
+    "featureGates: {CPUManagerPolicyAlphaOptions: true}",
+    |f: &mut Facts| option(f, "align-by-socket")
+)]
+#[case::too_many_numa_nodes(Verdict::Failed, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Facts| {
+    told(f).topology_manager_policy = "restricted".into();
+    f.files.numa = Ok((0..9).map(|node| (node, NumaNode::default())).collect());
+})]
+fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
+    #[case] verdict: Verdict,
+    #[case] found: &str,
+    #[case] cure: &str,
+    #[case] change: Change,
+) {
+    let mut facts = fit();
+    change(&mut facts);
+    let check = named(&facts, "kubelet-start");
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    assert!(
+        check.found.starts_with("kubelet would not start: ") && check.found.contains(found),
+        "{check:?}"
+    );
+    assert!(check.cure.contains(cure), "{check:?}");
+}
+
+/// Between two starts of its no process is kubelet.
+#[test]
+fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let config = "kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
+    let state = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
+    write(root, "var/lib/kubelet/config.yaml", config);
+    write(root, "var/lib/kubelet/cpu_manager_state", state);
+    write(root, "proc/1/comm", "systemd\n");
+    let check = named(&Facts::read(root), "kubelet-start");
+    assert_eq!(check.verdict, Verdict::Failed, "{check:?}");
+    assert_eq!(
+        check.found,
+        "kubelet would not start: configured policy \"static\" differs from state checkpoint policy \"none\" \
+         (none runs: its settings are taken from /var/lib/kubelet/config.yaml)"
+    );
+    fs::remove_file(root.join("var/lib/kubelet/config.yaml")).unwrap();
+    let check = named(&Facts::read(root), "kubelet-start");
+    assert_eq!(
+        (check.verdict, check.found.as_str()),
+        (Verdict::Ok, "nothing to look at")
+    );
+}
+
+/// Eight NUMA nodes with huge pages, one of them without CPUs; static managers, and this policy.
+fn large(policy: &str) -> Facts {
+    let mut facts = fit();
+    let pages = [(2 << 20, Pages { total: 512, free: 512 })].into();
+    let node = NumaNode {
+        huge_pages: pages,
+        ..NumaNode::default()
+    };
+    facts.files.numa = Ok((0..8).map(|id| (id, node.clone())).collect());
+    let shape = Shape {
+        nodes: 8,
+        cores: 1,
+        threads: 1,
+        interleaved: true,
+    };
+    facts.topology = Ok(shape.topology());
+    let kubelet = told(&mut facts);
+    kubelet.memory_manager_policy = "Static".into();
+    kubelet.topology_manager_policy = policy.into();
+    facts
+}
+
+fn devices(facts: &mut Facts, resources: &[&str]) {
+    let registered = resources.iter().map(|name| ((*name).to_owned(), [].into()));
+    // The last one's plugin tells no NUMA node.
+    let entries = resources.last().map(|name| DeviceEntry {
+        pod: PodUid::parse(POD).unwrap(),
+        container: "vm".to_owned(),
+        resource: (*name).to_owned(),
+        devices: [(None, ["0".to_owned()].into())].into(),
+    });
+    facts.files.devices = Ok(Some(DeviceManagerState {
+        entries: entries.into_iter().collect(),
+        registered: registered.collect(),
+    }));
+}
+
+#[rstest]
+#[case::three_kinds("restricted", &[], Verdict::Ok, "1.7e7 combinations for a pod with cpu, memory, huge pages, about 5 s")]
+#[case::a_gpu("restricted", &["nvidia.com/gpu", "devices.kubevirt.io/kvm"], Verdict::Warning, "8 NUMA nodes, restricted: up to 4.2e9 combinations for a pod with cpu, memory, huge pages, nvidia.com/gpu, about 21 min")]
+#[case::a_nic_too("best-effort", &["nvidia.com/gpu", "example.com/nic", "kvm"], Verdict::Warning, "about 4 days")]
+#[case::one_node_each("single-numa-node", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "4096 combinations")]
+#[case::not_aligned("none", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "topology manager none")]
+fn a_merge_that_takes_minutes_is_warned_of(
+    #[case] policy: &str,
+    #[case] resources: &[&str],
+    #[case] verdict: Verdict,
+    #[case] found: &str,
+) {
+    let mut facts = large(policy);
+    devices(&mut facts, resources);
+    let check = named(&facts, "hint-merge");
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    assert!(check.found.contains(found), "{check:?}");
+    assert_eq!(
+        check.cure.contains("single-numa-node"),
+        verdict == Verdict::Warning,
+        "{check:?}"
+    );
+}
+
+#[test]
+fn many_numa_nodes_are_too_many_for_two_resources_already() {
+    let mut facts = large("restricted");
+    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
+    let check = named(&facts, "hint-merge");
+    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+    // 2^8 - 1 of CPUs, 2^34 - 1 of memory: nodes of memory alone count for that.
+    assert!(
+        check.found.starts_with("34 NUMA nodes, restricted: up to 4.4e12"),
+        "{check:?}"
+    );
+    assert!(check.found.contains("about 15 days"), "{check:?}");
+}

@@ -1,0 +1,316 @@
+//! `evaluate`: what the allocator would answer, on this node or on one that is only described.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::Path;
+
+use serde_json::Value;
+use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::evaluate::{Request, Told, evaluate, requests};
+use stelia_api::client::Dict;
+use stelia_kubelet::QosClass;
+use stelia_node_report::described;
+
+use super::cli::{Command, Json};
+use super::client::{Client, Failure};
+use super::view;
+
+/// Ask the daemon.
+///
+/// # Errors
+/// The command line or a file is not understood, or the daemon refuses; [`Failure::Partial`] when a pod does not fit.
+pub async fn online(client: &Client<'_>, command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
+    let asked = asked(command)?;
+    let answers = client.evaluate(asked.iter().map(to_dbus).collect()).await?;
+    let told = |answer| {
+        serde_json::from_value(Value::Object(view::json_of(answer)))
+            .map_err(|cause| Failure::Other(format!("the daemon's answer is not understood: {cause}")))
+    };
+    let told: Vec<Told> = answers.iter().map(told).collect::<Result<_, _>>()?;
+    outcome(&told, json, legend)
+}
+
+/// Ask the described node.
+///
+/// # Errors
+/// The command line or a file is not understood, or steliad does not choose the CPUs there; [`Failure::Partial`] when a pod
+/// does not fit.
+pub fn offline(command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
+    let Command::Evaluate {
+        node: Some(path),
+        requests,
+        ..
+    } = command
+    else {
+        return Err(Failure::Usage("--node is missing".to_owned()));
+    };
+    let stdin = Path::new("-");
+    if path == stdin && requests.as_deref() == Some(stdin) {
+        return Err(Failure::Usage(
+            "--node and --requests cannot both be standard input".to_owned(),
+        ));
+    }
+    let asked = asked(command)?;
+    let wrong = |cause: &dyn std::fmt::Display| Failure::Other(format!("{}: {cause}", path.display()));
+    let facts = described::read(&text(path, described::MAX_BYTES)?).map_err(|cause| wrong(&cause))?;
+    let ground = facts.ground().map_err(|cause| wrong(&cause))?;
+    let told: Vec<Told> = evaluate(&ground, &asked).iter().map(Told::from).collect();
+    outcome(&told, json, legend)
+}
+
+/// What the command line asks about.
+fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
+    match command {
+        Command::Evaluate {
+            requests: Some(path), ..
+        } => requests(&text(path, 1 << 20)?).map_err(|cause| Failure::Other(format!("{}: {cause}", path.display()))),
+        Command::Evaluate {
+            pod,
+            kubernetes_class,
+            scoring_strategy,
+            ..
+        } => Ok(vec![Request {
+            kubernetes_class: *kubernetes_class,
+            qos: pod.qos,
+            cpus: pod.cpus,
+            cpu_limit: pod.cpu_limit,
+            cpu_bind_policy: pod.cpu_bind_policy,
+            required_cpu_bind_policy: pod.required_cpu_bind_policy,
+            cpu_exclusive_policy: pod.cpu_exclusive_policy,
+            numa_allocate_strategy: pod.numa_allocate_strategy,
+            numa_topology_alignment_policy: pod.numa_topology_alignment_policy,
+            scoring_strategy: scoring_strategy.unwrap_or_default(),
+        }]),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// A file's text, of at most a little more than `most` bytes: who reads it tells that it is too long.
+fn text(path: &Path, most: usize) -> Result<String, Failure> {
+    let read = |from: &mut dyn Read| {
+        let mut text = String::new();
+        from.take(most as u64 + 1).read_to_string(&mut text).map(|_| text)
+    };
+    let text = match path == Path::new("-") {
+        true => read(&mut io::stdin().lock()),
+        false => File::open(path).and_then(|mut file| read(&mut file)),
+    };
+    text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))
+}
+
+/// As EvaluatePlacement takes it.
+pub fn to_dbus(request: &Request) -> Dict<'static> {
+    let pod = AllocationOptions {
+        qos: request.qos,
+        cpus: request.cpus,
+        cpu_bind_policy: request.cpu_bind_policy,
+        required_cpu_bind_policy: request.required_cpu_bind_policy,
+        cpu_limit: request.cpu_limit,
+        cpu_exclusive_policy: request.cpu_exclusive_policy,
+        numa_allocate_strategy: request.numa_allocate_strategy,
+        numa_topology_alignment_policy: request.numa_topology_alignment_policy,
+        ..AllocationOptions::default()
+    };
+    let mut options = pod.to_dbus();
+    let class = request.kubernetes_class.map(QosClass::name);
+    options.extend(class.map(|class| ("kubernetes-class", class.into())));
+    options.insert("scoring-strategy", request.scoring_strategy.name().into());
+    options
+}
+
+fn outcome(told: &[Told], json: Json, legend: bool) -> Result<String, Failure> {
+    let printed = match json.is_on() {
+        true => view::to_json(json, &told),
+        false => table(told, legend),
+    };
+    match told.iter().filter(|told| !told.fit).count() {
+        0 => Ok(printed),
+        unfit => Err(Failure::Partial {
+            printed,
+            reason: match told.len() {
+                1 => "it does not fit".to_owned(),
+                all => format!("{unfit} of {all} do not fit"),
+            },
+        }),
+    }
+}
+
+fn table(told: &[Told], legend: bool) -> String {
+    let row = |(at, told): (usize, &Told)| {
+        let cells = match &told.place {
+            Some(place) => {
+                let nodes: Vec<String> = place.numa_nodes.iter().map(u32::to_string).collect();
+                [
+                    place.qos.clone(),
+                    place.runs_on.clone(),
+                    nodes.join(","),
+                    place.exclusivity.clone(),
+                    format!("{} = {} + {}", place.score, place.score_numa, place.score_cpus),
+                    String::new(),
+                ]
+            }
+            None => {
+                let why = [&told.error, &told.reason].map(|text| text.as_deref().unwrap_or_default());
+                let none = || "-".to_owned();
+                [none(), none(), none(), none(), none(), why.join(": ")]
+            }
+        };
+        let fit = if told.fit { "yes" } else { "no" };
+        let first = [at.to_string(), fit.to_owned()];
+        first
+            .into_iter()
+            .chain(cells.map(|cell| view::printable(&cell)))
+            .collect()
+    };
+    view::table(
+        &[
+            "POD",
+            "FIT",
+            "CLASS",
+            "RUNS ON",
+            "NUMA",
+            "EXCLUSIVE",
+            "SCORE = A + B",
+            "WHY NOT",
+        ],
+        told.iter().enumerate().map(row).collect(),
+        legend,
+        None,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use clap::Parser;
+    use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
+    use stelia_cpus::CpuSet;
+    use stelia_node_report::testing::facts;
+    use stelia_node_report::{Allocator, ApiVersion, Facts, report};
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
+    fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {
+        let reserved: CpuSet = "0".parse().unwrap();
+        let policies = AllocatorPolicies {
+            source: CpuSource::Steliad,
+            reserved: reserved.clone(),
+            ..AllocatorPolicies::default()
+        };
+        let allocator = allocator.then(|| Allocator {
+            policies,
+            held: Held::default(),
+            lsr: CpuSet::new(),
+        });
+        let facts = Facts { allocator, ..facts() };
+        let file = |text: &str| {
+            let mut file = tempfile::NamedTempFile::new().unwrap();
+            file.write_all(text.as_bytes()).unwrap();
+            file
+        };
+        let node = file(&serde_json::to_string(&report(&facts, ApiVersion::V1Alpha1)).unwrap());
+        let list = file(requests);
+        let word = |word: &&str| match *word {
+            "NODE" => node.path().display().to_string(),
+            "LIST" => list.path().display().to_string(),
+            word => word.to_owned(),
+        };
+        let line = ["steliactl", "evaluate"]
+            .map(str::to_owned)
+            .into_iter()
+            .chain(words.iter().map(word));
+        let cli = Cli::try_parse_from(line).map_err(|cause| Failure::Usage(cause.to_string()))?;
+        offline(&cli.command, cli.json, !cli.no_legend)
+    }
+
+    #[test]
+    fn a_pod_that_fits_is_told_its_cpus_and_its_score() {
+        let words = [
+            "--node",
+            "NODE",
+            "--cpus",
+            "2",
+            "--numa-topology-alignment-policy",
+            "SingleNUMANode",
+        ];
+        let text = asked_of(true, "", &words).unwrap();
+        let cells: Vec<&str> = text.lines().nth(1).unwrap().split_whitespace().collect();
+        assert_eq!(
+            cells,
+            ["0", "yes", "LSE", "6-7", "1", "not-asked", "150", "=", "100", "+", "50"],
+            "{text}"
+        );
+        let least = [&words[..], &["--scoring-strategy", "LeastAllocated", "--json=short"]].concat();
+        let told: Value = serde_json::from_str(&asked_of(true, "", &least).unwrap()).unwrap();
+        assert_eq!((&told[0]["score"], &told[0]["aligned"]), (&50.into(), &true.into()));
+    }
+
+    #[test]
+    fn pods_that_do_not_fit_are_told_why_and_fail_the_command() {
+        let list = r#"[{"cpus": 1}, {"cpus": 4}, {"qos": "LSE", "kubernetes-class": "Burstable", "cpus": 1}]"#;
+        let Err(Failure::Partial { printed, reason }) = asked_of(true, list, &["--node", "NODE", "--requests", "LIST"])
+        else {
+            panic!("all fit")
+        };
+        assert_eq!(reason, "2 of 3 do not fit");
+        let lines: Vec<&str> = printed.lines().collect();
+        assert!(lines[1].contains("yes"), "{printed}");
+        assert!(
+            lines[2].contains("NotAllocated: 4 CPUs are wanted, 3 are available"),
+            "{printed}"
+        );
+        assert!(
+            lines[3].contains("NotGuaranteed: a Burstable pod cannot be of class LSE"),
+            "{printed}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_named() {
+        for (allocator, list, words, says) in [
+            (
+                false,
+                "",
+                &["--node", "NODE", "--cpus", "1"][..],
+                "kubelet chooses the CPUs on this node",
+            ),
+            (
+                true,
+                "[1]",
+                &["--node", "NODE", "--requests", "LIST"],
+                "it is no JSON list of requests",
+            ),
+            (
+                true,
+                "",
+                &["--node", "LIST", "--cpus", "1"],
+                "it is no NodeResourceTopology",
+            ),
+            (
+                true,
+                "",
+                &["--node", "/nonexistent", "--cpus", "1"],
+                "read /nonexistent: ",
+            ),
+            (
+                true,
+                "",
+                &["--node", "-", "--requests", "-"],
+                "cannot both be standard input",
+            ),
+            (
+                true,
+                "",
+                &["--node", "NODE", "--requests", "LIST", "--cpus", "1"],
+                "cannot be used with",
+            ),
+            (true, "", &["--node", "NODE", "--qos", "lse"], "possible values"),
+        ] {
+            let told = asked_of(allocator, list, words).unwrap_err().to_string();
+            assert!(told.contains(says), "{words:?}: {told}");
+        }
+    }
+}

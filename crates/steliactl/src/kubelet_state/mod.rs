@@ -1,0 +1,173 @@
+//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon. What the files do not say of a pod's own
+//! CPUs is asked of its containers, where they run on this host.
+
+mod json;
+mod text;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, ErrorKind, Read};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
+use stelia_node::cgroup::KernelCgroups;
+use stelia_node::containers::{live_containers, uses};
+use stelia_settings;
+use stelia_settings::Settings;
+
+use crate::cli::Json;
+use crate::client::Failure;
+use crate::view;
+
+/// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
+#[derive(Debug, Default)]
+struct Files {
+    cpu: Option<Checked<CpuManagerState>>,
+    memory: Option<Checked<MemoryManagerState>>,
+}
+
+/// A file: what it says, or why it is refused.
+#[derive(Debug)]
+struct Checked<T> {
+    path: PathBuf,
+    state: Result<T, String>,
+}
+
+impl<T> Checked<T> {
+    fn refusal(&self) -> Option<String> {
+        let reason = self.state.as_ref().err()?;
+        Some(format!("{}: {reason}", self.path.display()))
+    }
+}
+
+/// What is to be printed of a file, or of both files in a folder; of kubelet's own folder without a path.
+///
+/// # Errors
+/// [`Failure::Partial`] with the reasons when a file is refused, is not there, or cannot be read; [`Failure::Other`] where it is not
+/// clear which folder is kubelet's.
+pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Failure> {
+    let files = match path {
+        None => folder(&read_by_the_daemon(Path::new("/"))?),
+        Some(path) if path.is_dir() => folder(path),
+        Some(path) => file(path),
+    };
+    let printed = if json.is_on() {
+        view::to_json(json, &json::files(&files))
+    } else {
+        text::files(&files, legend)
+    };
+    let cpu = files.cpu.as_ref().and_then(Checked::refusal);
+    let memory = files.memory.as_ref().and_then(Checked::refusal);
+    let reasons: Vec<String> = cpu.into_iter().chain(memory).collect();
+    if reasons.is_empty() {
+        return Ok(printed);
+    }
+    Err(Failure::Partial {
+        printed,
+        reason: reasons.join("; "),
+    })
+}
+
+/// The folder that the daemon reads, below `root` (`/`).
+fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
+    let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
+    let found = home::by_setting(&settings.kubelet_root, root, None);
+    found.map_err(|unclear| Failure::Other(unclear.to_string()))
+}
+
+fn folder(path: &Path) -> Files {
+    let cpu = path.join(CPU_MANAGER_STATE);
+    let memory = path.join(MEMORY_MANAGER_STATE);
+    let bytes = read(&memory);
+    // kubelet writes it from 1.21 on.
+    let absent = bytes.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
+    Files {
+        cpu: Some(check_cpu(&cpu, read(&cpu))),
+        memory: (!absent).then(|| check_memory(&memory, bytes)),
+    }
+}
+
+/// The kind is told by the name, else by the content.
+fn file(path: &Path) -> Files {
+    let bytes = read(path);
+    let is_memory = match path.file_name().and_then(|name| name.to_str()) {
+        Some(MEMORY_MANAGER_STATE) => true,
+        Some(CPU_MANAGER_STATE) => false,
+        _ => bytes.as_ref().is_ok_and(|bytes| speaks_of_memory(bytes)),
+    };
+    if is_memory {
+        Files {
+            cpu: None,
+            memory: Some(check_memory(path, bytes)),
+        }
+    } else {
+        Files {
+            cpu: Some(check_cpu(path, bytes)),
+            memory: None,
+        }
+    }
+}
+
+/// `machineState` is required in each schema of the memory manager's, in the newest beside `data` too.
+fn speaks_of_memory(bytes: &[u8]) -> bool {
+    let keys: Option<Value> = serde_json::from_slice(bytes).ok();
+    keys.is_some_and(|keys| keys.get("machineState").is_some())
+}
+
+fn check_cpu(path: &Path, bytes: io::Result<Vec<u8>>) -> Checked<CpuManagerState> {
+    let parse = |bytes: Vec<u8>| CpuManagerState::parse(&bytes).map_err(|error| error.to_string());
+    Checked {
+        path: path.to_owned(),
+        state: bytes.map_err(unreadable).and_then(parse),
+    }
+}
+
+fn check_memory(path: &Path, bytes: io::Result<Vec<u8>>) -> Checked<MemoryManagerState> {
+    let parse = |bytes: Vec<u8>| MemoryManagerState::parse(&bytes).map_err(|error| error.to_string());
+    Checked {
+        path: path.to_owned(),
+        state: bytes.map_err(unreadable).and_then(parse),
+    }
+}
+
+/// One byte more than a checkpoint may have at most: the parser refuses it then.
+fn read(path: &Path) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn unreadable(error: io::Error) -> String {
+    match error.kind() {
+        ErrorKind::NotFound => "there is no such file: kubelet writes it in its root directory (--root-dir)".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// A pod's shared pool, with what its containers tell that run on this host: kubelet's file does not say who shares. Where
+/// they cannot be read, they tell nothing.
+fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
+    let cgroups = KernelCgroups::new("/sys/fs/cgroup");
+    let running = live_containers(&cgroups, Path::new("/run"), pod, None).unwrap_or_default();
+    let uses = uses(state, pod, &running);
+    state.pod_shared_pool(pod, &uses).unwrap_or_default()
+}
+
+/// Why steliad would leave everything as it is, with this file; `None` when it would not.
+fn unusable(state: &CpuManagerState) -> Option<String> {
+    if state.policy != "static" {
+        return Some(format!(
+            "the CPU manager's policy is {:?}, not \"static\": no container has CPUs of its own",
+            state.policy
+        ));
+    }
+    // kubelet writes such a file when it starts.
+    let empty = state.shared_pool().is_empty();
+    empty.then(|| "the shared pool is empty: there is nowhere to float".to_owned())
+}

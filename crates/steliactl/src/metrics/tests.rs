@@ -1,0 +1,246 @@
+//! What is printed, held to the formats' rules.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+use super::definitions::{ALL, Kind};
+use super::described::Described;
+use super::families::{down, families};
+use super::readings::{Readings, Times, read};
+use super::text::{classic, openmetrics, to_json};
+use crate::threads::Roots;
+
+const POD: &str = "aaaaaaaa";
+
+/// 8 CPUs: 4-5 an instance's, 6 another pod's, 0-1 reserved; two vCPUs, the second of which shares, and an I/O thread.
+fn description() -> String {
+    let cpus: Vec<String> = (0..8)
+        .map(|cpu| format!(r#""{cpu}":{{"package":0,"core":{cpu},"node":0}}"#))
+        .collect();
+    let timed = |first: u64| format!(r#"{{"counts":[{first},1,0,0,0,0,0,0,0,0,0,0,0,1],"sum_us":12500000}}"#);
+    format!(
+        r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
+        "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
+        "unreadable":[["x.scope","schema 9"]],
+        "instances":{{"{POD}":{{"container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
+        "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
+        {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
+        {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
+        "locality":{{"instances":{{"{POD}":{{"nodes":[0],"allowed":"","devices":[],"memory":{{"0":{{"anon":300}},"1":{{"huge":100}}}}}}}}}},
+        "usage":{{"{POD}":{{"memory_bytes":4096,"origin_memory_bytes":1024,"cpu_usec":5}}}},
+        "kubelet_config":{{"reservedSystemCPUs":"0-1"}},
+        "metrics":{{"started_us":1700000000000000,"steps":40,"writes":20,"moves":5,"failed":1,"passes":{{"audit":{audit},"event":{event}}},
+        "calls":{{"register":{audit}}},"refusals":{{"Busy":0,"NoAnchor":2}},"follow":{event},
+        "kubelet_since_us":1700000000000000}}}}"#,
+        cpus = cpus.join(","),
+        audit = timed(4),
+        event = timed(0),
+    )
+}
+
+fn described() -> Described {
+    Described::parse(&description()).unwrap()
+}
+
+fn readings() -> Readings {
+    let times = Times {
+        run_ns: 5_000_000_000,
+        delay_ns: 1_250_000,
+        involuntary: 3,
+    };
+    Readings {
+        threads: [0, 1, 1 << 31]
+            .into_iter()
+            .map(|index| ((POD.to_owned(), index), times))
+            .collect(),
+        floats: BTreeMap::from([(POD.to_owned(), 7_500_000)]),
+    }
+}
+
+fn printed() -> String {
+    openmetrics(families(&described(), &readings())).unwrap()
+}
+
+/// The name, the labels' text and the value of a sample's line.
+fn sample(line: &str) -> (&str, &str, f64) {
+    let (series, value) = line.rsplit_once(' ').unwrap_or_else(|| panic!("{line}"));
+    let (name, labels) = match series.split_once('{') {
+        Some((name, labels)) => (name, labels.strip_suffix('}').unwrap_or_else(|| panic!("{line}"))),
+        None => (series, ""),
+    };
+    assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
+    check_labels(labels, line);
+    (name, labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
+}
+
+/// `name="value",…` where the value escapes what it must.
+fn check_labels(mut labels: &str, line: &str) {
+    while !labels.is_empty() {
+        let (name, rest) = labels.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
+        assert!(name.chars().all(|c| c.is_ascii_lowercase() || c == '_'), "{line}");
+        let mut escaped = false;
+        let end = rest.find(|c| {
+            let ends = c == '"' && !escaped;
+            assert!(!escaped || matches!(c, '\\' | '"' | 'n'), "{line}");
+            escaped = c == '\\' && !escaped;
+            ends
+        });
+        labels = &rest[end.unwrap_or_else(|| panic!("{line}")) + 1..];
+        labels = labels.strip_prefix(',').unwrap_or(labels);
+    }
+}
+
+/// Every rule that both formats have: families are declared once, before their samples, which stand together; no series
+/// is there twice; buckets grow up to the count. Answers the families by name, each with its type and its samples' names.
+fn check(text: &str, counters_end_in: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
+    let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
+    let mut series = BTreeSet::new();
+    let mut family = String::new();
+    let mut bucket = 0.0;
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').unwrap();
+            // "info" and others would make node-exporter refuse the file.
+            assert!(["gauge", "counter", "histogram"].contains(&kind), "{line}");
+            family = name.to_owned();
+            let twice = families.insert(family.clone(), (kind.to_owned(), BTreeSet::new()));
+            assert!(twice.is_none(), "{name} is declared twice");
+        } else if !line.starts_with('#') {
+            let (name, labels, value) = sample(line);
+            assert!(series.insert((name, labels)), "{line} is there twice");
+            let ending = name
+                .strip_prefix(&family)
+                .unwrap_or_else(|| panic!("{line} after {family}"));
+            let (kind, names) = families.get_mut(&family).unwrap();
+            names.insert(name.to_owned());
+            match (kind.as_str(), ending) {
+                ("gauge", "") => {}
+                ("counter", ending) => assert!(ending == counters_end_in && name.ends_with("_total"), "{line}"),
+                ("histogram", "_bucket") => {
+                    assert!(value >= bucket, "{line}");
+                    bucket = value;
+                }
+                ("histogram", "_sum") => {}
+                ("histogram", "_count") => bucket = 0.0,
+                _ => panic!("{line} in a {kind}"),
+            }
+        }
+    }
+    families
+}
+
+#[test]
+fn openmetrics_is_as_specified() {
+    let text = printed();
+    assert!(text.ends_with("\n# EOF\n"));
+    let families = check(&text, "_total");
+    for definition in ALL {
+        let (kind, names) = &families[definition.name];
+        let wanted = format!("{:?}", definition.kind).to_lowercase();
+        assert_eq!(kind, &wanted, "{}", definition.name);
+        assert_eq!(
+            names,
+            &definition.samples().into_iter().collect(),
+            "{}",
+            definition.name
+        );
+        let unit = format!("# UNIT {} ", definition.name);
+        assert_eq!(text.contains(&unit), definition.unit().is_some(), "{}", definition.name);
+    }
+    assert_eq!(families.len(), ALL.len());
+}
+
+#[test]
+fn the_textfile_is_in_the_older_format() {
+    let text = classic(&printed());
+    assert!(!text.contains("# EOF") && !text.contains("# UNIT"));
+    let families = check(&text, "");
+    assert_eq!(families.len(), ALL.len());
+    for definition in ALL.iter().filter(|definition| definition.kind == Kind::Counter) {
+        let (kind, _) = &families[&format!("{}_total", definition.name)];
+        assert_eq!(kind, "counter");
+        assert!(text.contains(&format!("# HELP {}_total {}", definition.name, definition.help)));
+    }
+}
+
+#[test]
+fn the_text_of_a_node() {
+    insta::assert_snapshot!(printed());
+}
+
+#[test]
+fn what_is_not_known_is_not_told() {
+    let older = description()
+        .replace(r#""metrics""#, r#""other""#)
+        .replace("isolated_us", "other");
+    let text = openmetrics(families(&Described::parse(&older).unwrap(), &Readings::default())).unwrap();
+    check(&text, "_total");
+    let has = |start: &str| text.lines().any(|line| line.starts_with(start));
+    assert!(has("stelia_up 1") && has("stelia_instance_registered_timestamp_seconds{"));
+    assert!(!has("stelia_vcpu_run_seconds_total") && !has("stelia_instance_isolated_timestamp_seconds{"));
+    assert!(!has("stelia_start_time_seconds ") && !has("stelia_instance_float_cpu_seconds_total"));
+}
+
+#[test]
+fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
+    let mut described = described();
+    let ls = crate::node::Allocation {
+        qos: "LS".to_owned(),
+        ..Default::default()
+    };
+    described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
+    let text = openmetrics(families(&described, &readings())).unwrap();
+    assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
+}
+
+#[test]
+fn without_a_daemon_only_that_is_told() {
+    let text = openmetrics(down()).unwrap();
+    assert_eq!(check(&text, "_total").len(), 1);
+    assert!(text.contains("\nstelia_up 0\n"), "{text}");
+}
+
+#[test]
+fn json_has_every_metric() {
+    let json = to_json(&families(&described(), &readings()));
+    let all = json.as_array().unwrap();
+    assert_eq!(all.len(), ALL.len());
+    let refusals = all.iter().find(|family| family["name"] == "stelia_refusals").unwrap();
+    assert_eq!(refusals["samples"][1]["labels"]["error"], "NoAnchor");
+    assert_eq!(
+        (&refusals["type"], &refusals["samples"][1]["value"]),
+        (&"counter".into(), &2.into())
+    );
+}
+
+#[test]
+fn a_thread_that_is_another_by_now_is_not_counted() {
+    let root = tempfile::tempdir().unwrap();
+    let roots = Roots {
+        proc: root.path().join("proc"),
+        cgroup: root.path().join("cgroup"),
+        sys: root.path().join("sys"),
+    };
+    let thread = |tid: u32, start: u32| {
+        let directory = roots.proc.join(format!("{tid}/task/{tid}"));
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("schedstat"), "5000 70 9\n").unwrap();
+        fs::write(directory.join("status"), "nonvoluntary_ctxt_switches:\t4\n").unwrap();
+        let stat = format!("{tid} (CPU 0/KVM) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 {start} 20");
+        fs::write(directory.join("stat"), stat).unwrap();
+    };
+    thread(70, 9);
+    thread(71, 10);
+    let float = roots.cgroup.join("stelia.slice/a.scope/instance/float");
+    fs::create_dir_all(&float).unwrap();
+    fs::write(float.join("cpu.stat"), "usage_usec 12\n").unwrap();
+
+    let readings = read(&roots, &described());
+    let times = Times {
+        run_ns: 5000,
+        delay_ns: 70,
+        involuntary: 4,
+    };
+    assert_eq!(readings.threads, BTreeMap::from([((POD.to_owned(), 0), times)]));
+    assert_eq!(readings.floats, BTreeMap::from([(POD.to_owned(), 12)]));
+}

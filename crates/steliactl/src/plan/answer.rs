@@ -1,0 +1,380 @@
+//! What is told.
+
+use std::collections::BTreeSet;
+
+use kubelet_planner::merge::Policy;
+use kubelet_planner::{
+    Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, features, until_full,
+    variants, with_settings,
+};
+use serde::Serialize;
+use stelia_cpus::CpuSet;
+
+use super::settings::options_on;
+use super::subject::Subject;
+use super::why;
+
+/// Everything about one pod.
+#[derive(Debug, Clone, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Answer {
+    pub(super) pod: String,
+    pub(super) qos: &'static str,
+    /// The node's name; null: this one.
+    pub(super) node: Option<String>,
+    pub(super) kubelet: Kubelet,
+    /// What the answer rests on, where nobody tells.
+    pub(super) assumed: Vec<String>,
+    pub(super) admitted: bool,
+    pub(super) rejection: Option<Rejected>,
+    pub(super) containers: Vec<Row>,
+    pub(super) why_not_better: Vec<String>,
+    /// What is wrong with the CPUs that kubelet would hand out.
+    pub(super) faults: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) until_full: Option<Fits>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) what_if: Vec<Other>,
+    /// What those settings choose.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub(super) features: Vec<Chosen>,
+}
+
+/// The settings that decide.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Kubelet {
+    #[serde(rename = "CPUManagerPolicy")]
+    pub(super) cpu_policy: &'static str,
+    #[serde(rename = "CPUManagerPolicyOptions")]
+    pub(super) cpu_options: Vec<&'static str>,
+    #[serde(rename = "ReservedCPUs")]
+    pub(super) reserved: CpuSet,
+    #[serde(rename = "MemoryManagerPolicy")]
+    pub(super) memory_policy: &'static str,
+    #[serde(rename = "TopologyManagerPolicy")]
+    pub(super) topology_policy: &'static str,
+    #[serde(rename = "TopologyManagerScope")]
+    pub(super) topology_scope: &'static str,
+}
+
+/// kubelet's no.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Rejected {
+    /// `status.reason` of the pod; null: kubelet never answers, and the pod stays pending.
+    pub(super) reason: Option<&'static str>,
+    /// The message, as kubelet gives it.
+    pub(super) message: String,
+    /// For which container; null: for the pod as a whole.
+    pub(super) container: Option<String>,
+    /// For which resource, where it is one alone.
+    pub(super) resource: Option<String>,
+    /// More about it, where more is known.
+    pub(super) because: Option<String>,
+}
+
+/// What a container gets.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Row {
+    #[serde(rename = "Container")]
+    pub(super) container: String,
+    #[serde(rename = "Kind")]
+    pub(super) kind: &'static str,
+    /// Empty on the node's shared pool.
+    #[serde(rename = "CPUs")]
+    pub(super) cpus: CpuSet,
+    /// `exclusive`, `pod` or `node`.
+    #[serde(rename = "Pool")]
+    pub(super) pool: &'static str,
+    /// Those of its CPUs.
+    #[serde(rename = "NUMANodes")]
+    pub(super) nodes: CpuSet,
+    /// Those that the Topology Manager settled on; null: it does not say.
+    #[serde(rename = "Affinity")]
+    pub(super) affinity: Option<CpuSet>,
+    /// Every resource prefers them.
+    #[serde(rename = "Preferred")]
+    pub(super) preferred: bool,
+    #[serde(rename = "Memory")]
+    pub(super) memory: Vec<Block>,
+    #[serde(rename = "Devices")]
+    pub(super) devices: Vec<Devices>,
+}
+
+/// Memory of one kind.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Block {
+    pub(super) nodes: CpuSet,
+    pub(super) r#type: String,
+    pub(super) size: u64,
+}
+
+/// Devices of one resource.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Devices {
+    pub(super) resource: String,
+    #[serde(rename = "IDs")]
+    pub(super) ids: Vec<String>,
+    /// There is no choice. Otherwise the plugin's preference or chance might give others.
+    pub(super) certain: bool,
+}
+
+/// How many fit.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Fits {
+    pub(super) count: usize,
+    /// Nobody looked further.
+    pub(super) or_more: bool,
+    /// What each of them gets, as CPUs of all containers together.
+    #[serde(rename = "CPUs")]
+    pub(super) cpus: Vec<CpuSet>,
+    /// What the next one is told.
+    pub(super) then: Option<Rejected>,
+}
+
+/// The same question under other settings.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Other {
+    pub(super) kubelet: Kubelet,
+    /// These are the settings now.
+    pub(super) now: bool,
+    pub(super) admitted: bool,
+    /// The rejection's reason.
+    pub(super) reason: Option<String>,
+    /// Why kubelet would not start.
+    pub(super) no_start: Option<String>,
+    #[serde(rename = "CPUs")]
+    pub(super) cpus: CpuSet,
+    #[serde(rename = "NUMANodes")]
+    pub(super) nodes: CpuSet,
+    pub(super) fits: usize,
+    pub(super) or_more: bool,
+    /// Feature gates that kubelet needs for them and does not have on: it would not start before they are.
+    pub(super) missing_gates: Vec<&'static str>,
+}
+
+/// A policy or an option of kubelet's managers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct Chosen {
+    /// As KubeletConfiguration has it.
+    pub(super) name: &'static str,
+    /// Its stages, with the version that began each.
+    pub(super) stages: String,
+    /// The feature gate that it needs in the kubelet that is predicted; null: none.
+    pub(super) feature_gate: Option<&'static str>,
+    /// Whether that gate is on, by default where it is not known what kubelet was told.
+    pub(super) on: Option<bool>,
+}
+
+impl Answer {
+    /// To the question whether one such pod more is admitted.
+    pub(super) fn new(name: &str, pod: &Pod, subject: &Subject) -> Self {
+        let mut answer = Self {
+            pod: name.to_owned(),
+            qos: pod.qos().name(),
+            node: subject.name.clone(),
+            kubelet: Kubelet::of(subject.node.settings(), &subject.node.reserved_cpus()),
+            assumed: subject.notes.clone(),
+            admitted: false,
+            rejection: None,
+            containers: Vec::new(),
+            why_not_better: Vec::new(),
+            faults: Vec::new(),
+            until_full: None,
+            what_if: Vec::new(),
+            features: Vec::new(),
+        };
+        match admit(&subject.node, pod) {
+            Ok(admission) => {
+                let pairs = pod.containers.iter().zip(&admission.containers);
+                answer.containers = pairs.map(|(one, given)| Row::new(one.kind, given, subject)).collect();
+                answer.why_not_better = why::not_better(subject, pod, &admission);
+                let fault = |(container, fault): &(Option<String>, _)| match container {
+                    Some(container) => format!("{container}: {fault}"),
+                    None => format!("{fault}"),
+                };
+                answer.faults = admission.faults.iter().map(fault).collect();
+                answer.admitted = true;
+            }
+            Err(rejection) => answer.rejection = Some(Rejected::new(&rejection, subject)),
+        }
+        answer
+    }
+
+    /// Why the program is to fail: the pod is not admitted.
+    pub(super) fn rejection(&self) -> Option<String> {
+        let rejected = self.rejection.as_ref()?;
+        Some(match rejected.reason {
+            Some(reason) => format!("kubelet would reject the pod: {reason}: {}", rejected.message),
+            None => format!(
+                "kubelet would never answer, and the pod stay pending: {}",
+                rejected.message
+            ),
+        })
+    }
+}
+
+impl Kubelet {
+    fn of(settings: &Settings, reserved: &CpuSet) -> Self {
+        Self {
+            cpu_policy: match settings.cpu_manager {
+                CpuManager::None => "none",
+                CpuManager::Static { .. } => "static",
+            },
+            cpu_options: options_on(&settings.cpu_manager),
+            reserved: reserved.clone(),
+            memory_policy: match settings.memory_manager {
+                MemoryManager::None => "None",
+                MemoryManager::Static { .. } => "Static",
+            },
+            topology_policy: settings.topology_policy.name(),
+            topology_scope: settings.topology_scope.name(),
+        }
+    }
+
+    /// Whether the Topology Manager merges hints at all.
+    pub(super) fn aligns(&self) -> bool {
+        self.topology_policy != Policy::None.name()
+    }
+}
+
+impl Rejected {
+    fn new(rejection: &Rejection, subject: &Subject) -> Self {
+        Self {
+            reason: rejection.reason(),
+            message: rejection.to_string(),
+            container: rejection.container.clone(),
+            resource: rejection.resource.clone(),
+            because: match rejection.reason() {
+                Some("TopologyAffinityError") => {
+                    let policy = subject.node.settings().topology_policy;
+                    rejection.merges.last().and_then(|merge| why::cause(merge, policy))
+                }
+                _ => None,
+            },
+        }
+    }
+}
+
+impl Row {
+    fn new(kind: Kind, given: &Allocation, subject: &Subject) -> Self {
+        let (pool, cpus) = match &given.cpus {
+            Cpus::Shared => ("node", CpuSet::new()),
+            Cpus::PodShared(cpus) => ("pod", cpus.clone()),
+            Cpus::Exclusive(cpus) => ("exclusive", cpus.clone()),
+        };
+        let block = |block: &stelia_kubelet::memory::MemoryBlock| Block {
+            nodes: block.nodes.iter().copied().collect(),
+            r#type: block.kind.clone(),
+            size: block.size,
+        };
+        let devices = given.devices.iter().map(|(resource, ids)| Devices {
+            resource: resource.clone(),
+            ids: ids.ids.iter().cloned().collect(),
+            certain: ids.certain,
+        });
+        Self {
+            container: given.container.clone(),
+            kind: match kind {
+                Kind::Init => "init",
+                Kind::Sidecar => "sidecar",
+                Kind::App => "app",
+            },
+            pool,
+            nodes: subject.nodes(&cpus),
+            cpus,
+            affinity: given.hint.nodes.map(CpuSet::from),
+            preferred: given.hint.preferred,
+            memory: given.memory.iter().map(block).collect(),
+            devices: devices.collect(),
+        }
+    }
+}
+
+impl Fits {
+    pub(super) fn new(fill: &Fill, subject: &Subject) -> Self {
+        Self {
+            count: fill.pods.len(),
+            or_more: fill.end.is_none(),
+            cpus: fill.pods.iter().map(|pod| own(pod)).collect(),
+            then: fill.end.as_deref().map(|rejection| Rejected::new(rejection, subject)),
+        }
+    }
+}
+
+/// The CPUs of a pod's own.
+fn own(containers: &[Allocation]) -> CpuSet {
+    let cpus = containers.iter().map(|container| match &container.cpus {
+        Cpus::Shared => CpuSet::new(),
+        Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) => cpus.clone(),
+    });
+    cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus))
+}
+
+/// The same question under these settings and all that are worth a comparison, filled up to `most`.
+pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
+    let reserved = subject.node.reserved_cpus();
+    let gates = subject.gates.clone().unwrap_or_default();
+    let variants = variants(subject.node.settings());
+    let answer = |(at, settings): (usize, Settings)| {
+        let kubelet = Kubelet::of(&settings, &reserved);
+        let needed = features::chosen(&settings).into_iter();
+        let missing = needed.filter_map(|feature| feature.gate(features::KUBELET));
+        let missing: BTreeSet<&'static str> = missing
+            .filter(|gate| !gate.is_on(&gates))
+            .map(|gate| gate.name)
+            .collect();
+        let mut other = Other {
+            kubelet,
+            now: at == 0,
+            admitted: false,
+            reason: None,
+            no_start: None,
+            cpus: CpuSet::new(),
+            nodes: CpuSet::new(),
+            fits: 0,
+            or_more: false,
+            missing_gates: missing.into_iter().collect(),
+        };
+        match with_settings(&subject.node, settings) {
+            Ok(node) => {
+                let fill = until_full(&node, pod, most);
+                if let Some(first) = fill.pods.first() {
+                    other.admitted = true;
+                    other.cpus = own(first);
+                    other.nodes = subject.nodes(&other.cpus);
+                }
+                let reason =
+                    |rejection: &Rejection| rejection.reason().unwrap_or("kubelet would not return").to_owned();
+                other.reason = fill.end.as_deref().filter(|_| !other.admitted).map(reason);
+                (other.fits, other.or_more) = (fill.pods.len(), fill.end.is_none());
+            }
+            Err(cause) => other.no_start = Some(cause.to_string()),
+        }
+        other
+    };
+    variants.into_iter().enumerate().map(answer).collect()
+}
+
+/// What these settings and all that are worth a comparison choose.
+pub(super) fn features(subject: &Subject) -> Vec<Chosen> {
+    let gates = subject.gates.clone().unwrap_or_default();
+    let variants = variants(subject.node.settings());
+    let chosen: Vec<_> = variants.iter().flat_map(features::chosen).collect();
+    let used = features::FEATURES.iter().filter(|feature| chosen.contains(feature));
+    let told = |feature: &features::Feature| {
+        let gate = feature.gate(features::KUBELET);
+        Chosen {
+            name: feature.name,
+            stages: feature.history(),
+            feature_gate: gate.map(|gate| gate.name),
+            on: gate.map(|gate| gate.is_on(&gates)),
+        }
+    };
+    used.map(told).collect()
+}

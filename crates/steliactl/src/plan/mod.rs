@@ -1,0 +1,163 @@
+//! `plan`: what kubelet would do with a pod, on this node or on a described one. Needs no daemon.
+//!
+//! | module | what it is |
+//! |---|---|
+//! | `subject` | the node that is asked: read here, or described |
+//! | `settings` | kubelet's settings as the planner takes them |
+//! | `answer` | what is told |
+//! | `why` | why it is no better |
+//! | `text` | for readers |
+
+mod answer;
+mod settings;
+mod subject;
+mod text;
+mod why;
+
+#[cfg(test)]
+mod tests;
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use kubelet_planner::manifest::container;
+use kubelet_planner::{Kind, Pod, manifest, until_full};
+use stelia_node_report::described;
+
+use super::cli::Json;
+use super::client::Failure;
+use super::view;
+use answer::{Answer, Fits, features, other};
+use subject::Subject;
+
+pub(super) use settings::settings;
+pub(super) use subject::{machine, state};
+
+/// More of one pod than any node runs (`maxPods` is 110).
+const MOST: usize = 256;
+
+/// What is asked.
+#[derive(Debug, Clone, PartialEq, Eq, Args)]
+pub struct Asked {
+    /// A manifest with the pod, YAML or JSON; - is standard input
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "containers",
+        conflicts_with = "containers"
+    )]
+    pub manifest: Option<PathBuf>,
+    /// Which Pod of the manifest, where it has several
+    #[arg(long, value_name = "NAME", conflicts_with = "containers")]
+    pub pod: Option<String>,
+    /// A container of a pod without a manifest: resources by their names, which are requests and limits, such as
+    /// cpus=4,memory=8Gi,hugepages-2Mi=1Gi,example.com/nic=1; also name=NAME and kind=app|init|sidecar. Repeatable
+    #[arg(short, long = "container", value_name = "KEY=VALUE,...")]
+    pub containers: Vec<String>,
+    /// Ask a node that is described instead of this one: a file with what node-topology printed there
+    #[arg(short, long, value_name = "FILE")]
+    pub node: Option<PathBuf>,
+    /// Tell how many of the pod fit, one after the other
+    #[arg(long)]
+    pub until_full: bool,
+    /// Tell the same for other policies and scopes of the Topology Manager, and other options of the CPU manager, each with its feature
+    /// gate and the versions that have it
+    #[arg(long)]
+    pub what_if: bool,
+    /// How to write the answer; --json writes JSON too
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
+    pub output: Form,
+}
+
+/// How an answer is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Form {
+    /// For readers.
+    Text,
+    /// JSON.
+    Json,
+}
+
+/// What is to be printed; `root` is `/`, or a folder like it.
+///
+/// # Errors
+/// [`Failure::Partial`] when the pod is not admitted, anything else when there is no answer.
+pub fn run(asked: &Asked, root: &Path, json: Json, legend: bool) -> Result<String, Failure> {
+    let (name, pod) = pod(asked)?;
+    let subject = match &asked.node {
+        Some(path) => {
+            let text = text_of(path, described::MAX_BYTES)?;
+            let facts = described::read(&text).map_err(|cause| about(path, &cause))?;
+            Subject::described(&facts).map_err(|cause| about(path, &cause))?
+        }
+        None => Subject::here(root).map_err(Failure::Other)?,
+    };
+    let mut answer = Answer::new(&name, &pod, &subject);
+    if asked.until_full {
+        answer.until_full = Some(Fits::new(&until_full(&subject.node, &pod, MOST), &subject));
+    }
+    if asked.what_if {
+        answer.what_if = other(&subject, &pod, MOST);
+        answer.features = features(&subject);
+    }
+    let printed = match (asked.output, json) {
+        (Form::Text, Json::Off) => text::answer(&answer, legend),
+        (_, json) => view::to_json(json, &answer),
+    };
+    match answer.rejection() {
+        None => Ok(printed),
+        Some(reason) => Err(Failure::Partial { printed, reason }),
+    }
+}
+
+/// The pod that is asked about, and its name.
+fn pod(asked: &Asked) -> Result<(String, Pod), Failure> {
+    let (name, mut pod) = match &asked.manifest {
+        Some(path) => {
+            let text = text_of(path, manifest::MAX_BYTES)?;
+            manifest::read(&text, asked.pod.as_deref()).map_err(|cause| about(path, &cause))?
+        }
+        None => {
+            let numbered = asked.containers.iter().enumerate();
+            let containers = numbered
+                .map(|(at, text)| container(text, at))
+                .collect::<Result<Vec<_>, _>>();
+            let mut containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
+            // kubelet's order.
+            containers.sort_by_key(|container| container.kind == Kind::App);
+            for (at, one) in containers.iter().enumerate() {
+                if containers[..at].iter().any(|other| other.name == one.name) {
+                    return Err(Failure::Usage(format!(
+                        "--container: there are two called {}",
+                        one.name
+                    )));
+                }
+            }
+            let pod = Pod {
+                containers,
+                ..Pod::default()
+            };
+            ("pod".to_owned(), pod.with_defaults())
+        }
+    };
+    // The question is about one pod more: a UID that kubelet knows would be answered by what that pod has.
+    "plan".clone_into(&mut pod.uid);
+    Ok((name, pod))
+}
+
+fn about(path: &Path, cause: &impl ToString) -> Failure {
+    Failure::Other(format!("{}: {}", path.display(), cause.to_string()))
+}
+
+/// The text of a file, one byte more than `most` at most: who reads it refuses it then.
+fn text_of(path: &Path, most: usize) -> Result<String, Failure> {
+    let mut text = String::new();
+    let limit = most as u64 + 1;
+    let read = match path == Path::new("-") {
+        true => io::stdin().take(limit).read_to_string(&mut text),
+        false => File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)),
+    };
+    read.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))?;
+    Ok(text)
+}

@@ -1,0 +1,107 @@
+//! kubelet's settings as the planner takes them.
+
+use std::collections::BTreeMap;
+
+use kubelet_planner::cpus::{Kubelet, Options};
+use kubelet_planner::merge::{Policy, Scope};
+use kubelet_planner::{CpuManager, MemoryManager, Settings, merge};
+use stelia_cpus::CpuSet;
+use stelia_cpus::quantity::Quantity;
+use stelia_kubelet::{KubeletConfig, MemoryManagerState};
+
+/// What kubelet was told, in its own words.
+pub(crate) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
+    let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
+    Ok(Settings {
+        cpu_manager: match by_amount(config)? {
+            Some(amount) => amount,
+            None => cpu_manager(
+                &config.cpu_manager_policy,
+                &config.cpu_manager_policy_options,
+                &config.reserved_system_cpus,
+            )?,
+        },
+        memory_manager: match config.memory_manager_policy.as_str() {
+            "None" => MemoryManager::None,
+            "Static" => MemoryManager::Static {
+                reserved: memory.map(reserved).unwrap_or_default(),
+            },
+            other => return Err(format!("there is no memory manager policy {other:?}")),
+        },
+        topology_policy: policy(&config.topology_manager_policy)?,
+        topology_scope: scope(&config.topology_manager_scope)?,
+        topology_options: merge::Options::parse(&config.topology_manager_policy_options)
+            .map_err(|cause| cause.to_string())?,
+        kubelet: Kubelet {
+            pod_level_resource_managers: gate("PodLevelResources", true) && gate("PodLevelResourceManagers", false),
+            ..Kubelet::default()
+        },
+    })
+}
+
+/// `cpuManagerPolicy`, with these CPUs reserved.
+pub(super) fn cpu_manager(
+    policy: &str,
+    options: &BTreeMap<String, String>,
+    reserved: &CpuSet,
+) -> Result<CpuManager, String> {
+    match policy {
+        "none" | "" => Ok(CpuManager::None),
+        "static" => {
+            let options = Options::parse(options).map_err(|cause| cause.to_string())?;
+            Ok(CpuManager::reserving(options, reserved.clone()))
+        }
+        other => Err(format!("there is no CPU manager policy {other:?}")),
+    }
+}
+
+/// The static policy where the number of the CPUs to reserve is configured, and not which.
+fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
+    if config.cpu_manager_policy != "static" || !config.reserved_system_cpus.is_empty() {
+        return Ok(None);
+    }
+    let mut sum = Quantity::default();
+    for text in &config.reserved_amounts {
+        let amount: Quantity = text
+            .parse()
+            .map_err(|cause| format!("kubelet's reserved CPUs: {cause}"))?;
+        sum = sum.plus(amount);
+    }
+    let options = Options::parse(&config.cpu_manager_policy_options).map_err(|cause| cause.to_string())?;
+    Ok((!sum.is_zero()).then(|| CpuManager::Static {
+        options,
+        count: usize::try_from(sum.value()).unwrap_or(usize::MAX),
+        reserved: CpuSet::new(),
+    }))
+}
+
+/// `topologyManagerPolicy`
+pub(super) fn policy(name: &str) -> Result<Policy, String> {
+    Policy::parse(name).ok_or_else(|| format!("there is no Topology Manager policy {name:?}"))
+}
+
+/// `topologyManagerScope`
+pub(super) fn scope(name: &str) -> Result<Scope, String> {
+    Scope::parse(name).ok_or_else(|| format!("there is no Topology Manager scope {name:?}"))
+}
+
+/// kubelet's own record of `reservedMemory`.
+fn reserved(state: &MemoryManagerState) -> BTreeMap<u32, BTreeMap<String, u64>> {
+    let nodes = state.nodes.iter();
+    let kinds = nodes.map(|(id, node)| {
+        let kinds = node
+            .tables
+            .iter()
+            .map(|(kind, table)| (kind.clone(), table.system_reserved));
+        (*id, kinds.filter(|(_, bytes)| *bytes > 0).collect())
+    });
+    kinds.collect()
+}
+
+/// The options that are on.
+pub(super) fn options_on(manager: &CpuManager) -> Vec<&'static str> {
+    match manager {
+        CpuManager::Static { options, .. } => options.on().collect(),
+        CpuManager::None => Vec::new(),
+    }
+}

@@ -1,0 +1,488 @@
+use std::fs;
+use std::path::Path;
+
+use clap::Parser;
+use serde_json::Value;
+use stelia_cpus::testing::Shape;
+use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node_report::{Alignment, ApiVersion, Facts, Kubelet, PodAllocation, numa, report};
+use stelia_testnode::kubelet::Checkpoint;
+use tempfile::TempDir;
+
+use super::*;
+use crate::cli::{Cli, Command};
+
+const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+fn set(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+/// Two NUMA nodes of four cores with two threads: 0-3,8-11 and 4-7,12-15.
+fn topology() -> Topology {
+    let shape = Shape {
+        nodes: 2,
+        cores: 4,
+        threads: 2,
+        interleaved: true,
+    };
+    shape.topology()
+}
+
+/// A folder like a node's root, with a kubelet that has this configuration. CPUs 1 and 9 are another pod's.
+fn node(config: &str) -> TempDir {
+    let root = TempDir::new().unwrap();
+    let topology = topology();
+    let cpus = "sys/devices/system/cpu";
+    write(root.path(), &format!("{cpus}/online"), "0-15\n");
+    for (number, Cpu { package, core, node }) in &topology.cpus {
+        write(
+            root.path(),
+            &format!("{cpus}/cpu{number}/topology/physical_package_id"),
+            &package.to_string(),
+        );
+        write(
+            root.path(),
+            &format!("{cpus}/cpu{number}/topology/core_id"),
+            &core.to_string(),
+        );
+        write(
+            root.path(),
+            &format!("{cpus}/cpu{number}/cache/index3/id"),
+            &node.to_string(),
+        );
+    }
+    let nodes = "sys/devices/system/node";
+    write(root.path(), &format!("{nodes}/online"), "0-1\n");
+    for (id, list, distances) in [(0, "0-3,8-11", "10 21"), (1, "4-7,12-15", "21 10")] {
+        write(root.path(), &format!("{nodes}/node{id}/cpulist"), list);
+        write(root.path(), &format!("{nodes}/node{id}/distance"), distances);
+        let meminfo = format!("Node {id} MemTotal: 16777216 kB\nNode {id} MemFree: 8388608 kB\n");
+        write(root.path(), &format!("{nodes}/node{id}/meminfo"), &meminfo);
+    }
+    write(root.path(), "proc/1/comm", "systemd\n");
+    if !config.is_empty() {
+        write(root.path(), "proc/77/comm", "kubelet\n");
+        write(root.path(), "proc/77/status", "Uid:\t0\t0\t0\t0\n");
+        write(root.path(), "proc/77/cgroup", "0::/system.slice/kubelet.service\n");
+        write(root.path(), "proc/77/cmdline", "kubelet\0--config=/etc/kubelet.yaml\0");
+        write(
+            root.path(),
+            "etc/kubelet.yaml",
+            &format!("kind: KubeletConfiguration\n{config}"),
+        );
+    }
+    let mut state = Checkpoint::create(&root.path().join("var/lib/kubelet"), &set("0-15")).unwrap();
+    state.admit(&PodUid::parse(OTHER).unwrap(), "vm", &set("1,9")).unwrap();
+    root
+}
+
+const DEVICE: &str = "nvidia.com/gpu";
+const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\n";
+
+fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
+    let cli = Cli::try_parse_from([&["steliactl", "plan"], line].concat()).unwrap();
+    match &cli.command {
+        Command::Plan(asked) => run(asked, root, cli.json, !cli.no_legend),
+        other => panic!("{other:?}"),
+    }
+}
+
+fn answered(root: &Path, line: &[&str]) -> Value {
+    let text = match steliactl(root, &[&["-o", "json"], line].concat()) {
+        Ok(text) => text,
+        Err(Failure::Partial { printed, .. }) => printed,
+        Err(other) => panic!("{other}"),
+    };
+    serde_json::from_str(&text).unwrap()
+}
+
+fn refused(root: &Path, line: &[&str]) -> (String, String) {
+    let failure = steliactl(root, line).unwrap_err();
+    assert_eq!(failure.exit_code(), 1);
+    match failure {
+        Failure::Partial { printed, reason } => (printed, reason),
+        Failure::Other(text) => (String::new(), text),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_pod_gets_what_kubelet_would_take_and_the_rest_is_told() {
+    let node = node(&format!("{STATIC}topologyManagerPolicy: best-effort\n"));
+    let text = steliactl(node.path(), &["-c", "name=vm,cpus=4,memory=1Gi", "--until-full"]).unwrap();
+    let text = text.replace(&node.path().display().to_string(), "");
+    insta::assert_snapshot!(text);
+}
+
+#[test]
+fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
+    let node = node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n"));
+    let (printed, reason) = refused(node.path(), &["-c", "name=vm,cpus=10,memory=1Gi"]);
+    assert_eq!(
+        reason,
+        "kubelet would reject the pod: TopologyAffinityError: Resources cannot be allocated with Topology locality"
+    );
+    let because = "Because:   cpu fits on no single NUMA node, however free";
+    for line in ["Admitted:  no: TopologyAffinityError", "For:       vm, cpu", because] {
+        assert!(printed.contains(line), "{line}\n{printed}");
+    }
+    let options = "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n";
+    let node = self::node(&format!("{STATIC}{options}"));
+    let answer = answered(node.path(), &["-c", "cpus=3,memory=1Gi"]);
+    let rejection = &answer["Rejection"];
+    assert_eq!(
+        (&answer["Admitted"], &rejection["Reason"]),
+        (&false.into(), &"SMTAlignmentError".into())
+    );
+    assert_eq!(
+        rejection["Message"],
+        "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
+    );
+    assert_eq!(
+        answer["Kubelet"]["CPUManagerPolicyOptions"],
+        serde_json::json!(["full-pcpus-only"])
+    );
+}
+
+#[test]
+fn more_of_it_fit_until_kubelet_says_no() {
+    let node = node(STATIC);
+    let answer = answered(node.path(), &["-c", "cpus=6,memory=1Gi", "--until-full"]);
+    let fits = &answer["UntilFull"];
+    assert_eq!((&fits["Count"], &fits["OrMore"]), (&2.into(), &false.into()));
+    assert_eq!(fits["Then"]["Reason"], "UnexpectedAdmissionError");
+    // No two of them meet, and none meets the reserved CPUs or the other pod's.
+    let lists = fits["CPUs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|cpus| set(cpus.as_str().unwrap()));
+    let mut held = set("0,1,8,9");
+    for cpus in lists {
+        assert!(cpus.is_disjoint(&held), "{cpus}");
+        held = held.union(&cpus);
+    }
+    assert_eq!(held, set("0-15"));
+    let shared = answered(node.path(), &["-c", "cpus=1500m,memory=1Gi", "--until-full"]);
+    assert_eq!(
+        (&shared["UntilFull"]["Count"], &shared["UntilFull"]["OrMore"]),
+        (&256.into(), &true.into())
+    );
+    let why = "c0 has no CPUs of its own: it requests 1500m CPUs, no whole number";
+    assert_eq!(shared["WhyNotBetter"], serde_json::json!([why]));
+}
+
+#[test]
+fn settings_are_compared_side_by_side() {
+    let node = node(STATIC);
+    let answer = answered(node.path(), &["-c", "cpus=6,memory=1Gi", "--what-if"]);
+    let rows = answer["WhatIf"].as_array().unwrap();
+    let find = |policy: &str, scope: &str, option: &str| {
+        let row = rows.iter().find(|row| {
+            let kubelet = &row["Kubelet"];
+            let options: Vec<&str> = kubelet["CPUManagerPolicyOptions"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .flat_map(Value::as_str)
+                .collect();
+            kubelet["TopologyManagerPolicy"] == policy
+                && kubelet["TopologyManagerScope"] == scope
+                && options.join(",") == option
+        });
+        row.unwrap_or_else(|| panic!("{policy} {scope} {option}: {rows:#?}"))
+    };
+    assert_eq!(rows.iter().filter(|row| row["Now"] == true).count(), 1);
+    assert_eq!(find("none", "container", "")["Now"], true);
+    // Six CPUs are free on one NUMA node twice, less the reserved core and the other pod's: once.
+    let single = find("single-numa-node", "pod", "");
+    assert_eq!(
+        (&single["Admitted"], &single["NUMANodes"], &single["Fits"]),
+        (&true.into(), &"1".into(), &1.into())
+    );
+    let cores = |row: &Value| {
+        set(row["CPUs"].as_str().unwrap())
+            .iter()
+            .map(|cpu| cpu % 8)
+            .collect::<CpuSet>()
+    };
+    assert_eq!(cores(find("none", "container", "")).len(), 3);
+    assert_eq!(
+        cores(find("none", "container", "distribute-cpus-across-cores")).len(),
+        4
+    );
+    assert_eq!(find("none", "container", "strict-cpu-reservation")["Fits"], 2);
+    // Two options that exclude each other are no answer, and no failure.
+    let socket = answered(
+        self::node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n")).path(),
+        &["-c", "cpus=2,memory=1Gi", "--what-if"],
+    );
+    let rows_of_socket = socket["WhatIf"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter(|row| row["NoStart"] != Value::Null);
+    assert_eq!(rows_of_socket.count(), 1);
+    let text = steliactl(node.path(), &["-c", "cpus=6,memory=1Gi", "--what-if"]).unwrap();
+    assert!(text.contains("NOW  TOPOLOGY          SCOPE      CPU OPTIONS"), "{text}");
+}
+
+#[test]
+fn a_manifest_is_asked_about_as_the_flags_are() {
+    let node = node(STATIC);
+    let manifest = "apiVersion: v1\nkind: Pod\nmetadata: {name: \"a\\e[1mb\"}\nspec:\n  containers:\n  - name: vm\n    \
+                    resources: {limits: {cpu: 4, memory: 1Gi}}\n  - {name: side}\n";
+    let path = node.path().join("pod.yaml");
+    fs::write(&path, manifest).unwrap();
+    let line = path.to_str().unwrap();
+    let text = steliactl(node.path(), &[line]).unwrap();
+    assert!(text.contains("Pod:         a?[1mb (Burstable)"), "{text}");
+    assert!(
+        text.contains("vm has no CPUs of its own: its pod is Burstable, not Guaranteed"),
+        "{text}"
+    );
+    let (_, reason) = refused(node.path(), &[line, "--pod", "c"]);
+    assert_eq!(
+        reason,
+        format!("{line}: there is no Pod \"c\" in it, only Pod \"a\\u{{1b}}[1mb\"")
+    );
+    let (_, reason) = refused(node.path(), &["/no/such/file"]);
+    assert!(reason.starts_with("read /no/such/file: "), "{reason}");
+}
+
+#[test]
+fn without_a_kubelet_its_state_file_tells_the_policy() {
+    let node = node("");
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(answer["Kubelet"]["CPUManagerPolicy"], "static");
+    assert!(
+        answer["Assumed"][0]
+            .as_str()
+            .unwrap()
+            .contains("no kubelet runs on this node"),
+        "{answer}"
+    );
+    // CPUs that kubelet lists nowhere are reserved.
+    Checkpoint::create(&node.path().join("var/lib/kubelet"), &set("2-15")).unwrap();
+    let answer = answered(node.path(), &["-c", "cpus=8,memory=1Gi"]);
+    assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0-1");
+    assert_eq!(answer["Containers"][0]["CPUs"], "4-7,12-15");
+}
+
+#[test]
+fn files_that_contradict_each_other_are_no_ground_for_an_answer() {
+    let node = node("cpuManagerPolicy: none\n");
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(
+        reason,
+        "kubelet would not start: cpu_manager_state is of policy \"static\", and \"none\" is configured"
+    );
+    let node = self::node("cpuManagerPolicy: static\nreservedSystemCPUs: 0-1\n");
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert!(
+        reason.contains("not all reserved cpus: \"0-1\" are present"),
+        "{reason}"
+    );
+    write(node.path(), "var/lib/kubelet/cpu_manager_state", "{}");
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert!(
+        reason.contains("cpu_manager_state: the file is of no known schema"),
+        "{reason}"
+    );
+}
+
+#[test]
+fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
+    let config = "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m, memory: 1Gi}\nsystemReserved: {cpu: \"1.2\"}\n";
+    let node = node(config);
+    let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0,8");
+    assert_eq!(answer["Containers"][0]["CPUs"], "2-3,10-11");
+    let node = self::node("cpuManagerPolicy: static\nkubeReserved: {cpu: much}\n");
+    let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
+    assert_eq!(
+        reason,
+        "kubelet's reserved CPUs: \"much\" is no quantity, such as 2, 500m or 1Gi"
+    );
+}
+
+#[test]
+fn devices_are_those_of_kubelets_own_record() {
+    let node = node(STATIC);
+    let genuine = "../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint";
+    let text = fs::read_to_string(genuine).unwrap();
+    write(
+        node.path(),
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        &text,
+    );
+    let answer = answered(
+        node.path(),
+        &["-c", &format!("cpus=2,memory=1Gi,{DEVICE}=1"), "--until-full"],
+    );
+    assert_eq!(answer["Containers"][0]["Devices"][0]["Resource"], DEVICE);
+    assert_eq!(
+        answer["UntilFull"]["Then"]["Reason"], "UnexpectedAdmissionError",
+        "{answer}"
+    );
+    // Of three a pod that is there has two.
+    assert_eq!(answer["UntilFull"]["Count"], 1);
+    assert_eq!(
+        answer["Containers"][0]["Devices"][0]["IDs"],
+        serde_json::json!(["GPU-9d0e"])
+    );
+    let assumed = answer["Assumed"].as_array().unwrap();
+    assert!(
+        assumed
+            .iter()
+            .any(|note| note.as_str().unwrap().starts_with("the NUMA nodes of devices"))
+    );
+    write(
+        node.path(),
+        "var/lib/kubelet/device-plugins/kubelet_internal_checkpoint",
+        "{}",
+    );
+    let (_, reason) = refused(node.path(), &["-c", "cpus=2,memory=1Gi"]);
+    assert!(reason.contains("kubelet_internal_checkpoint: "), "{reason}");
+}
+
+#[test]
+fn a_described_node_answers_as_this_one_does() {
+    let distances = [(0, 10), (1, 21)];
+    let memory = numa::Memory {
+        total: 16 << 30,
+        free: 8 << 30,
+    };
+    let numa = |id: u32| {
+        let described = numa::NumaNode {
+            distances: distances.map(|(other, distance)| ((other + id) % 2, distance)).into(),
+            memory: Some(memory),
+            ..numa::NumaNode::default()
+        };
+        (id, described)
+    };
+    let facts = Facts {
+        name: "worker-7".to_owned(),
+        topology: topology(),
+        numa: [numa(0), numa(1)].into(),
+        reserved: set("0,8"),
+        exclusive: set("1,9"),
+        shared: set("0,2-8,10-15"),
+        allocations: vec![PodAllocation {
+            pod: PodUid::parse(OTHER).unwrap(),
+            cpus: set("1,9"),
+            by_kubelet: true,
+        }],
+        kubelet: Kubelet {
+            cpu_policy: "static".to_owned(),
+            reserved: set("0,8"),
+            alignment: Some(Alignment {
+                policy: "restricted".to_owned(),
+                scope: "pod".to_owned(),
+            }),
+            ..Kubelet::default()
+        },
+        allocator: None,
+    };
+    let here = node(&format!(
+        "{STATIC}topologyManagerPolicy: restricted\ntopologyManagerScope: pod\n"
+    ));
+    let printed = serde_json::to_string(&report(&facts, ApiVersion::V1Alpha2)).unwrap();
+    write(here.path(), "worker.json", &printed);
+    let file = here.path().join("worker.json");
+    for pod in [
+        "cpus=2,memory=1Gi",
+        "cpus=8,memory=1Gi",
+        "cpus=13,memory=1Gi",
+        "cpus=1500m,memory=1Gi",
+    ] {
+        let line = ["-c", pod, "--until-full", "--what-if"];
+        let described = answered(
+            Path::new("/nowhere"),
+            &[&line[..], &["--node", file.to_str().unwrap()]].concat(),
+        );
+        let own = answered(here.path(), &line);
+        assert_eq!(described["Node"], "worker-7");
+        for part in [
+            "Admitted",
+            "Rejection",
+            "Containers",
+            "Kubelet",
+            "UntilFull",
+            "WhyNotBetter",
+        ] {
+            assert_eq!(described[part], own[part], "{part}");
+        }
+    }
+    write(here.path(), "worker.json", "kind: Pod");
+    let (_, reason) = refused(here.path(), &["-c", "cpus=1", "-n", file.to_str().unwrap()]);
+    assert!(reason.starts_with(&format!("{}: ", file.display())), "{reason}");
+}
+
+#[test]
+fn a_wrong_word_is_wrong_usage() {
+    let root = Path::new("/nowhere");
+    for words in [&["-c", "cpus=x"][..], &["-c", "name=a", "-c", "name=a"]] {
+        assert_eq!(steliactl(root, words).unwrap_err().exit_code(), 2, "{words:?}");
+    }
+    for words in [
+        &["plan"][..],
+        &["plan", "pod.yaml", "-c", "cpus=1"],
+        &["plan", "-c", "cpus=1", "--pod", "a"],
+    ] {
+        assert!(
+            Cli::try_parse_from([&["steliactl"], words].concat()).is_err(),
+            "{words:?}"
+        );
+    }
+}
+
+#[test]
+fn other_settings_name_their_gates_and_whether_these_are_on() {
+    let gates = |config: &str| answered(node(config).path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]);
+    let find = |rows: &Value, option: &str| {
+        let has = |row: &&Value| row["Kubelet"]["CPUManagerPolicyOptions"] == serde_json::json!([option]);
+        rows["WhatIf"].as_array().unwrap().iter().find(has).unwrap().clone()
+    };
+    let feature = |answer: &Value, name: &str| {
+        let features = answer["Features"].as_array().unwrap();
+        features.iter().find(|feature| feature["Name"] == name).unwrap().clone()
+    };
+    let none = serde_json::json!([]);
+    let alpha = serde_json::json!(["CPUManagerPolicyAlphaOptions"]);
+    let answer = gates(STATIC);
+    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], alpha);
+    assert_eq!(find(&answer, "distribute-cpus-across-numa")["MissingGates"], none);
+    assert_eq!(
+        feature(&answer, "align-by-socket"),
+        serde_json::json!({"Name": "align-by-socket", "Stages": "alpha 1.25", "FeatureGate": alpha[0], "On": false})
+    );
+    assert_eq!(feature(&answer, "full-pcpus-only")["FeatureGate"], Value::Null);
+    // As the kubelet at hand was told.
+    let told = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
+    let answer = gates(&format!("{STATIC}{told}"));
+    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], none);
+    assert_eq!(
+        find(&answer, "distribute-cpus-across-numa")["MissingGates"],
+        serde_json::json!(["CPUManagerPolicyBetaOptions"])
+    );
+    // Without the question there is no such list.
+    let answer = answered(node(STATIC).path(), &["-c", "cpus=2,memory=1Gi"]);
+    assert_eq!(answer["Features"], Value::Null);
+}
+
+#[test]
+fn other_settings_are_printed_with_their_gates() {
+    let node = node(STATIC);
+    let text = steliactl(node.path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]).unwrap();
+    let text = text.replace(&node.path().display().to_string(), "");
+    insta::assert_snapshot!(text);
+}

@@ -1,0 +1,149 @@
+//! The daemon's signals, for what follows it until interrupted.
+
+use std::io::{self, ErrorKind, Write};
+use std::num::NonZeroUsize;
+
+use futures_util::StreamExt;
+use stelia_api::{BUS_NAME, MANAGER_PATH};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use zbus::message::{Message, Type};
+use zbus::{Connection, MatchRule, MessageStream, fdo};
+
+use super::client::Failure;
+
+/// Signals that may wait while the reader of standard output is slow.
+const QUEUE: usize = 4096;
+
+/// What comes.
+pub(super) enum Told {
+    /// The daemon is on the bus, or not any more.
+    Daemon {
+        /// Whether it is.
+        runs: bool,
+    },
+    /// A signal of the daemon.
+    Signal(Message),
+}
+
+/// A subscription. On a peer-to-peer connection there is nobody but the daemon.
+pub(super) struct Signals {
+    messages: MessageStream,
+    is_bus: bool,
+    /// Who owns the daemon's name.
+    owner: Option<String>,
+}
+
+impl Signals {
+    /// Subscribe. The daemon is not started for it.
+    pub(super) async fn subscribe(connection: &Connection) -> Result<Self, Failure> {
+        // All messages in their order, so that the daemon's end comes after what it told before.
+        let mut messages = MessageStream::from(connection);
+        messages.set_max_queued(NonZeroUsize::new(QUEUE).unwrap_or(NonZeroUsize::MIN));
+        let is_bus = connection.is_bus();
+        let owner = if is_bus { subscribe(connection).await? } else { None };
+        Ok(Self {
+            messages,
+            is_bus,
+            owner,
+        })
+    }
+
+    /// Whether the daemon runs.
+    pub(super) fn runs(&self) -> bool {
+        self.owner.is_some() || !self.is_bus
+    }
+
+    /// What comes next; `None` when the connection ended. Nothing is lost when the caller stops waiting.
+    pub(super) async fn next(&mut self) -> Option<Told> {
+        loop {
+            let Some(Ok(message)) = self.messages.next().await else {
+                return None;
+            };
+            // The answers to this program's own questions come here too.
+            if message.message_type() != Type::Signal {
+                continue;
+            }
+            if let Some(new) = new_owner(&message) {
+                self.owner = new;
+                return Some(Told::Daemon { runs: self.runs() });
+            }
+            let sender = message.header().sender().map(ToString::to_string);
+            if !self.is_bus || sender == self.owner {
+                return Some(Told::Signal(message));
+            }
+        }
+    }
+}
+
+/// Whether somebody reads standard output; of a pipe the kernel tells at once.
+pub(super) fn is_read() -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stdout = io::stdout();
+    let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
+    let now = Timespec::default();
+    match poll(&mut fds, Some(&now)) {
+        Ok(_) => fds
+            .iter()
+            .all(|fd| !fd.revents().intersects(PollFlags::ERR | PollFlags::HUP)),
+        Err(_) => true,
+    }
+}
+
+/// Prints a text at once; whether somebody still reads.
+pub(super) fn print(text: &str) -> Result<bool, Failure> {
+    let mut out = io::stdout();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Failure::Other(format!("write: {error}"))),
+    }
+}
+
+/// The signals that end what runs until interrupted.
+pub(super) fn until(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
+}
+
+/// Subscribes on the bus; answers who owns the daemon's name.
+async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
+    let bus = fdo::DBusProxy::new(connection).await?;
+    let signals = || MatchRule::builder().msg_type(Type::Signal);
+    let daemon = signals().sender(BUS_NAME).path_namespace(MANAGER_PATH);
+    let owner = signals().sender("org.freedesktop.DBus").member("NameOwnerChanged");
+    for rule in [daemon, owner.add_arg(BUS_NAME)] {
+        bus.add_match_rule(rule.build()?).await?;
+    }
+    match bus.get_name_owner(BUS_NAME.try_into()?).await {
+        Ok(owner) => Ok(Some(owner.to_string())),
+        Err(fdo::Error::NameHasNoOwner(_)) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// The owner of the daemon's name after a NameOwnerChanged of the bus itself: `Some(None)` is nobody.
+fn new_owner(message: &Message) -> Option<Option<String>> {
+    // Anybody may send a signal of that name to this connection; only the bus has this sender.
+    if message.header().sender()?.as_str() != "org.freedesktop.DBus" {
+        return None;
+    }
+    let signal = fdo::NameOwnerChanged::from_message(message.clone())?;
+    let arguments = signal.args().ok()?;
+    let owner = arguments.new_owner().as_ref().map(ToString::to_string);
+    (arguments.name().as_str() == BUS_NAME).then_some(owner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_bus_tells_who_owns_the_name() {
+        let signal = |sender: &str| {
+            let builder = Message::signal("/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged");
+            let builder = builder.sender(sender);
+            builder.build(&(BUS_NAME, ":1.5", "")).unwrap()
+        };
+        assert_eq!(new_owner(&signal("org.freedesktop.DBus")), Some(None));
+        assert_eq!(new_owner(&signal(":1.66")), None);
+    }
+}

@@ -1,0 +1,353 @@
+//! What an operator sees: every command against a daemon that answers from this file, and a `/proc` made of files.
+
+use std::fs;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use clap::Parser;
+use stelia_api::client::{InstanceRow, OwnedDict};
+use stelia_api::{Error, ErrorKind, MANAGER_PATH};
+use tempfile::TempDir;
+use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
+
+use crate::cli::Cli;
+use crate::client::Failure;
+use crate::run;
+use crate::threads::Roots;
+
+const UID: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
+const OBJECT: &str = "/io/stelia/Isolation1/instance/_3ceda12c";
+const SCOPE: &str = "/stelia.slice/stelia-instance-3ceda12c.scope";
+const ORIGIN: &str = "/kubepods.slice/cri-containerd-1.scope";
+
+struct Manager;
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Manager {
+    fn list_instances(&self) -> Vec<InstanceRow> {
+        let row = |uid: &str, object: &str, state: &str, cpus: &str| {
+            let object = OwnedObjectPath::try_from(object.to_owned()).unwrap();
+            (
+                uid.to_owned(),
+                "compute".to_owned(),
+                object,
+                state.to_owned(),
+                cpus.to_owned(),
+            )
+        };
+        // The second one has no object any more: it left between two calls.
+        vec![
+            row(UID, OBJECT, "isolated", "2-3"),
+            row("fff", "/io/stelia/Isolation1/instance/fff", "leaving", "4"),
+        ]
+    }
+
+    fn deregister(&self, pod_uid: &str, _options: OwnedDict) -> Result<(), Error> {
+        match pod_uid {
+            UID => Ok(()),
+            other => Err(ErrorKind::NoSuchInstance.because(format!("no instance {other}"))),
+        }
+    }
+
+    fn reconcile(&self, _options: OwnedDict) -> OwnedDict {
+        let numbers = [
+            ("pass", 7u32),
+            ("steps", 0),
+            ("writes", 0),
+            ("moves", 0),
+            ("repaired", 0),
+        ];
+        let mut report: OwnedDict = numbers
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), Variant::from(value).try_into().unwrap()))
+            .collect();
+        report.insert("degraded".to_owned(), Variant::from(vec!["a", "b"]).try_into().unwrap());
+        report
+    }
+
+    fn describe(&self) -> String {
+        r#"{"version":"0.1.0"}"#.to_owned()
+    }
+
+    fn reload(&self) -> Result<(), Error> {
+        Err(ErrorKind::NotPermitted.because("only an administrator reloads"))
+    }
+}
+
+struct Instance;
+
+#[interface(name = "io.stelia.Isolation1.Instance")]
+impl Instance {
+    #[zbus(property, name = "PodUID")]
+    fn pod_uid(&self) -> &str {
+        UID
+    }
+    #[zbus(property)]
+    fn state(&self) -> &str {
+        "isolated"
+    }
+    #[zbus(property)]
+    fn degraded(&self) -> Vec<String> {
+        vec!["anchor is gone".to_owned()]
+    }
+    #[zbus(property, name = "FloatCPUs")]
+    fn float_cpus(&self) -> &str {
+        "0-1,4-7"
+    }
+    #[zbus(property)]
+    fn memory_nodes(&self) -> &str {
+        ""
+    }
+    #[zbus(property)]
+    fn control_group(&self) -> &str {
+        SCOPE
+    }
+    #[zbus(property)]
+    fn origin_control_group(&self) -> &str {
+        ORIGIN
+    }
+    #[zbus(property)]
+    fn registered_timestamp(&self) -> u64 {
+        1_735_689_599_000_000
+    }
+}
+
+/// Runs a command line against the daemon above; `/proc` and the cgroup tree are in `root`.
+fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
+    let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
+    let roots = Roots {
+        proc: root.join("proc"),
+        cgroup: root.join("cgroup"),
+        sys: root.join("sys"),
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (_daemon, connection) = daemon().await;
+        run(&cli, &connection, &roots).await
+    })
+}
+
+async fn daemon() -> (Connection, Connection) {
+    let (ours, theirs) = UnixStream::pair().unwrap();
+    let server = connection::Builder::unix_stream(ours)
+        .server(Guid::generate())
+        .p2p()
+        .serve_at(MANAGER_PATH, Manager)
+        .serve_at(OBJECT, Instance)
+        .build();
+    let client = connection::Builder::unix_stream(theirs).p2p().build();
+    let (server, client) = tokio::join!(server, client);
+    (server.unwrap(), client.unwrap())
+}
+
+/// A VM: QEMU with its main thread in float and a vCPU in vcpu, and the anchor in the container's own cgroup.
+fn a_vm() -> TempDir {
+    let root = TempDir::new().unwrap();
+    let write = |path: String, text: String| {
+        let path = root.path().join(path.trim_start_matches('/'));
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, text).unwrap();
+    };
+    write(format!("cgroup{SCOPE}/instance/cgroup.procs"), "900\n".to_owned());
+    write(format!("cgroup{ORIGIN}/cgroup.procs"), "801\n700\n".to_owned());
+    let tasks = [
+        (
+            900,
+            900,
+            "qemu-system-x86",
+            format!("{SCOPE}/instance/float"),
+            "0-1,4-7",
+            "900 7",
+            100,
+        ),
+        (
+            900,
+            905,
+            "CPU 0/KVM",
+            format!("{SCOPE}/instance/vcpu"),
+            "2",
+            "905 12",
+            123_456,
+        ),
+        (801, 801, "anchor\x1b[2J", ORIGIN.to_owned(), "0-7", "801 2", 0),
+    ];
+    for (pid, tid, name, cgroup, cpus, ns_pid, utime) in tasks {
+        let status = format!(
+            "Name:\t{name}\nNSpid:\t{}\nCpus_allowed_list:\t{cpus}\n",
+            ns_pid.replace(' ', "\t")
+        );
+        let task = format!("proc/{pid}/task/{tid}");
+        if pid == tid {
+            write(format!("proc/{pid}/comm"), format!("{name}\n"));
+            write(format!("proc/{pid}/status"), status.clone());
+        }
+        write(format!("{task}/comm"), format!("{name}\n"));
+        write(format!("{task}/status"), status);
+        write(
+            format!("{task}/stat"),
+            format!("{tid} ({name}) S 1 1 1 0 -1 0 0 0 0 0 {utime} 1 0 0 20 0\n"),
+        );
+        write(format!("{task}/cgroup"), format!("0::{cgroup}\n"));
+    }
+    // 700 is in cgroup.procs, but ended before it could be read.
+    root
+}
+
+fn no_vm() -> TempDir {
+    TempDir::new().unwrap()
+}
+
+#[test]
+fn list_is_a_table_that_pipes() {
+    assert_eq!(
+        steliactl(no_vm().path(), &["list"]).unwrap(),
+        "\
+POD UID                               CONTAINER  STATE     CPUS  FLOAT    DEGRADED
+3ceda12c-3ee9-40fa-9f42-61428fe654a6  compute    isolated  2-3   0-1,4-7  anchor is gone
+"
+    );
+}
+
+#[test]
+fn list_without_legend_is_rows_only() {
+    let text = steliactl(no_vm().path(), &["list", "--no-legend"]).unwrap();
+    assert_eq!(
+        text,
+        format!("{UID}  compute  isolated  2-3  0-1,4-7  anchor is gone\n")
+    );
+}
+
+#[test]
+fn list_as_json_has_the_names_of_the_contract() {
+    let text = steliactl(no_vm().path(), &["--json", "list"]).unwrap();
+    let expected = serde_json::json!([{
+        "PodUID": UID, "Container": "compute", "Object": OBJECT, "State": "isolated",
+        "ExclusiveCPUs": "2-3", "FloatCPUs": "0-1,4-7", "Degraded": ["anchor is gone"],
+    }]);
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), expected);
+}
+
+#[test]
+fn show_prints_the_promise_and_then_the_threads() {
+    assert_eq!(
+        steliactl(a_vm().path(), &["show", "3ce"]).unwrap(),
+        "\
+PodUID:               3ceda12c-3ee9-40fa-9f42-61428fe654a6
+State:                isolated
+Degraded:             anchor is gone
+FloatCPUs:            0-1,4-7
+MemoryNodes:          -
+ControlGroup:         /stelia.slice/stelia-instance-3ceda12c.scope
+OriginControlGroup:   /kubepods.slice/cri-containerd-1.scope
+RegisteredTimestamp:  2024-12-31T23:59:59.000000Z
+
+qemu-system-x86 (pid 900, 7 in the container)
+TID  THREAD_NAME      CGROUP  ALLOWED_CPUS  CPU TIME
+900  qemu-system-x86  float   0-1,4-7          1.01s
+905  CPU 0/KVM        vcpu    2             1234.57s
+
+anchor?[2J (pid 801, 2 in the container)
+TID  THREAD_NAME  CGROUP  ALLOWED_CPUS  CPU TIME
+801  anchor?[2J   origin  0-7              0.01s
+"
+    );
+}
+
+#[test]
+fn show_as_json_holds_the_threads_too() {
+    let text = steliactl(a_vm().path(), &["show", UID, "--json"]).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(value["RegisteredTimestamp"], 1_735_689_599_000_000u64);
+    assert_eq!(value["Degraded"], serde_json::json!(["anchor is gone"]));
+    let vcpu = serde_json::json!(
+        {"TID": 905, "Name": "CPU 0/KVM", "CGroup": "vcpu", "AllowedCPUs": "2", "CPUTimeUSec": 1_234_570_000});
+    assert_eq!(value["Processes"][0]["Threads"][1], vcpu);
+}
+
+#[test]
+fn show_of_an_instance_without_processes_is_its_properties() {
+    let text = steliactl(no_vm().path(), &["show", UID]).unwrap();
+    assert_eq!(
+        text.lines().last(),
+        Some("RegisteredTimestamp:  2024-12-31T23:59:59.000000Z")
+    );
+}
+
+#[test]
+fn what_is_not_there_has_exit_code_3() {
+    for line in [
+        ["show", "nobody"],
+        ["deregister", "nobody"],
+        ["deregister", "fff"],
+        ["show", "fff"],
+    ] {
+        let failure = steliactl(no_vm().path(), &line).unwrap_err();
+        assert_eq!(failure.exit_code(), 3, "{line:?}: {failure}");
+    }
+}
+
+#[test]
+fn deregister_takes_a_beginning_and_says_nothing() {
+    assert_eq!(steliactl(no_vm().path(), &["deregister", "3ced"]).unwrap(), "");
+    assert_eq!(
+        steliactl(no_vm().path(), &["--json", "deregister", "3"]).unwrap(),
+        format!("{{\n  \"PodUID\": \"{UID}\"\n}}\n")
+    );
+}
+
+#[test]
+fn reconcile_prints_the_report() {
+    assert_eq!(
+        steliactl(no_vm().path(), &["reconcile"]).unwrap(),
+        "\
+pass:      7
+steps:     0
+writes:    0
+moves:     0
+repaired:  0
+degraded:  a; b
+"
+    );
+    let json = steliactl(no_vm().path(), &["reconcile", "--json"]).unwrap();
+    let value: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(
+        (&value["pass"], &value["degraded"]),
+        (&serde_json::json!(7), &serde_json::json!(["a", "b"]))
+    );
+}
+
+#[test]
+fn describe_is_pretty_json() {
+    assert_eq!(
+        steliactl(no_vm().path(), &["describe"]).unwrap(),
+        "{\n  \"version\": \"0.1.0\"\n}\n"
+    );
+}
+
+#[test]
+fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
+    let lines = |line: &[&str]| steliactl(no_vm().path(), line).unwrap().lines().count();
+    assert_eq!(lines(&["--json=short", "list"]), 1);
+    assert_eq!(lines(&["list", "--json=short"]), 1);
+    assert!(lines(&["--json=pretty", "list"]) > 2);
+    assert_eq!(lines(&["--json=off", "--no-pager", "list"]), 2);
+    // What follows a blank is the command, or its argument.
+    assert!(lines(&["show", "--json", "3ced"]) > 2);
+    assert!(Cli::try_parse_from(["steliactl", "--json=yaml", "list"]).is_err());
+}
+
+#[test]
+fn a_refusal_is_the_daemons_own_text() {
+    let failure = steliactl(no_vm().path(), &["reload"]).unwrap_err();
+    assert_eq!(failure, Failure::Other("only an administrator reloads".to_owned()));
+    assert_eq!(failure.exit_code(), 1);
+}
+
+#[test]
+fn the_command_line_is_sound() {
+    use clap::CommandFactory;
+    Cli::command().debug_assert();
+}

@@ -1,0 +1,286 @@
+//! The threads of an instance as the kernel has them: where they are, where they may run, how long they ran.
+//!
+//! Everything is read once, without a lock on anything: a process or thread that ends meanwhile is left out.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+
+use crate::client::Failure;
+
+/// utime and stime in `/proc/<pid>/stat` are counted in USER_HZ, which is 100 on every architecture systemd's users run
+/// (`include/asm-generic/param.h`); one tick is this many microseconds.
+const TICK_USEC: u64 = 10_000;
+
+/// Where the kernel's files are; tests give a directory.
+#[derive(Debug, Clone)]
+pub struct Roots {
+    /// `/proc`.
+    pub proc: PathBuf,
+    /// `/sys/fs/cgroup`.
+    pub cgroup: PathBuf,
+    /// `/sys`.
+    pub sys: PathBuf,
+}
+
+impl Default for Roots {
+    fn default() -> Self {
+        Self::below(Path::new("/"))
+    }
+}
+
+impl Roots {
+    /// The same files below another root.
+    pub fn below(root: &Path) -> Self {
+        Self {
+            proc: root.join("proc"),
+            cgroup: root.join("sys/fs/cgroup"),
+            sys: root.join("sys"),
+        }
+    }
+}
+
+/// A process of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Process {
+    /// Process id on the host.
+    #[serde(rename = "PID")]
+    pub pid: u32,
+    /// Process id in the container's own PID namespace, where it has one.
+    #[serde(rename = "ContainerPID")]
+    pub container_pid: Option<u32>,
+    /// The main thread's name.
+    #[serde(rename = "Name")]
+    pub name: String,
+    /// Its threads, by id.
+    #[serde(rename = "Threads")]
+    pub threads: Vec<Thread>,
+}
+
+/// A thread of an instance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Thread {
+    /// Thread id on the host.
+    #[serde(rename = "TID")]
+    pub tid: u32,
+    /// Its name; the process sets it, so it may be anything.
+    #[serde(rename = "Name")]
+    pub name: String,
+    /// `float`, `vcpu`, `origin`, or its cgroup when it is in none of the three.
+    #[serde(rename = "CGroup")]
+    pub cgroup: String,
+    /// The CPUs it may run on, as a CPU list: its affinity within its cpuset.
+    #[serde(rename = "AllowedCPUs")]
+    pub allowed_cpus: String,
+    /// User and system time, in microseconds, to the tick.
+    #[serde(rename = "CPUTimeUSec")]
+    pub cpu_time_usec: u64,
+}
+
+/// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the anchor, and
+/// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
+/// error, not an absence.
+pub fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec<Process>, Failure> {
+    let places = Places {
+        scope: trim(control_group),
+        origin: trim(origin),
+    };
+    let tree = members(roots, places.scope)?;
+    let left = if places.origin.is_empty() {
+        BTreeSet::new()
+    } else {
+        pids(&roots.cgroup.join(places.origin).join("cgroup.procs"))?
+    };
+    let mut processes = Vec::new();
+    for pid in tree.iter().chain(left.difference(&tree)) {
+        processes.extend(process(roots, *pid, &places)?);
+    }
+    Ok(processes)
+}
+
+/// The processes of an instance's scope.
+pub(super) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
+    // The root of a threaded domain lists all processes whose threads are in its float and vcpu.
+    pids(&roots.cgroup.join(trim(control_group)).join("instance/cgroup.procs"))
+}
+
+/// The cgroups of an instance, without a leading slash.
+struct Places<'a> {
+    scope: &'a str,
+    origin: &'a str,
+}
+
+impl Places<'_> {
+    /// What to call the cgroup of `/proc/<pid>/cgroup`.
+    fn name(&self, cgroup: &str) -> String {
+        let path = trim(cgroup);
+        if let Some(inner) = below(path, self.scope).and_then(|inner| below(inner, "instance"))
+            && matches!(inner, "float" | "vcpu")
+        {
+            return inner.to_owned();
+        }
+        match below(path, self.origin) {
+            Some("") => "origin".to_owned(),
+            Some(inner) => format!("origin/{inner}"),
+            None => cgroup.to_owned(),
+        }
+    }
+}
+
+/// `path` relative to `base`, when it is `base` or below it.
+fn below<'a>(path: &'a str, base: &str) -> Option<&'a str> {
+    if base.is_empty() {
+        return None;
+    }
+    let rest = path.strip_prefix(base)?;
+    if rest.is_empty() {
+        Some(rest)
+    } else {
+        rest.strip_prefix('/')
+    }
+}
+
+fn trim(cgroup: &str) -> &str {
+    cgroup.trim_matches('/')
+}
+
+fn process(roots: &Roots, pid: u32, places: &Places<'_>) -> Result<Option<Process>, Failure> {
+    let directory = roots.proc.join(pid.to_string());
+    let Some(name) = read(&directory.join("comm"))? else {
+        return Ok(None);
+    };
+    let Some(status) = read(&directory.join("status"))? else {
+        return Ok(None);
+    };
+    let task = directory.join("task");
+    let entries = match fs::read_dir(&task) {
+        Ok(entries) => entries,
+        Err(error) if gone(&error) => return Ok(None),
+        Err(error) => return Err(failed(&task, &error)),
+    };
+    let tids: BTreeSet<u32> = entries
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .collect();
+    let mut threads = Vec::new();
+    for tid in tids {
+        threads.extend(thread(&task.join(tid.to_string()), tid, places)?);
+    }
+    // NSpid: one id a namespace, the host's first, the innermost last.
+    let ids: Vec<u32> = field(&status, "NSpid")
+        .unwrap_or("")
+        .split_whitespace()
+        .filter_map(|id| id.parse().ok())
+        .collect();
+    let container_pid = if ids.len() > 1 { ids.last().copied() } else { None };
+    Ok(Some(Process {
+        pid,
+        container_pid,
+        name: name.trim_end_matches('\n').to_owned(),
+        threads,
+    }))
+}
+
+fn thread(directory: &Path, tid: u32, places: &Places<'_>) -> Result<Option<Thread>, Failure> {
+    let mut texts = Vec::with_capacity(4);
+    for file in ["comm", "status", "stat", "cgroup"] {
+        let Some(text) = read(&directory.join(file))? else {
+            return Ok(None);
+        };
+        texts.push(text);
+    }
+    let [name, status, stat, cgroup] = texts.as_slice() else {
+        return Ok(None);
+    };
+    let unified = cgroup.lines().find_map(|line| line.strip_prefix("0::")).unwrap_or("");
+    Ok(Some(Thread {
+        tid,
+        name: name.trim_end_matches('\n').to_owned(),
+        cgroup: places.name(unified),
+        allowed_cpus: field(status, "Cpus_allowed_list").unwrap_or("").to_owned(),
+        cpu_time_usec: ticks(stat).unwrap_or(0) * TICK_USEC,
+    }))
+}
+
+/// utime + stime of a stat line, in ticks. The name in it may hold blanks and parentheses: the fields begin after the last
+/// one, with the state (field 3); utime and stime are the fields 14 and 15.
+fn ticks(stat: &str) -> Option<u64> {
+    let (_, fields) = stat.rsplit_once(')')?;
+    let mut fields = fields.split_whitespace().skip(11);
+    let utime: u64 = fields.next()?.parse().ok()?;
+    let stime: u64 = fields.next()?.parse().ok()?;
+    Some(utime + stime)
+}
+
+/// The value of a `Name:\tvalue` line of a status file.
+pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))
+        .map(str::trim)
+}
+
+/// The ids in a cgroup.procs; none when the cgroup is gone.
+fn pids(path: &Path) -> Result<BTreeSet<u32>, Failure> {
+    Ok(read(path)?
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.parse().ok())
+        .collect())
+}
+
+/// The text of a file, or nothing when what it tells about has ended. Names may be in any encoding.
+fn read(path: &Path) -> Result<Option<String>, Failure> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),
+        Err(error) if gone(&error) => Ok(None),
+        Err(error) => Err(failed(path, &error)),
+    }
+}
+
+/// ENOENT before the open, ESRCH (of /proc) or ENODEV (of a cgroup) after it.
+fn gone(error: &io::Error) -> bool {
+    const ESRCH: i32 = 3;
+    const ENODEV: i32 = 19;
+    error.kind() == ErrorKind::NotFound || matches!(error.raw_os_error(), Some(ESRCH | ENODEV))
+}
+
+fn failed(path: &Path, error: &io::Error) -> Failure {
+    Failure::Other(format!("read {}: {error}", path.display()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cpu_time_is_found_behind_any_name() {
+        let stat = "42 (CPU 0/KVM) x) S 1 2 3 4 5 6 7 8 9 10 250 31 0 0 20 0";
+        assert_eq!(ticks(stat), Some(281));
+        assert_eq!(ticks("42 (x"), None);
+    }
+
+    #[test]
+    fn cgroups_have_names() {
+        let places = Places {
+            scope: "stelia.slice/a.scope",
+            origin: "kubepods.slice/c.scope",
+        };
+        assert_eq!(places.name("/stelia.slice/a.scope/instance/float"), "float");
+        assert_eq!(places.name("/stelia.slice/a.scope/instance/vcpu"), "vcpu");
+        assert_eq!(places.name("/kubepods.slice/c.scope"), "origin");
+        assert_eq!(places.name("/kubepods.slice/c.scope/inner"), "origin/inner");
+        assert_eq!(places.name("/kubepods.slice/c.scope2"), "/kubepods.slice/c.scope2");
+        assert_eq!(
+            places.name("/stelia.slice/a.scope/instance"),
+            "/stelia.slice/a.scope/instance"
+        );
+    }
+
+    #[test]
+    fn without_an_origin_nothing_is_in_it() {
+        assert_eq!(Places { scope: "s", origin: "" }.name("/x"), "/x");
+    }
+}

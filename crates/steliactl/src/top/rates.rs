@@ -1,0 +1,214 @@
+//! Two samples make rates.
+
+use serde::Serialize;
+use stelia_cpus::CpuSet;
+use stelia_record::IOTHREADS;
+
+use super::sample::{Instance, Sample, Thread};
+
+/// What is shown: the instances, by pod.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Model {
+    /// Time between the samples.
+    pub seconds: f64,
+    /// The instances.
+    pub instances: Vec<InstanceRates>,
+}
+
+/// An instance.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct InstanceRates {
+    /// The pod.
+    #[serde(rename = "PodUID")]
+    pub pod: String,
+    /// isolated, contained, floating, …
+    pub state: String,
+    /// Whether all that is promised of it holds.
+    pub whole: bool,
+    /// Its CPUs.
+    #[serde(rename = "ExclusiveCPUs")]
+    pub cpus: CpuSet,
+    /// CPU time of what floats, percent of one CPU.
+    pub float_percent: Option<f64>,
+    /// Time that the scope was throttled, percent.
+    pub throttled_percent: Option<f64>,
+    /// Its vCPU threads together.
+    #[serde(flatten)]
+    pub rates: Rates,
+    /// Each of them.
+    #[serde(rename = "VCPUs")]
+    pub vcpus: Vec<VcpuRates>,
+}
+
+/// A vCPU thread.
+#[derive(Debug, Clone, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct VcpuRates {
+    /// `0` is the first vCPU, `io0` the first I/O thread that has a CPU to itself.
+    pub name: String,
+    /// Its thread.
+    #[serde(rename = "TID")]
+    pub tid: i32,
+    /// The CPU it is pinned to.
+    #[serde(rename = "CPU")]
+    pub cpu: Option<u32>,
+    /// What it does.
+    #[serde(flatten)]
+    pub rates: Rates,
+}
+
+/// What is counted of threads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+#[serde(rename_all = "PascalCase")]
+pub struct Rates {
+    /// Time it ran, percent of one CPU.
+    pub utilisation_percent: Option<f64>,
+    /// Time it waited for a CPU, percent: what the guest counts as steal.
+    pub delay_percent: Option<f64>,
+    /// Moves to another CPU, a second.
+    pub migrations_per_second: Option<f64>,
+    /// Switches that it did not ask for, a second.
+    pub involuntary_per_second: Option<f64>,
+}
+
+/// How much a counter grew, in `unit`s a second; `None` where one is missing or it went back, or no time passed.
+fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Option<f64> {
+    let grown = now?.checked_sub(before?)?;
+    // To a hundredth: more would be noise in the JSON.
+    (seconds > 0.0).then(|| (grown as f64 / unit / seconds * 100.0).round() / 100.0)
+}
+
+fn thread(before: Option<&Thread>, now: &Thread, seconds: f64) -> Rates {
+    // Another thread has other counters.
+    let Some(before) = before.filter(|before| before.task == now.task) else {
+        return Rates::default();
+    };
+    // Percent of a second, in nanoseconds.
+    let percent = 1e9 / 100.0;
+    Rates {
+        utilisation_percent: rate(before.run_ns, now.run_ns, seconds, percent),
+        delay_percent: rate(before.delay_ns, now.delay_ns, seconds, percent),
+        migrations_per_second: rate(before.migrations, now.migrations, seconds, 1.0),
+        involuntary_per_second: rate(before.involuntary, now.involuntary, seconds, 1.0),
+    }
+}
+
+/// The sum of what is known; nothing when nothing is.
+fn sum(rates: &[VcpuRates], of: impl Fn(&Rates) -> Option<f64>) -> Option<f64> {
+    rates
+        .iter()
+        .filter_map(|vcpu| of(&vcpu.rates))
+        .reduce(|sum, value| sum + value)
+}
+
+fn instance(pod: &str, before: Option<&Instance>, now: &Instance, seconds: f64) -> InstanceRates {
+    let of = |(index, task): (&u32, &Thread)| VcpuRates {
+        name: index
+            .checked_sub(IOTHREADS)
+            .map_or_else(|| index.to_string(), |io| format!("io{io}")),
+        tid: task.task.0,
+        cpu: task.cpu,
+        rates: thread(before.and_then(|before| before.vcpus.get(index)), task, seconds),
+    };
+    let vcpus: Vec<VcpuRates> = now.vcpus.iter().map(of).collect();
+    let percent = 1e6 / 100.0;
+    InstanceRates {
+        pod: pod.to_owned(),
+        state: now.state.clone(),
+        whole: now.whole,
+        cpus: now.cpus.clone(),
+        float_percent: rate(
+            before.and_then(|before| before.float_us),
+            now.float_us,
+            seconds,
+            percent,
+        ),
+        throttled_percent: rate(
+            before.and_then(|before| before.throttled_us),
+            now.throttled_us,
+            seconds,
+            percent,
+        ),
+        rates: Rates {
+            utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
+            delay_percent: sum(&vcpus, |rates| rates.delay_percent),
+            migrations_per_second: sum(&vcpus, |rates| rates.migrations_per_second),
+            involuntary_per_second: sum(&vcpus, |rates| rates.involuntary_per_second),
+        },
+        vcpus,
+    }
+}
+
+/// What happened between two samples.
+pub fn rates(before: &Sample, now: &Sample) -> Model {
+    let seconds = now.at.saturating_sub(before.at).as_secs_f64();
+    let instances = now.instances.iter();
+    Model {
+        seconds,
+        instances: instances
+            .map(|(pod, one)| instance(pod, before.instances.get(pod), one, seconds))
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn sample(at: u64, task: (i32, u64), count: u64) -> Sample {
+        let thread = Thread {
+            task,
+            cpu: Some(2),
+            run_ns: Some(count * 1_000_000_000),
+            delay_ns: Some(count * 1_000_000),
+            migrations: None,
+            involuntary: Some(count * 3),
+        };
+        let instance = Instance {
+            float_us: Some(count * 500_000),
+            throttled_us: None,
+            vcpus: [(0, thread.clone()), (IOTHREADS, thread)].into(),
+            ..Instance::default()
+        };
+        Sample {
+            at: Duration::from_secs(at),
+            instances: [("a".to_owned(), instance)].into(),
+        }
+    }
+
+    #[test]
+    fn rates_are_per_second_and_an_instance_has_its_vcpus_together() {
+        let model = rates(&sample(10, (7, 1), 4), &sample(12, (7, 1), 5));
+        let a = &model.instances[0];
+        let vcpu = &a.vcpus[0].rates;
+        assert_eq!((vcpu.utilisation_percent, vcpu.delay_percent), (Some(50.0), Some(0.05)));
+        assert_eq!(
+            (vcpu.involuntary_per_second, vcpu.migrations_per_second),
+            (Some(1.5), None)
+        );
+        assert_eq!(
+            (a.rates.utilisation_percent, a.rates.migrations_per_second),
+            (Some(100.0), None)
+        );
+        assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
+        assert_eq!(a.vcpus[1].name, "io0");
+    }
+
+    #[test]
+    fn what_cannot_be_compared_has_no_rate() {
+        let now = sample(12, (7, 1), 5);
+        for before in [
+            // Another thread, a counter that went back, no time, no sample.
+            sample(10, (7, 2), 4),
+            sample(10, (7, 1), 6),
+            sample(12, (7, 1), 4),
+            Sample::default(),
+        ] {
+            assert_eq!(rates(&before, &now).instances[0].vcpus[0].rates, Rates::default());
+        }
+    }
+}

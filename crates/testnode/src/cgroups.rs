@@ -1,0 +1,285 @@
+//! The files of the model's cgroups.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use nix::errno::Errno;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, HugePage, IoMax};
+
+use super::counts::Call;
+use super::tree::CONTROLLERS;
+use super::{Kernel, Model, State};
+
+/// Places in [`CONTROLLERS`].
+const CPUSET: usize = 0;
+const CPU: usize = 1;
+const IO: usize = 2;
+const MEMORY: usize = 3;
+const HUGETLB: usize = 4;
+const PIDS: usize = 5;
+
+/// `KERNFS_MAX_USER_XATTRS`.
+const MOST_ATTRIBUTES: usize = 128;
+
+fn failed(operation: String) -> impl FnOnce(Errno) -> CgroupError {
+    move |cause| CgroupError {
+        operation,
+        cause: cause.into(),
+    }
+}
+
+fn limit(max: Option<u64>) -> String {
+    max.map_or("max".to_owned(), |max| max.to_string())
+}
+
+fn lines(numbers: &[i32]) -> String {
+    numbers.iter().map(i32::to_string).collect::<Vec<_>>().join("\n")
+}
+
+impl State {
+    /// Whether the file is in the cgroup: not every file is in the root, and a controller's are where it is enabled.
+    fn check_file(&self, cgroup: &CgroupPath, file: File) -> Result<(), Errno> {
+        self.group(cgroup)?;
+        let root = *cgroup == CgroupPath::root();
+        let old = self.kernel == Kernel::V6_1;
+        let present = match file {
+            File::Procs | File::Threads | File::SubtreeControl => true,
+            File::Type | File::Events | File::Freeze => !root,
+            File::CpusEffective => self.has_controller(cgroup, CPUSET),
+            File::CpusIsolated => root && !old,
+            File::Cpus | File::Mems | File::Partition => !root && self.has_controller(cgroup, CPUSET),
+            File::CpusExclusive | File::CpusExclusiveEffective => !root && !old && self.has_controller(cgroup, CPUSET),
+            File::PidsMax => !root && self.has_controller(cgroup, PIDS),
+            File::CpuStat => true,
+            File::CpuWeight | File::CpuMax => !root && self.has_controller(cgroup, CPU),
+            // Debian's kernels are built without them.
+            File::UclampMin | File::UclampMax => false,
+            File::IoWeight | File::IoMax => !root && self.has_controller(cgroup, IO),
+            File::HugetlbMax(size) | File::HugetlbReservedMax(size) => {
+                !root && size == HugePage::Mb2 && self.has_controller(cgroup, HUGETLB)
+            }
+            File::MemoryMax
+            | File::MemoryHigh
+            | File::MemoryMin
+            | File::MemoryLow
+            | File::MemorySwapMax
+            | File::MemoryOomGroup
+            | File::MemoryCurrent
+            | File::MemoryStat => !root && self.has_controller(cgroup, MEMORY),
+            // A kernel without NUMA: the model's memory lies nowhere.
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => false,
+        };
+        if present { Ok(()) } else { Err(Errno::ENOENT) }
+    }
+
+    pub fn read_file(&self, cgroup: &CgroupPath, file: File) -> Result<String, Errno> {
+        self.check_file(cgroup, file)?;
+        let group = self.group(cgroup)?;
+        let cpuset = &group.cpuset;
+        Ok(match file {
+            File::Procs => lines(&self.processes_in(cgroup)?),
+            File::Threads => lines(&self.threads_in(cgroup)),
+            File::Type => self.type_text(cgroup).to_owned(),
+            File::SubtreeControl => {
+                let names: Vec<&str> = group.control.iter().map(|index| CONTROLLERS[*index].0).collect();
+                names.join(" ")
+            }
+            File::Events => self.events(cgroup),
+            File::Freeze => u8::from(group.freeze).to_string(),
+            File::Cpus => cpuset.cpus.to_string(),
+            File::CpusEffective => self.effective(cgroup).to_string(),
+            File::CpusExclusive => cpuset.exclusive.to_string(),
+            File::CpusExclusiveEffective => self.granted(cgroup).to_string(),
+            File::CpusIsolated => self.isolated().to_string(),
+            File::Partition => cpuset.partition.text(),
+            File::Mems => cpuset.mems.to_string(),
+            File::PidsMax => limit(group.limits.pids_max),
+            File::MemoryMax => limit(group.limits.memory_max),
+            File::MemoryHigh => limit(group.limits.memory_high),
+            File::MemoryMin => group.limits.memory_min.to_string(),
+            File::MemoryLow => group.limits.memory_low.to_string(),
+            File::MemorySwapMax => limit(group.limits.memory_swap_max),
+            File::HugetlbReservedMax(size) => limit(group.limits.hugetlb_reserved.get(&size).copied().flatten()),
+            File::IoWeight => format!("default {}", group.limits.io_weight.unwrap_or(100)),
+            File::IoMax => {
+                let lines = group
+                    .limits
+                    .io_max
+                    .iter()
+                    .map(|(device, max)| format!("{device} {max}"));
+                lines.collect::<Vec<_>>().join("\n")
+            }
+            File::UclampMin | File::UclampMax => return Err(Errno::ENOENT),
+            File::HugetlbMax(size) => limit(group.limits.hugetlb.get(&size).copied().flatten()),
+            File::MemoryOomGroup => u8::from(group.limits.oom_group).to_string(),
+            File::CpuWeight => group.limits.cpu_weight.unwrap_or(100).to_string(),
+            File::CpuMax if group.cpu_max.is_empty() => "max 100000".to_owned(),
+            File::CpuMax => group.cpu_max.clone(),
+            File::MemoryCurrent => group.memory.to_string(),
+            File::MemoryStat => format!("anon {}\nactive_file 0\ninactive_file 0", group.memory),
+            File::CpuStat => "usage_usec 0".to_owned(),
+            File::MemoryNumaStat | File::HugetlbNumaStat(_) => return Err(Errno::ENOENT),
+        })
+    }
+
+    pub fn write_file(&mut self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), Errno> {
+        self.check_file(cgroup, file)?;
+        let value = value.trim();
+        let id = || value.parse::<i32>().ok().filter(|id| *id > 0).ok_or(Errno::EINVAL);
+        match file {
+            File::Procs => self.move_process(id()?, cgroup),
+            File::Threads => self.move_thread(id()?, cgroup),
+            File::Type if value == "threaded" => self.make_threaded(cgroup),
+            File::Type => Err(Errno::EINVAL),
+            File::SubtreeControl => self.write_control(cgroup, value),
+            File::Freeze => self.write_freeze(cgroup, value),
+            File::Cpus => self.write_cpus(cgroup, value),
+            File::CpusExclusive => self.write_exclusive(cgroup, value),
+            File::Partition => self.write_partition(cgroup, value),
+            File::Mems => self.write_mems(cgroup, value),
+            File::MemoryOomGroup => {
+                self.group_mut(cgroup)?.limits.oom_group = value == "1";
+                Ok(())
+            }
+            File::CpuMax => {
+                self.group_mut(cgroup)?.cpu_max = if value.starts_with("max") { "" } else { value }.to_owned();
+                Ok(())
+            }
+            File::IoMax => {
+                let (device, _) = value.split_once(' ').ok_or(Errno::EINVAL)?;
+                let all = &mut self.group_mut(cgroup)?.limits.io_max;
+                all.remove(device);
+                all.extend(IoMax::parse(value));
+                Ok(())
+            }
+            File::MemoryMin | File::MemoryLow => {
+                let bytes = value.parse().map_err(|_| Errno::EINVAL)?;
+                let limits = &mut self.group_mut(cgroup)?.limits;
+                match file {
+                    File::MemoryMin => limits.memory_min = bytes,
+                    _ => limits.memory_low = bytes,
+                }
+                Ok(())
+            }
+            File::PidsMax
+            | File::MemoryMax
+            | File::MemoryHigh
+            | File::MemorySwapMax
+            | File::CpuWeight
+            | File::IoWeight
+            | File::HugetlbMax(_)
+            | File::HugetlbReservedMax(_) => {
+                let max = match value {
+                    "max" => None,
+                    number => Some(number.parse().map_err(|_| Errno::EINVAL)?),
+                };
+                let limits = &mut self.group_mut(cgroup)?.limits;
+                match file {
+                    File::MemoryMax => limits.memory_max = max,
+                    File::MemoryHigh => limits.memory_high = max,
+                    File::MemorySwapMax => limits.memory_swap_max = max,
+                    File::CpuWeight => limits.cpu_weight = max,
+                    File::IoWeight => limits.io_weight = max,
+                    File::HugetlbReservedMax(size) => drop(limits.hugetlb_reserved.insert(size, max)),
+                    File::HugetlbMax(size) => drop(limits.hugetlb.insert(size, max)),
+                    _ => limits.pids_max = max,
+                }
+                Ok(())
+            }
+            // Root gets past the permissions; the file has nothing to write with.
+            File::UclampMin
+            | File::UclampMax
+            | File::MemoryCurrent
+            | File::MemoryStat
+            | File::MemoryNumaStat
+            | File::HugetlbNumaStat(_)
+            | File::CpuStat
+            | File::Events
+            | File::CpusEffective
+            | File::CpusExclusiveEffective
+            | File::CpusIsolated => Err(Errno::EINVAL),
+        }
+    }
+}
+
+impl Cgroups for Model {
+    fn exists(&self, cgroup: &CgroupPath) -> bool {
+        let state = self.ask(Call::Read, || format!("exists {cgroup}"));
+        state.groups.contains_key(cgroup)
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        let list = || {
+            let state = self.ask(Call::Read, || format!("list {cgroup}"));
+            Ok(state.group(cgroup)?.children.iter().cloned().collect())
+        };
+        list().map_err(|cause| failed(format!("list {cgroup}"))(cause))
+    }
+
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
+        let what = || format!("read {}", Place(cgroup, file.name()));
+        let read = self.ask(Call::Read, what).read_file(cgroup, file);
+        read.map_err(|cause| failed(what())(cause))
+    }
+
+    fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
+        let call = match file {
+            File::Procs | File::Threads => Call::Move,
+            _ => Call::Write,
+        };
+        let what = || format!("write {} {value}", Place(cgroup, file.name()));
+        self.change(call, what, |state| state.write_file(cgroup, file, value))
+            .map_err(|cause| failed(format!("write {value:?} to {}", Place(cgroup, file.name())))(cause))
+    }
+
+    fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        let what = || format!("create {cgroup}");
+        self.change(Call::Write, what, |state| state.create(cgroup))
+            .map_err(|cause| failed(what())(cause))
+    }
+
+    fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
+        let what = || format!("remove {cgroup}");
+        self.change(Call::Write, what, |state| state.remove(cgroup))
+            .map_err(|cause| failed(what())(cause))
+    }
+
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
+        let read = || {
+            let state = self.ask(Call::Read, || format!("attributes {cgroup}"));
+            Ok(state.group(cgroup)?.attributes.clone())
+        };
+        read().map_err(|cause| failed(format!("read extended attributes of {cgroup}"))(cause))
+    }
+
+    fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
+        let what = || format!("set {}{name} {value}", Place(cgroup, "user.stelia."));
+        self.change(Call::Write, what, |state| {
+            let attributes = &mut state.group_mut(cgroup)?.attributes;
+            if attributes.len() >= MOST_ATTRIBUTES && !attributes.contains_key(name) {
+                return Err(Errno::ENOSPC);
+            }
+            attributes.insert(name.to_owned(), value.to_owned());
+            Ok(())
+        })
+        .map_err(|cause| failed(format!("set user.stelia.{name} of {cgroup} to {value:?}"))(cause))
+    }
+
+    fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
+        let what = || format!("unset {}{name}", Place(cgroup, "user.stelia."));
+        self.change(Call::Write, what, |state| {
+            state.group_mut(cgroup)?.attributes.remove(name);
+            Ok(())
+        })
+        .map_err(|cause| failed(format!("remove user.stelia.{name} of {cgroup}"))(cause))
+    }
+}
+
+/// A file of a cgroup: the root's is not `//file`.
+struct Place<'a>(&'a CgroupPath, &'a str);
+
+impl fmt::Display for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.0.as_str().trim_end_matches('/'), self.1)
+    }
+}

@@ -1,0 +1,237 @@
+//! What daemons asked through the seams: how many calls, which ones, and how long the model itself took over them.
+
+use std::ops::{Deref, DerefMut, Sub};
+use std::sync::MutexGuard;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{Model, State};
+
+/// Calls through the seams.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Cgroup files, lists, attributes and existence read, and whatever is asked of the process table.
+    pub reads: u64,
+    /// Cgroup files and attributes written, cgroups made and removed, affinities set. Moves are not among them.
+    pub writes: u64,
+    /// Writes to `cgroup.procs` and `cgroup.threads`.
+    pub moves: u64,
+    /// Calls to systemd, those that change nothing too.
+    pub systemd: u64,
+}
+
+impl Counts {
+    /// The calls that came after these.
+    pub fn since(self, before: Self) -> Self {
+        self - before
+    }
+}
+
+impl Sub for Counts {
+    type Output = Self;
+
+    fn sub(self, before: Self) -> Self {
+        Self {
+            reads: self.reads - before.reads,
+            writes: self.writes - before.writes,
+            moves: self.moves - before.moves,
+            systemd: self.systemd - before.systemd,
+        }
+    }
+}
+
+/// What a call counts as.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Call {
+    Read,
+    Write,
+    Move,
+    Systemd,
+    /// A holder's start, which is none of the kernel's files.
+    Holder,
+}
+
+/// What the model keeps of the calls.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    counts: Counts,
+    /// The calls in words, while they are recorded.
+    calls: Option<Vec<String>>,
+    /// CPU time inside the seams, while it is measured.
+    spent: Option<Duration>,
+}
+
+impl Ledger {
+    fn note(&mut self, call: Call, what: impl FnOnce() -> String) {
+        match call {
+            Call::Read => self.counts.reads += 1,
+            Call::Write => self.counts.writes += 1,
+            Call::Move => self.counts.moves += 1,
+            Call::Systemd => self.counts.systemd += 1,
+            Call::Holder => {}
+        }
+        if let Some(calls) = &mut self.calls {
+            calls.push(what());
+        }
+    }
+}
+
+/// This thread's CPU time.
+fn now() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
+}
+
+/// The node, while a call is answered.
+pub(super) struct Seam<'a> {
+    state: MutexGuard<'a, State>,
+    began: Option<Duration>,
+}
+
+impl Deref for Seam<'_> {
+    type Target = State;
+
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
+impl DerefMut for Seam<'_> {
+    fn deref_mut(&mut self) -> &mut State {
+        &mut self.state
+    }
+}
+
+impl Drop for Seam<'_> {
+    fn drop(&mut self) {
+        if let (Some(began), Some(spent)) = (self.began, &mut self.state.ledger.spent) {
+            *spent += now().saturating_sub(began);
+        }
+    }
+}
+
+impl Model {
+    fn enter(&self) -> Seam<'_> {
+        let state = self.lock();
+        let measured = self.daemon.is_some() && state.ledger.spent.is_some();
+        Seam {
+            began: measured.then(now),
+            state,
+        }
+    }
+
+    /// A question through a seam.
+    pub(super) fn ask(&self, call: Call, what: impl FnOnce() -> String) -> Seam<'_> {
+        let mut state = self.enter();
+        if self.daemon.is_some() {
+            state.ledger.note(call, what);
+        }
+        state
+    }
+
+    /// A change through a seam.
+    pub(super) fn change<T>(
+        &self,
+        call: Call,
+        what: impl FnOnce() -> String,
+        change: impl FnOnce(&mut State) -> Result<T, Errno>,
+    ) -> Result<T, Errno> {
+        let mut state = self.enter();
+        if let Some(daemon) = self.daemon {
+            if daemon != state.daemon || state.budget == Some(0) {
+                state.cut |= daemon == state.daemon;
+                return Err(Errno::EIO);
+            }
+            state.budget = state.budget.map(|left| left - 1);
+            state.changes += 1;
+            state.ledger.note(call, what);
+            state.advance_chains();
+        }
+        let done = change(&mut state);
+        state.after();
+        done
+    }
+
+    /// How often daemons called through the seams since the node was made. What a dead or cut off daemon wants to change is
+    /// not counted.
+    pub fn counts(&self) -> Counts {
+        self.lock().ledger.counts
+    }
+
+    /// Begin to record the calls anew, or stop it and forget them.
+    pub fn record_calls(&self, on: bool) {
+        self.lock().ledger.calls = on.then(Vec::new);
+    }
+
+    /// The calls recorded so far, each as what was done and to what: `read /a/cgroup.procs`, `write /a/cpuset.cpus 2-3`.
+    pub fn calls(&self) -> Vec<String> {
+        self.lock().ledger.calls.clone().unwrap_or_default()
+    }
+
+    /// Begin to measure anew how much CPU time the model itself takes for the calls, or stop it. Each call gets a little
+    /// dearer by it.
+    pub fn measure_time(&self, on: bool) {
+        self.lock().ledger.spent = on.then(Duration::default);
+    }
+
+    /// The CPU time measured so far.
+    pub fn time_spent(&self) -> Duration {
+        self.lock().ledger.spent.unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_node::cgroup::{CgroupPath, Cgroups, File};
+
+    use super::super::{Kernel, topology};
+    use super::*;
+
+    #[test]
+    fn only_what_goes_through_a_daemons_seam_is_counted_and_told() {
+        let directory = tempfile::tempdir().unwrap();
+        let model = Model::node(&topology(2, 2, 2), directory.path(), Kernel::V6_12).unwrap();
+        let pid = model.spawn(1, "task").unwrap();
+        let system = model.system();
+        let (cgroups, procs) = (system.cgroups, system.procs);
+        let before = model.counts();
+        model.record_calls(true);
+        model.measure_time(true);
+        let at = CgroupPath::root().child("x");
+        model.exists(&at);
+        cgroups.create(&at).unwrap();
+        cgroups.write(&at, File::Cpus, "2-3").unwrap();
+        cgroups.write(&at, File::Procs, &pid.to_string()).unwrap();
+        cgroups.read(&at, File::Procs).unwrap();
+        cgroups.set_attribute(&at, "name", "value").unwrap();
+        procs.identify(pid).unwrap();
+        procs.set_affinity(pid, Some(2)).unwrap();
+        assert!(cgroups.write(&at, File::Cpus, "x").is_err());
+        let counts = model.counts().since(before);
+        let expected = Counts {
+            reads: 2,
+            writes: 5,
+            moves: 1,
+            systemd: 0,
+        };
+        assert_eq!(counts, expected);
+        let calls = model.calls();
+        let expected = [
+            "create /x".to_owned(),
+            "write /x/cpuset.cpus 2-3".to_owned(),
+            format!("write /x/cgroup.procs {pid}"),
+            "read /x/cgroup.procs".to_owned(),
+            "set /x/user.stelia.name value".to_owned(),
+            format!("identify {pid}"),
+            format!("set affinity of {pid} to 2"),
+            "write /x/cpuset.cpus x".to_owned(),
+        ];
+        assert_eq!(calls, expected);
+        assert!(model.time_spent() > Duration::ZERO);
+        model.record_calls(false);
+        cgroups.exists(&at);
+        assert!(model.calls().is_empty());
+    }
+}

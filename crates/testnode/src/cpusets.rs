@@ -1,0 +1,285 @@
+//! cpusets: what is written, and what it comes to (`kernel/cgroup/cpuset.c`).
+
+use std::collections::BTreeSet;
+
+use nix::errno::Errno;
+use stelia_cpus::{CpuSet, ParseError};
+use stelia_node::cgroup::CgroupPath;
+
+use super::tree::up;
+use super::{Kernel, State};
+
+/// The cpuset of one cgroup.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Cpuset {
+    /// `cpuset.cpus`
+    pub cpus: CpuSet,
+    /// `cpuset.cpus.exclusive`
+    pub exclusive: CpuSet,
+    /// `cpuset.cpus.partition`
+    pub partition: Partition,
+    /// `cpuset.mems`
+    pub mems: CpuSet,
+    /// What a valid partition has; for anybody else the same is [`State::granted`] and follows from the lists.
+    pub held: CpuSet,
+}
+
+/// What the cgroups in one cgroup lay claim to, gathered: one of hundreds is written without asking each of the others.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Claims {
+    /// All their lists of exclusive CPUs. No two of them meet: a write that would make them meet is refused.
+    pub exclusive: CpuSet,
+    /// The names of those that also have `cpuset.cpus`, or that are or were to be a partition.
+    pub others: BTreeSet<String>,
+}
+
+/// `cpuset.cpus.partition`
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Partition {
+    #[default]
+    Member,
+    Valid {
+        isolated: bool,
+        /// Takes its CPUs from the root, not from a parent that is a partition.
+        remote: bool,
+    },
+    Invalid {
+        isolated: bool,
+        reason: Option<&'static str>,
+    },
+}
+
+impl Partition {
+    pub fn is_valid(self) -> bool {
+        matches!(self, Self::Valid { .. })
+    }
+
+    pub fn invalid(self, reason: Option<&'static str>) -> Self {
+        match self {
+            Self::Valid { isolated, .. } | Self::Invalid { isolated, .. } => Self::Invalid { isolated, reason },
+            Self::Member => Self::Member,
+        }
+    }
+
+    pub fn text(self) -> String {
+        let name = |isolated| if isolated { "isolated" } else { "root" };
+        match self {
+            Self::Member => "member".into(),
+            Self::Valid { isolated, .. } => name(isolated).into(),
+            Self::Invalid { isolated, reason: None } => format!("{} invalid", name(isolated)),
+            Self::Invalid {
+                isolated,
+                reason: Some(reason),
+            } => format!("{} invalid ({reason})", name(isolated)),
+        }
+    }
+}
+
+impl Cpuset {
+    /// Whether its siblings must be compared with it one by one.
+    fn is_special(&self) -> bool {
+        !self.cpus.is_empty() || self.partition != Partition::Member
+    }
+
+    /// The CPUs it would have as a partition, before its parent is asked.
+    pub fn wanted(&self) -> &CpuSet {
+        if self.exclusive.is_empty() {
+            &self.cpus
+        } else {
+            &self.exclusive
+        }
+    }
+}
+
+impl State {
+    pub fn cpuset(&self, path: &CgroupPath) -> Result<&Cpuset, Errno> {
+        Ok(&self.group(path)?.cpuset)
+    }
+
+    /// Give a cgroup other values, and bring what is gathered up to date.
+    pub fn set_cpuset(&mut self, path: &CgroupPath, new: Cpuset) -> Result<(), Errno> {
+        let group = self.group_mut(path)?;
+        let old = std::mem::replace(&mut group.cpuset, new.clone());
+        self.partitions.replace(path, &old, &new);
+        let Some(parent) = up(path) else { return Ok(()) };
+        let claims = &mut self.group_mut(&parent)?.claims;
+        if old.exclusive != new.exclusive {
+            claims.exclusive = claims.exclusive.difference(&old.exclusive).union(&new.exclusive);
+        }
+        match (old.is_special(), new.is_special()) {
+            (false, true) => drop(claims.others.insert(path.name().to_owned())),
+            (true, false) => drop(claims.others.remove(path.name())),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// A CPU list as written; one beyond the machine's last CPU is ERANGE.
+    fn parse_cpus(&self, text: &str) -> Result<CpuSet, Errno> {
+        let cpus: CpuSet = text.parse().map_err(|cause| match cause {
+            ParseError::TooHigh { .. } => Errno::ERANGE,
+            _ => Errno::EINVAL,
+        })?;
+        let last = self.cpus.iter().next_back();
+        if cpus.iter().next_back() > last {
+            Err(Errno::ERANGE)
+        } else {
+            Ok(cpus)
+        }
+    }
+
+    /// The siblings that have `cpuset.cpus` or are or were to be a partition.
+    pub fn special_siblings(&self, path: &CgroupPath) -> Vec<CgroupPath> {
+        let Some(parent) = up(path) else { return Vec::new() };
+        let names = self.groups.get(&parent).map(|group| &group.claims.others);
+        let others = names.into_iter().flatten().filter(|name| *name != path.name());
+        others.map(|name| parent.child(name)).collect()
+    }
+
+    /// The CPUs a cgroup lays claim to when siblings are compared with it.
+    fn claim(&self, path: &CgroupPath) -> Result<CpuSet, Errno> {
+        let cpuset = self.cpuset(path)?;
+        let held = cpuset.exclusive.is_empty() && !cpuset.held.is_empty();
+        Ok(if held { &cpuset.held } else { cpuset.wanted() }.clone())
+    }
+
+    /// Whether siblings stand in the way of these values.
+    pub fn siblings_allow(&self, path: &CgroupPath, trial: &Cpuset, as_partition: bool) -> Result<(), Errno> {
+        let Some(parent) = up(path) else { return Ok(()) };
+        let ours = !trial.exclusive.is_empty();
+        let lists = &self.group(&parent)?.claims.exclusive;
+        let theirs = lists.difference(&self.cpuset(path)?.exclusive);
+        if (ours || as_partition) && !trial.wanted().is_disjoint(&theirs) {
+            return Err(Errno::EINVAL);
+        }
+        for sibling in self.special_siblings(path) {
+            if self.clashes(trial, &sibling, as_partition)? {
+                return Err(Errno::EINVAL);
+            }
+        }
+        // What is left has a list of exclusive CPUs or nothing. It can be in the way only of `cpuset.cpus` in one list.
+        if !ours && !as_partition && !trial.cpus.is_empty() && trial.cpus.is_subset(&theirs) {
+            for sibling in self.children(&parent).iter().filter(|other| *other != path) {
+                if self.clashes(trial, sibling, as_partition)? {
+                    return Err(Errno::EINVAL);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether this sibling stands in the way of these values.
+    pub fn clashes(&self, trial: &Cpuset, sibling: &CgroupPath, as_partition: bool) -> Result<bool, Errno> {
+        let other = self.cpuset(sibling)?;
+        let (ours, theirs) = (!trial.exclusive.is_empty(), !other.exclusive.is_empty());
+        Ok(if as_partition || other.partition.is_valid() || ours && theirs {
+            !trial.wanted().is_disjoint(&self.claim(sibling)?)
+        } else if ours || theirs {
+            // With one list only, the other cgroup must keep at least one CPU once that list is in force.
+            let (list, cpus) = if ours {
+                (&trial.exclusive, &other.cpus)
+            } else {
+                (&other.exclusive, &trial.cpus)
+            };
+            !cpus.is_empty() && cpus.is_subset(list)
+        } else {
+            false
+        })
+    }
+
+    pub fn write_cpus(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
+        let cpus = self.parse_cpus(text)?;
+        let now = self.cpuset(path)?.clone();
+        if cpus == now.cpus {
+            return Ok(());
+        }
+        if cpus.is_empty() && self.populated(path) {
+            return Err(Errno::ENOSPC);
+        }
+        let partition = now.partition;
+        let mut trial = Cpuset { cpus, ..now };
+        let mut ended = Vec::new();
+        let ground = self.ground(path);
+        if self.siblings_allow(path, &trial, partition.is_valid()).is_err() {
+            // The write goes through; the partitions it meets do not survive it.
+            trial.partition = partition.invalid(None);
+            for sibling in self.special_siblings(path) {
+                let (valid, held) = (self.cpuset(&sibling)?.partition.is_valid(), self.granted(&sibling));
+                if valid && !trial.wanted().is_disjoint(&held) {
+                    self.end_partition(&sibling, None)?;
+                    ended.push((sibling, held));
+                }
+            }
+        }
+        self.put_lists(path, trial, &ground)?;
+        for (sibling, held) in ended {
+            self.settle_below(&sibling, &held, None)?;
+        }
+        self.follow_cpusets();
+        Ok(())
+    }
+
+    pub fn write_exclusive(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
+        let exclusive = self.parse_cpus(text)?;
+        let now = self.cpuset(path)?.clone();
+        if exclusive == now.exclusive {
+            return Ok(());
+        }
+        let trial = Cpuset { exclusive, ..now };
+        self.siblings_allow(path, &trial, trial.partition.is_valid())?;
+        let ground = self.ground(path);
+        self.put_lists(path, trial, &ground)?;
+        self.follow_cpusets();
+        Ok(())
+    }
+
+    pub fn write_mems(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
+        let mems: CpuSet = text.parse().map_err(|_| Errno::EINVAL)?;
+        if !mems.is_subset(&self.memory_nodes) {
+            return Err(Errno::EINVAL);
+        }
+        if mems.is_empty() && !self.cpuset(path)?.mems.is_empty() && self.populated(path) {
+            return Err(Errno::ENOSPC);
+        }
+        self.group_mut(path)?.cpuset.mems = mems;
+        Ok(())
+    }
+
+    /// An older kernel lets a thread's own affinity go when its cpuset changes: look which ones did.
+    pub fn follow_cpusets(&mut self) {
+        if self.kernel != Kernel::V6_1 {
+            return;
+        }
+        for path in self.subtree(&CgroupPath::root()) {
+            let effective = self.effective(&path);
+            let Some(group) = self.groups.get_mut(&path).filter(|group| group.seen != effective) else {
+                continue;
+            };
+            group.seen = effective;
+            for id in &group.tasks {
+                if let Some(task) = self.tasks.get_mut(id) {
+                    task.mask = self.cpus.clone();
+                }
+            }
+        }
+    }
+
+    /// `cpuset.cpus.effective`
+    pub fn effective(&self, path: &CgroupPath) -> CpuSet {
+        let Some(group) = self.groups.get(path) else {
+            return CpuSet::new();
+        };
+        let Some(parent) = up(path) else {
+            let left = self.online.difference(&self.taken(path));
+            return if left.is_empty() { self.online.clone() } else { left };
+        };
+        let cpuset = &group.cpuset;
+        if cpuset.partition.is_valid() {
+            let own = cpuset.held.intersection(&self.online);
+            return own.difference(&self.taken(path));
+        }
+        let above = self.effective(&parent);
+        let both = cpuset.cpus.intersection(&above);
+        if both.is_empty() { above } else { both }
+    }
+}

@@ -1,0 +1,278 @@
+//! Frozen cgroups (`kernel/cgroup/freezer.c`), and tasks that fork for ever until they are frozen.
+
+use std::io;
+use std::num::IntErrorKind;
+
+use nix::errno::Errno;
+use stelia_node::cgroup::CgroupPath;
+
+use super::procs::Birth;
+use super::tree::up;
+use super::{Model, State};
+
+/// A chain of forks that was started; it says which task the chain has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Chain(usize);
+
+/// Where a chain of forks is.
+#[derive(Debug, Clone)]
+pub(super) struct Link {
+    /// The task; `None` when it ended otherwise than by its own fork.
+    task: Option<i32>,
+    birth: Birth,
+    every: u32,
+    /// The daemon's changes until it forks.
+    left: u32,
+}
+
+impl State {
+    /// Whether tasks in this cgroup are to be frozen: by its own file or by one above.
+    fn freezes(&self, cgroup: &CgroupPath) -> bool {
+        let mut levels = std::iter::successors(Some(cgroup.clone()), up);
+        levels.any(|level| self.groups.get(&level).is_some_and(|group| group.freeze))
+    }
+
+    fn is_frozen(&self, cgroup: &CgroupPath) -> bool {
+        let mut running = self.population.unfreezable.iter().filter_map(|id| self.tasks.get(id));
+        self.freezes(cgroup) && !running.any(|task| task.cgroup.is_within(cgroup))
+    }
+
+    /// `cgroup.events`
+    pub fn events(&self, cgroup: &CgroupPath) -> String {
+        let (populated, frozen) = (self.populated(cgroup), self.is_frozen(cgroup));
+        format!("populated {}\nfrozen {}", u8::from(populated), u8::from(frozen))
+    }
+
+    /// `cgroup.freeze` written.
+    pub fn write_freeze(&mut self, cgroup: &CgroupPath, text: &str) -> Result<(), Errno> {
+        let freeze = match text.parse::<i32>() {
+            Ok(0) => false,
+            Ok(1) => true,
+            Ok(_) => return Err(Errno::ERANGE),
+            Err(cause) => match cause.kind() {
+                IntErrorKind::PosOverflow | IntErrorKind::NegOverflow => return Err(Errno::ERANGE),
+                _ => return Err(Errno::EINVAL),
+            },
+        };
+        self.group_mut(cgroup)?.freeze = freeze;
+        self.events_change(cgroup);
+        if CgroupPath::slice().is_within(cgroup) {
+            self.all_events_change();
+        }
+        Ok(())
+    }
+
+    /// The daemon is about to change something: chains whose turn it is fork first.
+    pub fn advance_chains(&mut self) {
+        for index in 0..self.chains.len() {
+            let Link {
+                task: Some(id),
+                birth,
+                left,
+                every,
+            } = self.chains[index]
+            else {
+                continue;
+            };
+            let Some(task) = self.tasks.get(&id) else {
+                self.chains[index].task = None;
+                continue;
+            };
+            if self.freezes(&task.cgroup) && !self.population.unfreezable.contains(&id) {
+                continue;
+            }
+            if left > 1 {
+                self.chains[index].left = left - 1;
+                continue;
+            }
+            self.chains[index].left = every;
+            let name = task.name.clone();
+            // At a limit of tasks it stays what it is and tries again.
+            if let Ok(child) = self.fork(id, &name, birth) {
+                self.chains[index].task = Some(child);
+                // It is there: it has just forked.
+                let _ = self.end(id);
+            }
+        }
+    }
+
+    fn start_chain(&mut self, id: i32, every: u32, birth: Birth) -> Result<Chain, Errno> {
+        let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
+        let whole = birth == Birth::Process;
+        let first_of_namespace = self.namespaces.iter().any(|(first, _)| *first == id);
+        if every == 0 || whole != (task.process == id) || first_of_namespace {
+            return Err(Errno::EINVAL);
+        }
+        self.chains.push(Link {
+            task: Some(id),
+            birth,
+            every,
+            left: every,
+        });
+        Ok(Chain(self.chains.len() - 1))
+    }
+
+    fn set_unfreezable(&mut self, id: i32, unfreezable: bool) -> Result<(), Errno> {
+        let cgroup = self.tasks.get(&id).ok_or(Errno::ESRCH)?.cgroup.clone();
+        if unfreezable {
+            self.population.unfreezable.insert(id);
+        } else {
+            self.population.unfreezable.remove(&id);
+        }
+        self.events_change(&cgroup);
+        Ok(())
+    }
+}
+
+impl Model {
+    /// From now on this process forks a child and ends, that child likewise, and so on: just before every `every`-th change
+    /// that a daemon makes (1: before each), so that a process that was listed is gone when it is to be moved, and another
+    /// one is where it was. While it is frozen it stays what it is.
+    ///
+    /// # Errors
+    /// ESRCH without that process; EINVAL for a thread that is not its process's first, for the first process of a PID
+    /// namespace (all of that would end with it), and for `every` 0.
+    pub fn start_fork_chain(&self, pid: i32, every: u32) -> io::Result<Chain> {
+        self.outside(|state| state.start_chain(pid, every, Birth::Process))
+    }
+
+    /// The same with a thread, which makes another thread of its process.
+    ///
+    /// # Errors
+    /// ESRCH without that thread; EINVAL for the first thread of a process, and for `every` 0.
+    pub fn start_thread_chain(&self, tid: i32, every: u32) -> io::Result<Chain> {
+        self.outside(|state| state.start_chain(tid, every, Birth::Thread))
+    }
+
+    /// The task that a chain has come to; `None` when it was ended.
+    pub fn chain_task(&self, chain: Chain) -> Option<i32> {
+        let state = self.lock();
+        let id = state.chains.get(chain.0)?.task?;
+        state.tasks.contains_key(&id).then_some(id)
+    }
+
+    /// Put a thread into uninterruptible sleep: as long as it is in a cgroup, that is never wholly frozen.
+    ///
+    /// # Errors
+    /// ESRCH without that thread.
+    pub fn set_unfreezable(&self, tid: i32) -> io::Result<()> {
+        self.outside(|state| state.set_unfreezable(tid, true))
+    }
+
+    /// It wakes up, and freezes where it is to.
+    ///
+    /// # Errors
+    /// ESRCH without that thread.
+    pub fn set_freezable(&self, tid: i32) -> io::Result<()> {
+        self.outside(|state| state.set_unfreezable(tid, false))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_cpus::CpuSet;
+    use stelia_kubelet::PodUid;
+    use stelia_node::cgroup::{Cgroups, File, Limits};
+
+    use super::super::{Kernel, topology};
+    use super::*;
+
+    fn node() -> (Model, tempfile::TempDir) {
+        let directory = tempfile::tempdir().unwrap();
+        let model = Model::node(&topology(2, 2, 2), directory.path(), Kernel::V6_12).unwrap();
+        (model, directory)
+    }
+
+    fn scope() -> CgroupPath {
+        CgroupPath::slice().child("x.scope")
+    }
+
+    fn instance(model: &Model) -> CgroupPath {
+        let instance = scope().child("instance");
+        model.create(&scope()).unwrap();
+        model.create(&instance).unwrap();
+        instance
+    }
+
+    fn events(model: &Model, at: &CgroupPath) -> String {
+        model.read(at, File::Events).unwrap()
+    }
+
+    #[test]
+    fn a_cgroup_is_frozen_when_all_in_it_and_below_is_and_the_watched_files_say_so() {
+        let (model, directory) = node();
+        let instance = instance(&model);
+        let pid = model.spawn(1, "task").unwrap();
+        model.write(&instance, File::Procs, &pid.to_string()).unwrap();
+        let file = directory
+            .path()
+            .join("cgroup/stelia.slice/x.scope/instance/cgroup.events");
+        let mirrored = || std::fs::read_to_string(&file).unwrap();
+        assert_eq!(mirrored(), "populated 1\nfrozen 0\n");
+        let written = std::fs::metadata(&file).unwrap().modified().unwrap();
+        model.write(&scope(), File::Freeze, "1").unwrap();
+        assert_eq!(mirrored(), "populated 1\nfrozen 1\n");
+        assert_eq!(events(&model, &scope()), "populated 1\nfrozen 1");
+        assert_eq!(model.read(&instance, File::Freeze).unwrap(), "0", "its own");
+        model.set_unfreezable(pid).unwrap();
+        assert_eq!(events(&model, &scope()), "populated 1\nfrozen 0");
+        assert_eq!(mirrored(), "populated 1\nfrozen 0\n");
+        model.set_freezable(pid).unwrap();
+        assert_eq!(mirrored(), "populated 1\nfrozen 1\n");
+        assert_ne!(std::fs::metadata(&file).unwrap().modified().unwrap(), written);
+        // Nothing that does not change the text touches the file.
+        let written = std::fs::metadata(&file).unwrap().modified().unwrap();
+        let child = model.spawn(pid, "child").unwrap();
+        model.end(child).unwrap();
+        assert_eq!(std::fs::metadata(&file).unwrap().modified().unwrap(), written);
+        model.end(pid).unwrap();
+        assert_eq!(mirrored(), "populated 0\nfrozen 1\n");
+        model.remove(&instance).unwrap();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_listed_pid_of_a_fork_chain_is_gone_when_it_is_moved_until_it_is_frozen() {
+        let (model, _directory) = node();
+        let uid = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let pod = model.add_pod(&uid, &CpuSet::below(2), &Limits::default()).unwrap();
+        let instance = instance(&model);
+        let cgroups = model.system().cgroups;
+        let chain = model.start_fork_chain(pod.other, 1).unwrap();
+        let list = || cgroups.read(&pod.origin, File::Procs).unwrap();
+        let last = || list().lines().last().unwrap().to_owned();
+        for _ in 0..3 {
+            let listed = last();
+            let missed = cgroups.write(&instance, File::Procs, &listed).unwrap_err();
+            assert!(missed.is_gone(), "{missed}");
+            assert_eq!(list().lines().count(), 3, "another one is there");
+        }
+        cgroups.write(&pod.origin, File::Freeze, "1").unwrap();
+        let listed = last();
+        assert_eq!(model.chain_task(chain), listed.parse().ok());
+        cgroups.write(&instance, File::Procs, &listed).unwrap();
+        assert_eq!(list().lines().count(), 2);
+        // There it runs, and goes on.
+        cgroups.write(&pod.origin, File::Freeze, "0").unwrap();
+        assert_ne!(model.chain_task(chain), listed.parse().ok());
+        assert!(model.start_fork_chain(pod.init, 1).is_err(), "all would end with it");
+    }
+
+    #[test]
+    fn a_thread_chain_stays_in_its_process() {
+        let (model, _directory) = node();
+        let pid = model.spawn(1, "task").unwrap();
+        let thread = model.spawn_thread(pid, "thread").unwrap();
+        assert!(model.start_thread_chain(pid, 1).is_err());
+        let chain = model.start_thread_chain(thread, 2).unwrap();
+        let system = model.system();
+        system.procs.set_affinity(pid, Some(1)).unwrap();
+        assert_eq!(model.chain_task(chain), Some(thread), "at every second change");
+        system.procs.set_affinity(pid, None).unwrap();
+        let next = model.chain_task(chain).unwrap();
+        assert_ne!(next, thread);
+        assert_eq!(system.procs.process(next).unwrap(), pid);
+        model.end(pid).unwrap();
+        assert_eq!(model.chain_task(chain), None);
+    }
+}

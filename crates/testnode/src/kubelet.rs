@@ -1,0 +1,138 @@
+//! kubelet's static CPU manager, as far as its checkpoint file shows it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
+
+use serde_json::json;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, v2};
+use stelia_kubelet::checksum::{fnv1a, of_data};
+
+/// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
+/// in two writes.
+#[derive(Debug, Clone)]
+pub struct Checkpoint {
+    root: PathBuf,
+    default: CpuSet,
+    entries: BTreeMap<String, BTreeMap<String, String>>,
+    pods: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// kubelet's first file: every CPU is shared.
+    ///
+    /// # Errors
+    /// The directory cannot be written to.
+    pub fn create(root: &Path, cpus: &CpuSet) -> io::Result<Self> {
+        fs::create_dir_all(root)?;
+        let checkpoint = Self {
+            root: root.to_owned(),
+            default: cpus.clone(),
+            entries: BTreeMap::new(),
+            pods: BTreeMap::new(),
+        };
+        checkpoint.write()?;
+        Ok(checkpoint)
+    }
+
+    /// The file.
+    pub fn path(&self) -> PathBuf {
+        self.root.join(CPU_MANAGER_STATE)
+    }
+
+    /// The shared CPUs.
+    pub fn default_cpus(&self) -> &CpuSet {
+        &self.default
+    }
+
+    /// Give a container CPUs: the default set shrinks, then the entry appears.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn admit(&mut self, pod: &PodUid, container: &str, cpus: &CpuSet) -> io::Result<()> {
+        self.default = self.default.difference(cpus);
+        self.write()?;
+        let containers = self.entries.entry(pod.to_string()).or_default();
+        containers.insert(container.to_owned(), cpus.to_string());
+        self.write()
+    }
+
+    /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then
+    /// the pod's entry appears, then each container's. The file is of schema V4 while there is such a pod.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn admit_pod(&mut self, pod: &PodUid, cpus: &CpuSet, containers: &[(&str, &CpuSet)]) -> io::Result<()> {
+        self.default = self.default.difference(cpus);
+        self.write()?;
+        self.pods.insert(pod.to_string(), cpus.to_string());
+        self.write()?;
+        for (container, cpus) in containers {
+            let entries = self.entries.entry(pod.to_string()).or_default();
+            entries.insert((*container).to_owned(), cpus.to_string());
+            self.write()?;
+        }
+        Ok(())
+    }
+
+    /// Take a pod's CPUs back: its entries go, then the default set grows.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
+        let containers = self.entries.remove(pod.as_str()).unwrap_or_default();
+        let own = self.pods.remove(pod.as_str());
+        self.write()?;
+        for cpus in containers.values().chain(&own) {
+            let cpus: CpuSet = cpus
+                .parse()
+                .map_err(|cause| io::Error::new(io::ErrorKind::InvalidData, cause))?;
+            self.default = self.default.union(&cpus);
+        }
+        self.write()
+    }
+
+    /// Write what stands here, with its checksum.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write(&self) -> io::Result<()> {
+        let default = self.default.to_string();
+        let text = v2::hashed("static", &default, &self.entries) + v2::HASHED_END;
+        let checksum = fnv1a(&text);
+        let mut file = json!({
+            "policyName": "static",
+            "defaultCpuSet": default,
+            "entries": self.entries,
+            "checksum": checksum,
+        });
+        if !self.pods.is_empty() {
+            let pods = self
+                .pods
+                .iter()
+                .map(|(pod, cpus)| (pod.clone(), json!({ "cpuSet": cpus })));
+            let data = json!({
+                "policyName": "static",
+                "defaultCpuSet": default,
+                "entries": self.entries,
+                "podEntries": pods.collect::<serde_json::Map<_, _>>(),
+            });
+            let data = data.to_string();
+            file["dataChecksum"] = of_data(&data).into();
+            file["data"] = data.into();
+        }
+        self.write_bytes(file.to_string().as_bytes())
+    }
+
+    /// Write anything in the file's place.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
+        let temporary = self.root.join(format!(".{CPU_MANAGER_STATE}"));
+        fs::write(&temporary, bytes)?;
+        fs::rename(temporary, self.path())
+    }
+}

@@ -1,0 +1,167 @@
+//! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
+//!
+//! [`Model`] stands behind the seams [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
+//! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on
+//! it. Rules and errno values are those of Linux 6.12 (`kernel/cgroup/cgroup.c`, `kernel/cgroup/cpuset.c`);
+//! [`conformance`] is a list of them that can be run on the model and on a real kernel alike.
+//!
+//! | file | what it is |
+//! |---|---|
+//! | `tree` | cgroups: types, moves, controllers, who may be where |
+//! | `population` | which tasks are where, counted so that nothing has to look at all of them |
+//! | `cpusets`, `partitions` | effective CPUs and CPU partitions |
+//! | `freezer` | frozen cgroups, and tasks that fork for ever until they are frozen |
+//! | `cgroups` | the files, as [`Cgroups`](stelia_node::cgroup::Cgroups) asks for them |
+//! | `procs` | threads, PID namespaces, affinity, pidfds |
+//! | `systemd` | units and their limits, emptied scopes, holders |
+//! | `counts` | what daemons asked, counted and in words |
+//! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
+//! | `scenario` | a node described in a file, for `steliad --simulate` |
+
+mod cgroups;
+pub mod conformance;
+mod counts;
+mod cpusets;
+mod freezer;
+pub mod kubelet;
+mod node;
+mod partitions;
+mod population;
+mod procs;
+pub mod scenario;
+mod systemd;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use nix::errno::Errno;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_node::cgroup::CgroupPath;
+use tokio::sync::watch;
+
+pub use counts::Counts;
+pub use freezer::Chain;
+pub use node::{Pod, Qemu, Runtime, topology};
+
+use counts::Ledger;
+use freezer::Link;
+use partitions::Partitions;
+use population::Population;
+use procs::Task;
+use systemd::Unit;
+use tree::Group;
+
+/// What the kernel and systemd can do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kernel {
+    /// Linux 6.12: remote partitions, and a thread's own affinity outlives cpuset writes.
+    V6_12,
+    /// Linux 6.1: no `cpuset.cpus.exclusive`, and a cpuset write drops the affinity of the threads in it.
+    V6_1,
+}
+
+/// When systemd removes a scope that became empty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Settling {
+    /// With the call that emptied it.
+    AtOnce,
+    /// When [`Model::settle`] is called.
+    OnCall,
+}
+
+/// The node. Clones share it.
+#[derive(Clone)]
+pub struct Model {
+    state: Arc<Mutex<State>>,
+    /// Which daemon looks through the seams; `None` for the node's owner.
+    daemon: Option<u32>,
+    /// Whether systemd answers nothing for now.
+    hanging: Arc<watch::Sender<bool>>,
+}
+
+struct State {
+    kernel: Kernel,
+    /// As `uname -r` prints it.
+    release: String,
+    settling: Settling,
+    topology: Topology,
+    /// Every CPU of the machine, offline ones included.
+    cpus: CpuSet,
+    online: CpuSet,
+    /// NUMA nodes.
+    memory_nodes: CpuSet,
+    groups: HashMap<CgroupPath, Group>,
+    partitions: Partitions,
+    /// Threads by id.
+    tasks: BTreeMap<i32, Task>,
+    /// The threads of each process.
+    processes: HashMap<i32, BTreeSet<i32>>,
+    population: Population,
+    /// For each PID namespace its first process and the number its next task gets.
+    namespaces: Vec<(i32, i32)>,
+    next_id: i32,
+    clock: u64,
+    /// What pidfds stand for, by device and inode: duplicates and descriptors passed on are the same one.
+    pidfds: BTreeMap<(u64, u64), stelia_node::proc::TaskId>,
+    units: BTreeMap<String, Unit>,
+    /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
+    directory: PathBuf,
+    /// The daemon that lives.
+    daemon: u32,
+    /// Changes it may still make before it is cut off.
+    budget: Option<u32>,
+    cut: bool,
+    changes: u32,
+    /// Chains of forks, in the order in which they were started.
+    chains: Vec<Link>,
+    ledger: Ledger,
+}
+
+impl Model {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        // A test that panicked elsewhere says so itself; the values are whole after every call.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something that happens on the node without the daemon; never counted, never cut off.
+    fn outside<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> io::Result<T> {
+        let mut state = self.lock();
+        let done = change(&mut state);
+        state.after();
+        Ok(done?)
+    }
+
+    /// How many changes daemons asked for since the node was made.
+    pub fn changes(&self) -> u32 {
+        self.lock().changes
+    }
+
+    /// Let the daemon make this many more changes; every later one fails with EIO, as if it had been killed there. A
+    /// daemon that was cut off stays so: the next one gets [`Self::system`] anew.
+    pub fn cut_after(&self, changes: u32) {
+        self.lock().budget = Some(changes);
+    }
+
+    /// Whether the daemon asked for more changes than it may make.
+    pub fn is_cut(&self) -> bool {
+        self.lock().cut
+    }
+}
+
+impl State {
+    /// What follows from a change by itself.
+    fn after(&mut self) {
+        if self.settling == Settling::AtOnce {
+            self.remove_empty_scopes();
+        }
+        self.mirror_events();
+    }
+}
+
+#[cfg(test)]
+mod laws;
+#[cfg(test)]
+mod tests;

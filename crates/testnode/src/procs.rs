@@ -1,0 +1,322 @@
+//! Threads, PID namespaces, affinity and pidfds.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
+
+use super::counts::Call;
+use super::tree::up;
+use super::{Model, State};
+
+/// One thread.
+#[derive(Debug, Clone)]
+pub(super) struct Task {
+    /// The thread that leads its process; a process has its number.
+    pub process: i32,
+    pub start: u64,
+    pub name: String,
+    /// Its number in each PID namespace, outermost first.
+    pub numbers: Vec<i32>,
+    /// The namespaces below the host's, outermost first.
+    pub namespaces: Vec<usize>,
+    pub cgroup: CgroupPath,
+    /// What `sched_setaffinity` asked for.
+    pub mask: CpuSet,
+}
+
+fn failed(operation: String) -> impl FnOnce(Errno) -> ProcError {
+    move |cause| ProcError {
+        operation,
+        cause: cause.into(),
+    }
+}
+
+impl State {
+    pub fn threads_of(&self, process: i32) -> Vec<i32> {
+        self.processes.get(&process).into_iter().flatten().copied().collect()
+    }
+
+    /// Where a thread may run now.
+    pub fn runs_on(&self, task: &Task) -> CpuSet {
+        let cpuset = self.effective(&task.cgroup);
+        let both = task.mask.intersection(&cpuset);
+        if both.is_empty() { cpuset } else { both }
+    }
+
+    fn check_pids(&self, cgroup: &CgroupPath) -> Result<(), Errno> {
+        for level in std::iter::successors(Some(cgroup.clone()), up) {
+            let group = self.group(&level)?;
+            if group.limits.pids_max.is_some_and(|max| group.within as u64 >= max) {
+                return Err(Errno::EAGAIN);
+            }
+        }
+        Ok(())
+    }
+
+    /// A child of thread `creator`: a thread of its process, or a new process, or one that begins a PID namespace.
+    pub fn fork(&mut self, creator: i32, name: &str, birth: Birth) -> Result<i32, Errno> {
+        let creator = self.tasks.get(&creator).ok_or(Errno::ESRCH)?.clone();
+        self.check_pids(&creator.cgroup)?;
+        let id = self.next_id;
+        self.next_id += 1;
+        self.clock += 1;
+        let mut namespaces = creator.namespaces.clone();
+        if birth == Birth::Namespace {
+            namespaces.push(self.namespaces.len());
+            self.namespaces.push((id, 1));
+        }
+        let mut numbers = vec![id];
+        for index in &namespaces {
+            let namespace = self.namespaces.get_mut(*index).ok_or(Errno::ESRCH)?;
+            numbers.push(namespace.1);
+            namespace.1 += 1;
+        }
+        let task = Task {
+            process: if birth == Birth::Thread { creator.process } else { id },
+            start: self.clock,
+            name: name.to_owned(),
+            numbers,
+            namespaces,
+            ..creator
+        };
+        self.add_task(id, task);
+        Ok(id)
+    }
+
+    /// The end of a thread; of its process when it leads one; of a whole PID namespace when that is its first process.
+    pub fn end(&mut self, id: i32) -> Result<(), Errno> {
+        let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
+        if task.process != id {
+            self.remove_task(id);
+            return Ok(());
+        }
+        let mut own = task.namespaces.iter().copied();
+        let begun = own.find(|index| self.namespaces.get(*index).is_some_and(|(first, _)| *first == id));
+        let mut ended = self.threads_of(id);
+        if let Some(begun) = begun {
+            let inside = self.tasks.iter().filter(|(_, task)| task.namespaces.contains(&begun));
+            ended.extend(inside.map(|(id, _)| *id));
+        }
+        for id in ended {
+            self.remove_task(id);
+        }
+        Ok(())
+    }
+
+    fn task(&self, id: i32) -> Result<&Task, Errno> {
+        self.tasks.get(&id).ok_or(Errno::ENOENT)
+    }
+
+    fn identity(&self, id: i32) -> Result<TaskId, Errno> {
+        let start = self.task(id)?.start;
+        Ok(TaskId { id, start })
+    }
+}
+
+/// What a fork makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Birth {
+    Thread,
+    Process,
+    Namespace,
+}
+
+impl Model {
+    /// A process made by thread `creator`: it inherits cgroup, affinity and PID namespace.
+    ///
+    /// # Errors
+    /// ESRCH without that thread, EAGAIN at a `pids.max`.
+    pub fn spawn(&self, creator: i32, name: &str) -> io::Result<i32> {
+        self.outside(|state| state.fork(creator, name, Birth::Process))
+    }
+
+    /// A thread made by thread `creator` in its own process.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_thread(&self, creator: i32, name: &str) -> io::Result<i32> {
+        self.outside(|state| state.fork(creator, name, Birth::Thread))
+    }
+
+    /// A process that is number 1 of a new PID namespace.
+    ///
+    /// # Errors
+    /// As [`Self::spawn`].
+    pub fn spawn_in_namespace(&self, creator: i32, name: &str) -> io::Result<i32> {
+        self.outside(|state| state.fork(creator, name, Birth::Namespace))
+    }
+
+    /// End a thread; with it its process when it is the first of it; with that its PID namespace likewise.
+    ///
+    /// # Errors
+    /// ESRCH when there is none.
+    pub fn end(&self, id: i32) -> io::Result<()> {
+        self.outside(|state| state.end(id))
+    }
+
+    /// The next task gets this number: one that somebody had before, say.
+    pub fn next_id(&self, id: i32) {
+        self.lock().next_id = id;
+    }
+
+    /// The next task starts at this time, and what comes after it later: for tasks that a record names with their start times.
+    pub fn next_start(&self, start: u64) {
+        self.lock().clock = start.saturating_sub(1);
+    }
+
+    /// A descriptor that stands for a process as a pidfd does.
+    ///
+    /// # Errors
+    /// ESRCH when there is none; the kernel gives no descriptor.
+    pub fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
+        let task = self.outside(|state| state.identity(pid).map_err(|_| Errno::ESRCH))?;
+        let fd = rustix::fs::memfd_create("model pidfd", rustix::fs::MemfdFlags::CLOEXEC)?;
+        let key = key(fd.as_fd())?;
+        self.lock().pidfds.insert(key, task);
+        Ok(fd)
+    }
+
+    /// What `sched_setaffinity` last asked for, whatever the cpuset makes of it.
+    pub fn mask(&self, tid: i32) -> CpuSet {
+        self.lock()
+            .tasks
+            .get(&tid)
+            .map(|task| task.mask.clone())
+            .unwrap_or_default()
+    }
+
+    /// Set a thread's affinity without the daemon.
+    ///
+    /// # Errors
+    /// ESRCH; EINVAL when no CPU of it is in the thread's cpuset.
+    pub fn pin(&self, tid: i32, cpus: &CpuSet) -> io::Result<()> {
+        self.outside(|state| state.set_mask(tid, cpus))
+    }
+
+    /// Every thread with its cgroup and the CPUs it may run on.
+    pub fn tasks(&self) -> Vec<(i32, CgroupPath, CpuSet)> {
+        let state = self.lock();
+        let tasks = state.tasks.iter();
+        tasks
+            .map(|(id, task)| (*id, task.cgroup.clone(), state.runs_on(task)))
+            .collect()
+    }
+}
+
+fn key(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
+    let stat = rustix::fs::fstat(fd)?;
+    Ok((stat.st_dev, stat.st_ino))
+}
+
+impl State {
+    fn set_mask(&mut self, tid: i32, cpus: &CpuSet) -> Result<(), Errno> {
+        let task = self.tasks.get(&tid).ok_or(Errno::ESRCH)?;
+        if cpus.is_disjoint(&self.effective(&task.cgroup)) {
+            return Err(Errno::EINVAL);
+        }
+        if let Some(task) = self.tasks.get_mut(&tid) {
+            task.mask = cpus.clone();
+        }
+        Ok(())
+    }
+}
+
+impl Model {
+    fn look<T>(
+        &self,
+        what: impl Fn() -> String,
+        look: impl FnOnce(&State) -> Result<T, Errno>,
+    ) -> Result<T, ProcError> {
+        let found = look(&self.ask(Call::Read, &what));
+        found.map_err(|cause| failed(what())(cause))
+    }
+}
+
+impl Procs for Model {
+    fn identify(&self, id: i32) -> Result<TaskId, ProcError> {
+        self.look(|| format!("identify {id}"), |state| state.identity(id))
+    }
+
+    fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError> {
+        let what = || format!("read cgroup of {id}");
+        self.look(what, |state| Ok(state.task(id)?.cgroup.clone()))
+    }
+
+    fn process(&self, tid: i32) -> Result<i32, ProcError> {
+        self.look(|| format!("read Tgid of {tid}"), |state| Ok(state.task(tid)?.process))
+    }
+
+    fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
+        let what = || format!("read NSpid of {id}");
+        self.look(what, |state| Ok(state.task(id)?.numbers.clone()))
+    }
+
+    fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
+        let what = || format!("list {pid}/task");
+        self.look(what, |state| Ok(state.threads_of(state.task(pid)?.process)))
+    }
+
+    fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError> {
+        self.look(
+            || format!("list {pid}/task"),
+            |state| {
+                let process = state.task(pid)?.process;
+                let thread = |id: i32| {
+                    Ok(Thread {
+                        task: state.identity(id)?,
+                        numbers: state.task(id)?.numbers.clone(),
+                    })
+                };
+                state.threads_of(process).into_iter().map(thread).collect()
+            },
+        )
+    }
+
+    fn name(&self, id: i32) -> String {
+        let state = self.ask(Call::Read, || format!("read name of {id}"));
+        state.tasks.get(&id).map(|task| task.name.clone()).unwrap_or_default()
+    }
+
+    fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
+        let what = || format!("get affinity of thread {tid}");
+        self.look(what, |state| {
+            let task = state.tasks.get(&tid).ok_or(Errno::ESRCH)?;
+            Ok(state.runs_on(task))
+        })
+    }
+
+    fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
+        let to = || cpu.map_or_else(|| "all".to_owned(), |cpu| cpu.to_string());
+        let what = || format!("set affinity of {tid} to {}", to());
+        self.change(Call::Write, what, |state| {
+            let mask = cpu.map_or_else(|| state.cpus.clone(), |cpu| std::iter::once(cpu).collect());
+            state.set_mask(tid, &mask)
+        })
+        .map_err(|cause| failed(what())(cause))
+    }
+
+    fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
+        let operation = "look up a pidfd's process";
+        let key = key(pidfd).map_err(|cause| ProcError {
+            operation: operation.into(),
+            cause,
+        })?;
+        let state = self.ask(Call::Read, || operation.to_owned());
+        let Some(task) = state.pidfds.get(&key) else {
+            return Err(ProcError {
+                operation: operation.into(),
+                cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
+            });
+        };
+        let lives = state.identity(task.id) == Ok(*task);
+        if lives {
+            Ok(task.id)
+        } else {
+            Err(failed(operation.into())(Errno::ESRCH))
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! A scenario for `steliad --simulate`: a node, its pods, and what somebody does to them, as TOML.
+//!
+//! ```toml
+//! [host]
+//! sockets = 2          # each one NUMA node
+//! cores = 4            # a socket
+//! threads = 2          # a core
+//! kernel = "6.12"      # or "6.1", which has no partitions
+//!
+//! [[pod]]
+//! uid = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"
+//! cpus = "2-3"         # kubelet's entry
+//! vcpus = 2            # 0: registered, its VM not started yet
+//!
+//! [[meddle]]           # written behind the daemon's back, in order
+//! cgroup = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope/instance/float"
+//! file = "cpuset.cpus"
+//! value = "0-7"
+//! ```
+
+use std::path::Path;
+
+use serde::Deserialize;
+use stelia_cpus::{CpuSet, MAX_CPUS};
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+
+use super::kubelet::Checkpoint;
+use super::{Kernel, Model, Pod, topology};
+
+/// What a scenario file says.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Scenario {
+    /// The machine.
+    pub host: Host,
+    /// Its pods, in the order in which they come.
+    #[serde(default, rename = "pod")]
+    pub pods: Vec<PodSpec>,
+    /// What is done then.
+    #[serde(default, rename = "meddle")]
+    pub meddles: Vec<Meddle>,
+}
+
+/// The machine.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    /// Sockets; each is a NUMA node.
+    pub sockets: u32,
+    /// Cores of a socket.
+    pub cores: u32,
+    /// Threads of a core.
+    pub threads: u32,
+    /// `6.12` or `6.1`.
+    #[serde(default)]
+    pub kernel: Option<String>,
+}
+
+/// A pod with one container.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PodSpec {
+    /// Its UID.
+    pub uid: String,
+    /// Its exclusive CPUs.
+    pub cpus: String,
+    /// vCPUs of its VM; with 0 it has only registered.
+    pub vcpus: u32,
+}
+
+/// A write by somebody else.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Meddle {
+    /// The cgroup.
+    pub cgroup: String,
+    /// The file's name.
+    pub file: String,
+    /// What is written.
+    pub value: String,
+}
+
+/// Why a scenario cannot be played.
+#[derive(Debug, thiserror::Error)]
+pub enum ScenarioError {
+    /// The file is no TOML, or has a key that does not exist.
+    #[error("{0}")]
+    Syntax(Box<toml::de::Error>),
+    /// A value is none that can be.
+    #[error("{what} = {value:?}: {cause}")]
+    Value {
+        /// The key.
+        what: &'static str,
+        /// The value.
+        value: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The model's directory cannot be written, or its kernel refused.
+    #[error("{what}: {cause}")]
+    Play {
+        /// What was being done.
+        what: String,
+        /// The answer.
+        cause: std::io::Error,
+    },
+}
+
+fn value<E: ToString>(what: &'static str, value: &str) -> impl FnOnce(E) -> ScenarioError {
+    let value = value.to_owned();
+    move |cause| ScenarioError::Value {
+        what,
+        value,
+        cause: cause.to_string(),
+    }
+}
+
+fn play(what: &str) -> impl FnOnce(std::io::Error) -> ScenarioError + '_ {
+    move |cause| ScenarioError::Play {
+        what: what.to_owned(),
+        cause,
+    }
+}
+
+impl Scenario {
+    /// Read a scenario.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Syntax`].
+    pub fn parse(text: &str) -> Result<Self, ScenarioError> {
+        toml::from_str(text).map_err(|cause| ScenarioError::Syntax(Box::new(cause)))
+    }
+
+    /// The node, freshly booted, with kubelet's first file in `directory/kubelet`.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Value`], [`ScenarioError::Play`].
+    pub fn node(&self, directory: &Path) -> Result<(Model, Checkpoint), ScenarioError> {
+        let kernel = match self.host.kernel.as_deref() {
+            None | Some("6.12") => Kernel::V6_12,
+            Some("6.1") => Kernel::V6_1,
+            Some(other) => return Err(value("kernel", other)("6.12 and 6.1 are known")),
+        };
+        for (what, number, most) in [
+            ("sockets", self.host.sockets, 128),
+            ("cores", self.host.cores, MAX_CPUS),
+            ("threads", self.host.threads, 128),
+        ] {
+            if !(1..=most).contains(&number) {
+                return Err(value(what, &number.to_string())(format!("1 to {most}")));
+            }
+        }
+        let cpus = [self.host.cores, self.host.threads]
+            .iter()
+            .try_fold(self.host.sockets, |all, more| all.checked_mul(*more));
+        if cpus.is_none_or(|cpus| cpus > MAX_CPUS) {
+            let product = format!("{} * {} * {}", self.host.sockets, self.host.cores, self.host.threads);
+            return Err(value("sockets * cores * threads", &product)(format!(
+                "at most {MAX_CPUS} CPUs"
+            )));
+        }
+        let topology = topology(self.host.sockets, self.host.cores, self.host.threads);
+        let model = Model::node(&topology, directory, kernel).map_err(play("make the node"))?;
+        let checkpoint =
+            Checkpoint::create(&directory.join("kubelet"), &topology.online()).map_err(play("write kubelet's file"))?;
+        Ok((model, checkpoint))
+    }
+}
+
+impl PodSpec {
+    /// kubelet admits the pod, containerd starts it.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Value`], [`ScenarioError::Play`].
+    pub fn start(&self, model: &Model, checkpoint: &mut Checkpoint) -> Result<Pod, ScenarioError> {
+        let uid = PodUid::parse(&self.uid).map_err(value("uid", &self.uid))?;
+        let cpus: CpuSet = self.cpus.parse().map_err(value("cpus", &self.cpus))?;
+        if cpus.is_empty() || !cpus.is_subset(checkpoint.default_cpus()) {
+            return Err(value("cpus", &self.cpus)("not all of them are in the shared pool"));
+        }
+        checkpoint
+            .admit(&uid, "vm", &cpus)
+            .map_err(play("write kubelet's file"))?;
+        model
+            .add_pod(&uid, &cpus, &Limits::default())
+            .map_err(play("start the pod"))
+    }
+}
+
+impl Meddle {
+    /// Write it.
+    ///
+    /// # Errors
+    /// [`ScenarioError::Value`], [`ScenarioError::Play`] with the kernel's answer.
+    pub fn act(&self, model: &Model) -> Result<(), ScenarioError> {
+        let cgroup = CgroupPath::parse(&self.cgroup)
+            .ok_or("no cgroup path")
+            .map_err(value("cgroup", &self.cgroup))?;
+        let known = [
+            File::Procs,
+            File::Threads,
+            File::Cpus,
+            File::CpusExclusive,
+            File::Partition,
+            File::CpuMax,
+        ];
+        let file = known.into_iter().find(|file| file.name() == self.file);
+        let file = file
+            .ok_or("no file that can be written here")
+            .map_err(value("file", &self.file))?;
+        model
+            .meddle(&cgroup, file, &self.value)
+            .map_err(play(&format!("write {}/{}", self.cgroup, self.file)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_wrong_with_a_scenario_is_named() {
+        let node = |text: &str| {
+            let directory = tempfile::tempdir().unwrap();
+            Scenario::parse(text).and_then(|scenario| {
+                let (model, mut checkpoint) = scenario.node(directory.path())?;
+                scenario
+                    .pods
+                    .iter()
+                    .try_for_each(|pod| pod.start(&model, &mut checkpoint).map(drop))?;
+                scenario.meddles.iter().try_for_each(|meddle| meddle.act(&model))
+            })
+        };
+        let host = "[host]\nsockets = 1\ncores = 2\nthreads = 2\n";
+        node(host).unwrap();
+        let pod = "[[pod]]\nuid = \"b9e4f71c-64a5-4f8d-8574-41363cbaf8e5\"\nvcpus = 1\n";
+        for (text, says) in [
+            ("[host]\nsockets = 1".to_owned(), "cores"),
+            (host.replace("= 2", "= 0"), "cores"),
+            (host.replace("cores = 2", "cores = 8192"), "at most"),
+            (format!("{host}kernel = \"7\""), "6.12"),
+            (format!("{host}{pod}cpus = \"8\""), "shared pool"),
+            (
+                format!("{host}[[meddle]]\ncgroup = \"/\"\nfile = \"x\"\nvalue = \"\""),
+                "no file",
+            ),
+            (
+                format!("{host}[[meddle]]\ncgroup = \"/none\"\nfile = \"cpuset.cpus\"\nvalue = \"\""),
+                "/none",
+            ),
+        ] {
+            let error = node(&text).unwrap_err().to_string();
+            assert!(error.contains(says), "{error}");
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! systemd: units, their limits, transient scopes, and what becomes of an empty one. Holders too.
+
+use std::io;
+
+use nix::errno::Errno;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_node::holder::{Hold, Holders};
+use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
+use zbus::export::async_trait::async_trait;
+
+use super::counts::Call;
+use super::procs::Birth;
+use super::{Model, State};
+
+/// A unit with a cgroup.
+#[derive(Debug, Clone)]
+pub(super) struct Unit {
+    pub cgroup: CgroupPath,
+    pub limits: Limits,
+    pub devices: Devices,
+}
+
+impl State {
+    /// A unit's cgroup with every controller for what is in it, as systemd makes it for a slice; a scope's stays without.
+    pub fn start_unit(&mut self, parent: &CgroupPath, name: &str, limits: &Limits) -> Result<CgroupPath, Errno> {
+        let cgroup = parent.child(name);
+        self.create(&cgroup)?;
+        if name.ends_with(".slice") {
+            self.write_control(&cgroup, "+cpuset +cpu +io +memory +hugetlb +pids")?;
+        }
+        self.set_limits(&cgroup, limits)?;
+        let unit = Unit {
+            cgroup: cgroup.clone(),
+            limits: limits.clone(),
+            devices: Devices {
+                policy: "strict".into(),
+                allow: Vec::new(),
+            },
+        };
+        self.units.insert(name.to_owned(), unit);
+        self.may_be_empty(&cgroup);
+        Ok(cgroup)
+    }
+
+    /// Say which devices a unit's processes may open.
+    pub fn restrict(&mut self, unit: &str, devices: &Devices) {
+        if let Some(unit) = self.units.get_mut(unit) {
+            unit.devices = devices.clone();
+        }
+    }
+
+    /// Write the limits that systemd manages, where the cgroup has the files.
+    fn set_limits(&mut self, cgroup: &CgroupPath, limits: &Limits) -> Result<(), Errno> {
+        let text = |limit: Option<u64>| limit.map_or("max".to_owned(), |limit| limit.to_string());
+        let mut files = vec![
+            (File::MemoryMax, text(limits.memory_max)),
+            (File::MemoryHigh, text(limits.memory_high)),
+            (File::MemorySwapMax, text(limits.memory_swap_max)),
+            (File::PidsMax, text(limits.pids_max)),
+        ];
+        files.push((File::MemoryMin, limits.memory_min.to_string()));
+        files.push((File::MemoryLow, limits.memory_low.to_string()));
+        files.push((
+            File::CpuMax,
+            limits.cpu_max.map_or("max".to_owned(), |quota| quota.to_string()),
+        ));
+        files.extend(limits.cpu_weight.map(|weight| (File::CpuWeight, weight.to_string())));
+        files.extend(limits.io_weight.map(|weight| (File::IoWeight, weight.to_string())));
+        for (file, value) in files {
+            match self.write_file(cgroup, file, &value) {
+                Err(Errno::ENOENT) => {}
+                result => result?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Remove a cgroup and what is in it, inner ones first.
+    pub fn remove_tree(&mut self, cgroup: &CgroupPath) {
+        for path in self.subtree(cgroup).iter().rev() {
+            // Whoever moved in meanwhile keeps it.
+            let _ = self.remove(path);
+        }
+    }
+}
+
+impl Model {
+    /// Let systemd remove every scope that is empty.
+    pub fn settle(&self) {
+        let mut state = self.lock();
+        state.remove_empty_scopes();
+        state.mirror_events();
+    }
+
+    /// The limits a unit was started with.
+    pub fn unit_limits(&self, unit: &str) -> Option<Limits> {
+        self.lock().units.get(unit).map(|unit| unit.limits.clone())
+    }
+
+    /// The devices a unit was started with.
+    pub fn unit_devices(&self, unit: &str) -> Option<Devices> {
+        self.lock().units.get(unit).map(|unit| unit.devices.clone())
+    }
+}
+
+fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
+    move |cause| SystemdError {
+        operation: operation.to_owned(),
+        cause: cause.to_string(),
+    }
+}
+
+impl Model {
+    /// systemd answers no call, those under way included, until this is set to false.
+    pub fn hang_systemd(&self, hangs: bool) {
+        self.hanging.send_replace(hangs);
+    }
+
+    /// Wait as long as systemd hangs.
+    async fn systemd(&self) {
+        // It fails only without a sender, and that is this node's own.
+        let _ = self.hanging.subscribe().wait_for(|hangs| !hangs).await;
+    }
+}
+
+#[async_trait]
+impl Systemd for Model {
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        self.systemd().await;
+        let state = self.ask(Call::Systemd, || format!("systemd: devices of {unit}"));
+        Ok(state.units.get(unit).map(|unit| unit.devices.clone()))
+    }
+
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("stop {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                state.units.remove(unit);
+                Ok(())
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        self.systemd().await;
+        let (prefix, suffix) = pattern.split_once('*').unwrap_or((pattern, ""));
+        let state = self.ask(Call::Systemd, || format!("systemd: list {pattern}"));
+        let found = state.units.iter();
+        let found = found.filter(|(name, _)| name.starts_with(prefix) && name.ends_with(suffix));
+        Ok(found
+            .map(|(name, unit)| (name.clone(), unit.cgroup.to_string()))
+            .collect())
+    }
+
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("set limits of {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
+                known.limits = limits.clone();
+                let cgroup = known.cgroup.clone();
+                state.set_limits(&cgroup, limits)
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("set CPUWeight of {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {weight}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("set MemoryMin and MemoryLow of {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {min} and {low}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                state.write_file(&cgroup, File::MemoryMin, &min.to_string())?;
+                state.write_file(&cgroup, File::MemoryLow, &low.to_string())
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("set AllowedCPUs of {unit}");
+        self.change(
+            Call::Systemd,
+            || format!("systemd: {operation} to {cpus}"),
+            |state| {
+                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
+                if cpus.is_empty() {
+                    // Not every systemd widens a live cpuset again.
+                    return Ok(());
+                }
+                state.write_file(&cgroup, File::Cpus, &cpus.to_string())
+            },
+        )
+        .map_err(failed(&operation))
+    }
+
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        self.systemd().await;
+        Ok(Listening::default())
+    }
+
+    async fn start_scope(
+        &self,
+        _: Listening,
+        unit: &str,
+        _: &str,
+        pid: u32,
+        limits: &Limits,
+        devices: &Devices,
+    ) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("start {unit}");
+        let started = self.change(
+            Call::Systemd,
+            || format!("systemd: {operation}"),
+            |state| {
+                if state.units.contains_key(unit) {
+                    return Ok(Err(format!("Unit {unit} was already loaded or has a fragment file.")));
+                }
+                let pid = i32::try_from(pid).map_err(|_| Errno::EINVAL)?;
+                if !state.tasks.contains_key(&pid) {
+                    return Ok(Err("Process to be placed in the scope is gone.".to_owned()));
+                }
+                let cgroup = state.start_unit(&CgroupPath::slice(), unit, limits)?;
+                state.restrict(unit, devices);
+                state.move_process(pid, &cgroup)?;
+                Ok(Ok(()))
+            },
+        );
+        started.map_err(failed(&operation))?.map_err(failed(&operation))
+    }
+}
+
+struct Holder {
+    model: Model,
+    pid: i32,
+}
+
+impl Holders for Model {
+    fn start(&self) -> io::Result<Box<dyn Hold>> {
+        let daemon = self.lock().daemon_process()?;
+        let holder = || "start a holder".to_owned();
+        let pid = self.change(Call::Holder, holder, |state| {
+            state.fork(daemon, "steliad", Birth::Process)
+        })?;
+        Ok(Box::new(Holder {
+            model: self.clone(),
+            pid,
+        }))
+    }
+}
+
+impl Hold for Holder {
+    fn pid(&self) -> u32 {
+        self.pid.unsigned_abs()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        // It may have been killed with what it was in.
+        let _ = self.model.end(self.pid);
+    }
+}

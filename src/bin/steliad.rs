@@ -1,7 +1,0 @@
-//! The daemon; see `steliad::daemon`.
-
-use std::process::ExitCode;
-
-fn main() -> ExitCode {
-    steliad::daemon::main()
-}

@@ -1,0 +1,77 @@
+//! What is recorded when vCPU threads are handed over.
+
+use std::collections::BTreeMap;
+
+use stelia_allocator::Qos;
+use stelia_node::proc::TaskId;
+use stelia_record::{Phase, Record, Vcpu, VcpuThread, is_iothread};
+use stelia_settings::{Partition, Policies};
+
+use super::placement::place;
+use super::{Instance, Snapshot, placed};
+
+/// The record of an instance with these threads attached, by vCPU index, and what is to be said of their placement.
+pub fn attached(
+    snapshot: &Snapshot,
+    policies: &Policies,
+    known: &Instance,
+    tasks: BTreeMap<u32, TaskId>,
+    guest: Vec<Vcpu>,
+) -> (Record, Option<String>) {
+    let former = &known.record;
+    let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
+    let threads: Vec<VcpuThread> = tasks
+        .into_iter()
+        .map(|(index, task)| VcpuThread { index, task, cpu: None })
+        .collect();
+    // An isolated partition of an earlier version's stays for the VM's life: on a kernel that had better make none, to change the kind
+    // of a live one is as dangerous.
+    let is_isolated = |text: &str| text == Partition::Isolated.name();
+    let kept = former.partition == Partition::Isolated && known.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
+    let auto = if kept {
+        Partition::Isolated
+    } else {
+        snapshot.safe_partition
+    };
+    // BE may run on LSR's CPUs: no partition may keep it out.
+    let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
+        policies.partition.unwrap_or(auto)
+    } else {
+        Partition::Member
+    };
+    let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
+    let next = Record {
+        vcpus,
+        partition,
+        props: guest
+            .into_iter()
+            .filter(|vcpu| !is_iothread(vcpu.index))
+            .map(|vcpu| (vcpu.index, vcpu.props))
+            .collect(),
+        placement: policies.placement,
+        ..former.clone()
+    };
+    // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the promise
+    // was not interrupted, so the state does not say so. What was refused a partition stays contained.
+    let living: Vec<VcpuThread> = former
+        .vcpus
+        .iter()
+        .zip(&known.vcpus)
+        .filter_map(|(thread, now)| now.is_some().then_some(*thread))
+        .collect();
+    let same = (next.vcpus == former.vcpus || next.vcpus == living)
+        && (next.partition == former.partition || former.phase == Phase::Contained);
+    let next = if same && matches!(former.phase, Phase::Isolated | Phase::Contained) {
+        Record {
+            vcpus: next.vcpus,
+            props: next.props,
+            ..former.clone()
+        }
+    } else {
+        Record {
+            phase: Phase::Attaching,
+            ..next
+        }
+    };
+    (next, placement.note.map(|note| note.to_string()))
+}

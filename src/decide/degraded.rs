@@ -1,0 +1,161 @@
+//! Why an instance's promise is not whole, in words; nothing on the good day.
+
+use stelia_api::{Amiss, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_record::Phase;
+
+use super::entitlement::Entitlement;
+use super::steps::too_much_memory;
+use super::{Facts, Instance, Snapshot};
+
+/// The reasons of one instance as they are found.
+struct Reasons<'a> {
+    pod: &'a PodUid,
+    found: Vec<Reason>,
+}
+
+impl Reasons<'_> {
+    /// One with the instance's own particulars.
+    fn own(&mut self, kind: Amiss, text: impl Into<String>) {
+        self.found.push(Reason::of(self.pod, kind, text));
+    }
+
+    /// One of the node's.
+    fn node(&mut self, kind: Amiss, text: impl Into<String>) {
+        self.found.push(Reason::of_node(kind, text));
+    }
+}
+
+/// The reasons, in the order of what an operator should look at first.
+pub(super) fn degraded(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    instance: &Instance,
+    entitlement: &Entitlement,
+    float: Option<&CpuSet>,
+) -> Vec<Reason> {
+    let record = &instance.record;
+    let mut reasons = Reasons {
+        pod: &record.pod,
+        found: Vec::new(),
+    };
+    match (&snapshot.kubelet, float) {
+        (Err(reason), _) => reasons.node(
+            Amiss::KubeletUnusable,
+            format!("kubelet's state cannot be used, float keeps its CPUs: {reason}"),
+        ),
+        (Ok(_), None) => reasons.node(Amiss::NothingShared, "the shared pool is empty, float keeps its CPUs"),
+        (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
+    }
+    match entitlement {
+        // With the origin gone too nothing is on its way any more.
+        Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
+        Entitlement::Gone => reasons.own(
+            Amiss::EntryGone,
+            format!(
+                "kubelet has no entry for container {} any more; the VM keeps the CPUs {}",
+                record.container, record.exclusive
+            ),
+        ),
+        Entitlement::Lost { cpus, to } => reasons.found.push(Reason::of(
+            to,
+            Amiss::Evicted,
+            format!("kubelet gave the CPUs {cpus} to pod {to}: the vCPUs run on shared CPUs"),
+        )),
+        _ => {}
+    }
+    container(instance, &mut reasons);
+    if record.phase.has_vcpus() {
+        vcpus(facts, instance, &mut reasons);
+    }
+    match (&instance.unwatched, &snapshot.unwatched) {
+        (Some(own), _) => reasons.own(Amiss::Unwatched, own),
+        (None, Some(nodes)) => reasons.node(Amiss::Unwatched, nodes),
+        (None, None) => {}
+    }
+    reasons.found
+}
+
+/// What is amiss with the container itself.
+fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
+    let record = &instance.record;
+    if instance.origin_procs.is_none() {
+        reasons.own(
+            Amiss::OriginGone,
+            format!("the container's own cgroup {} is gone", record.origin),
+        );
+    } else {
+        if !instance.anchor_lives {
+            reasons.own(
+                Amiss::AnchorEnded,
+                format!("the anchor (process {}) ended", record.anchor.id),
+            );
+        }
+        if record.allocation.is_none() && instance.origin_cpus != record.entry {
+            let text = format!(
+                "{} has cpuset.cpus {:?}, kubelet's entry was {}",
+                record.origin,
+                instance.origin_cpus.to_string(),
+                record.entry
+            );
+            reasons.own(Amiss::OriginDiffers, text);
+        }
+    }
+    if let Some((limit, held)) = too_much_memory(instance) {
+        let now = instance.scope_limits.memory_max;
+        let now = now.map_or("none".to_owned(), |bytes| format!("{bytes} bytes"));
+        let text = format!(
+            "the container's memory limit is {limit} bytes now, and {held} bytes are held: the limit stays as it was ({now}) until the \
+             new one fits"
+        );
+        reasons.own(Amiss::MemoryHeld, text);
+    }
+}
+
+/// An instance that has a NUMA node's shared pool, of which nothing is left.
+fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mut Reasons<'_>) {
+    let allocation = instance.record.allocation.as_ref();
+    let Some(node) = allocation.and_then(|allocation| allocation.numa_node) else {
+        return;
+    };
+    let on_node = |cpu: u32| snapshot.topology.cpus.get(&cpu).is_some_and(|cpu| cpu.node == node);
+    if float.iter().any(|cpu| !on_node(cpu)) {
+        reasons.own(
+            Amiss::NodesPoolEmpty,
+            format!("nothing is left of the shared pool of NUMA node {node}: it runs on the whole shared pool"),
+        );
+    }
+}
+
+fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
+    let record = &instance.record;
+    for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
+        if now.is_none() {
+            let text = format!("the thread {} of {} ended", thread.task.id, thread.what());
+            reasons.own(Amiss::ThreadEnded, text);
+        }
+    }
+    let offline = record.exclusive.difference(facts.online());
+    if !offline.is_empty() {
+        reasons.own(Amiss::CpusOffline, format!("CPUs {offline} are offline"));
+    }
+    if !record.vcpus.is_empty() && record.vcpus.iter().all(|thread| thread.cpu.is_none()) {
+        let text = format!(
+            "{} vCPUs share the CPUs {}: none has one of its own",
+            record.vcpus.len(),
+            record.exclusive
+        );
+        reasons.own(Amiss::CpusShared, text);
+    }
+    if record.phase == Phase::Isolated {
+        let partition = instance.vcpu().map_or("absent", |vcpu| &vcpu.partition);
+        if partition != record.partition.name() {
+            let text = format!(
+                "the partition reads {partition:?} instead of {:?}",
+                record.partition.name()
+            );
+            reasons.own(Amiss::PartitionDiffers, text);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! What changed between two looks at the system although nobody but this program writes there.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+
+use super::{Instance, Leaf, Outside, Slice};
+
+/// One thing that is not as it was left.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Finding {
+    /// The instance; `None` for what all share.
+    pub pod: Option<PodUid>,
+    /// What, with its place.
+    pub what: String,
+    /// As it was left.
+    pub was: String,
+    /// As it is.
+    pub is: String,
+}
+
+/// What differs in one instance that was left as `before`. One that enters another phase has nothing to compare.
+pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if before.populated && now.populated && before.tree == now.tree && before.record == now.record {
+        compare(before, now, &mut findings);
+    }
+    findings
+}
+
+/// What differs in the slice and of the kernel's workers, with as many instances as they were left with.
+pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
+    // The file appears, empty, with the first scope.
+    let list = |slice: &Slice| slice.exclusive.clone().unwrap_or_default();
+    let (was, is) = (list(before), list(now));
+    let mut findings = Vec::new();
+    let mut differ = |what: &str, was: &CpuSet, is: &CpuSet| {
+        findings.push(Finding {
+            pod: None,
+            what: what.into(),
+            was: was.to_string(),
+            is: is.to_string(),
+        });
+    };
+    if was != is {
+        differ("cpuset.cpus.exclusive of stelia.slice", &was, &is);
+    }
+    if let (Some(was), Some(is)) = (&before.workers, &now.workers)
+        && !is.cpus.is_disjoint(&was.taken.difference(&was.cpus))
+    {
+        differ("cpumask of the kernel's unbound workers", &was.cpus, &is.cpus);
+    }
+    findings
+}
+
+/// What differs in the units outside that are restricted.
+pub fn of_outside(left: &BTreeMap<String, Outside>, found: &BTreeMap<String, Outside>) -> Vec<Finding> {
+    let differs = |(unit, now): (&String, &Outside)| {
+        let before = left.get(unit).filter(|before| before.saved.is_some())?;
+        (before.cpus != now.cpus).then(|| Finding {
+            pod: None,
+            what: format!("cpuset.cpus of {unit}"),
+            was: before.cpus.to_string(),
+            is: now.cpus.to_string(),
+        })
+    };
+    found.iter().filter_map(differs).collect()
+}
+
+fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
+    let mut differ = |what: String, was: String, is: String| {
+        if was != is {
+            findings.push(Finding {
+                pod: Some(now.record.pod.clone()),
+                what,
+                was,
+                is,
+            });
+        }
+    };
+    for (name, was, is) in [
+        ("float", before.float(), now.float()),
+        ("vcpu", before.vcpu(), now.vcpu()),
+    ] {
+        let (Some(was), Some(is)) = (was, is) else {
+            differ(name.into(), was.is_some().to_string(), is.is_some().to_string());
+            continue;
+        };
+        differ(
+            format!("cpuset.cpus of {name}"),
+            was.cpus.to_string(),
+            is.cpus.to_string(),
+        );
+        differ(
+            format!("cpuset.cpus.exclusive of {name}"),
+            was.exclusive.to_string(),
+            is.exclusive.to_string(),
+        );
+        differ(
+            format!("cpuset.cpus.partition of {name}"),
+            was.partition.clone(),
+            is.partition.clone(),
+        );
+        differ(format!("cpu.max of {name}"), was.cpu_max.clone(), is.cpu_max.clone());
+    }
+    for ((thread, was), is) in before.record.vcpus.iter().zip(&before.vcpus).zip(&now.vcpus) {
+        let (Some(was), Some(is)) = (was, is) else { continue };
+        let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.what());
+        differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
+        differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
+    }
+    // A thread that was not there before was born there: KVM makes threads of a vCPU's, and moving them is everyday work.
+    let moved = threads(now.vcpu()).filter(|tid| threads(before.float()).any(|was| was == *tid));
+    let moved = moved.filter(|tid| before.record.vcpus.iter().all(|vcpu| vcpu.task.id != *tid));
+    differ(
+        "threads moved into vcpu that are no vCPU".into(),
+        0.to_string(),
+        moved.count().to_string(),
+    );
+    // kubelet may resize the container; what does not fit its entry is nobody's resize. One that ended has no list.
+    if now.origin_procs.is_some() && now.origin_cpus != now.record.entry {
+        differ(
+            "cpuset.cpus of the container's own cgroup".into(),
+            before.origin_cpus.to_string(),
+            now.origin_cpus.to_string(),
+        );
+    }
+}
+
+fn threads(leaf: Option<&Leaf>) -> impl Iterator<Item = i32> {
+    leaf.into_iter().flat_map(|leaf| leaf.threads.iter().copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::steps::tests::isolated;
+
+    #[test]
+    fn what_somebody_else_changed_is_named_once_with_both_values() {
+        let mut left = isolated();
+        left.first_mut()
+            .inner
+            .as_mut()
+            .unwrap()
+            .float
+            .as_mut()
+            .unwrap()
+            .threads
+            .push(99);
+        assert_eq!(of_instance(left.first(), left.first()), []);
+        let mut found = left.clone();
+        let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+        vcpu.partition = "member".into();
+        vcpu.threads.push(99);
+        found.first_mut().vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
+        let told: Vec<(String, String, String)> = of_instance(left.first(), found.first())
+            .into_iter()
+            .map(|finding| (finding.what, finding.was, finding.is))
+            .collect();
+        let expect = |what: &str, was: &str, is: &str| (what.to_owned(), was.to_owned(), is.to_owned());
+        assert_eq!(
+            told,
+            [
+                expect("cpuset.cpus.partition of vcpu", "isolated", "member"),
+                expect("the affinity of thread 51 (vCPU 1)", "3", "2-3"),
+                expect("threads moved into vcpu that are no vCPU", "0", "1"),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_thread_born_among_the_vcpus_is_no_drift() {
+        let left = isolated();
+        let mut found = left.clone();
+        let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+        vcpu.threads.push(99);
+        assert_eq!(of_instance(left.first(), found.first()), []);
+    }
+}

@@ -1,0 +1,157 @@
+//! What kubelet says now of the CPUs an instance was registered with. kubelet is the authority; the record is what the
+//! tree was built for.
+
+use stelia_allocator::CpuSource;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodUid};
+use stelia_record::Record;
+
+use super::{Facts, Instance, Snapshot};
+
+/// kubelet's word on an instance's CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Entitlement {
+    /// kubelet's state cannot be used: everything stays as it is.
+    Unknown,
+    /// As recorded.
+    Same,
+    /// There is no entry any more, and nobody else has the CPUs: the VM stays where it is.
+    Gone,
+    /// The container has other CPUs now (a resize in place).
+    Changed {
+        /// Its entry.
+        entry: CpuSet,
+        /// What of the entry is this container's alone.
+        exclusive: CpuSet,
+    },
+    /// Some CPUs are another pod's now: the VM's threads must leave before the new owner runs.
+    Lost {
+        /// Those CPUs.
+        cpus: CpuSet,
+        /// Their owner.
+        to: PodUid,
+    },
+}
+
+/// The entry of a record's container.
+fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> {
+    let by_name = || state.entries.get(&record.pod)?.get(&record.container);
+    let by_id = || {
+        let id = ContainerCgroup::parse(record.origin.as_str())?.container_id;
+        state.container_entries.get(&id)
+    };
+    by_name().or_else(by_id)
+}
+
+/// What of `wanted` is in the hands of another pod.
+fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet) -> Option<(CpuSet, PodUid)> {
+    let owner = facts.other_owner(&record.pod, wanted)?;
+    let containers = state.entries.get(owner).into_iter().flat_map(|own| own.values());
+    let named: CpuSet = containers
+        .chain(state.pod_entries.get(owner))
+        .flat_map(CpuSet::iter)
+        .collect();
+    Some((named.intersection(wanted), owner.clone()))
+}
+
+/// Hold an instance's record against kubelet's state.
+pub fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
+    let Ok(state) = &snapshot.kubelet else {
+        return Entitlement::Unknown;
+    };
+    let record = &instance.record;
+    if record.allocation.is_some() {
+        // Ours to give; but where kubelet's static policy gave them to another pod, kubelet's word counts.
+        return match lost(state, facts, record, &record.exclusive) {
+            Some((cpus, to)) => Entitlement::Lost { cpus, to },
+            None => Entitlement::Same,
+        };
+    }
+    let entry = entry(state, record);
+    // An entry that still names the CPUs beside another's is kubelet's contradiction, not ours to decide.
+    let without_entry = entry.map_or_else(|| record.exclusive.clone(), |entry| record.exclusive.difference(entry));
+    if let Some((cpus, to)) = lost(state, facts, record, &without_entry) {
+        return Entitlement::Lost { cpus, to };
+    }
+    match entry {
+        // Taken over: what kubelet gave before its policy became `none` stays the VM's.
+        None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
+        None => Entitlement::Gone,
+        Some(entry) if *entry == record.entry => Entitlement::Same,
+        Some(entry) => {
+            // What other containers of the pod use of the entry stays theirs.
+            let theirs = record.entry.difference(&record.exclusive);
+            let exclusive = entry.difference(&theirs);
+            if exclusive.is_empty() {
+                return Entitlement::Gone;
+            }
+            Entitlement::Changed {
+                entry: entry.clone(),
+                exclusive,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_record::testing::record;
+
+    use super::*;
+    use crate::decide::steps::tests::{instance, snapshot};
+
+    const OTHER: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
+
+    /// kubelet's state with these entries: (pod, container, CPUs).
+    fn says(entries: &[(&str, &str, &str)]) -> Entitlement {
+        let mut snapshot = snapshot(vec![instance()]);
+        let state = snapshot.kubelet.as_mut().unwrap();
+        state.entries.clear();
+        for (pod, container, cpus) in entries {
+            let pod = PodUid::parse(pod).unwrap();
+            let containers = state.entries.entry(pod).or_default();
+            containers.insert((*container).to_owned(), cpus.parse().unwrap());
+        }
+        entitlement(&snapshot, &snapshot.facts(), snapshot.first())
+    }
+
+    #[test]
+    fn every_word_of_kubelet_is_understood() {
+        let own = record().pod.to_string();
+        let other: PodUid = PodUid::parse(OTHER).unwrap();
+        let cpus = |text: &str| text.parse::<CpuSet>().unwrap();
+        assert_eq!(says(&[(&own, "instance", "2-3")]), Entitlement::Same);
+        assert_eq!(says(&[]), Entitlement::Gone);
+        let changed = Entitlement::Changed {
+            entry: cpus("2-5"),
+            exclusive: cpus("2-5"),
+        };
+        assert_eq!(says(&[(&own, "instance", "2-5")]), changed);
+        let lost = Entitlement::Lost {
+            cpus: cpus("3"),
+            to: other.clone(),
+        };
+        assert_eq!(says(&[(OTHER, "x", "3-4")]), lost);
+        assert_eq!(says(&[(&own, "instance", "2"), (OTHER, "x", "3-4")]), lost);
+        // A contradiction is not acted on.
+        assert_eq!(
+            says(&[(&own, "instance", "2-3"), (OTHER, "x", "3-4")]),
+            Entitlement::Same
+        );
+    }
+
+    #[test]
+    fn what_other_containers_of_the_pod_use_stays_theirs() {
+        let mut snapshot = snapshot(vec![instance()]);
+        let record = &mut snapshot.first_mut().record;
+        record.entry = "2-4".parse().unwrap();
+        let pod = record.pod.clone();
+        let state = snapshot.kubelet.as_mut().unwrap();
+        let containers = state.entries.entry(pod).or_default();
+        containers.insert("instance".into(), "2-5".parse().unwrap());
+        let Entitlement::Changed { exclusive, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
+            panic!("not changed")
+        };
+        assert_eq!(exclusive.to_string(), "2-3,5");
+    }
+}

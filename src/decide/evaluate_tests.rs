@@ -1,0 +1,338 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use rstest::rstest;
+use stelia_allocator::evaluate::score::ScoringStrategy;
+use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, LeastAllocated, MostAllocated};
+use stelia_allocator::evaluate::*;
+use stelia_allocator::{
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Ground, Held, NumaAllocateStrategy,
+    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+};
+use stelia_api::ErrorKind;
+use stelia_cpus::CpuSet;
+use stelia_cpus::testing::{Shape, shapes};
+use stelia_kubelet::{CpuManagerState, PodUid, QosClass};
+use stelia_record::Record;
+use stelia_settings::Policies;
+
+use crate::decide::allocator::allot;
+use crate::decide::steps::tests::{instance, snapshot};
+use crate::decide::{Facts, Instance, Snapshot};
+
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+/// A host where steliad chooses and nothing is held.
+fn host(shape: Shape) -> Snapshot {
+    let mut host = snapshot(vec![]);
+    host.source = CpuSource::Steliad;
+    host.kubelet = Ok(CpuManagerState::absent());
+    host.topology = shape.topology();
+    host
+}
+
+fn shape(nodes: u32, cores: u32) -> Shape {
+    Shape {
+        nodes,
+        cores,
+        threads: 2,
+        interleaved: false,
+    }
+}
+
+fn ours() -> AllocatorPolicies {
+    AllocatorPolicies {
+        source: CpuSource::Steliad,
+        ..AllocatorPolicies::default()
+    }
+}
+
+fn facts(host: &Snapshot, node: &AllocatorPolicies) -> Facts {
+    let policies = Policies {
+        allocator: node.clone(),
+        ..Policies::default()
+    };
+    Facts::of(host, &policies)
+}
+
+pub(crate) fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
+    Ground::new(
+        &host.topology,
+        facts(host, node).pools().cloned().unwrap(),
+        &crate::decide::allocator::held(host),
+        node.clone(),
+    )
+}
+
+/// Take what was allotted as an instance of the host.
+fn hold(host: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Allocation)) {
+    let base = instance();
+    host.put(Instance {
+        record: Record {
+            pod: PodUid::parse(&format!("{number:08}-0000-4000-8000-000000000000")).unwrap(),
+            entry: exclusive.clone(),
+            exclusive,
+            allocation: Some(allocation),
+            ..base.record
+        },
+        ..base
+    });
+}
+
+fn of_cpus(cpus: u32, scoring_strategy: ScoringStrategy) -> Request {
+    Request {
+        cpus: Some(cpus),
+        scoring_strategy,
+        ..Request::default()
+    }
+}
+
+#[rstest]
+#[case(LeastAllocated, 75)]
+#[case(MostAllocated, 25)]
+fn the_documents_example_scores_as_it_says(#[case] strategy: ScoringStrategy, #[case] score: u32) {
+    // 8 NUMA nodes, 4 CPUs on 2 of them; no alignment policy, so no A.
+    let unaligned = AllocatorPolicies {
+        alignment: NumaTopologyAlignmentPolicy::None,
+        ..ours()
+    };
+    let ground = ground(&host(shape(8, 1)), &unaligned);
+    let request = Request {
+        cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
+        ..of_cpus(4, strategy)
+    };
+    let answer = answer(&ground, &request).unwrap();
+    assert_eq!(answer.numa_nodes, BTreeSet::from([0, 1]));
+    assert_eq!(
+        (answer.score.numa, answer.score.cpus, answer.score.sum()),
+        (0, score, score)
+    );
+}
+
+#[rstest]
+#[case(MostAllocated, 50, 50)]
+#[case(LeastAllocated, 25, 50)]
+#[case(BalancedAllocation, 62, 62)]
+fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy, #[case] a: u32, #[case] b: u32) {
+    // Two nodes of 8 CPUs: 2 of node 0's are held. With 4 more it is 6 of 8 there, or 4 of 8 on node 1.
+    let mut host = host(shape(2, 4));
+    let held = allot(
+        &of_cpus(2, strategy).wish(),
+        &asker(&Request::default()),
+        &host,
+        &facts(&host, &ours()),
+        &ours(),
+    )
+    .unwrap();
+    assert_eq!(held.0.difference(&cpus("0-7")), CpuSet::new());
+    hold(&mut host, 1, held);
+    let node = AllocatorPolicies {
+        alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
+        ..ours()
+    };
+    let answer = answer(&ground(&host, &node), &of_cpus(4, strategy)).unwrap();
+    // BalancedAllocation: 75 and 0 percent used, 37.5 about their mean; on node 1 it would be 25 and 50.
+    assert_eq!(answer.numa_nodes, BTreeSet::from([0]));
+    assert_eq!((answer.score.numa, answer.score.cpus), (a, b));
+}
+
+#[test]
+fn an_instance_on_several_nodes_is_scored_by_its_parts() {
+    let node = AllocatorPolicies {
+        alignment: NumaTopologyAlignmentPolicy::BestEffort,
+        bind: CpuBindPolicy::SpreadByPcpus,
+        strategy: NumaAllocateStrategy::LeastAllocated,
+        reserved: cpus("0-1"),
+        ..ours()
+    };
+    // Nodes of 4 CPUs, 2 of the first reserved: 3 CPUs of two others each.
+    let answer = answer(&ground(&host(shape(4, 2)), &node), &of_cpus(6, MostAllocated)).unwrap();
+    assert_eq!(answer.numa_nodes.len(), 2);
+    assert_eq!(answer.score, Score { numa: 75, cpus: 50 });
+    assert!(!Told::from(&Ok(answer)).place.unwrap().aligned);
+}
+
+#[test]
+fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
+    let node = AllocatorPolicies {
+        alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
+        ..ours()
+    };
+    let ground = ground(&host(shape(2, 4)), &node);
+    let of = |qos, limit| Request {
+        qos: Some(qos),
+        cpu_limit: Some(limit),
+        scoring_strategy: LeastAllocated,
+        ..Request::default()
+    };
+    let ls = answer(&ground, &of(Qos::Ls, 3500)).unwrap();
+    assert_eq!((ls.cpus, ls.runs_on.to_string().as_str()), (CpuSet::new(), "0-7"));
+    assert_eq!(ls.score, Score { numa: 50, cpus: 0 });
+    let be = answer(&ground, &of(Qos::Be, 3500)).unwrap();
+    assert_eq!((be.runs_on, be.score), (cpus("0-15"), Score { numa: 0, cpus: 0 }));
+    let refused = answer(&ground, &of(Qos::Ls, 9000)).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::NotAllocated);
+}
+
+#[test]
+fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
+    let ground = ground(&host(shape(2, 4)), &ours());
+    let of = |class: QosClass, limit: u32| Request {
+        kubernetes_class: Some(class),
+        cpu_limit: Some(limit),
+        qos: Some(Qos::Lse),
+        ..Request::default()
+    };
+    assert_eq!(answer(&ground, &of(QosClass::Guaranteed, 4000)).unwrap().cpus.len(), 4);
+    for (request, says) in [
+        (of(QosClass::Burstable, 4000), "a Burstable pod cannot be of class LSE"),
+        (
+            of(QosClass::Guaranteed, 2500),
+            "whole number of CPUs as limit, the container's is 2500m",
+        ),
+    ] {
+        let refused = answer(&ground, &request).unwrap_err();
+        assert_eq!(refused.kind, ErrorKind::NotGuaranteed);
+        assert!(refused.text.contains(says), "{refused}");
+    }
+    let told = Told::from(&answer(&ground, &of_cpus(99, MostAllocated)));
+    assert_eq!(
+        (told.fit, told.error.as_deref(), told.place),
+        (false, Some("NotAllocated"), None)
+    );
+    assert!(told.reason.unwrap().contains("99 CPUs are wanted, 16 are available"));
+}
+
+#[test]
+fn requests_are_read_strictly() {
+    let read = requests(r#"[{"cpus": 4, "qos": "LSR", "scoring-strategy": "LeastAllocated"}, {}]"#).unwrap();
+    let first = Request {
+        qos: Some(Qos::Lsr),
+        ..of_cpus(4, LeastAllocated)
+    };
+    assert_eq!(read, [first, Request::default()]);
+    assert_eq!(requests(r#"{"kubernetes-class": "Burstable"}"#).unwrap().len(), 1);
+    for (text, says) in [
+        ("", "EOF"),
+        (r#"[{"cpu": 4}]"#, "unknown field `cpu`"),
+        (r#"[{"qos": "lse"}]"#, "unknown variant `lse`"),
+        (r#"[{"cpus": -1}]"#, "invalid value"),
+        (
+            &format!("[{}]", vec!["{}"; MAX_REQUESTS + 1].join(",")),
+            "1025 requests are more than 1024",
+        ),
+        (&" ".repeat(2 << 20), "2097152 bytes"),
+    ] {
+        let told = requests(text).unwrap_err().to_string();
+        assert!(told.contains(says), "{told}");
+    }
+}
+
+fn any_of<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = T> {
+    proptest::sample::select(all)
+}
+
+fn some<T: Copy + std::fmt::Debug + 'static>(all: &'static [T]) -> impl Strategy<Value = Option<T>> {
+    proptest::option::of(any_of(all))
+}
+
+pub(crate) fn any_request() -> impl Strategy<Value = Request> {
+    (
+        some(&QosClass::ALL),
+        some(&Qos::ALL),
+        proptest::option::of(0u32..80),
+        proptest::option::of(0u32..80_000),
+        some(&CpuBindPolicy::ALL),
+        some(&CpuBindPolicy::ALL),
+        some(&CpuExclusivePolicy::ALL),
+        some(&NumaAllocateStrategy::ALL),
+        some(&NumaTopologyAlignmentPolicy::ALL),
+        any_of(&ScoringStrategy::ALL),
+    )
+        .prop_map(
+            |(class, qos, cpus, limit, bind, required, exclusive, strategy, alignment, scoring)| Request {
+                kubernetes_class: class,
+                qos,
+                cpus,
+                // Whole ones are what pods mostly have.
+                cpu_limit: limit.map(|limit| if limit % 3 == 0 { limit } else { limit / 1000 * 1000 }),
+                cpu_bind_policy: bind,
+                required_cpu_bind_policy: required,
+                cpu_exclusive_policy: exclusive,
+                numa_allocate_strategy: strategy,
+                numa_topology_alignment_policy: alignment,
+                scoring_strategy: scoring,
+            },
+        )
+}
+
+/// A host with instances, and its own policies.
+pub(crate) fn any_host() -> impl Strategy<Value = (Snapshot, AllocatorPolicies)> {
+    let policies = (
+        0u32..3,
+        any_of(&Qos::ALL),
+        any_of(&CpuBindPolicy::ALL[..3]),
+        any_of(&RequiredBind::ALL),
+        any_of(&CpuExclusivePolicy::ALL),
+        any_of(&NumaAllocateStrategy::ALL),
+        any_of(&NumaTopologyAlignmentPolicy::ALL),
+    );
+    let held = proptest::collection::vec(any_request(), 0..6);
+    (shapes(), 0usize..4, policies, held, 0u8..8).prop_map(|(shape, kubelets, policies, held, unreadable)| {
+        let mut host = host(shape);
+        let (reserved, qos, bind, required, exclusive, strategy, alignment) = policies;
+        let node = AllocatorPolicies {
+            reserved: CpuSet::below(reserved),
+            qos,
+            bind,
+            required,
+            exclusive,
+            strategy,
+            alignment,
+            ..ours()
+        };
+        host.leftover = host.topology.online().iter().rev().take(kubelets).collect();
+        for (number, request) in held.iter().enumerate() {
+            if let Ok(allotted) = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node) {
+                hold(&mut host, number, allotted);
+            }
+        }
+        if unreadable == 0 {
+            host.unreadable.push(("x.scope".to_owned(), "no JSON".to_owned()));
+        }
+        (host, node)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(100))]
+
+    #[test]
+    fn what_fits_is_admitted_with_the_same_cpus_and_nothing_else_is(
+        (host, node) in any_host(), requests in proptest::collection::vec(any_request(), 1..6),
+    ) {
+        let ground = ground(&host, &node);
+        let answers = evaluate(&ground, &requests);
+        prop_assert_eq!(answers.len(), requests.len());
+        for (request, told) in requests.iter().zip(&answers) {
+            let admitted = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node);
+            prop_assert_eq!(told, &answer(&ground, request), "each alone");
+            match (told, admitted) {
+                (Err(refusal), Err(same)) => prop_assert_eq!(refusal, &same),
+                (Ok(told), Ok((cpus, allocation))) => {
+                    prop_assert_eq!((&told.cpus, told.qos), (&cpus, allocation.qos));
+                    prop_assert!(told.score.numa <= 100 && told.score.cpus <= 100);
+                    prop_assert_eq!(told.score.cpus > 0 && told.qos == Qos::Ls, false);
+                    prop_assert!(!told.runs_on.is_empty());
+                    let mut with = host.clone();
+                    hold(&mut with, 99, (cpus, allocation));
+                    let pools = facts(&with, &node).pools().cloned().unwrap();
+                    prop_assert!(told.qos.is_exclusive() == pools.shared.is_disjoint(&told.runs_on));
+                }
+                (told, admitted) => prop_assert!(false, "{:?} is told, {:?} is admitted", told, admitted),
+            }
+        }
+    }
+}

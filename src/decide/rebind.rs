@@ -1,0 +1,374 @@
+//! Which instances would be better off on other CPUs: the moves that undo fragmentation, one after the other.
+//!
+//! Each move is good by itself: nobody's NUMA span gets longer, nobody's policies are kept worse, and the host as a whole
+//! gets better by [`Disorder`], which only ever falls. So the moves end, and stopping after any of them leaves everyone at
+//! least as well off as before.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_allocator::{
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse,
+    NumaTopologyAlignmentPolicy, Request, Room, Usage, align, allocate,
+};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_record::Phase;
+use stelia_settings::Policies;
+
+use super::steps::is_evicted;
+use super::{Facts, Instance, Snapshot};
+
+/// Which instances may be moved.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Scope {
+    /// Every one whose CPUs steliad chose.
+    Node,
+    /// One.
+    Pod(PodUid),
+}
+
+impl Scope {
+    fn has(&self, pod: &PodUid) -> bool {
+        match self {
+            Self::Node => true,
+            Self::Pod(one) => one == pod,
+        }
+    }
+}
+
+/// One instance on other CPUs.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Move {
+    /// The instance.
+    pub pod: PodUid,
+    /// Its CPUs now.
+    pub from: CpuSet,
+    /// Its CPUs then: free now, or its own.
+    pub to: CpuSet,
+    /// How its exclusive policy is kept then.
+    pub exclusivity: Exclusivity,
+    /// What it gains, in words.
+    pub gain: String,
+}
+
+/// How far a host is from what its instances were promised, most important first; less is better.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Disorder {
+    /// NUMA nodes that instances are spread over, all together.
+    pub spans: usize,
+    /// CPUs that lie on cores otherwise than the bind policy wants.
+    pub misbound: usize,
+    /// Instances whose exclusive policy is not kept: 1 for each downgraded, 2 for each dropped.
+    pub company: usize,
+    /// Cores that are only partly free.
+    pub broken_cores: usize,
+    /// How unevenly the free CPUs gather: less where one NUMA node has them.
+    pub scattered: usize,
+}
+
+/// What one instance has of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct Own {
+    span: usize,
+    misbound: usize,
+    company: usize,
+}
+
+/// The next move, or none where nothing gets better. Of several the one that leaves least disorder, then by pod.
+pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
+    let pools = facts.pools()?;
+    let board = Board {
+        host: Host::new(&snapshot.topology),
+        topology: &snapshot.topology,
+        everything: snapshot.topology.online().difference(&node.reserved),
+        free: pools.allocatable.clone(),
+        held: snapshot
+            .instances
+            .values()
+            .map(|instance| (instance.record.pod.clone(), Held::of(instance)))
+            .collect(),
+    };
+    let movable = |instance: &&Instance| {
+        let settled = matches!(
+            instance.record.phase,
+            Phase::Floating | Phase::Isolated | Phase::Contained
+        );
+        settled && instance.populated && scope.has(&instance.record.pod) && !is_evicted(snapshot, facts, instance)
+    };
+    let before = board.disorder();
+    let mut best: Option<(Disorder, Move)> = None;
+    for instance in snapshot.instances.values().filter(movable) {
+        let Some(allocation) = instance.record.allocation.as_ref().filter(|one| one.qos.is_exclusive()) else {
+            continue;
+        };
+        if instance.record.scheduled {
+            continue;
+        }
+        for (disorder, step) in board.moves(&instance.record.pod, allocation, before) {
+            let better = best
+                .as_ref()
+                .is_none_or(|(least, known)| (disorder, &step.pod, &step.to) < (*least, &known.pod, &known.to));
+            if better {
+                best = Some((disorder, step));
+            }
+        }
+    }
+    best.map(|(_, step)| step)
+}
+
+/// Every move in turn, as if each had been made: what a dry run tells.
+pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move> {
+    let mut snapshot = snapshot.clone();
+    let mut moves = Vec::new();
+    while let Some(step) = next(&snapshot, &Facts::of(&snapshot, policies), &policies.allocator, scope) {
+        made(&mut snapshot, &step);
+        moves.push(step);
+    }
+    moves
+}
+
+/// The snapshot after a move, as far as the next one depends on it.
+pub fn made(snapshot: &mut Snapshot, step: &Move) {
+    {
+        if let Some(instance) = snapshot.instances.get_mut(&step.pod) {
+            instance.record.exclusive = step.to.clone();
+            instance.record.entry = step.to.clone();
+            if let Some(allocation) = &mut instance.record.allocation {
+                allocation.exclusivity = step.exclusivity;
+            }
+            // Its vCPUs went along.
+            if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
+                vcpu.cpus = step.to.clone();
+                if !vcpu.exclusive.is_empty() {
+                    vcpu.exclusive = step.to.clone();
+                }
+            }
+        }
+    }
+}
+
+/// What an instance holds.
+#[derive(Debug, Clone)]
+struct Held {
+    cpus: CpuSet,
+    bind: Option<CpuBindPolicy>,
+    exclusive: CpuExclusivePolicy,
+    /// The NUMA nodes that its memory comes from; empty for any.
+    memory: CpuSet,
+}
+
+impl Held {
+    fn of(instance: &Instance) -> Self {
+        let allocation = instance.record.allocation.as_ref();
+        Self {
+            cpus: instance.record.exclusive.clone(),
+            bind: allocation.map(|allocation| allocation.bind),
+            exclusive: allocation.map_or(CpuExclusivePolicy::None, |allocation| allocation.exclusive),
+            memory: instance.record.mems.trim().parse().unwrap_or_default(),
+        }
+    }
+}
+
+/// Who holds what.
+#[derive(Clone)]
+struct Board<'a> {
+    host: Host,
+    topology: &'a Topology,
+    /// What could be allocated with nobody there.
+    everything: CpuSet,
+    /// What can be allocated now.
+    free: CpuSet,
+    held: BTreeMap<PodUid, Held>,
+}
+
+impl Board<'_> {
+    /// The moves of one instance that are good.
+    fn moves(&self, pod: &PodUid, allocation: &Allocation, before: Disorder) -> Vec<(Disorder, Move)> {
+        let Some(held) = self.held.get(pod) else {
+            return Vec::new();
+        };
+        let from = &held.cpus;
+        let own = self.own(pod);
+        let available = self.open_to(held).union(&from.intersection(&self.everything));
+        let usage = Usage::exclusive(
+            self.held
+                .iter()
+                .filter(|(other, _)| *other != pod)
+                .map(|(_, held)| InUse {
+                    cpus: held.cpus.clone(),
+                    refs: 1,
+                    exclusive: held.exclusive,
+                })
+                .collect(),
+        );
+        let count = allocation.cpus as usize;
+        let required = allocation.required.then_some(allocation.bind);
+        let room = Room::new(&self.host, &self.everything, &available, required);
+        let strict = matches!(
+            allocation.alignment,
+            NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
+        );
+        // Who asked for no alignment is glad of one.
+        let alignments = [
+            Some(allocation.alignment),
+            (!strict).then_some(NumaTopologyAlignmentPolicy::BestEffort),
+        ];
+        let mut found = Vec::new();
+        for alignment in alignments.into_iter().flatten() {
+            let Ok(nodes) = align(alignment, allocation.strategy, count, &room) else {
+                continue;
+            };
+            for preferred in [from.clone(), CpuSet::new()] {
+                let request = Request {
+                    count,
+                    bind: allocation.bind,
+                    required: allocation.required,
+                    exclusive: allocation.exclusive,
+                    strategy: allocation.strategy,
+                    preferred,
+                    nodes: nodes.clone(),
+                };
+                let Ok(answer) = allocate(&self.host, &usage, &available, &request) else {
+                    continue;
+                };
+                let after = self.after(pod, &answer.cpus);
+                let (disorder, then) = (after.disorder(), after.own(pod));
+                // Nobody is worse off in anything, and the whole is better.
+                let no_worse = then.span <= own.span && then.misbound <= own.misbound && then.company <= own.company;
+                if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
+                    let step = Move {
+                        pod: pod.clone(),
+                        from: from.clone(),
+                        to: answer.cpus,
+                        exclusivity: answer.exclusive,
+                        gain: gain((own, before), (then, disorder)),
+                    };
+                    found.push((disorder, step));
+                }
+            }
+        }
+        found
+    }
+
+    /// The free CPUs of the NUMA nodes that kubelet bound its memory to: the memory stays where it is.
+    fn open_to(&self, held: &Held) -> CpuSet {
+        let near = |cpu: &u32| {
+            let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
+            held.memory.is_empty() || node.is_some_and(|node| held.memory.contains(node))
+        };
+        self.free.iter().filter(near).collect()
+    }
+
+    fn nobody_else_worse(&self, after: &Self, pod: &PodUid) -> bool {
+        let others = self.held.keys().filter(|other| *other != pod);
+        others
+            .into_iter()
+            .all(|other| after.own(other).company <= self.own(other).company)
+    }
+
+    fn after(&self, pod: &PodUid, cpus: &CpuSet) -> Self {
+        let mut after = self.clone();
+        if let Some(held) = after.held.get_mut(pod) {
+            let back = held.cpus.intersection(&self.everything);
+            after.free = after.free.union(&back).difference(cpus);
+            held.cpus = cpus.clone();
+        }
+        after
+    }
+
+    fn own(&self, pod: &PodUid) -> Own {
+        let Some(held) = self.held.get(pod) else {
+            return Own {
+                span: 0,
+                misbound: 0,
+                company: 0,
+            };
+        };
+        Own {
+            span: self.host.nodes_of(&held.cpus).len(),
+            misbound: self.misbound(held),
+            company: self.company(pod, held),
+        }
+    }
+
+    /// FullPCPUs: CPUs beyond the part of a core that the number makes anyway, on cores shared with others. SpreadByPCPUs: CPUs
+    /// that have a sibling of the same instance.
+    fn misbound(&self, held: &Held) -> usize {
+        let whole = self.host.whole_cores(&held.cpus).len();
+        match held.bind {
+            Some(CpuBindPolicy::FullPcpus) => {
+                let threads = self.host.threads().max(1);
+                (held.cpus.len() / threads * threads).saturating_sub(whole)
+            }
+            Some(CpuBindPolicy::SpreadByPcpus) => {
+                held.cpus.len() - self.host.one_per_core(&held.cpus, &CpuSet::new()).len()
+            }
+            _ => 0,
+        }
+    }
+
+    /// 1 for a NUMA node shared with an instance of the same policy that was to be avoided, 2 for a core.
+    fn company(&self, pod: &PodUid, held: &Held) -> usize {
+        let same = |policies: &[CpuExclusivePolicy]| -> CpuSet {
+            let others = self
+                .held
+                .iter()
+                .filter(|(other, theirs)| *other != pod && policies.contains(&theirs.exclusive));
+            others.flat_map(|(_, theirs)| theirs.cpus.iter()).collect()
+        };
+        match held.exclusive {
+            CpuExclusivePolicy::Default | CpuExclusivePolicy::None => 0,
+            policy @ CpuExclusivePolicy::PcpuLevel => 2 * usize::from(self.share_cores(&held.cpus, &same(&[policy]))),
+            policy @ CpuExclusivePolicy::NumaNodeLevel => {
+                if self.share_cores(&held.cpus, &same(&[policy, CpuExclusivePolicy::PcpuLevel])) {
+                    2
+                } else {
+                    let theirs = self.host.nodes_of(&same(&[policy]));
+                    usize::from(!self.host.nodes_of(&held.cpus).is_disjoint(&theirs))
+                }
+            }
+        }
+    }
+
+    fn cores(&self, cpus: &CpuSet) -> BTreeSet<(u32, u32)> {
+        let core = |cpu: u32| self.topology.cpus.get(&cpu).map(|cpu| (cpu.package, cpu.core));
+        cpus.iter().filter_map(core).collect()
+    }
+
+    fn share_cores(&self, one: &CpuSet, other: &CpuSet) -> bool {
+        !self.cores(one).is_disjoint(&self.cores(other))
+    }
+
+    fn disorder(&self) -> Disorder {
+        let all: Vec<Own> = self.held.keys().map(|pod| self.own(pod)).collect();
+        let free = self.host.by_node(&self.free);
+        let room = self.free.len();
+        Disorder {
+            spans: all.iter().map(|own| own.span).sum(),
+            misbound: all.iter().map(|own| own.misbound).sum(),
+            company: all.iter().map(|own| own.company).sum(),
+            broken_cores: self.cores(&self.free).len()
+                - self.host.whole_cores(&self.free).len() / self.host.threads().max(1),
+            scattered: room * room - free.values().map(|cpus| cpus.len() * cpus.len()).sum::<usize>(),
+        }
+    }
+}
+
+/// What is better, in words.
+fn gain((own, before): (Own, Disorder), (then, after): (Own, Disorder)) -> String {
+    let mut parts = Vec::new();
+    let mut fewer = |what: &str, was: usize, is: usize| {
+        if is < was {
+            parts.push(format!("{what}: {was} -> {is}"));
+        }
+    };
+    fewer("NUMA nodes", own.span, then.span);
+    fewer("CPUs against the bind policy", own.misbound, then.misbound);
+    fewer("unwanted company", before.company, after.company);
+    fewer("partly free cores of the host", before.broken_cores, after.broken_cores);
+    fewer("scattering of the host's free CPUs", before.scattered, after.scattered);
+    parts.join(", ")
+}
+
+#[cfg(test)]
+mod tests;

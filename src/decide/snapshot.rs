@@ -1,0 +1,306 @@
+//! What is, as plain values: the input of [`plan`](super::plan()).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_allocator::CpuSource;
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::containers::LiveContainer;
+use stelia_record::Record;
+use stelia_settings::Partition;
+
+use super::workers::Workers;
+
+/// kubelet's word and the cgroup tree at one moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Snapshot {
+    /// Who chooses exclusive CPUs on this node.
+    pub source: CpuSource,
+    /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
+    pub kubelet: Result<CpuManagerState, String>,
+    /// CPUs that a static CPU manager which rules no more gave to containers that still run.
+    pub leftover: CpuSet,
+    /// What kind of partition this kernel makes without danger to the node.
+    pub safe_partition: Partition,
+    /// The online CPUs.
+    pub topology: Topology,
+    /// `stelia.slice`.
+    pub slice: Slice,
+    /// The units outside stelia.slice that a contained instance keeps off its CPUs, by name, where they have a cgroup.
+    pub outside: BTreeMap<String, Outside>,
+    /// Units that were restricted and are gone: what they had is still recorded.
+    pub outside_gone: BTreeSet<String>,
+    /// Instances by pod.
+    pub instances: BTreeMap<PodUid, Instance>,
+    /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
+    /// which of them its containers share.
+    pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
+    /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
+    pub unsettled: BTreeSet<PodUid>,
+    /// Scopes whose record cannot be used, with the reason; left alone.
+    pub unreadable: Vec<(String, String)>,
+    /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
+    pub left_alone: CpuSet,
+    /// Why the kernel does not tell of changes to kubelet's file or the slice; `None` when it does.
+    pub unwatched: Option<String>,
+    /// Empty scopes that systemd does not remove: without a record, or for too long a time.
+    pub abandoned: Vec<CgroupPath>,
+}
+
+/// `stelia.slice` as found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// `cpuset.cpus.exclusive`; `None` while there is no slice, no cpuset controller in it, or no such file in this
+    /// kernel (before 6.7).
+    pub exclusive: Option<CpuSet>,
+    /// `cpu.weight`; `None` without the controller.
+    pub weight: Option<u64>,
+    /// `memory.min` and `memory.low`, bytes; `None` without the controller.
+    pub protected: Option<(u64, u64)>,
+    /// Controllers enabled for its children.
+    pub controllers: BTreeSet<String>,
+    /// The kernel's unbound workers, whose record is the slice's; `None` where the kernel says nothing of them.
+    pub workers: Option<Workers>,
+}
+
+/// A unit outside stelia.slice.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Outside {
+    /// `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
+    /// What `cpus` was before we restricted it; `None` when we did not.
+    pub saved: Option<CpuSet>,
+}
+
+/// One instance as found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Instance {
+    /// What its scope's attributes say.
+    pub record: Record,
+    /// Where its cgroups are.
+    pub tree: Tree,
+    /// Whether any process is in the scope or below.
+    pub populated: bool,
+    /// Processes directly in the scope (the holder, while the tree is made).
+    pub scope_procs: Vec<i32>,
+    /// Controllers enabled for the scope's children.
+    pub scope_controllers: BTreeSet<String>,
+    /// `cpuset.cpus.exclusive` of the scope.
+    pub scope_exclusive: CpuSet,
+    /// `instance/`, once it is there.
+    pub inner: Option<Inner>,
+    /// Limits on the scope.
+    pub scope_limits: Limits,
+    /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
+    pub origin_limits: Option<Limits>,
+    /// Memory of the scope that cannot be taken from it, bytes: looked at where the origin may have less than the scope.
+    pub memory_held: Option<u64>,
+    /// Processes in the origin; `None` when the origin is gone.
+    pub origin_procs: Option<Vec<i32>>,
+    /// `cpuset.cpus` of the origin; empty when it is gone.
+    pub origin_cpus: CpuSet,
+    /// Whether the anchor still lives.
+    pub anchor_lives: bool,
+    /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
+    pub vcpus: Vec<Option<VcpuNow>>,
+    /// How often in a row the partition was asked for and not given.
+    pub refusals: u32,
+    /// Its processes were to be frozen and are not, for too long a time (a task in uninterruptible sleep).
+    pub does_not_freeze: bool,
+    /// Why the kernel does not tell of its changes; `None` when it does.
+    pub unwatched: Option<String>,
+}
+
+/// Where an instance's cgroups are.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Tree {
+    scope: CgroupPath,
+    inner: CgroupPath,
+    float: CgroupPath,
+    vcpu: CgroupPath,
+}
+
+impl Tree {
+    /// In a scope of its own: `instance/` and in that `float/` and `vcpu/`.
+    pub fn in_scope(scope: CgroupPath) -> Self {
+        let inner = scope.child("instance");
+        Self {
+            float: inner.child("float"),
+            vcpu: inner.child("vcpu"),
+            inner,
+            scope,
+        }
+    }
+
+    /// The unit's cgroup, on which the record is.
+    pub fn scope(&self) -> &CgroupPath {
+        &self.scope
+    }
+
+    /// The threaded domain's root.
+    pub fn inner(&self) -> &CgroupPath {
+        &self.inner
+    }
+
+    /// The place of all that is no vCPU.
+    pub fn float(&self) -> &CgroupPath {
+        &self.float
+    }
+
+    /// The place of the vCPUs.
+    pub fn vcpu(&self) -> &CgroupPath {
+        &self.vcpu
+    }
+}
+
+/// `instance/`: the threaded domain's root.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Inner {
+    /// Controllers enabled for its children.
+    pub controllers: BTreeSet<String>,
+    /// `cpuset.cpus.exclusive`.
+    pub exclusive: CpuSet,
+    /// `cpuset.mems`.
+    pub mems: String,
+    /// Every process of the domain (float's and vcpu's included).
+    pub procs: Vec<i32>,
+    /// `cgroup.freeze`: whether its tasks are to stand still. Looked at where that may be our doing.
+    pub freeze: bool,
+    /// Whether they do (`cgroup.events`).
+    pub frozen: bool,
+    /// `float/`.
+    pub float: Option<Leaf>,
+    /// `vcpu/`.
+    pub vcpu: Option<Leaf>,
+}
+
+/// A threaded cgroup.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Leaf {
+    /// Whether `cgroup.type` is `threaded` already.
+    pub threaded: bool,
+    /// `cpuset.cpus`.
+    pub cpus: CpuSet,
+    /// `cpuset.cpus.exclusive`.
+    pub exclusive: CpuSet,
+    /// `cpuset.cpus.partition` as printed; empty where the kernel has none.
+    pub partition: String,
+    /// `cpu.max` as printed; empty without the controller.
+    pub cpu_max: String,
+    /// Threads in it.
+    pub threads: Vec<i32>,
+}
+
+/// A recorded vCPU thread now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VcpuNow {
+    /// The process it belongs to.
+    pub process: i32,
+    /// Where it is.
+    pub cgroup: CgroupPath,
+    /// Where it may run.
+    pub affinity: CpuSet,
+}
+
+impl Snapshot {
+    /// The instances that live.
+    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+        self.instances.values().filter(|instance| instance.populated)
+    }
+
+    /// Put an instance in; what was known of it before.
+    pub fn put(&mut self, instance: Instance) -> Option<Instance> {
+        self.instances.insert(instance.record.pod.clone(), instance)
+    }
+
+    /// Whether this kernel can take CPUs from everybody else.
+    pub fn has_partitions(&self) -> bool {
+        self.slice.exclusive.is_some()
+    }
+}
+
+#[cfg(test)]
+impl Snapshot {
+    /// The one instance of a test.
+    pub(crate) fn first(&self) -> &Instance {
+        self.instances.values().next().unwrap()
+    }
+
+    /// The one instance of a test.
+    pub(crate) fn first_mut(&mut self) -> &mut Instance {
+        self.instances.values_mut().next().unwrap()
+    }
+
+    /// The CPUs that a float of this class must not meet.
+    pub(crate) fn closed_to(&self, qos: Option<stelia_allocator::Qos>) -> CpuSet {
+        self.facts().totals().closed_to(qos).clone()
+    }
+
+    /// What is derived of the instance of a test.
+    pub(crate) fn assess(&self, policies: &stelia_settings::Policies, instance: &Instance) -> super::Assessment {
+        super::Assessment::of(self, &super::Facts::of(self, policies), policies, instance)
+    }
+
+    /// Every instance's exclusive CPUs.
+    pub(crate) fn owned(&self) -> CpuSet {
+        self.facts().totals().owned().clone()
+    }
+
+    /// What is derived from it, with the default policies.
+    pub(crate) fn facts(&self) -> super::Facts {
+        super::Facts::of(self, &stelia_settings::Policies::default())
+    }
+}
+
+impl Instance {
+    /// A container that was admitted and has no scope yet.
+    pub fn admitted(record: Record, tree: Tree) -> Self {
+        Self {
+            populated: false,
+            scope_procs: Vec::new(),
+            scope_controllers: BTreeSet::new(),
+            scope_exclusive: CpuSet::new(),
+            inner: None,
+            scope_limits: Limits::default(),
+            origin_limits: None,
+            memory_held: None,
+            origin_procs: None,
+            origin_cpus: record.entry.clone(),
+            anchor_lives: true,
+            vcpus: Vec::new(),
+            refusals: 0,
+            does_not_freeze: false,
+            unwatched: None,
+            record,
+            tree,
+        }
+    }
+
+    /// `vcpu/`, once it is there.
+    pub fn vcpu(&self) -> Option<&Leaf> {
+        self.inner.as_ref()?.vcpu.as_ref()
+    }
+
+    /// `float/`, once it is there.
+    pub fn float(&self) -> Option<&Leaf> {
+        self.inner.as_ref()?.float.as_ref()
+    }
+
+    /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
+    pub fn owned(&self) -> CpuSet {
+        let mut owned = self.record.exclusive.clone();
+        if let Some(vcpu) = self.vcpu().filter(|_| self.populated) {
+            owned = owned.union(&vcpu.exclusive);
+            if !vcpu.threads.is_empty() {
+                owned = owned.union(&vcpu.cpus);
+            }
+        }
+        owned
+    }
+
+    /// Its unit's cgroup.
+    pub fn scope(&self) -> &CgroupPath {
+        self.tree.scope()
+    }
+}

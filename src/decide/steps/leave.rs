@@ -1,0 +1,65 @@
+//! Everything back where it came from; the emptied scope is removed by systemd.
+
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::File;
+
+use super::{Step, partition};
+use crate::decide::{Instance, Snapshot};
+
+pub(super) fn steps(instance: &Instance) -> Vec<Step> {
+    let Some(inner) = &instance.inner else {
+        return Vec::new();
+    };
+    if instance.origin_procs.is_none() {
+        // The origin is gone: the processes stay in float until the container's PID namespace takes them along.
+        let mut steps = partition::undo(instance);
+        if inner.freeze {
+            steps.push(Step::Write(instance.tree.inner().clone(), File::Freeze, "0".into()));
+        }
+        return steps;
+    }
+    let mut steps = Vec::new();
+    if let Some(vcpu) = &inner.vcpu {
+        steps.extend(partition::give_up(instance, inner, vcpu));
+    }
+    let freeze = |value: &str| Step::Write(instance.tree.inner().clone(), File::Freeze, value.into());
+    match (inner.freeze, inner.frozen) {
+        // Who forks faster than it is listed would never be caught: everything stands still first. A task that is moved out
+        // goes on by itself.
+        (false, _) if !inner.procs.is_empty() && !instance.does_not_freeze => {
+            steps.push(freeze("1"));
+            return steps;
+        }
+        (true, false) if !instance.does_not_freeze => return steps,
+        (true, _) if instance.does_not_freeze => steps.push(freeze("0")),
+        _ => {}
+    }
+    for pid in instance.scope_procs.iter().chain(&inner.procs) {
+        // A pinned thread would stay pinned in the origin; reset first, as whoever dies in between leaves it to be found.
+        steps.push(Step::ResetProcess(*pid));
+        steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
+    }
+    if inner.vcpu.is_some() {
+        steps.push(Step::Remove(instance.tree.vcpu().clone()));
+    }
+    if inner.float.is_some() {
+        steps.push(Step::Remove(instance.tree.float().clone()));
+    }
+    steps.push(Step::Remove(instance.tree.inner().clone()));
+    steps
+}
+
+/// Scopes that systemd leaves behind, with what is still in them.
+pub(super) fn abandoned(snapshot: &Snapshot) -> Vec<Step> {
+    let mut steps = Vec::new();
+    for scope in &snapshot.abandoned {
+        let known = PodUid::from_scope(scope.name()).and_then(|pod| snapshot.instances.get(&pod));
+        if let Some((instance, inner)) = known.and_then(|instance| Some((instance, instance.inner.as_ref()?))) {
+            steps.extend(inner.vcpu.iter().map(|_| Step::Remove(instance.tree.vcpu().clone())));
+            steps.extend(inner.float.iter().map(|_| Step::Remove(instance.tree.float().clone())));
+            steps.push(Step::Remove(instance.tree.inner().clone()));
+        }
+        steps.push(Step::Forget(scope.clone()));
+    }
+    steps
+}

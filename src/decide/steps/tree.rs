@@ -1,0 +1,156 @@
+//! `instance/`, `float/` and `vcpu/`, float's CPUs, and at registration the container's processes in it.
+
+use std::collections::BTreeSet;
+
+use stelia_allocator::Qos;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_record::Phase;
+use stelia_settings::{FloatPolicy, Partition, Policies};
+
+use super::{Course, Step, limits};
+use crate::decide::pools::Shared;
+use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool, pools};
+
+/// The controllers `float/` and `vcpu/` need.
+const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
+
+/// The CPUs an instance floats on. `None` when kubelet's word cannot be used or nothing is left: then the float keeps what
+/// it has.
+pub fn float_cpus(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
+    snapshot.kubelet.as_ref().ok()?;
+    let record = &instance.record;
+    let pod = pod_pool::of(snapshot, instance);
+    let near = facts.near(&record.exclusive);
+    let of = |pool: &CpuSet, float: FloatPolicy| {
+        let shared = Shared {
+            pool,
+            pod: pod.as_ref(),
+            near: &near,
+            owned: facts.totals().closed_to(record.qos()),
+        };
+        pools::float(float, policies.float_min_cpus, &shared, facts.online())
+    };
+    // A class without CPUs of its own has a pool instead; with nothing left of it, the shared pool of all.
+    let own_pool = match (&record.allocation, facts.pools()) {
+        (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => of(&pools.be_shared, FloatPolicy::Node),
+        (Some(allocation), Some(pools)) => allocation
+            .numa_node
+            .and_then(|node| pools.shared_by_node.get(&node))
+            .and_then(|pool| of(&pool.cpus, FloatPolicy::Node)),
+        _ => None,
+    };
+    own_pool.or_else(|| of(facts.shared_pool(), policies.float))
+}
+
+pub(super) fn steps(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+    course: Course,
+    float: Option<&CpuSet>,
+) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let (inner_path, float_path, vcpu_path) = (instance.tree.inner(), instance.tree.float(), instance.tree.vcpu());
+    let nothing = Inner::default();
+    let inner = instance.inner.as_ref().unwrap_or(&nothing);
+    if instance.inner.is_none() {
+        steps.push(Step::Create(inner_path.clone()));
+    }
+    // Whoever stood still while it was to leave goes on.
+    if inner.freeze {
+        steps.push(Step::Write(inner_path.clone(), File::Freeze, "0".into()));
+    }
+    // No process may be in the scope itself once it enables controllers for its children.
+    steps.extend(
+        instance
+            .scope_procs
+            .iter()
+            .map(|pid| Step::MoveProcess(*pid, inner_path.clone())),
+    );
+    steps.extend(controllers(instance.scope(), &instance.scope_controllers));
+    if !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
+        // Before any process of the container is in the tree: a later write would migrate its pages.
+        steps.push(Step::Write(
+            inner_path.clone(),
+            File::Mems,
+            instance.record.mems.clone(),
+        ));
+    }
+    for (path, leaf) in [(float_path, &inner.float), (vcpu_path, &inner.vcpu)] {
+        if leaf.is_none() {
+            steps.push(Step::Create(path.clone()));
+        }
+        if !leaf.as_ref().is_some_and(|leaf| leaf.threaded) {
+            steps.push(Step::Write(path.clone(), File::Type, "threaded".into()));
+        }
+    }
+    steps.extend(controllers(inner_path, &inner.controllers));
+
+    let now = inner.float.as_ref().map(|leaf| &leaf.cpus);
+    let now = now.cloned().unwrap_or_default();
+    steps.extend(float_step(snapshot, facts, policies, instance, float));
+    // The kernel prints a period of its own after "max".
+    let limit = inner.float.as_ref().map_or("", |leaf| leaf.cpu_max.as_str());
+    let is_limited = |text: &str| !text.is_empty() && !text.starts_with("max");
+    let want = policies.float_cpu_max.as_str();
+    if limit != want && (is_limited(limit) || is_limited(want)) {
+        steps.push(Step::Write(float_path.clone(), File::CpuMax, want.to_owned()));
+    }
+
+    // Without CPUs of its own float would run wherever the scope may, the exclusive CPUs included: move nobody in. Nor before the
+    // scope has the limits of huge pages, which count from the first process on.
+    let has_cpus = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
+    let ready = has_cpus && limits::huge_pages_are_limited(instance);
+    if ready && takes_in(instance, course) {
+        for pid in instance.origin_procs.iter().flatten() {
+            if *pid != instance.record.anchor.id {
+                // Reset, then move: a daemon that dies in between would never learn of a thread left pinned.
+                steps.push(Step::ResetProcess(*pid));
+                steps.push(Step::MoveProcess(*pid, float_path.clone()));
+            }
+        }
+    }
+    steps
+}
+
+/// Float's CPUs, where they are others.
+pub(super) fn float_step(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+    float: Option<&CpuSet>,
+) -> Option<Step> {
+    let now = instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default();
+    let taken = || {
+        let closed = facts.totals().closed_to(instance.record.qos());
+        closed.union(facts.assigned()).union(&snapshot.leftover)
+    };
+    let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
+    // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
+    // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
+    let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
+    let want = float
+        .cloned()
+        .or_else(|| open(&now))
+        .or_else(|| anywhere().filter(|_| !now.is_empty()));
+    let want = want.filter(|want| *want != now)?;
+    Some(Step::Write(instance.tree.float().clone(), File::Cpus, want.to_string()))
+}
+
+/// Whether what is in the origin belongs in float: at registration; and for as long as no partition keeps it off the
+/// vCPUs' CPUs.
+fn takes_in(instance: &Instance, course: Course) -> bool {
+    let contained = instance.record.partition == Partition::Member && course == Course::Hold;
+    instance.record.phase == Phase::Registered || contained
+}
+
+fn controllers(cgroup: &CgroupPath, enabled: &BTreeSet<String>) -> Option<Step> {
+    let missing = CONTROLLERS.iter().any(|name| !enabled.contains(*name));
+    missing.then(|| {
+        let text = CONTROLLERS.map(|name| format!("+{name}")).join(" ");
+        Step::Write(cgroup.clone(), File::SubtreeControl, text)
+    })
+}

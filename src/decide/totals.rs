@@ -1,0 +1,280 @@
+//! What all instances have together, kept up to date as each of them changes: nothing is summed anew because one did.
+
+use stelia_allocator::Qos;
+use stelia_cpus::CpuSet;
+use stelia_settings::Partition;
+
+use super::steps::{Course, course_of, growing};
+use super::{Facts, Instance, Snapshot};
+
+/// The kernel's and systemd's default weight.
+pub(super) const DEFAULT_WEIGHT: u64 = 100;
+
+/// CPUs that any number of instances have at a time.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Tally {
+    counts: Vec<u32>,
+    cpus: CpuSet,
+}
+
+impl Tally {
+    pub(super) fn cpus(&self) -> &CpuSet {
+        &self.cpus
+    }
+
+    fn add(&mut self, cpus: &CpuSet) {
+        for cpu in cpus.iter() {
+            let place = cpu as usize;
+            if self.counts.len() <= place {
+                self.counts.resize(place + 1, 0);
+            }
+            self.counts[place] += 1;
+            self.cpus.insert(cpu);
+        }
+    }
+
+    fn take(&mut self, cpus: &CpuSet) {
+        let mut gone = CpuSet::new();
+        for cpu in cpus.iter() {
+            if let Some(count) = self.counts.get_mut(cpu as usize) {
+                *count = count.saturating_sub(1);
+                if *count == 0 {
+                    gone.insert(cpu);
+                }
+            }
+        }
+        if !gone.is_empty() {
+            self.cpus = self.cpus.difference(&gone);
+        }
+    }
+}
+
+/// What one instance adds.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Share {
+    owned: CpuSet,
+    qos: Option<Qos>,
+    exclusive: CpuSet,
+    growing: CpuSet,
+    root: CpuSet,
+    held: CpuSet,
+    contained: CpuSet,
+    weight: u64,
+    /// `memory.min` and `memory.low`.
+    protected: (u64, u64),
+    huge_pages: bool,
+    live: bool,
+}
+
+impl Share {
+    fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Self {
+        let live = instance.populated;
+        let record = &instance.record;
+        let holds = live && course_of(snapshot, facts, instance) == Course::Hold;
+        let partitioned = record.partition != Partition::Member;
+        let weight = || {
+            let origin = instance.origin_limits.as_ref();
+            let origin = origin.and_then(|limits| limits.cpu_weight);
+            origin.or(instance.scope_limits.cpu_weight).unwrap_or(DEFAULT_WEIGHT)
+        };
+        let limited = || {
+            let origin = instance.origin_limits.as_ref();
+            origin.is_some_and(|limits| {
+                let mut all = limits.hugetlb.values().chain(limits.hugetlb_reserved.values());
+                all.any(Option::is_some)
+            })
+        };
+        let protected = || {
+            let limits = instance.origin_limits.as_ref().unwrap_or(&instance.scope_limits);
+            (limits.memory_min, limits.memory_low)
+        };
+        let growing = if holds && partitioned {
+            growing(instance)
+        } else {
+            CpuSet::new()
+        };
+        Self {
+            owned: instance.owned(),
+            qos: record.qos(),
+            exclusive: record.exclusive.clone(),
+            root: if record.partition == Partition::Root {
+                growing.clone()
+            } else {
+                CpuSet::new()
+            },
+            growing,
+            held: instance.scope_exclusive.clone(),
+            contained: if holds && !partitioned {
+                record.exclusive.clone()
+            } else {
+                CpuSet::new()
+            },
+            weight: if live { weight() } else { 0 },
+            protected: if live { protected() } else { (0, 0) },
+            huge_pages: live && limited(),
+            live,
+        }
+    }
+}
+
+/// The sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
+    owned: Tally,
+    /// The same without LSR's, on which BE may run.
+    owned_but_lsr: Tally,
+    /// What is recorded as LSR's and as everybody else's.
+    recorded: Tally,
+    recorded_lsr: Tally,
+    /// The lists of those that have, or are to have, CPUs which the kernel keeps everybody else off.
+    growing: Tally,
+    /// Of those the ones whose partition leaves the kernel's unbound workers where they are.
+    root: Tally,
+    /// What scopes hold.
+    held: Tally,
+    /// The CPUs of instances that no partition protects.
+    contained: Tally,
+    weight: u64,
+    /// Wider than each: "everything" is the largest number there is, and several may say that.
+    protected: (u128, u128),
+    huge_pages: usize,
+    live: usize,
+}
+
+impl Totals {
+    /// Of every instance.
+    pub(super) fn of(snapshot: &Snapshot, facts: &Facts) -> Self {
+        let mut totals = Self::default();
+        for instance in snapshot.instances.values() {
+            totals.add(&Share::of(snapshot, facts, instance));
+        }
+        totals
+    }
+
+    /// One instance changed, came or went.
+    pub(super) fn replace(
+        &mut self,
+        snapshot: &Snapshot,
+        facts: &Facts,
+        before: Option<&Instance>,
+        now: Option<&Instance>,
+    ) {
+        let share = |instance: Option<&Instance>| instance.map(|one| Share::of(snapshot, facts, one));
+        let (before, now) = (share(before), share(now));
+        if before == now {
+            return;
+        }
+        before.iter().for_each(|share| self.take(share));
+        now.iter().for_each(|share| self.add(share));
+    }
+
+    fn add(&mut self, share: &Share) {
+        for (tally, cpus) in self.tallies(share) {
+            tally.add(cpus);
+        }
+        self.weight += share.weight;
+        self.protected.0 += u128::from(share.protected.0);
+        self.protected.1 += u128::from(share.protected.1);
+        self.huge_pages += usize::from(share.huge_pages);
+        self.live += usize::from(share.live);
+    }
+
+    fn take(&mut self, share: &Share) {
+        for (tally, cpus) in self.tallies(share) {
+            tally.take(cpus);
+        }
+        self.weight -= share.weight;
+        self.protected.0 -= u128::from(share.protected.0);
+        self.protected.1 -= u128::from(share.protected.1);
+        self.huge_pages -= usize::from(share.huge_pages);
+        self.live -= usize::from(share.live);
+    }
+
+    fn tallies<'a, 'b>(&'a mut self, share: &'b Share) -> Vec<(&'a mut Tally, &'b CpuSet)> {
+        let mut tallies = vec![
+            (&mut self.owned, &share.owned),
+            (&mut self.growing, &share.growing),
+            (&mut self.root, &share.root),
+            (&mut self.held, &share.held),
+            (&mut self.contained, &share.contained),
+        ];
+        if share.qos == Some(Qos::Lsr) {
+            tallies.push((&mut self.recorded_lsr, &share.exclusive));
+        } else {
+            tallies.push((&mut self.owned_but_lsr, &share.owned));
+            tallies.push((&mut self.recorded, &share.exclusive));
+        }
+        tallies
+    }
+
+    /// Every instance's exclusive CPUs.
+    pub fn owned(&self) -> &CpuSet {
+        self.owned.cpus()
+    }
+
+    /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
+    pub fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
+        match qos {
+            Some(Qos::Be) => self.owned_but_lsr.cpus(),
+            _ => self.owned.cpus(),
+        }
+    }
+
+    /// What instances are recorded to have, LSR's apart.
+    pub(super) fn recorded(&self) -> (&CpuSet, &CpuSet) {
+        (self.recorded.cpus(), self.recorded_lsr.cpus())
+    }
+
+    pub(super) fn growing(&self) -> &CpuSet {
+        self.growing.cpus()
+    }
+
+    /// The CPUs that the kernel's unbound workers must be told to keep off.
+    pub fn closed_to_workers(&self) -> &CpuSet {
+        self.root.cpus()
+    }
+
+    pub(super) fn held(&self) -> &CpuSet {
+        self.held.cpus()
+    }
+
+    pub(super) fn contained(&self) -> &CpuSet {
+        self.contained.cpus()
+    }
+
+    /// The weights of those that live; 0 without any.
+    pub(super) fn weight(&self) -> u64 {
+        self.weight
+    }
+
+    /// `memory.min` and `memory.low` of those that live, bytes: below the slice as much counts as is on the slice.
+    pub(super) fn protected_memory(&self) -> (u64, u64) {
+        let capped = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
+        (capped(self.protected.0), capped(self.protected.1))
+    }
+
+    /// Whether anybody has a limit of huge pages.
+    pub(super) fn limits_huge_pages(&self) -> bool {
+        self.huge_pages > 0
+    }
+}
+
+#[cfg(test)]
+impl Totals {
+    /// Without the room that was made for CPUs which nobody has any more: to be compared.
+    pub(super) fn trimmed(mut self) -> Self {
+        let nothing = Share::default();
+        let lsr = Share {
+            qos: Some(Qos::Lsr),
+            ..Share::default()
+        };
+        for share in [&nothing, &lsr] {
+            for (tally, _) in self.tallies(share) {
+                let used = tally.counts.iter().rposition(|count| *count > 0);
+                tally.counts.truncate(used.map_or(0, |last| last + 1));
+            }
+        }
+        self
+    }
+}

@@ -1,0 +1,117 @@
+//! The man pages in `docs/man/`. What the code knows is made from it and held to the page: command lines from clap, settings from
+//! `packaging/steliad.toml`, the D-Bus interface from `dbus-interfaces/`. The rest is written by hand, in the page itself.
+//! `STELIA_WRITE_DOCS=1 cargo test man_page` writes what is made.
+
+mod command;
+mod interface;
+mod roff;
+mod settings;
+
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory;
+
+use roff::Header;
+
+/// Where a made part of a page written by hand begins; its name follows.
+const PART: &str = ".\\\" Made from the code: ";
+/// Where it ends.
+const END: &str = ".\\\" Until here.\n";
+
+fn path(page: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/man").join(page)
+}
+
+/// The page is exactly this; it is written when that is asked for.
+fn hold(page: &str, text: &str) {
+    if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
+        std::fs::write(path(page), text).unwrap();
+    }
+    let written = std::fs::read_to_string(path(page)).unwrap_or_default();
+    assert!(
+        written == text,
+        "docs/man/{page} is not what it should be: STELIA_WRITE_DOCS=1 cargo test man_page"
+    );
+}
+
+/// The page with its made part `name` put anew.
+fn filled(page: &str, name: &str, text: &str) -> String {
+    let begin = format!("{PART}{name}\n");
+    let (before, rest) = page.split_once(&begin).unwrap_or_else(|| panic!("no part {name:?}"));
+    let (_, after) = rest
+        .split_once(END)
+        .unwrap_or_else(|| panic!("part {name:?} has no end"));
+    format!("{before}{begin}{text}{END}{after}")
+}
+
+#[test]
+fn the_man_page_of_the_runner_says_what_help_says() {
+    let header = Header {
+        title: "STELIA-RUNNER",
+        section: 1,
+        volume: "User Commands",
+        source: "src/runner/cli",
+    };
+    let also = &["stelia(7)", "steliad(8)", "/usr/share/doc/steliad/runner.md"];
+    let page = command::page(stelia_runner::cli::Cli::command(), &header, also);
+    hold("stelia-runner.1", &page);
+}
+
+#[test]
+fn the_man_page_of_steliactl_says_what_help_says() {
+    let header = Header {
+        title: "STELIACTL",
+        section: 1,
+        volume: "User Commands",
+        source: "src/ctl/cli.rs",
+    };
+    let also = &[
+        "stelia(7)",
+        "steliad(8)",
+        "io.stelia.Isolation1(5)",
+        "busctl(1)",
+        "/usr/share/doc/steliad/allocator.md",
+        "/usr/share/doc/steliad/cookbook.md",
+        "/usr/share/doc/steliad/locality.md",
+        "/usr/share/doc/steliad/node-topology.md",
+        "/usr/share/doc/steliad/troubleshooting.md",
+    ];
+    let page = command::page(steliactl::cli::Cli::command(), &header, also);
+    hold("steliactl.1", &page);
+}
+
+#[test]
+fn the_man_page_of_the_daemon_has_its_command_line() {
+    let page = std::fs::read_to_string(path("steliad.8")).unwrap();
+    let mut command = steliad::daemon::Arguments::command();
+    command.build();
+    let page = filled(&page, "synopsis", &command::synopsis(&command));
+    let page = filled(&page, "options", &command::options(&command, true));
+    hold("steliad.8", &page);
+}
+
+#[test]
+fn the_man_page_of_the_configuration_has_every_setting() {
+    let page = std::fs::read_to_string(path("steliad.toml.5")).unwrap();
+    hold("steliad.toml.5", &filled(&page, "settings", &settings::part()));
+}
+
+#[test]
+fn the_man_page_of_the_bus_says_what_the_interfaces_say() {
+    hold("io.stelia.Isolation1.5", &interface::page());
+}
+
+#[test]
+fn a_made_part_is_replaced_and_the_rest_of_the_page_stays() {
+    let page = format!("a\n{PART}x\nold\n{END}b\n");
+    assert_eq!(filled(&page, "x", "new\n"), format!("a\n{PART}x\nnew\n{END}b\n"));
+}
+
+#[test]
+fn the_man_page_of_the_daemon_names_every_attribute_of_a_record() {
+    let page = std::fs::read_to_string(path("steliad.8")).unwrap().replace('\\', "");
+    for (name, _) in stelia_record::testing::allocated().attributes() {
+        let named = page.contains(&format!("user.stelia.{name}")) || page.contains(&format!("\" {name}"));
+        assert!(named, "user.stelia.{name} is not in the page");
+    }
+}
