@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
-use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
+use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, TopologyRefusal, naive};
 use stelia_cpus::CpuSet;
 
 use timing::median;
@@ -118,7 +118,7 @@ fn cases() -> Vec<Case> {
     ]
 }
 
-fn merger(nodes: u32) -> Result<Merger, Refusal> {
+fn merger(nodes: u32) -> Result<Merger, TopologyRefusal> {
     let row = |node: u32| (0..nodes).map(|other| 10 + u64::from(node.abs_diff(other))).collect();
     let distances: BTreeMap<u32, Vec<u64>> = (0..nodes).map(|node| (node, row(node))).collect();
     let options = Options {

@@ -7,8 +7,9 @@ use stelia_cpus::CpuSet;
 use super::distributed::{Distribution, distributed};
 use super::options::{Kubelet, Options};
 use super::packed::{Packing, packed};
-use super::refusal::Refusal;
+use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
+use crate::merge::NodeMask;
 
 /// The CPUs kubelet hands out.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,15 +77,15 @@ impl Answer {
 
 /// What is asked of [`allocate`].
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct ExclusiveRequest<'a> {
     /// The shared pool without the reserved CPUs.
     pub available: &'a CpuSet,
     /// CPUs of the same pod's finished init containers.
     pub reusable: &'a CpuSet,
     /// CPUs wanted.
     pub count: usize,
-    /// The Topology Manager's NUMA nodes, bit n for node n; none where it gives none.
-    pub affinity: Option<u64>,
+    /// The Topology Manager's NUMA nodes; `None` where it gives none.
+    pub affinity: Option<NodeMask>,
 }
 
 /// Take `count` of the available CPUs: kubelet's `takeByTopology`.
@@ -97,7 +98,7 @@ pub fn take(
     kubelet: Kubelet,
     available: &CpuSet,
     count: usize,
-) -> Result<Answer, Refusal> {
+) -> Result<Answer, CpuRefusal> {
     let taken = take_from(topology, options, kubelet, available, count)?;
     Ok(Answer::new(taken, available, count))
 }
@@ -111,8 +112,8 @@ pub fn allocate(
     topology: &CpuTopology,
     options: Options,
     kubelet: Kubelet,
-    request: &Request<'_>,
-) -> Result<Answer, Refusal> {
+    request: &ExclusiveRequest<'_>,
+) -> Result<Answer, CpuRefusal> {
     let free = request.available.union(request.reusable);
     let mut taken = Taken::default();
     if let Some(mask) = request.affinity {
@@ -146,10 +147,10 @@ fn take_from(
     kubelet: Kubelet,
     available: &CpuSet,
     count: usize,
-) -> Result<Taken, Refusal> {
+) -> Result<Taken, CpuRefusal> {
     let positions = topology.positions(available);
     if count > positions.len() {
-        return Err(Refusal::NotEnough {
+        return Err(CpuRefusal::NotEnough {
             requested: count,
             available: available.len(),
         });

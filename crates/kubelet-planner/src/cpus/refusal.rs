@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 
 /// Why there is no answer. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CpuRefusal {
     /// Fewer CPUs may be taken than are wanted.
     #[error("not enough cpus available to satisfy request: requested={requested}, available={available}")]
     NotEnough {
@@ -114,7 +114,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl CpuRefusal {
     /// The reason in the rejected pod's status, as kubelet gives it for a refused allocation.
     pub fn reason(&self) -> &'static str {
         match self {

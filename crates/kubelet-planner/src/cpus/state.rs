@@ -7,7 +7,7 @@ use stelia_kubelet::checkpoint::CpuManagerState;
 
 /// The state of kubelet's static policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct CpuState {
     /// The shared pool.
     pub default: CpuSet,
     /// Exclusive CPUs by pod and container. Within a pod they may overlap: a finished init container keeps its entry, and
@@ -17,7 +17,7 @@ pub struct State {
     pub pods: BTreeMap<String, CpuSet>,
 }
 
-impl State {
+impl CpuState {
     /// The CPUs of a container.
     pub fn entry(&self, pod: &str, container: &str) -> Option<&CpuSet> {
         self.entries.get(pod)?.get(container)
@@ -62,7 +62,7 @@ impl State {
     }
 }
 
-impl From<&CpuManagerState> for State {
+impl From<&CpuManagerState> for CpuState {
     /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are not restored.
     fn from(checkpoint: &CpuManagerState) -> Self {
         let entries = checkpoint.entries.iter();

@@ -21,7 +21,7 @@ pub type Given = BTreeMap<String, BTreeSet<String>>;
 
 /// What kubelet's device manager knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct DeviceState {
     /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin has gone.
     pub resources: BTreeMap<String, Devices>,
     /// Those given away, by pod and container. A finished init container keeps its entry: its devices are used again by later
@@ -29,7 +29,7 @@ pub struct State {
     pub entries: BTreeMap<String, BTreeMap<String, Given>>,
 }
 
-impl State {
+impl DeviceState {
     /// The devices of one resource that a container has.
     pub fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
         self.entries.get(pod)?.get(container)?.get(resource)
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-impl From<&DeviceManagerState> for State {
+impl From<&DeviceManagerState> for DeviceState {
     /// The file has the NUMA nodes of devices in use only. Those of the others are to be filled in by whoever knows them:
     /// without them, predicted hints are too few.
     fn from(checkpoint: &DeviceManagerState) -> Self {

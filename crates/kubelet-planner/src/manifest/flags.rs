@@ -7,7 +7,7 @@ use stelia_text::excerpt::excerpt;
 use super::error::ManifestError;
 use super::resources::{Of, ResourceList, Written};
 use super::spec::is_label;
-use crate::pod::{Container, Kind};
+use crate::pod::{Container, ContainerKind};
 
 /// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
@@ -27,7 +27,7 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
         path: excerpt::name(key),
         what,
     };
-    let (mut name, mut kind, mut list) = (format!("c{number}"), Kind::App, ResourceList::new());
+    let (mut name, mut kind, mut list) = (format!("c{number}"), ContainerKind::App, ResourceList::new());
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {
         let Some((key, value)) = pair.split_once('=') else {
             return Err(wrong(pair, "it is no KEY=VALUE".to_owned()));
@@ -37,9 +37,9 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
             "name" => return Err(wrong(key, format!("{:?} is no name of a container", excerpt(value)))),
             "kind" => {
                 kind = match value {
-                    "app" => Kind::App,
-                    "init" => Kind::Init,
-                    "sidecar" => Kind::Sidecar,
+                    "app" => ContainerKind::App,
+                    "init" => ContainerKind::Init,
+                    "sidecar" => ContainerKind::Sidecar,
                     _ => return Err(wrong(key, format!("{:?} is not app, init or sidecar", excerpt(value)))),
                 }
             }

@@ -3,7 +3,7 @@ use rstest::rstest;
 use stelia_kubelet::QosClass;
 
 use super::*;
-use crate::pod::{Amounts, Kind};
+use crate::pod::{Amounts, ContainerKind};
 
 /// A Pod with one container that has these `resources`, in YAML's flow style.
 fn with(resources: &str) -> Result<Pod, ManifestError> {
@@ -69,13 +69,13 @@ fn a_manifest_is_the_pod_that_the_api_server_stores() {
         (name.as_str(), pod.uid.as_str(), pod.resources.as_ref()),
         ("vm", "7d3c", None)
     );
-    let named: Vec<(&str, Kind)> = pod.containers.iter().map(|it| (it.name.as_str(), it.kind)).collect();
+    let named: Vec<(&str, ContainerKind)> = pod.containers.iter().map(|it| (it.name.as_str(), it.kind)).collect();
     assert_eq!(
         named,
         [
-            ("install", Kind::Init),
-            ("side", Kind::Sidecar),
-            ("instance", Kind::App)
+            ("install", ContainerKind::Init),
+            ("side", ContainerKind::Sidecar),
+            ("instance", ContainerKind::App)
         ]
     );
     let amounts = Amounts {
@@ -225,7 +225,7 @@ fn specs_are_held_to_them_too(#[case] spec: &str, #[case] error: &str) {
 #[test]
 fn a_container_in_a_word_is_guaranteed() {
     let told = container("name=vm,kind=sidecar,cpus=2,memory=1Gi,hugepages-1Gi=1Gi", 3).unwrap();
-    assert_eq!((told.name.as_str(), told.kind), ("vm", Kind::Sidecar));
+    assert_eq!((told.name.as_str(), told.kind), ("vm", ContainerKind::Sidecar));
     assert_eq!(told.resources.requests, told.resources.limits);
     assert_eq!(told.resources.limits.huge_pages, [(1 << 30, 1 << 30)].into());
     for (text, error) in [

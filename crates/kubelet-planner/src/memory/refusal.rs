@@ -2,7 +2,7 @@
 
 /// Why there is no answer. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum MemoryRefusal {
     /// No set of NUMA nodes has the memory.
     #[error("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")]
     NoNodes,
@@ -48,7 +48,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl MemoryRefusal {
     /// The reason in the rejected pod's status; `None` where kubelet gives no answer.
     pub fn reason(&self) -> Option<&'static str> {
         match self {
@@ -63,7 +63,7 @@ impl Refusal {
 
 /// kubelet does not start. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
+pub enum MemoryStartError {
     /// No NUMA node has memory reserved for the system.
     #[error("[memorymanager] you should specify the system reserved memory")]
     NothingReserved,

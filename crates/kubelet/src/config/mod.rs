@@ -15,7 +15,7 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
-pub use flags::Flags;
+pub use flags::{Flags, parse_bool};
 pub use read::read;
 pub(super) use read::text;
 
@@ -196,7 +196,7 @@ impl KubeletConfig {
     /// Whether an option of the CPU manager's policy is on.
     pub fn cpu_option(&self, name: &str) -> bool {
         let value = self.cpu_manager_policy_options.get(name);
-        value.is_some_and(|text| flags::boolean(text) == Some(true))
+        value.is_some_and(|text| parse_bool(text) == Some(true))
     }
 }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNode};
+use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNodeState};
 use crate::checkpoint::{CheckpointError, json, pod_uid};
 use crate::checksum;
 
@@ -145,9 +145,9 @@ impl Data {
 }
 
 impl Node {
-    fn plain(self) -> NumaNode {
+    fn plain(self) -> NumaNodeState {
         let tables = self.memory_map.unwrap_or_default().into_iter();
-        NumaNode {
+        NumaNodeState {
             assignments: self.number_of_assignments,
             cells: self.cells.unwrap_or_default(),
             tables: tables.map(|(kind, table)| (kind, table.unwrap_or_default())).collect(),

@@ -34,7 +34,7 @@ pub struct MemoryManagerState {
     /// `Static` or `None`.
     pub policy: String,
     /// NUMA nodes by number; none with policy `None`, so this is no list of the machine's.
-    pub nodes: BTreeMap<u32, NumaNode>,
+    pub nodes: BTreeMap<u32, NumaNodeState>,
     /// Memory by pod and container name. Those of a removed pod stay until the next admission: no proof of life.
     pub entries: BTreeMap<PodUid, BTreeMap<String, Vec<MemoryBlock>>>,
     /// Memory of whole pods (V2 and V3).
@@ -43,7 +43,7 @@ pub struct MemoryManagerState {
 
 /// A NUMA node in kubelet's books.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NumaNode {
+pub struct NumaNodeState {
     /// How many blocks are on it.
     pub assignments: u64,
     /// The nodes that containers with memory here use, this one included.
@@ -73,7 +73,7 @@ pub struct MemoryTable {
 pub struct MemoryBlock {
     /// On which NUMA nodes together.
     pub nodes: Vec<u32>,
-    /// The kind, as in [`NumaNode::tables`].
+    /// The kind, as in [`NumaNodeState::tables`].
     pub kind: String,
     /// Bytes.
     pub size: u64,
