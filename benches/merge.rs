@@ -72,50 +72,23 @@ fn main() -> anyhow::Result<()> {
 fn cases() -> Vec<Case> {
     let full = |nodes, lists| (1..=lists).map(|width| every_mask(nodes, width)).collect();
     let within = |milliseconds| Some(Duration::from_millis(milliseconds));
-    vec![
-        Case {
-            name: "8 nodes, 2 lists of 255",
-            nodes: 8,
-            lists: full(8, 2),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 3 lists of 255",
-            nodes: 8,
-            lists: full(8, 3),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 4 lists of 255",
-            nodes: 8,
-            lists: full(8, 4),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 6 lists of 255",
-            nodes: 8,
-            lists: full(8, 6),
-            within: within(2),
-        },
-        Case {
-            name: "16 nodes, 3 lists of 200",
-            nodes: 16,
-            lists: (1..=3).map(|width| some_masks(16, 200, width)).collect(),
-            within: within(50),
-        },
-        Case {
-            name: "16 nodes, 4 lists of 1000",
-            nodes: 16,
-            lists: (1..=4).map(|width| some_masks(16, 1000, width)).collect(),
-            within: within(50),
-        },
-        Case {
-            name: "16 nodes, 4 lists of 65535",
-            nodes: 16,
-            lists: full(16, 4),
-            within: None,
-        },
-    ]
+    let some = |count, lists| (1..=lists).map(|width| some_masks(16, count, width)).collect();
+    let cases = [
+        ("8 nodes, 2 lists of 255", 8, full(8, 2), within(1)),
+        ("8 nodes, 3 lists of 255", 8, full(8, 3), within(1)),
+        ("8 nodes, 4 lists of 255", 8, full(8, 4), within(1)),
+        ("8 nodes, 6 lists of 255", 8, full(8, 6), within(2)),
+        ("16 nodes, 3 lists of 200", 16, some(200, 3), within(50)),
+        ("16 nodes, 4 lists of 1000", 16, some(1000, 4), within(50)),
+        ("16 nodes, 4 lists of 65535", 16, full(16, 4), None),
+    ];
+    let case = |(name, nodes, lists, within)| Case {
+        name,
+        nodes,
+        lists,
+        within,
+    };
+    cases.map(case).into()
 }
 
 fn merger(nodes: u32) -> Result<Merger, TopologyRefusal> {

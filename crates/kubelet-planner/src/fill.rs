@@ -9,7 +9,7 @@ use super::pod::Pod;
 pub struct Fill {
     /// What each of them gets.
     pub pods: Vec<Vec<ContainerAllocation>>,
-    /// Why there is not one more; `None`: nobody asked for more.
+    /// Why there is not one more; `None` at the most that was asked for.
     pub end: Option<Box<Rejection>>,
 }
 

@@ -1,4 +1,4 @@
-//! A node as kubelet's managers see it: the machine, kubelet's settings, and what is given away.
+//! A node as kubelet's managers see it: the machine, kubelet's settings, and what is allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,7 +28,7 @@ pub struct NumaNode {
     pub distances: Vec<u64>,
 }
 
-/// What is given away: the managers' states.
+/// What is allocated: the managers' states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NodeState {
     /// `cpu_manager_state`; empty with policy `none`.
@@ -82,7 +82,7 @@ pub enum StartError {
     #[error(transparent)]
     Memory(#[from] memory::MemoryStartError),
     /// kubelet looks at every set of NUMA nodes, and so does this: with so many neither comes to an end.
-    #[error("{0} NUMA nodes are more than {MAX_NODES}, whose sets nobody goes through")]
+    #[error("{0} NUMA nodes: the sets of more than {MAX_NODES} cannot be searched")]
     TooManyNodes(usize),
     /// kubelet's masks have 64 bits.
     #[error(transparent)]
@@ -142,7 +142,7 @@ impl Node {
         &self.settings
     }
 
-    /// What is given away.
+    /// What is allocated.
     pub fn state(&self) -> &NodeState {
         &self.state
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_kubelet::QosClass;
+use stelia_kubelet::{PodUid, QosClass};
 
 /// A pod, as [`admit`](crate::admit) and every manager take it.
 ///
@@ -187,6 +187,12 @@ impl Pod {
     pub(super) fn is_guaranteed(&self) -> bool {
         self.qos() == QosClass::Guaranteed
     }
+}
+
+/// What a checkpoint has by pod, with the UIDs as text: the planner's own pods need no valid ones.
+pub(super) fn by_uid<T: Clone>(checkpoint: &BTreeMap<PodUid, T>) -> BTreeMap<String, T> {
+    let pods = checkpoint.iter();
+    pods.map(|(pod, own)| (pod.as_str().to_owned(), own.clone())).collect()
 }
 
 /// What containers need at the same time: init containers run one after the other, each beside the sidecars before it.

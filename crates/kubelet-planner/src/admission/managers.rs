@@ -12,14 +12,14 @@ use crate::node::{Node, NodeState};
 use crate::pod::{Container, Pod};
 use crate::{cpus, memory};
 
-/// What `GetAffinity` tells where nothing was merged.
+/// The answer of `GetAffinity` where nothing was merged.
 pub(super) const NO_HINT: Merged = Merged {
     nodes: None,
     preferred: false,
     admitted: true,
 };
 
-/// kubelet's managers and what they have given to a pod so far.
+/// kubelet's managers, and what they have allocated to a pod so far.
 pub(super) struct Managers<'a> {
     node: &'a Node,
     pod: &'a Pod,

@@ -30,7 +30,7 @@ pub struct Admission {
     pub containers: Vec<ContainerAllocation>,
     /// What was merged, and what came of it. Empty with the Topology Manager's policy `none`.
     pub merges: Vec<Merge>,
-    /// What is wrong with the CPUs that are handed out, and for which container; `None`: for the pod as a whole.
+    /// Faults in the CPUs handed out, and for which container; `None`: for the pod as a whole.
     pub faults: Vec<(Option<String>, Fault)>,
     /// The node afterwards.
     pub node: Node,
@@ -120,7 +120,7 @@ pub struct Merge {
 ///
 /// # Errors
 /// kubelet rejects it, or never answers. The node is as it was; what a rejected pod leaves in kubelet's state until the next
-/// clean-up is not told.
+/// clean-up is not modelled.
 pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
     let mut managers = Managers::new(node, pod)?;
     let policy = node.settings.topology_policy;

@@ -19,7 +19,7 @@ pub struct Rejection {
     pub merges: Vec<Merge>,
 }
 
-/// Whose answer it is.
+/// Which manager rejects, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The Topology Manager's.

@@ -16,14 +16,14 @@ use crate::merge::NodeMask;
 pub struct Answer {
     /// The CPUs.
     pub cpus: CpuSet,
-    /// What is wrong with them.
+    /// Faults of kubelet in it; empty for a good answer.
     pub faults: Vec<Fault>,
 }
 
 /// A fault of kubelet in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// These CPUs were not free: somebody else holds them, or they are reserved.
+    /// These CPUs were not free: another container holds them, or they are reserved.
     NotFree(CpuSet),
     /// Another number of CPUs than was wanted.
     OtherCount {
@@ -75,7 +75,7 @@ impl Answer {
     }
 }
 
-/// What is asked of [`allocate`].
+/// A request for exclusive CPUs: see [`allocate`].
 #[derive(Debug, Clone, Copy)]
 pub struct ExclusiveRequest<'a> {
     /// The shared pool without the reserved CPUs.
@@ -104,7 +104,7 @@ pub fn take(
 }
 
 /// Take CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and what is missing from everywhere:
-/// kubelet's `allocateCPUs`. That the affinity has too few CPUs is no error.
+/// kubelet's `allocateCPUs`. Too few CPUs in the affinity are not an error.
 ///
 /// # Errors
 /// There are too few, or kubelet fails or hangs.

@@ -52,6 +52,7 @@ impl StaticPolicy<'_> {
         })
     }
 
+    /// `generateCPUTopologyHints`
     fn hints_for(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
         let nodes = self.topology.nodes();
         let count_by_node = |cpus: &CpuSet| {
@@ -91,7 +92,7 @@ impl StaticPolicy<'_> {
         hints.into_iter().map(hint).collect()
     }
 
-    /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill.
+    /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill (`isHintSocketAligned`).
     fn socket_aligned(&self, nodes: &[usize], fewest: usize) -> bool {
         let per_socket = self
             .topology

@@ -17,7 +17,7 @@
 //!
 //! kubelet's faults are part of the answer, because the node lives with them:
 //! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
-//!   the average, and is taken with the thread that somebody else holds.
+//!   the average, and is taken with the thread that another container holds.
 //! - NUMA nodes that were not chosen ([`Fault::Overwritten`]): the list of those chosen shares memory with lists made
 //!   later (Kubernetes issue 141237). [`Kubelet::combinations_copied`] gives the answer without this.
 //! - no answer at all ([`CpuRefusal::WouldNotReturn`]): kubelet repeats a step that changes nothing (fixed after 1.36.3 by

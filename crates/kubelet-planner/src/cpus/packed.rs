@@ -13,7 +13,7 @@ pub(super) struct Packing {
     pub(super) caches: bool,
 }
 
-/// Take `count` of the available CPUs.
+/// Take `count` of the available CPUs (`takeByTopologyNUMAPacked`).
 pub(super) fn packed(
     topology: &CpuTopology,
     available: &[usize],
@@ -73,7 +73,8 @@ fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
     }
 }
 
-/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU.
+/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU
+/// (`takePartialUncore`).
 fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
     let (needed, per_core) = (
         usize::try_from(accumulator.needed).unwrap_or(0),

@@ -17,7 +17,7 @@ impl StaticPolicy<'_> {
     /// Give a pod of pod-level resources its CPUs and divide them: exclusive slices to its Guaranteed containers, and one pool that all others
     /// share. An init container has all but the slices of the sidecars before it. None: the pod runs on the shared pool.
     ///
-    /// The answer is the pod's CPUs; the state tells each container's. Faults in the division are told as well.
+    /// The answer is the pod's CPUs; the state has each container's. Faults in the division are among its faults.
     ///
     /// # Errors
     /// The pod is rejected. Where the division fails, kubelet leaves the pod's CPUs in the state, and so does this.

@@ -42,7 +42,7 @@ pub struct StaticPolicy<'a> {
     reserved: CpuSet,
     /// The reserved CPUs with their siblings.
     reserved_cores: CpuSet,
-    /// The pod allocated to last, and the CPUs of its init containers. It is memory: a restart of kubelet loses it.
+    /// The pod allocated to last, and the CPUs of its init containers. kubelet keeps this in memory only: a restart loses it.
     reusable: Option<(String, CpuSet)>,
 }
 
@@ -88,7 +88,7 @@ impl<'a> StaticPolicy<'a> {
         &self.reserved
     }
 
-    /// Start on a state: fill an empty one, check another.
+    /// Start on a state: fill an empty one, check another (`validateState`).
     ///
     /// # Errors
     /// The state does not go with the node or with the reserved CPUs: kubelet does not start.
@@ -271,8 +271,8 @@ impl<'a> StaticPolicy<'a> {
         Ok(answer)
     }
 
-    /// An init container's CPUs may be used again by the same pod; what another container has, no more. Other pods' are
-    /// forgotten.
+    /// The pod's later containers may reuse an init container's CPUs, until another container has them. Those of other pods are
+    /// forgotten (`updateCPUsToReuse`).
     fn remember(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let own = self.reusable(&pod.uid);
         let own = match container.kind {

@@ -1,8 +1,8 @@
-//! Why kubelet rejects.
+//! Why kubelet rejects a pod, or does not start.
 
 use stelia_cpus::CpuSet;
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why kubelet rejects a pod or does not start. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CpuRefusal {
     /// Fewer CPUs may be taken than are wanted.
@@ -51,7 +51,7 @@ pub enum CpuRefusal {
     InitContainerTooLarge {
         /// CPUs wanted.
         requested: usize,
-        /// CPUs left.
+        /// CPUs that the sidecars before it leave of the pod's.
         available: i64,
     },
     /// Pod-level resources: sidecars leave nothing to an init container without exclusive CPUs.

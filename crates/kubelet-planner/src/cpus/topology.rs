@@ -50,7 +50,7 @@ impl Groups {
 
 /// The node's CPUs with their cores, L3 caches, NUMA nodes and sockets.
 ///
-/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; an L3 cache that nobody tells is the socket's.
+/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; a CPU of unknown L3 cache counts to that of its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuTopology {
     /// By position, ascending.

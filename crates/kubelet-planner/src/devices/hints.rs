@@ -72,8 +72,8 @@ fn list(
     })
 }
 
-/// The sets of NUMA nodes that have enough, of those that have such devices at all. A set must touch all devices that can be
-/// used again.
+/// The sets of NUMA nodes that have enough, of those that have such devices at all (`generateDeviceTopologyHints`). A set must
+/// touch all devices that the pod can reuse.
 fn node_sets(
     state: &DeviceState,
     nodes: NodeMask,

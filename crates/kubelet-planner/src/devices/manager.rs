@@ -12,7 +12,7 @@ use crate::pod::{Container, ContainerKind};
 pub struct Chosen {
     /// Their ids.
     pub ids: BTreeSet<String>,
-    /// Whether kubelet has no choice. Otherwise the plugin's preference or chance might give others as good.
+    /// Whether kubelet has no choice. Otherwise the plugin's preference or chance may select others of the same group.
     pub certain: bool,
 }
 
@@ -25,10 +25,11 @@ pub struct DeviceManager {
 
 impl DeviceManager {
     /// Give a container its devices by resource, those at the hint's NUMA nodes first. Extended resources that no plugin
-    /// offers are somebody else's.
+    /// offers are not the device manager's.
     ///
     /// # Errors
-    /// The container is rejected. What it has got of other resources stays in the state until kubelet's next clean-up.
+    /// The container is rejected, because of the named resource. Its devices of other resources stay in the state until kubelet's
+    /// next clean-up.
     pub fn allocate(
         &mut self,
         state: &mut DeviceState,
@@ -129,8 +130,8 @@ impl DeviceManager {
     }
 }
 
-/// The free devices in the order in which kubelet takes them: at the hint's NUMA nodes, at others, at none. Where nothing
-/// tells them apart they are one group.
+/// The free devices in the order in which kubelet takes them: at the hint's NUMA nodes, at others, at none
+/// (`filterByAffinity`). Without a hint or NUMA nodes they are one group.
 fn groups<'a>(state: &DeviceState, resource: &str, available: &BTreeSet<&'a str>, hint: Merged) -> [Vec<&'a str>; 3] {
     let mut groups = [Vec::new(), Vec::new(), Vec::new()];
     let affinity = hint.nodes.filter(|_| state.is_aligned(resource));

@@ -1,6 +1,6 @@
-//! Why kubelet rejects.
+//! Why the device manager rejects a pod.
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why the device manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DeviceRefusal {
     /// The container has devices already, and not as many as it requests.

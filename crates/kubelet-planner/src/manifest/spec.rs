@@ -7,7 +7,7 @@ use stelia_text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::resources::{Of, ResourceList, Written, of_pods, wrong};
+use super::resources::{Owner, ResourceList, Written, of_pods, wrong};
 use crate::pod::{Container, ContainerKind, Pod, together};
 
 /// A container before it is checked.
@@ -62,7 +62,7 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
     for item in list.items()? {
         let name = item.needed("name")?;
         if !is_label(name.text()?) {
-            return Err(name.wrong(format!("{:?} is no name of a container", excerpt(name.text()?))));
+            return Err(name.wrong(format!("{:?} is not a container name", excerpt(name.text()?))));
         }
         let kind = match item.get("restartPolicy")? {
             _ if !init => ContainerKind::App,
@@ -70,7 +70,7 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
             Some(policy) => match policy.text()? {
                 "Always" => ContainerKind::Sidecar,
                 "OnFailure" | "Never" => ContainerKind::Init,
-                other => return Err(policy.wrong(format!("{:?} is no restart policy", excerpt(other)))),
+                other => return Err(policy.wrong(format!("{:?} is not a restart policy", excerpt(other)))),
             },
         };
         drafts.push(Draft {
@@ -92,7 +92,7 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
         draft.written.default_requests();
         draft
             .written
-            .check(&format!("{}.resources", draft.path), Of::Container)?;
+            .check(&format!("{}.resources", draft.path), Owner::Container)?;
     }
     let Some(mut own) = own else {
         return Ok(());
@@ -100,7 +100,7 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
     let path = "spec.resources";
     let given = own.requests.clone();
     own.default_requests();
-    own.check(path, Of::Pod)?;
+    own.check(path, Owner::Pod)?;
     for (name, together) in requested_together(&drafts) {
         // What is not given is made of these very requests.
         if let Some(request) = given.get(&name)

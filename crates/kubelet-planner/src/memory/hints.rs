@@ -66,7 +66,7 @@ impl StaticPolicy {
         }
     }
 
-    /// The sets of NUMA nodes that have all of it, the same for each kind of memory.
+    /// The sets of NUMA nodes that have all of it, the same for each kind of memory (`calculateHints`).
     pub(super) fn node_sets(
         &self,
         state: &MemoryState,
@@ -113,7 +113,7 @@ fn may_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
     }
 }
 
-/// Whether one of several NUMA nodes is in use by itself, or in another group.
+/// Whether one of several NUMA nodes is in use by itself, or in another group (`isAffinityViolatingNUMAAllocations`).
 pub(super) fn in_other_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
     let mask: NodeMask = chosen.iter().map(|(id, _)| *id).collect();
     let other = |(_, node): &(u32, &NumaNodeState)| {
@@ -141,7 +141,8 @@ fn allocatable(node: &NumaNodeState, kind: &str) -> u64 {
     node.tables.get(kind).map_or(0, |table| table.allocatable)
 }
 
-/// The hints for what is allocated already: the nodes it is on. Other amounts than these are no preference.
+/// The hints for memory that is allocated already: its nodes. Where the request has other amounts there is no preference
+/// (`regenerateHints`).
 fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)> {
     let known = |block: &MemoryBlock| requests.get(&block.kind) == Some(&block.size);
     if blocks.len() != requests.len() || !blocks.iter().all(known) {

@@ -105,7 +105,7 @@ impl StaticPolicy {
 fn take_from(pool: &mut Requests, requests: &Requests, of: ContainerKind) {
     for (kind, bytes) in requests {
         match pool.get_mut(kind) {
-            Some(left) => *left = left.wrapping_sub(*bytes),
+            Some(available) => *available = available.wrapping_sub(*bytes),
             None if of == ContainerKind::App && *bytes > 0 => {
                 pool.insert(kind.clone(), 0u64.wrapping_sub(*bytes));
             }

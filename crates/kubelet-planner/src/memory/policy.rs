@@ -101,8 +101,8 @@ impl StaticPolicy {
         memory.copied().unwrap_or(0)
     }
 
-    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none. Where they have too little,
-    /// the best of the larger sets around them.
+    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none (`getDefaultHint`). Where they
+    /// have too little, the best of the larger sets around them (`extendTopologyManagerHint`).
     pub(super) fn nodes(
         &self,
         state: &MemoryState,
@@ -142,8 +142,8 @@ impl StaticPolicy {
         }
     }
 
-    /// An init container's memory may be used again by the same pod; what another container has, no more. Other pods' is
-    /// forgotten.
+    /// The pod's later containers may reuse an init container's memory, until another container has it. That of other pods is
+    /// forgotten (`updatePodReusableMemory`).
     fn remember(&mut self, pod: &Pod, container: &Container, blocks: &[MemoryBlock]) {
         let own = self.reusable.take().filter(|(uid, _)| *uid == pod.uid);
         let mut memory = own.map(|(_, memory)| memory).unwrap_or_default();
@@ -159,13 +159,15 @@ impl StaticPolicy {
     }
 }
 
-/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value; and whether it is preferred.
+/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value (`findBestHint`); and whether it is
+/// preferred.
 fn best(hints: impl Iterator<Item = Hint>) -> Option<(NodeMask, bool)> {
     let sets = hints.filter_map(|hint| Some((!hint.preferred, hint.nodes?.len(), hint.nodes?)));
     sets.min().map(|(not_preferred, _, nodes)| (nodes, !not_preferred))
 }
 
-/// What a container uses again of the init containers before it is counted once: it is taken off their blocks.
+/// Memory that a container reuses from the init containers before it is counted once: it is subtracted from their blocks
+/// (`updateInitContainersMemoryBlocks`).
 fn take_off_init_containers(state: &mut MemoryState, pod: &Pod, container: &Container, block: &MemoryBlock) {
     let before = pod.containers.iter().take_while(|other| other.name != container.name);
     let Some(entries) = state.entries.get_mut(&pod.uid) else {

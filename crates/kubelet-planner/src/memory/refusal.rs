@@ -1,6 +1,6 @@
 //! Why kubelet rejects, or does not start.
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why the memory manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryRefusal {
     /// No set of NUMA nodes has the memory.
@@ -27,7 +27,7 @@ pub enum MemoryRefusal {
         kind: String,
         /// Bytes wanted.
         requested: u64,
-        /// Bytes left.
+        /// Bytes that the sidecars before it leave of the pod's.
         available: u64,
     },
     /// Pod-level resources: sidecars leave nothing to an init container without memory of its own.
@@ -61,7 +61,7 @@ impl MemoryRefusal {
     }
 }
 
-/// kubelet does not start. The texts are kubelet's own.
+/// Why the memory manager does not start. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MemoryStartError {
     /// No NUMA node has memory reserved for the system.

@@ -1,4 +1,4 @@
-//! kubelet's start on a state.
+//! kubelet's start on a state (`validateState` of `policy_static.go`).
 
 use std::collections::BTreeMap;
 
@@ -52,7 +52,7 @@ impl MemoryState {
     }
 }
 
-/// The NUMA nodes with nothing given away.
+/// The NUMA nodes with nothing allocated (`getDefaultMachineState`).
 fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeMap<u32, NumaNodeState> {
     let nodes = machine.iter().map(|(id, own)| {
         let reserved = |kind: &str| reserved.get(id).and_then(|own| own.get(kind)).copied().unwrap_or(0);
@@ -85,7 +85,7 @@ fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeM
     nodes.collect()
 }
 
-/// Put what an entry names on its NUMA nodes.
+/// Put an entry's blocks on the NUMA nodes that they name.
 fn expect(
     nodes: &mut BTreeMap<u32, NumaNodeState>,
     blocks: &[MemoryBlock],
@@ -108,7 +108,8 @@ fn expect(
     Ok(())
 }
 
-/// Whether two views of the NUMA nodes are one to kubelet: amounts may be on other nodes of the same group.
+/// Whether kubelet takes two states of the NUMA nodes as equal: amounts may be on other nodes of the same group
+/// (`areMachineStatesEqual`).
 fn same(some: &BTreeMap<u32, NumaNodeState>, others: &BTreeMap<u32, NumaNodeState>) -> bool {
     let sums = |nodes: &BTreeMap<u32, NumaNodeState>, cells: &[u32], kind: &str| {
         let tables = cells.iter().filter_map(|cell| nodes.get(cell)?.tables.get(kind));

@@ -6,7 +6,9 @@ use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_kubelet::MemoryManagerState;
 use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
 
-/// Memory that is no huge pages, as kubelet names it.
+use crate::pod::by_uid;
+
+/// Memory that is not huge pages, as kubelet names it.
 pub(super) const MEMORY: &str = "memory";
 
 /// A kind of memory, as kubelet names it: `memory`, or huge pages of so many bytes each.
@@ -38,16 +40,10 @@ pub struct MemoryState {
 impl From<&MemoryManagerState> for MemoryState {
     /// As kubelet restores it.
     fn from(checkpoint: &MemoryManagerState) -> Self {
-        let entries = checkpoint.entries.iter();
-        let pods = checkpoint.pod_entries.iter();
         Self {
             nodes: checkpoint.nodes.clone(),
-            entries: entries
-                .map(|(pod, own)| (pod.as_str().to_owned(), own.clone()))
-                .collect(),
-            pods: pods
-                .map(|(pod, blocks)| (pod.as_str().to_owned(), blocks.clone()))
-                .collect(),
+            entries: by_uid(&checkpoint.entries),
+            pods: by_uid(&checkpoint.pod_entries),
         }
     }
 }

@@ -123,7 +123,7 @@ fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| wrong(flag, &format!("{:?} is no key=value", excerpt(part))))?;
+            .ok_or_else(|| wrong(flag, &format!("{:?} is not key=value", excerpt(part))))?;
         found.insert(key.trim().to_owned(), value.trim().to_owned());
     }
     Ok(found)
