@@ -3,13 +3,13 @@
 
 use libfuzzer_sys::fuzz_target;
 use stelia_kubelet::{DeviceManagerState, PodUid};
-use kubelet_planner::devices::State;
+use kubelet_planner::devices::DeviceState;
 use steliad_fuzz::{checkpoint, same};
 
 fuzz_target!(|file: &[u8]| checkpoint(file, DeviceManagerState::parse, check));
 
 fn check(state: &DeviceManagerState) {
-    let known = State::from(state);
+    let known = DeviceState::from(state);
     for (resource, ids) in &state.registered {
         let given = known.given(resource);
         for id in known.available(resource) {

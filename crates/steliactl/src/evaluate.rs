@@ -287,7 +287,7 @@ mod tests {
                 true,
                 "",
                 &["--node", "LIST", "--cpus", "1"],
-                "it is no NodeResourceTopology",
+                "not a NodeResourceTopology",
             ),
             (
                 true,

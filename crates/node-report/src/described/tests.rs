@@ -106,7 +106,7 @@ fn spoiled(pointer: &str, value: Value) -> String {
 #[case("/metadata/labels", json!({"a": "b"}), "metadata.labels.app.kubernetes.io/managed-by is not there")]
 #[case("/topologyPolicies", json!(["Some"]), "topologyPolicies[0] is \"Some\"")]
 #[case("/topologyPolicies", json!(["None", "None"]), "topologyPolicies[1]")]
-#[case("/topologyPolicies", json!(7), "it is no NodeResourceTopology")]
+#[case("/topologyPolicies", json!(7), "not a NodeResourceTopology")]
 #[case("/zones/0/name", json!("node-1"), "zones[1].name is \"node-1\": the zone is there twice")]
 #[case("/zones/0/name", json!("zone"), "zones[0].name is \"zone\"")]
 #[case("/zones/0/type", json!("Core"), "zones[0].type is \\\"Core\\\"")]
@@ -115,7 +115,7 @@ fn spoiled(pointer: &str, value: Value) -> String {
 #[case("/zones/1/resources/0/available", json!("3"), "zones[1].resources[0].available is \\\"3\\\"")]
 #[case("/zones/0/resources/0/allocatable", json!("4"), "zones[0].resources[0].allocatable is \\\"4\\\", by the rest of the object it would be \\\"3\\\"")]
 #[case("/zones/0/resources/1/capacity", json!("16G"), "zones[0].resources[1].capacity is \"16G\"")]
-#[case("/zones/0/resources/2/name", json!("hugepages-0"), "no page has that size")]
+#[case("/zones/0/resources/2/name", json!("hugepages-0"), "not the size of a page")]
 #[case("/zones/1/resources/2/capacity", json!("3Mi"), "zones[1].resources")]
 #[case("/zones/0/resources/3/name", json!("gpu"), "zones[0].resources[3].name is \"gpu\": that resource is not known")]
 fn what_is_wrong_is_named(#[case] pointer: &str, #[case] value: Value, #[case] named: &str) {

@@ -332,7 +332,7 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     |f: &mut Facts| {
         told(f).memory_manager_policy = "Static".into();
         let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
-        let node = memory::NumaNode { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
+        let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
         let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
         f.files.memory = Ok(Some(state));
     }

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use stelia_kubelet::memory::MemoryBlock;
 
 use super::policy::StaticPolicy;
-use super::refusal::Refusal;
+use super::refusal::MemoryRefusal;
 use super::requests::{Requests, of_container, of_pod};
-use super::state::{State, take};
+use super::state::{MemoryState, take};
 use crate::merge::Merged;
-use crate::pod::{Kind, Pod};
+use crate::pod::{ContainerKind, Pod};
 
 impl StaticPolicy {
     /// Give a pod of pod-level resources its memory and divide it: blocks of their own to its Guaranteed containers, what is
@@ -19,7 +19,7 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// The pod is rejected, or kubelet crashes; the state is as it was.
-    pub fn allocate_pod(&mut self, state: &mut State, pod: &Pod, hint: Merged) -> Result<bool, Refusal> {
+    pub fn allocate_pod(&mut self, state: &mut MemoryState, pod: &Pod, hint: Merged) -> Result<bool, MemoryRefusal> {
         if !pod.is_guaranteed() {
             return Ok(false);
         }
@@ -39,13 +39,13 @@ impl StaticPolicy {
         for container in &pod.containers {
             let requests = of_container(pod, container, self.pod_level);
             if requests.is_empty() {
-                if container.kind == Kind::Init {
+                if container.kind == ContainerKind::Init {
                     own.insert(container.name.as_str(), blocks(&pool));
                 }
                 continue;
             }
             own.insert(container.name.as_str(), blocks(&requests));
-            if container.kind != Kind::Init {
+            if container.kind != ContainerKind::Init {
                 take_from(&mut pool, &requests, container.kind);
             }
         }
@@ -63,13 +63,13 @@ impl StaticPolicy {
     }
 
     /// Whether every container without memory of its own has a pool to use, and every init container its memory.
-    pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), Refusal> {
+    pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), MemoryRefusal> {
         let total = of_pod(pod, self.pod_level);
         let (mut running, mut sharing) = (Requests::new(), false);
         let used = |running: &Requests, kind: &String| running.get(kind).copied().unwrap_or(0);
         for container in &pod.containers {
             let requests = of_container(pod, container, self.pod_level);
-            if container.kind != Kind::Init {
+            if container.kind != ContainerKind::Init {
                 sharing |= requests.is_empty();
                 for (kind, bytes) in requests {
                     let sum = running.entry(kind).or_insert(0);
@@ -81,11 +81,11 @@ impl StaticPolicy {
                 let available = total.wrapping_sub(used(&running, kind));
                 let requested = used(&requests, kind);
                 if requests.is_empty() && used(&running, kind) >= *total {
-                    return Err(Refusal::EmptyPoolOfInitContainers(kind.clone()));
+                    return Err(MemoryRefusal::EmptyPoolOfInitContainers(kind.clone()));
                 }
                 if requested > available {
                     let kind = kind.clone();
-                    return Err(Refusal::InitContainerTooLarge {
+                    return Err(MemoryRefusal::InitContainerTooLarge {
                         kind,
                         requested,
                         available,
@@ -95,18 +95,18 @@ impl StaticPolicy {
         }
         let full = total.iter().find(|(kind, total)| used(&running, kind) >= **total);
         match full.filter(|_| sharing) {
-            Some((kind, _)) => Err(Refusal::EmptyPodSharedPool(kind.clone())),
+            Some((kind, _)) => Err(MemoryRefusal::EmptyPodSharedPool(kind.clone())),
             None => Ok(()),
         }
     }
 }
 
 /// Take from the pool; below nothing it wraps around. A sidecar's kinds that the pod has not are not looked at.
-fn take_from(pool: &mut Requests, requests: &Requests, of: Kind) {
+fn take_from(pool: &mut Requests, requests: &Requests, of: ContainerKind) {
     for (kind, bytes) in requests {
         match pool.get_mut(kind) {
-            Some(left) => *left = left.wrapping_sub(*bytes),
-            None if of == Kind::App && *bytes > 0 => {
+            Some(available) => *available = available.wrapping_sub(*bytes),
+            None if of == ContainerKind::App && *bytes > 0 => {
                 pool.insert(kind.clone(), 0u64.wrapping_sub(*bytes));
             }
             None => {}

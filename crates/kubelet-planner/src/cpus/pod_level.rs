@@ -7,27 +7,28 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 
 use super::assign::{Answer, take};
-use super::pod::{Kind, Pod};
 use super::policy::StaticPolicy;
-use super::refusal::Refusal;
-use super::state::State;
+use super::refusal::CpuRefusal;
+use super::state::CpuState;
+use crate::merge::NodeMask;
+use crate::pod::{ContainerKind, Pod};
 
 impl StaticPolicy<'_> {
     /// Give a pod of pod-level resources its CPUs and divide them: exclusive slices to its Guaranteed containers, and one pool that all others
     /// share. An init container has all but the slices of the sidecars before it. None: the pod runs on the shared pool.
     ///
-    /// The answer is the pod's CPUs; the state tells each container's. Faults in the division are told as well.
+    /// The answer is the pod's CPUs; the state has each container's. Faults in the division are among its faults.
     ///
     /// # Errors
     /// The pod is rejected. Where the division fails, kubelet leaves the pod's CPUs in the state, and so does this.
     pub fn allocate_pod(
         &mut self,
-        state: &mut State,
+        state: &mut CpuState,
         pod: &Pod,
-        affinity: Option<u64>,
-    ) -> Result<Option<Answer>, Refusal> {
-        let count = pod.exclusive_in_all(self.kubelet.pod_level_resource_managers);
-        if count == 0 || pod.milli_cpus.is_none() || self.hidden(pod) {
+        affinity: Option<NodeMask>,
+    ) -> Result<Option<Answer>, CpuRefusal> {
+        let count = self.exclusive_in_all(pod);
+        if count == 0 || pod.own().is_none() {
             return Ok(None);
         }
         self.check_pools(pod)?;
@@ -40,13 +41,13 @@ impl StaticPolicy<'_> {
         for container in &pod.containers {
             let count = self.exclusive(pod, container);
             if count == 0 {
-                if container.kind == Kind::Init {
+                if container.kind == ContainerKind::Init {
                     slices.insert(container.name.as_str(), pool.clone());
                 }
                 continue;
             }
             let slice = take(self.topology, self.options, self.kubelet, &pool, count)?;
-            if container.kind != Kind::Init {
+            if container.kind != ContainerKind::Init {
                 pool = pool.difference(&slice.cpus);
             }
             slices.insert(container.name.as_str(), slice.cpus);
@@ -60,27 +61,29 @@ impl StaticPolicy<'_> {
     }
 
     /// Whether every container without exclusive CPUs has a pool to run on, and every init container its CPUs.
-    pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), Refusal> {
-        let total = pod.exclusive_in_all(self.kubelet.pod_level_resource_managers);
+    pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), CpuRefusal> {
+        let total = self.exclusive_in_all(pod);
         let (mut running, mut sharing) = (0, false);
         for container in &pod.containers {
             let count = self.exclusive(pod, container);
             match container.kind {
-                Kind::Init if count + running > total && count > 0 => {
+                ContainerKind::Init if count + running > total && count > 0 => {
                     let signed = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-                    return Err(Refusal::InitContainerTooLarge {
+                    return Err(CpuRefusal::InitContainerTooLarge {
                         requested: count,
                         available: signed(total) - signed(running),
                     });
                 }
-                Kind::Init if count == 0 && running >= total => return Err(Refusal::EmptyPoolOfInitContainers),
-                Kind::Init => {}
-                Kind::Sidecar | Kind::App if count == 0 => sharing = true,
-                Kind::Sidecar | Kind::App => running += count,
+                ContainerKind::Init if count == 0 && running >= total => {
+                    return Err(CpuRefusal::EmptyPoolOfInitContainers);
+                }
+                ContainerKind::Init => {}
+                ContainerKind::Sidecar | ContainerKind::App if count == 0 => sharing = true,
+                ContainerKind::Sidecar | ContainerKind::App => running += count,
             }
         }
         match sharing && running >= total {
-            true => Err(Refusal::EmptyPodSharedPool),
+            true => Err(CpuRefusal::EmptyPodSharedPool),
             false => Ok(()),
         }
     }
