@@ -1,4 +1,4 @@
-//! What QEMU answers: `query-cpus-fast`, `query-iothreads`, `query-status`, and what it tells unasked.
+//! What QEMU answers: `query-cpus-fast`, `query-iothreads`, `query-status`, and its events.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -27,12 +27,12 @@ fuzz_target!(|bytes: &[u8]| {
         for (name, value) in &vcpu.props {
             let number = value.as_i64().filter(|_| known.contains(&name.as_str()));
             let number = number.filter(|number| (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(number));
-            let told = props.get(name.as_str()).map(|value| match value {
+            let sent = props.get(name.as_str()).map(|value| match value {
                 Variant::U32(number) => i64::from(*number),
                 Variant::I32(number) => i64::from(*number),
                 other => panic!("{other:?}"),
             });
-            assert_eq!(told, number, "{name}");
+            assert_eq!(sent, number, "{name}");
         }
         assert!(props.keys().all(|name| vcpu.props.contains_key(*name)));
         // And steliad takes every name.
