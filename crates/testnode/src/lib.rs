@@ -16,7 +16,7 @@
 //! | `systemd` | units and their limits, emptied scopes, holders |
 //! | `counts` | what daemons asked, counted and in words |
 //! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
-//! | `scenario` | a node described in a file, for `steliad --simulate` |
+//! | `scenario` | a node described in a file, for `stelia-simulate` |
 
 mod cgroups;
 pub mod conformance;

@@ -1,4 +1,4 @@
-//! A scenario for `steliad --simulate`: a node, its pods, and what somebody does to them, as TOML.
+//! A scenario for `stelia-simulate`: a node, its pods, and what somebody does to them, as TOML.
 //!
 //! ```toml
 //! [host]
