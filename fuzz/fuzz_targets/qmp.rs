@@ -2,13 +2,11 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_runner::qmp::events::reaction;
-use stelia_runner::qmp::wire::Event;
-use stelia_runner::qmp::{Iothread, Status, Vcpu};
+use stelia_runner::qmp::{Event, Iothread, StatusInfo, Vcpu, reaction};
 use zbus::Variant;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(status) = serde_json::from_slice::<Status>(bytes) {
+    if let Ok(status) = serde_json::from_slice::<StatusInfo>(bytes) {
         // A guest that runs is asked to power down.
         assert!(!status.is_deaf() || !["running", "paused"].contains(&status.status.as_str()));
     }

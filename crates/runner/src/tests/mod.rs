@@ -21,7 +21,7 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::cli::{Cli, Command as Subcommand};
-use super::state::State;
+use super::state::RunnerState;
 use super::status::SOCKET;
 use fakes::{Behaviour, Calls};
 
@@ -41,7 +41,7 @@ fn helper_runner() {
     let code = match cli.command {
         Subcommand::Run(mut options) => {
             options.common.anchor = anchor;
-            super::block_on(super::lifecycle::run(options))
+            super::block_on(super::run::run(options))
         }
         Subcommand::Attach(mut options) => {
             options.common.anchor = anchor;
@@ -152,7 +152,7 @@ impl Bench {
     }
 
     /// What the runner says of itself, when it says so.
-    async fn state(&self, so: impl Fn(&State) -> bool) -> State {
+    async fn state(&self, so: impl Fn(&RunnerState) -> bool) -> RunnerState {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let told = UnixStream::connect(self.dir.path().join(SOCKET))
@@ -235,5 +235,5 @@ fn children(pid: u32) -> Vec<i32> {
 
 fn alive(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.contains("State:") && !status.contains("State:\tZ")
+    status.contains("RunnerState:") && !status.contains("RunnerState:\tZ")
 }
