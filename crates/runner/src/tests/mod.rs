@@ -235,5 +235,5 @@ fn children(pid: u32) -> Vec<i32> {
 
 fn alive(pid: i32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    status.contains("RunnerState:") && !status.contains("RunnerState:\tZ")
+    status.contains("State:") && !status.contains("State:\tZ")
 }

@@ -27,7 +27,7 @@ async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon
         options: &["--require-isolation=no"],
         ..Setup::default()
     });
-    bench.logged("going on DEGRADED").await;
+    bench.logged("will run DEGRADED").await;
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(state.isolation, Isolation::None);
