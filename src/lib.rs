@@ -27,7 +27,7 @@ pub mod daemon;
 pub mod dbus;
 pub mod decide;
 pub mod engine;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;

@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use stelia_allocator::evaluate::{Request, evaluate};
 use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
 use stelia_node_report::{ApiVersion, described, report};
-use stelia_allocator::evaluate::{Request, evaluate};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {
@@ -46,7 +46,7 @@ fuzz_target!(|text: &str| {
     for answer in evaluate(&ground, &requests) {
         match answer {
             Ok(answer) => {
-                assert!(answer.cpus.is_subset(&facts.shared), "{} is somebody's", answer.cpus);
+                assert!(answer.cpus.is_subset(&facts.shared), "{} is assigned", answer.cpus);
                 assert!(answer.cpus.is_disjoint(&facts.reserved), "{} is reserved", answer.cpus);
                 assert!(
                     answer.score.numa <= 100 && answer.score.cpus <= 100,

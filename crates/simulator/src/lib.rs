@@ -1,5 +1,5 @@
-//! steliad for tests and for trying things, in no package: `stelia-simulate` has the whole engine and both doors on a node in
-//! memory and touches neither cgroups nor systemd of the host it runs on; `steliad-failpoints` is the daemon that dies when told.
+//! steliad for tests and for trying things; no package contains it. `stelia-simulate` is the engine and both doors on a node in
+//! memory, and changes nothing of the host. `steliad-failpoints` is the daemon that is killed before its n-th change.
 
 pub mod failpoint;
 
@@ -21,8 +21,8 @@ use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Play a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until told to end. Every pod has a runner socket of its own in
-/// the directory printed: whoever connects to it is taken for the pod's runner.
+/// Plays a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until SIGTERM or SIGINT. It prints `ready: DIRECTORY`, in which every
+/// pod has a runner socket of its own: a client that connects to it is that pod's runner.
 ///
 /// # Errors
 /// The scenario cannot be played, or there is no bus.
@@ -81,7 +81,7 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
     Ok(())
 }
 
-/// What a runner does: register, start QEMU, hand the vCPUs over.
+/// What a pod's runner does: registers, starts QEMU, attaches the vCPUs.
 async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> anyhow::Result<()> {
     handle.register(register_request(model, pod)?).await?;
     if spec.vcpus == 0 {
@@ -92,7 +92,7 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
     Ok(())
 }
 
-/// What the runner of a pod asks first, as a door passes it on.
+/// RegisterInstance of a pod's runner, as a door passes it to the engine.
 ///
 /// # Errors
 /// The runner or its anchor ended.
@@ -106,7 +106,7 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
     })
 }
 
-/// What it asks once QEMU runs.
+/// AttachVcpus of a pod's runner, as a door passes it to the engine.
 ///
 /// # Errors
 /// QEMU or one of its threads ended.

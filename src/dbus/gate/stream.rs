@@ -182,7 +182,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Self::follow`].
-    #[cfg(any(test, fuzzing))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn feed(&mut self, bytes: &[u8], fds: usize) -> Result<u32, GateError> {
         self.follow(&mut bytes.to_vec(), fds).map(|passed| passed.cost)
     }

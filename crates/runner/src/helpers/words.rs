@@ -1,10 +1,9 @@
-//! A command line in words, as a shell without expansions splits it.
+//! Splits a command line into words, as a shell without expansions does.
 
-/// Split at spaces; single quotes keep everything, double quotes and a backslash keep what follows. An error says what is
-/// not closed.
-pub fn split(text: &str) -> Result<Vec<String>, String> {
+/// Splits at blanks, with single quotes, double quotes and backslashes. The error says what is not closed.
+pub(crate) fn split(text: &str) -> Result<Vec<String>, String> {
     let mut words = Vec::new();
-    // A word may be empty when it was quoted, so its existence is told apart from its text.
+    // `Some("")` is a quoted empty word.
     let mut word: Option<String> = None;
     let mut characters = text.chars();
     while let Some(character) = characters.next() {

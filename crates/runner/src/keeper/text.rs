@@ -1,4 +1,4 @@
-//! What the keeper says.
+//! Texts of the keeper's log messages.
 
 use stelia_api::NOT_PINNED;
 use stelia_record::IOTHREADS;
@@ -7,7 +7,7 @@ use crate::qmp::Iothread;
 use crate::vmm::Release;
 
 /// `vcpu 0 -> cpu 2 (tid 4711), vcpu 1 -> not pinned (tid 4712), I/O thread 0 -> cpu 3 (tid 4713)`.
-pub fn placement(placement: &[(u32, u32, u32)]) -> String {
+pub(crate) fn placement(placement: &[(u32, u32, u32)]) -> String {
     let one = |(vcpu, tid, cpu): &(u32, u32, u32)| match *cpu {
         NOT_PINNED => format!("{} -> not pinned (tid {tid})", what(*vcpu)),
         cpu => format!("{} -> cpu {cpu} (tid {tid})", what(*vcpu)),
@@ -23,7 +23,7 @@ fn what(index: u32) -> String {
 }
 
 /// `no I/O threads`, or `2 I/O threads (disk: tid 7, net: tid 8)`.
-pub fn iothreads(iothreads: &[Iothread]) -> String {
+pub(crate) fn iothreads(iothreads: &[Iothread]) -> String {
     if iothreads.is_empty() {
         return "no I/O threads".into();
     }
@@ -32,13 +32,12 @@ pub fn iothreads(iothreads: &[Iothread]) -> String {
     format!("{} I/O threads ({list})", iothreads.len())
 }
 
-/// That the guest was let run.
-pub fn released(how: &Release) -> String {
+pub(crate) fn released(how: &Release) -> String {
     match how {
         Release::Continue => "guest running".into(),
         Release::Migration(uri) => format!("the migration may come in at {uri}; it continues the guest"),
-        Release::Others => "ready for the migration; whoever drives it continues the guest".into(),
-        Release::Running => "attached to a guest that ran before: what it did until now was not isolated".into(),
+        Release::External => "ready for the migration; whoever drives it continues the guest".into(),
+        Release::AlreadyRunning => "attached to a guest that ran before: what it did until now was not isolated".into(),
     }
 }
 

@@ -1,31 +1,30 @@
-//! What the daemon tells while the guest runs.
+//! Signals of the daemon, and the loss and return of its connection, while the guest runs.
 
 use std::time::Duration;
 
 use tokio::time::sleep;
 
 use super::{Keeper, SETTLE};
-use crate::daemon::News;
+use crate::daemon::DaemonEvent;
 use crate::state::Isolation;
 use crate::vmm::Vmm;
 
 impl<V: Vmm> Keeper<'_, V> {
-    /// The daemon told of something, went away or came back.
-    pub(super) async fn heard(&mut self, news: News) {
-        match news {
-            News::Lost => {
+    pub(crate) async fn on_daemon_event(&mut self, event: DaemonEvent) {
+        match event {
+            DaemonEvent::Lost => {
                 tracing::warn!("the daemon closed the connection; the guest keeps the CPUs it has");
                 self.status.update(|state| state.daemon = false);
                 return;
             }
-            News::Back => tracing::info!("the daemon is back"),
-            // A pass of the daemon's makes several; and it limits the calls of a pod.
-            News::Signal => sleep(SETTLE).await,
+            DaemonEvent::Reconnected => tracing::info!("the daemon is back"),
+            // One turn of the daemon sends several signals, and it limits a pod's calls.
+            DaemonEvent::Signal => sleep(SETTLE).await,
         }
         let Some(instance) = self.instance.clone() else { return };
         let mut state = self.daemon.state(&instance).await;
         if matches!(state, Ok(None)) {
-            // Asked twice: nothing that passes is taken for an end.
+            // Asked twice, so that a passing state is not taken for a deregistration.
             sleep(Duration::from_secs(1)).await;
             state = self.daemon.state(&instance).await;
         }
@@ -35,7 +34,7 @@ impl<V: Vmm> Keeper<'_, V> {
                 let isolation = Isolation::of(&state, before.qos);
                 let reasons = self.daemon.degraded(&instance).await.unwrap_or_default().join("; ");
                 if before.isolation != isolation || before.reason != reasons {
-                    match isolation.holds() && reasons.is_empty() {
+                    match isolation.is_as_promised() && reasons.is_empty() {
                         true => tracing::info!("{} again", isolation.promise(before.qos)),
                         false => tracing::warn!("{state}: {reasons}"),
                     }
@@ -44,7 +43,7 @@ impl<V: Vmm> Keeper<'_, V> {
                     .attached
                     .as_ref()
                     .is_some_and(|(_, iothreads)| !iothreads.is_empty());
-                self.resized = given && isolation.holds() && cpus != self.cpus;
+                self.resized = given && isolation.is_as_promised() && cpus != self.cpus;
                 self.status.update(|now| {
                     now.daemon = true;
                     now.isolation = isolation;
@@ -59,7 +58,7 @@ impl<V: Vmm> Keeper<'_, V> {
         }
     }
 
-    pub(super) fn give_up(&mut self) {
+    pub(crate) fn give_up(&mut self) {
         let text =
             "the instance was deregistered while the VM runs: it shares its CPUs now, until the container is restarted";
         tracing::error!("{text}");

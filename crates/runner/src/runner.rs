@@ -1,4 +1,4 @@
-//! What `run` and `attach` share: signals, probes, the anchor, the registration and its end.
+//! What `run` and `attach` have in common: signals, probes, the anchor, the registration and its end.
 
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -13,45 +13,38 @@ use super::cli::{CommonOptions, state_directory};
 use super::daemon::Daemon;
 use super::error::Error;
 use super::signals::Stop;
-use super::state::{Phase, State};
+use super::state::{Phase, RunnerState};
 use super::status::Status;
 use super::{EXIT_REFUSED, EXIT_UNREACHABLE};
 
 const DEREGISTER_LIMIT: Duration = Duration::from_secs(10);
 
-/// What `run` and `attach` have from their start to their end.
 #[derive(Debug)]
-pub struct Base {
-    /// The signals.
-    pub stop: Stop,
-    /// The reaper.
-    pub children: Children,
-    /// The anchor.
-    pub anchor: Anchor,
-    /// The daemon.
-    pub daemon: Daemon,
-    /// What a probe is told.
-    pub status: Status,
+pub(crate) struct Runner {
+    pub(crate) stop: Stop,
+    pub(crate) children: Children,
+    pub(crate) anchor: Anchor,
+    pub(crate) daemon: Daemon,
+    pub(crate) status: Status,
 }
 
-impl Base {
-    /// Signals, probes, the anchor.
-    pub fn start(options: &CommonOptions, qmp: Option<&Path>, paused_start: bool) -> Result<Base, Error> {
-        // PID 1 has no default actions: without handlers SIGTERM would be lost. So they come first.
+impl Runner {
+    pub(crate) fn start(options: &CommonOptions, qmp: Option<&Path>, paused_start: bool) -> Result<Runner, Error> {
+        // First, because PID 1 has no default actions: without a handler SIGTERM would be lost.
         let handlers = |cause| Error::System {
             operation: "install signal handlers",
             cause,
         };
         let stop = Stop::listen().map_err(handlers)?;
         let children = Children::reap().map_err(handlers)?;
-        let status = Status::new(State::new(options.require_isolation, paused_start));
+        let status = Status::new(RunnerState::new(options.require_isolation, paused_start));
         match state_directory(options.state_dir.as_deref(), qmp) {
             Some(directory) => status.serve(&directory),
-            None => tracing::info!("no --state-dir and no --qmp: no probes"),
+            None => tracing::info!("neither --state-dir nor --qmp is given: no socket for probes"),
         }
         let anchor = Anchor::spawn(&options.anchor, &children)?;
         let daemon = Daemon::new(&options.socket);
-        Ok(Base {
+        Ok(Runner {
             stop,
             children,
             anchor,
@@ -60,14 +53,14 @@ impl Base {
         })
     }
 
-    /// Register. No instance: it could not be done, and need not. An error is the exit code.
-    pub async fn register(&mut self, options: &CommonOptions) -> Result<Option<OwnedObjectPath>, u8> {
+    /// `None` where the registration failed and isolation is not required. The error is the exit code.
+    pub(crate) async fn register(&mut self, options: &CommonOptions) -> Result<Option<OwnedObjectPath>, u8> {
         let pidfd = self.anchor.pidfd.as_fd();
         let registered = tokio::select! {
             registered = self.daemon.register(options.claims(), pidfd, options.register_timeout) => registered,
             number = self.stop.recv() => {
-                tracing::info!("signal {number} while registering: leaving");
-                // The daemon may have done it already; it gives everything back when the container is gone.
+                tracing::info!("signal {number} during the registration: exiting");
+                // Where the daemon has registered it already, it deregisters it when the container ends.
                 self.anchor.kill();
                 return Err(Exit::Signal(number).code());
             }
@@ -89,7 +82,7 @@ impl Base {
         });
         if !options.require_isolation {
             tracing::error!(
-                "not registered: {error}; --require-isolation=no: going on DEGRADED, on CPUs that are shared"
+                "not registered: {error}; --require-isolation=no: the guest will run DEGRADED, on shared CPUs"
             );
             return Ok(None);
         }
@@ -102,8 +95,8 @@ impl Base {
         })
     }
 
-    /// Give everything back. A daemon that is away does so when the container is gone.
-    pub async fn leave(&mut self) {
+    /// Deregisters the container. Where that fails, the daemon does it when the container ends.
+    pub(crate) async fn deregister(&mut self) {
         match timeout(DEREGISTER_LIMIT, self.daemon.deregister()).await {
             Ok(Ok(())) => tracing::info!("deregistered"),
             Ok(Err(error)) => tracing::warn!("not deregistered: {error}"),

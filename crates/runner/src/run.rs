@@ -1,4 +1,4 @@
-//! The life of `run`, in order: anchor, registration, helpers, QEMU, vCPUs, shutdown, deregistration.
+//! `stelia-runner run`, in order: anchor, registration, helpers, QEMU, vCPUs, shutdown, deregistration.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -7,48 +7,47 @@ use std::process::Command;
 use zbus::OwnedObjectPath;
 
 use super::anchor::open_pidfd;
-use super::base::Base;
 use super::children::{Child, Children, Exit};
 use super::cli::RunOptions;
 use super::command::{QemuCommand, qemu_command};
 use super::error::Error;
 use super::helpers::Helpers;
-use super::helpers::spec::{self, Spec};
-use super::keeper::{Keeper, Plan};
+use super::helpers::spec::{self, HelperSpec};
+use super::runner::Runner;
 use super::socket::remove_stale_socket;
 use super::state::Phase;
-use super::supervise::{End, Qemu, Watch, watch};
+use super::supervise::{End, Vm, supervise};
 use super::terminal::Terminal;
 use super::vmm::Monitor;
 use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER};
 
-/// `stelia-runner run`; answers the exit code.
-pub async fn run(mut options: RunOptions) -> u8 {
-    let asked = options.common.read_annotations();
-    let started = asked.and_then(|()| declared(&options)).and_then(|helpers| {
-        let base = Base::start(&options.common, Some(&options.qmp), true)?;
-        Ok((helpers, base))
+/// Returns the exit code.
+pub(crate) async fn run(mut options: RunOptions) -> u8 {
+    let annotations = options.common.read_annotations();
+    let started = annotations.and_then(|()| {
+        let helpers = declared_helpers(&options)?;
+        Ok((helpers, Runner::start(&options.common, Some(&options.qmp), true)?))
     });
-    let (helpers, mut base) = match started {
+    let (helpers, mut runner) = match started {
         Ok(started) => started,
         Err(error) => {
             tracing::error!("{error}");
             return EXIT_RUNNER;
         }
     };
-    let instance = match base.register(&options.common).await {
+    let instance = match runner.register(&options.common).await {
         Ok(instance) => instance,
         Err(code) => return code,
     };
-    let mut helpers = Helpers::new(helpers, &base.children, &base.status);
-    let code = run_qemu(&options, &mut base, instance, &mut helpers).await;
-    base.status.update(|state| state.phase = Phase::Stopping);
-    tokio::join!(helpers.stop(), base.leave());
+    let mut helpers = Helpers::new(helpers, &runner.children, &runner.status);
+    let code = run_qemu(&options, &mut runner, instance, &mut helpers).await;
+    runner.status.update(|state| state.phase = Phase::Stopping);
+    tokio::join!(helpers.stop(), runner.deregister());
     code
 }
 
 /// The helpers of the file and of the command line.
-fn declared(options: &RunOptions) -> Result<Vec<Spec>, Error> {
+fn declared_helpers(options: &RunOptions) -> Result<Vec<HelperSpec>, Error> {
     let file = match &options.helpers {
         Some(path) => {
             let failed = |cause| Error::Path {
@@ -66,18 +65,18 @@ fn declared(options: &RunOptions) -> Result<Vec<Spec>, Error> {
 
 async fn run_qemu(
     options: &RunOptions,
-    base: &mut Base,
+    runner: &mut Runner,
     instance: Option<OwnedObjectPath>,
     helpers: &mut Helpers,
 ) -> u8 {
     let Some(command) = qemu_command(&options.qemu, &options.qmp) else {
-        tracing::error!("no QEMU given");
+        tracing::error!("no QEMU is given");
         return EXIT_RUNNER;
     };
     let ready = tokio::select! {
         ready = helpers.start_before() => ready,
-        number = base.stop.recv() => {
-            tracing::info!("signal {number} before QEMU was started: leaving");
+        number = runner.stop.recv() => {
+            tracing::info!("signal {number} before QEMU was started: exiting");
             return Exit::Signal(number).code();
         }
     };
@@ -86,7 +85,7 @@ async fn run_qemu(
         return EXIT_HELPER;
     }
     let terminal = Terminal::save();
-    let started = remove_stale_socket(&options.qmp).and_then(|()| start_qemu(&command, &base.children));
+    let started = remove_stale_socket(&options.qmp).and_then(|()| start_qemu(&command, &runner.children));
     let qemu = match started {
         Ok(qemu) => qemu,
         Err(error) => {
@@ -101,31 +100,16 @@ async fn run_qemu(
             return EXIT_RUNNER;
         }
     };
-    let plan = Plan {
-        qemu: pidfd.as_fd(),
-        anchor: base.anchor.pidfd.as_fd(),
-        claims: options.common.claims(),
-        require: options.common.require_isolation,
-        iothread_cpus: options.common.iothread_cpus,
-        release: command.release,
-    };
-    let keeper = Keeper::new(
-        Monitor::new(&options.qmp),
-        &mut base.daemon,
-        &base.status,
-        plan,
-        instance,
-    );
-    let of = Watch {
+    let vm = Vm {
+        vmm: Monitor::new(&options.qmp),
         pidfd: pidfd.as_fd(),
+        child: Some(qemu),
         qmp: Some(&options.qmp),
-        anchor: base.anchor.child.clone(),
-        helpers,
-        status: &base.status,
-        grace: options.common.grace,
+        release: command.release,
+        instance,
         ends_qemu: true,
     };
-    let end = watch(keeper, &mut Qemu::Child(qemu), of, &mut base.stop).await;
+    let end = supervise(runner, &options.common, helpers, vm).await;
     terminal.restore();
     match end {
         End::Qemu(exit) => {
@@ -133,7 +117,7 @@ async fn run_qemu(
             exit.code()
         }
         End::Helper => EXIT_HELPER,
-        End::Left => 0,
+        End::Detached => 0,
     }
 }
 

@@ -1,4 +1,4 @@
-//! A QEMU whose only monitor another program holds (libvirt): its threads are told by the names QEMU gives them with
+//! A QEMU whose only monitor another program holds (libvirt): its threads are known by the names QEMU gives them with
 //! `-name …,debug-threads=on`.
 
 use std::collections::BTreeMap;
@@ -9,10 +9,9 @@ use super::{Change, Release, Threads, Vmm};
 use crate::error::Error;
 use crate::qmp::{Iothread, Qmp, Vcpu};
 
-/// Nothing tells of a new thread, so they are looked at this often.
+/// No event reports a new thread, so the names are read this often.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// What a thread's name says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
     Vcpu(u32),
@@ -23,7 +22,7 @@ enum Role {
 }
 
 /// QEMU's names (accel/*, iothread.c), which the kernel cuts after 15 bytes: `CPU 3/KVM`, `CPU 3/TCG`, `ALL CPUs/TCG`,
-/// `IO iothread0`. Others are of no concern, multifd's among them: they stay on the shared CPUs.
+/// `IO iothread0`. All others, such as multifd's, stay on the shared CPUs.
 fn role(name: &str) -> Role {
     if name.starts_with("ALL CPUs/") {
         return Role::AllVcpus;
@@ -41,7 +40,7 @@ fn role(name: &str) -> Role {
     vcpu().map_or(Role::Other, Role::Vcpu)
 }
 
-/// The threads of a VM among (thread, name).
+/// Picks the VM's threads out of (thread id, name).
 fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
     let mut vcpus: BTreeMap<u32, i32> = BTreeMap::new();
     let mut iothreads = Vec::new();
@@ -50,7 +49,7 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
             Role::Vcpu(index) => {
                 if let Some(other) = vcpus.insert(index, *thread_id) {
                     let text = format!("threads {other} and {thread_id} are both named {name:?}");
-                    return Err(Error::Names(text));
+                    return Err(Error::ThreadNames(text));
                 }
             }
             Role::Iothread(id) => iothreads.push(Iothread {
@@ -59,14 +58,14 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
             }),
             Role::AllVcpus => {
                 let text = "one thread emulates all vCPUs (-accel tcg,thread=single): it cannot be isolated";
-                return Err(Error::Names(text.into()));
+                return Err(Error::ThreadNames(text.into()));
             }
             Role::Other => {}
         }
     }
     if vcpus.is_empty() {
         let text = "no thread is named as a vCPU: QEMU names them with -name …,debug-threads=on";
-        return Err(Error::Names(text.into()));
+        return Err(Error::ThreadNames(text.into()));
     }
     let vcpus = vcpus.into_iter().map(|(cpu_index, thread_id)| Vcpu {
         cpu_index,
@@ -80,19 +79,17 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
     })
 }
 
-/// A process told by the names of its threads.
 #[derive(Debug)]
-pub struct Named {
+pub(crate) struct ThreadNames {
     proc: PathBuf,
     pid: i32,
-    /// What was seen last, to tell a change.
+    /// As last read, to notice a change.
     seen: Option<Threads>,
 }
 
-impl Named {
-    /// `proc` is `/proc`.
-    pub fn new(proc: &Path, pid: i32) -> Named {
-        Named {
+impl ThreadNames {
+    pub(crate) fn new(proc: &Path, pid: i32) -> ThreadNames {
+        ThreadNames {
             proc: proc.to_owned(),
             pid,
             seen: None,
@@ -100,7 +97,7 @@ impl Named {
     }
 }
 
-impl Vmm for Named {
+impl Vmm for ThreadNames {
     async fn threads(&mut self) -> Result<Threads, Error> {
         let found = sort(&names(&self.proc, self.pid)?)?;
         self.seen = Some(found.clone());
@@ -151,7 +148,7 @@ fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
 }
 
 /// The one process whose threads are named as vCPUs. In a container `/proc` shows that container's alone.
-pub fn find_vm(proc: &Path) -> Result<i32, Error> {
+pub(crate) fn find_vm(proc: &Path) -> Result<i32, Error> {
     let entries = std::fs::read_dir(proc).map_err(|cause| Error::Path {
         operation: "read",
         path: proc.to_owned(),
@@ -166,10 +163,10 @@ pub fn find_vm(proc: &Path) -> Result<i32, Error> {
     found.sort_unstable();
     match found[..] {
         [pid] => Ok(pid),
-        [] => Err(Error::Names(
+        [] => Err(Error::ThreadNames(
             "no process has threads named as vCPUs: QEMU names them with -name …,debug-threads=on".into(),
         )),
-        _ => Err(Error::Names(format!(
+        _ => Err(Error::ThreadNames(format!(
             "processes {found:?} all have threads named as vCPUs: pick one with --pid"
         ))),
     }
@@ -221,7 +218,7 @@ mod tests {
             (40, 45, "multifdrecv_0"),
         ]);
         assert_eq!(find_vm(proc.path()).unwrap(), 40);
-        let found = Named::new(proc.path(), 40).threads().await.unwrap();
+        let found = ThreadNames::new(proc.path(), 40).threads().await.unwrap();
         let vcpus: Vec<_> = found
             .vcpus
             .iter()
