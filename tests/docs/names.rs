@@ -110,7 +110,7 @@ fn every_setting_that_is_named_exists_and_takes_the_value() {
                 true => word.clone(),
                 false => format!("{key} = {value:?}"),
             };
-            let parsed = Fragment::parse(&line, Path::new(&page)).and_then(|(fragment, _)| fragment.check());
+            let parsed = Fragment::parse(&line, Path::new(&page)).and_then(Fragment::check);
             assert!(parsed.is_ok(), "{page}: {word}: {parsed:?}");
         }
     }
@@ -124,7 +124,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
             let Some(block) = block.strip_prefix("toml\n") else {
                 continue;
             };
-            let parsed = Fragment::parse(block, Path::new(&page)).and_then(|(fragment, _)| fragment.check());
+            let parsed = Fragment::parse(block, Path::new(&page)).and_then(Fragment::check);
             assert!(parsed.is_ok(), "{page}: {block}: {parsed:?}");
             shown += 1;
         }
