@@ -59,11 +59,10 @@ impl Fragment {
     /// # Errors
     /// [`SettingsError::Syntax`] and [`SettingsError::Unknown`]: what no other file can make good.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
-        let table: BTreeMap<Spanned<String>, Value> =
-            toml::from_str(text).map_err(|cause| SettingsError::Syntax {
-                path: path.to_owned(),
-                cause: Box::new(cause),
-            })?;
+        let table: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|cause| SettingsError::Syntax {
+            path: path.to_owned(),
+            cause: Box::new(cause),
+        })?;
         let mut entries = BTreeMap::new();
         for (name, value) in table {
             let before = text.get(..name.span().start).unwrap_or_default();

@@ -45,9 +45,15 @@ fn an_unknown_key_is_an_error_with_file_and_line() {
 #[test]
 fn a_value_of_the_wrong_type_says_what_is_expected_and_where() {
     for (line, says) in [
-        ("placement = 1", "line 3: placement = 1: expected guest, full-pcpus, spread-by-pcpus or linear"),
+        (
+            "placement = 1",
+            "line 3: placement = 1: expected guest, full-pcpus, spread-by-pcpus or linear",
+        ),
         ("float-min-cpus = -1", "line 3: float-min-cpus = -1: expected 1 to 1024"),
-        ("audit-interval-s = \"5\"", "line 3: audit-interval-s = \"5\": expected 1 to 3600"),
+        (
+            "audit-interval-s = \"5\"",
+            "line 3: audit-interval-s = \"5\": expected 1 to 3600",
+        ),
         ("[kubelet-root]\na = 1", "kubelet-root"),
     ] {
         let dir = tree(&[("etc/stelia/steliad.toml", &format!("\n\n{line}"))]);
@@ -118,5 +124,8 @@ fn the_shipped_file_lists_every_key_with_its_default() {
         .collect();
     let defaults = KEYS.each_ref().map(|key| key.line(&Settings::default()));
     assert_eq!(shipped, defaults);
-    assert_eq!(Fragment::parse(&text, Path::new("shipped")).unwrap(), Fragment::default());
+    assert_eq!(
+        Fragment::parse(&text, Path::new("shipped")).unwrap(),
+        Fragment::default()
+    );
 }
