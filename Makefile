@@ -164,6 +164,8 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
 	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
 	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
+	@$(CARGO) build --quiet --locked -p stelia-simulator --bins
+	@cp target/debug/steliad-failpoints target/debug/stelia-simulate $(NODE_JOB)/
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) tests/node/suite $(NODE_JOB)
 

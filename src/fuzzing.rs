@@ -1,34 +1,3 @@
 //! Doors for the targets in `fuzz/`: what reads bytes of others and is nobody else's business. Built for them only.
 
 pub use crate::dbus::gate::stream::{BYTES_A_CALL, GateError, MAX_FDS, MAX_HANDSHAKE, MAX_MESSAGE, Stream};
-
-use stelia_node::cgroup::CgroupPath;
-use stelia_node::proc;
-use stelia_node::runtime::Config;
-use stelia_node::systemd::Devices;
-
-/// Field 22 of `/proc/<pid>/stat`.
-pub fn start_time(stat: &str) -> Option<u64> {
-    proc::start_time(stat)
-}
-
-/// `NSpid` of `/proc/<pid>/status`.
-pub fn ns_numbers(status: &str) -> Option<Vec<i32>> {
-    proc::ns_numbers(status)
-}
-
-/// `Tgid` of `/proc/<pid>/status`.
-pub fn thread_group(status: &str) -> Option<i32> {
-    proc::thread_group(status)
-}
-
-/// The cgroup v2 path of `/proc/<pid>/cgroup`.
-pub fn unified_cgroup(text: &str) -> Option<CgroupPath> {
-    proc::unified_cgroup(text)
-}
-
-/// The container's name and devices by a runtime's `config.json`, with the text of `/proc/devices`.
-pub fn runtime_config(json: &str, proc_devices: &str) -> Option<(Option<String>, Devices)> {
-    let config = Config::parse(json)?;
-    Some((config.annotated_name(), config.devices(proc_devices)))
-}

@@ -1,9 +1,9 @@
 //! kubelet's `kubelet_internal_checkpoint`.
 #![no_main]
 
+use kubelet_planner::devices::State;
 use libfuzzer_sys::fuzz_target;
 use stelia_kubelet::{DeviceManagerState, PodUid};
-use kubelet_planner::devices::State;
 use steliad_fuzz::{checkpoint, same};
 
 fuzz_target!(|file: &[u8]| checkpoint(file, DeviceManagerState::parse, check));

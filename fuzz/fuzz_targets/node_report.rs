@@ -2,9 +2,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use stelia_allocator::evaluate::{Request, evaluate};
 use stelia_allocator::{CpuBindPolicy, NumaTopologyAlignmentPolicy, Qos};
 use stelia_node_report::{ApiVersion, described, report};
-use stelia_allocator::evaluate::{Request, evaluate};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use steliad::fuzzing::runtime_config;
+use stelia_node::fuzzing::runtime_config;
 
 /// How many devices and classes every container may open.
 const ALWAYS: usize = 10;

@@ -50,7 +50,7 @@ fn a_second_daemon_names_the_first_and_changes_nothing() {
         let scenario = std::env::temp_dir().join("steliad-second.toml");
         fs::write(&scenario, "[host]\nsockets = 1\ncores = 2\nthreads = 1\n").expect("the scenario");
         let simulate = scenario.display().to_string();
-        for second in [&[DAEMON][..], &[DAEMON, "--simulate", &simulate]] {
+        for second in [&[DAEMON][..], &["/job/stelia-simulate", &simulate]] {
             let out = output(second);
             let said = String::from_utf8_lossy(&out.stderr);
             assert_eq!(out.status.code(), Some(1), "{second:?}: {said}");

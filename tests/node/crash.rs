@@ -115,9 +115,12 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
 
 /// The daemon started anew, to be killed before its n-th change of the system; the one after it lives. Its process.
 pub fn daemon_that_dies_at(n: u32) -> String {
+    // In the place of the packaged one while it starts, so systemd starts that one when this is dead.
+    run(&["mount", "--bind", "/job/steliad-failpoints", DAEMON]);
     run(&["systemctl", "set-environment", &format!("STELIAD_FAILPOINT={n}")]);
     run(&["systemctl", "restart", "steliad"]);
     run(&["systemctl", "unset-environment", "STELIAD_FAILPOINT"]);
+    run(&["umount", "--lazy", DAEMON]);
     main_pid()
 }
 

@@ -1,10 +1,12 @@
-//! The seams behind which a node stands, and what stands there on a real one: cgroup v2, processes, systemd, the container
-//! runtime's files.
+#![doc = include_str!("../README.md")]
 
 mod affinity;
 pub mod cgroup;
 pub mod containers;
 mod error;
+#[cfg(fuzzing)]
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod holder;
 pub mod locality;
 pub mod proc;

@@ -1,4 +1,4 @@
-//! `stelia-runner`: PID 1 of the VM's container.
+#![doc = include_str!("../README.md")]
 //!
 //! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts QEMU paused,
 //! hands the vCPU threads over, lets the guest run only when the daemon says that its CPUs are its own, and keeps it so.

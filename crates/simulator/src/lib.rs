@@ -1,5 +1,4 @@
-//! steliad for tests and for trying things, in no package: `stelia-simulate` has the whole engine and both doors on a node in
-//! memory and touches neither cgroups nor systemd of the host it runs on; `steliad-failpoints` is the daemon that dies when told.
+#![doc = include_str!("../README.md")]
 
 pub mod failpoint;
 

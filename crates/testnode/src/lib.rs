@@ -1,4 +1,4 @@
-//! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
+#![doc = include_str!("../README.md")]
 //!
 //! [`Model`] stands behind the seams [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
 //! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on
@@ -16,7 +16,7 @@
 //! | `systemd` | units and their limits, emptied scopes, holders |
 //! | `counts` | what daemons asked, counted and in words |
 //! | `node`, `kubelet` | a whole node, and pods on it as containerd and kubelet make them |
-//! | `scenario` | a node described in a file, for `steliad --simulate` |
+//! | `scenario` | a node described in a file, for `stelia-simulate` |
 
 mod cgroups;
 pub mod conformance;

@@ -15,12 +15,12 @@ pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 /// What kubelet's device manager says, checked.
 ///
 /// ```
-/// use kubelet_planner::DeviceManagerState;
+/// use stelia_kubelet::DeviceManagerState;
 ///
 /// let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661}"#;
 /// let state = DeviceManagerState::parse(text)?;
 /// assert!(state.entries.is_empty() && state.registered.is_empty());
-/// # Ok::<(), crate::CheckpointError>(())
+/// # Ok::<(), stelia_kubelet::CheckpointError>(())
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceManagerState {
