@@ -1,66 +1,77 @@
 //! `MESSAGE_ID`s of the journal entries that tell of something an operator should know. `packaging/journal/steliad.catalog`
 //! says of each what it means and what to do (`journalctl -x`); a test holds one to the other.
 
-/// The daemon runs and has adopted what it found.
-pub const STARTED: &str = "7f18d9404eb94f71a459958c7323fb99";
-/// The daemon ends because it cannot go on.
-pub const FAILED: &str = "495eeeebb4994cbcaa5f4228aa54be46";
-/// systemd passed no runner socket.
-pub const NO_RUNNER_SOCKET: &str = "5eb304e5f6d84444917eca0af0a739b7";
+macro_rules! messages {
+    ($($(#[$about:meta])* $name:ident = $id:literal;)+) => {
+        $($(#[$about])* pub const $name: &str = $id;)+
 
-/// A container became an instance: it floats.
-pub const REGISTERED: &str = "c941193889f04186aa7d075c93cf2f5f";
-/// A container is no instance, and nothing of it was changed.
-pub const REGISTRATION_REFUSED: &str = "aeebff79da07420fa61a8c52e4a55b0e";
-/// A registration began and could not be finished; what was done is undone.
-pub const REGISTRATION_FAILED: &str = "8de1e44aa2f54070b8e99bf94f1019fc";
-/// The vCPU threads of an instance have their CPUs to themselves.
-pub const ISOLATED: &str = "5b0f3a7e9c1d4f6ab2c8d5e0917f3b64";
-/// The vCPU threads of an instance are pinned, and no partition keeps others out.
-pub const CONTAINED: &str = "c47910f57cb4444880f837ae052a47eb";
-/// The kernel makes no partition of an instance's CPUs.
-pub const PARTITION_REFUSED: &str = "eeed094a17ce44b7a1253b2bc2c732d7";
-/// The vCPU threads of an instance were not attached.
-pub const ATTACH_REFUSED: &str = "5f2e992f0a1e4d8eb8eb853ecfe96993";
-/// vCPUs could not be placed as the policy wants.
-pub const PLACEMENT: &str = "2df205ce59044b50b8e5bea6032680a2";
-/// An instance has company that its exclusive policy was to avoid.
-pub const COMPANY: &str = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
-/// An instance was moved to better CPUs.
-pub const REBOUND: &str = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
-/// A rebind job ended.
-pub const REBIND_ENDED: &str = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
-/// An instance's CPUs are another pod's now; its vCPU threads float.
-pub const EVICTED: &str = "70588df9ba7e4bc2bc413648d91fe03d";
-/// An instance was given back.
-pub const DEREGISTERED: &str = "e1048495ed2d4d419b3db7c74dbb70a6";
-/// An instance ended without being given back.
-pub const GONE: &str = "77f756195716464fade9e7a86f2fe991";
+        /// Every one.
+        pub const ALL: [&str; [$($id),+].len()] = [$($id),+];
+    };
+}
 
-/// The promise to an instance is not whole.
-pub const DEGRADED: &str = "fd923e76039b4c51ad3036c89ae67172";
-/// The same, because the anchor ended.
-pub const ANCHOR_LOST: &str = "443058d2cc8c477f8fc9cf8cad9ffb36";
-/// The same, because the kernel calls the partition invalid.
-pub const PARTITION_INVALID: &str = "b07ad7a862a74151b9ee1257aaf98573";
-/// The promise to an instance is whole again.
-pub const WHOLE: &str = "959e6b6231204ccfbf696e5b1f36976b";
-/// Something that only this program writes was changed by somebody else.
-pub const DRIFT: &str = "8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
-/// All of it is as it was left.
-pub const REPAIRED: &str = "d5385bdda6c24023a7b323983e7e8193";
-/// Some of it is not.
-pub const NOT_REPAIRED: &str = "e51f019ee6a74f4eae6c7e0203429eef";
+messages! {
+    /// The daemon runs and has adopted what it found.
+    STARTED = "7f18d9404eb94f71a459958c7323fb99";
+    /// The daemon ends because it cannot go on.
+    FAILED = "495eeeebb4994cbcaa5f4228aa54be46";
+    /// systemd passed no runner socket.
+    NO_RUNNER_SOCKET = "5eb304e5f6d84444917eca0af0a739b7";
 
-/// kubelet's state file cannot be used.
-pub const KUBELET_REFUSED: &str = "4ca02977deaa4cf49712d97ab4d6d041";
-/// kubelet's state file can be used again.
-pub const KUBELET_USABLE: &str = "bb532729b7dc4fce98dbf2f9b63d4a93";
-/// Who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses the CPUs.
-pub const GUARANTEED: &str = "fdedfe3a14bb4580906f89ef59b62f72";
-/// A pass changed something.
-pub const PASS: &str = "763a2569fc39483e945705834831a41d";
-/// A pass could not do something.
-pub const PASS_FAILED: &str = "3f07007452fd437095808cb02d1e0c8e";
-/// A peer on the runner socket sent what no runner sends.
-pub const PEER_CUT_OFF: &str = "c0d7a0d0d60a444a9c253fa8cd7a95ba";
+    /// A container became an instance: it floats.
+    REGISTERED = "c941193889f04186aa7d075c93cf2f5f";
+    /// A container is no instance, and nothing of it was changed.
+    REGISTRATION_REFUSED = "aeebff79da07420fa61a8c52e4a55b0e";
+    /// A registration began and could not be finished; what was done is undone.
+    REGISTRATION_FAILED = "8de1e44aa2f54070b8e99bf94f1019fc";
+    /// The vCPU threads of an instance have their CPUs to themselves.
+    ISOLATED = "5b0f3a7e9c1d4f6ab2c8d5e0917f3b64";
+    /// The vCPU threads of an instance are pinned, and no partition keeps others out.
+    CONTAINED = "c47910f57cb4444880f837ae052a47eb";
+    /// The kernel makes no partition of an instance's CPUs.
+    PARTITION_REFUSED = "eeed094a17ce44b7a1253b2bc2c732d7";
+    /// The vCPU threads of an instance were not attached.
+    ATTACH_REFUSED = "5f2e992f0a1e4d8eb8eb853ecfe96993";
+    /// vCPUs could not be placed as the policy wants.
+    PLACEMENT = "2df205ce59044b50b8e5bea6032680a2";
+    /// An instance has company that its exclusive policy was to avoid.
+    COMPANY = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
+    /// An instance was moved to better CPUs.
+    REBOUND = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
+    /// A rebind job ended.
+    REBIND_ENDED = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
+    /// An instance's CPUs are another pod's now; its vCPU threads float.
+    EVICTED = "70588df9ba7e4bc2bc413648d91fe03d";
+    /// An instance was given back.
+    DEREGISTERED = "e1048495ed2d4d419b3db7c74dbb70a6";
+    /// An instance ended without being given back.
+    GONE = "77f756195716464fade9e7a86f2fe991";
+
+    /// The promise to an instance is not whole.
+    DEGRADED = "fd923e76039b4c51ad3036c89ae67172";
+    /// The same, because the anchor ended.
+    ANCHOR_LOST = "443058d2cc8c477f8fc9cf8cad9ffb36";
+    /// The same, because the kernel calls the partition invalid.
+    PARTITION_INVALID = "b07ad7a862a74151b9ee1257aaf98573";
+    /// The promise to an instance is whole again.
+    WHOLE = "959e6b6231204ccfbf696e5b1f36976b";
+    /// Something that only this program writes was changed by somebody else.
+    DRIFT = "8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
+    /// All of it is as it was left.
+    REPAIRED = "d5385bdda6c24023a7b323983e7e8193";
+    /// Some of it is not.
+    NOT_REPAIRED = "e51f019ee6a74f4eae6c7e0203429eef";
+
+    /// kubelet's state file cannot be used.
+    KUBELET_REFUSED = "4ca02977deaa4cf49712d97ab4d6d041";
+    /// kubelet's state file can be used again.
+    KUBELET_USABLE = "bb532729b7dc4fce98dbf2f9b63d4a93";
+    /// Who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses the CPUs.
+    GUARANTEED = "fdedfe3a14bb4580906f89ef59b62f72";
+    /// A pass changed something.
+    PASS = "763a2569fc39483e945705834831a41d";
+    /// A pass could not do something.
+    PASS_FAILED = "3f07007452fd437095808cb02d1e0c8e";
+    /// A peer on the runner socket sent what no runner sends.
+    PEER_CUT_OFF = "c0d7a0d0d60a444a9c253fa8cd7a95ba";
+}

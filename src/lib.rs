@@ -1,26 +1,23 @@
 //! steliad gives a VM inside a Kubernetes pod its CPUs to itself.
 //!
-//! Dependencies point downward only; [`plan`], [`alloc`] and [`planner`] do no I/O.
+//! This package is the daemon; what it shares with other programs is in `crates/`. Dependencies point downward only
+//! (`docs/architecture.md` has the picture of all crates, and follows three calls file by file).
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`dbus`] | the D-Bus contract: interfaces, client proxies, errors, the two doors |
-//! | [`runner`] | `stelia-runner`: PID 1 of the VM's container |
-//! | [`ctl`] | `steliactl`: the operator's view |
-//! | [`engine`] | the loop: events, bounded turns, calls |
-//! | [`plan`] | pure decisions: admission, placement, steps |
-//! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
-//! | [`node_topology`] | what schedulers are told of the node: NodeResourceTopology |
-//! | [`planner`] | what would kubelet do: its managers' answers |
-//! | [`authz`] | who may do what: a pure table |
-//! | [`config`] | fragments → merge → settings |
-//! | [`systemd`] | the few manager calls we need |
-//! | [`kubelet`] | checkpoints, checksum, pod cgroup names |
-//! | [`cgroup`] | cgroup v2 files and extended attributes |
-//! | [`mod@proc`] | processes: pidfds, PID namespaces, affinity |
-//! | [`model`] | a node in memory that keeps the kernel's rules, for tests |
-//! | [`topology`], [`cpuset`] | CPUs |
-//! | [`quantity`] | Kubernetes' quantities |
+//! | [`daemon`] | the program: command line, start, threads, watchdog, end |
+//! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
+//! | [`authz`] | who may call what: a table |
+//! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
+//! | [`decide`] | pure decisions: admission, placement, the steps that bring a node to what is promised |
+//! | [`journal`] | the ids of messages for operators |
+//!
+//! ```
+//! use clap::Parser;
+//! use steliad::daemon::Arguments;
+//!
+//! assert!(Arguments::try_parse_from(["steliad", "--print-config"]).is_ok());
+//! ```
 
 pub mod authz;
 pub mod daemon;

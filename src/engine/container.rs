@@ -175,7 +175,7 @@ pub(super) fn candidate(
     }
     let elsewhere = elsewhere(cgroups, &origin)?;
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
-    let written = runtime::told(&system.run, &container.container_id);
+    let written = runtime::container(&system.run, &container.container_id);
     let request_of_cpus = request_of(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers = beside(cgroups, &origin).and_then(|found| live(cgroups, &system.run, found, own));

@@ -3,13 +3,13 @@
 use std::path::Path;
 
 use stelia_node::cgroup::Cgroups;
-use stelia_node::locality::{Localities, Reading, Whose};
+use stelia_node::locality::{Localities, Reading, Vm};
 
 use super::view::{InstanceView, View};
 
 /// A VM, as the reading of its locality needs it.
-fn whose(instance: &InstanceView) -> Whose<'_> {
-    Whose {
+fn vm(instance: &InstanceView) -> Vm<'_> {
+    Vm {
         pod: &instance.pod,
         container: &instance.container,
         cpus: &instance.exclusive,
@@ -22,7 +22,7 @@ fn whose(instance: &InstanceView) -> Whose<'_> {
 /// Where the instances of this view have their memory and devices: two files each, and two a size of huge pages.
 pub fn localities(cgroups: &dyn Cgroups, view: &View, sys: &Path, kubelet: &Path) -> Localities {
     let reading = Reading::new(cgroups, &view.topology, sys, kubelet);
-    reading.of(view.instances.values().map(|instance| whose(instance)))
+    reading.of(view.instances.values().map(|instance| vm(instance)))
 }
 
 #[cfg(test)]

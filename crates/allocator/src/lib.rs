@@ -1,5 +1,4 @@
-//! steliad's own allocator: the node side of Koordinator's fine-grained CPU orchestration, as pure functions over plain
-//! values. The same input gives the same answer.
+#![doc = include_str!("../README.md")]
 //!
 //! | step | what it decides |
 //! |---|---|

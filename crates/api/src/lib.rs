@@ -1,4 +1,4 @@
-//! The contract `io.stelia.Isolation1`: its names, its errors, and what the daemon tells of a node.
+#![doc = include_str!("../README.md")]
 //!
 //! With the feature `bus` also the client proxies; without it nothing of D-Bus is needed.
 

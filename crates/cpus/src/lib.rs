@@ -1,4 +1,4 @@
-//! CPU sets as the kernel writes them, the topology of a host, and Kubernetes' quantities.
+#![doc = include_str!("../README.md")]
 
 mod cpuset;
 pub mod files;

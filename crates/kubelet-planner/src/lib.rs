@@ -1,4 +1,4 @@
-//! What would kubelet do? Its managers' answers, exact and quick, as pure functions over plain values: no I/O, no clock.
+#![doc = include_str!("../README.md")]
 //!
 //! They follow kubelet 1.36 and predict it, surprises and faults included, and name the faults.
 //!

@@ -1,5 +1,4 @@
-//! What kubelet says: its checkpoint files, their checksum, its configuration, where it lives, the names it gives pods'
-//! cgroups, and the CPU requests it tells runtimes.
+#![doc = include_str!("../README.md")]
 
 pub mod checkpoint;
 pub mod checksum;

@@ -1,5 +1,4 @@
-//! What schedulers are told of this node: a NodeResourceTopology object (topology.node.k8s.io), with Koordinator's annotations,
-//! made from plain values. `docs/node-topology.md` says where each number comes from.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | what it is |
 //! |---|---|

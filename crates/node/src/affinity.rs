@@ -24,4 +24,4 @@ pub(crate) fn set(tid: pid_t, cpus: &CpuSet) -> io::Result<()> {
 }
 
 #[cfg(not(target_pointer_width = "64"))]
-compile_error!("the kernel's CPU masks are arrays of unsigned long, which is no u64 here");
+compile_error!("the kernel's CPU masks are arrays of unsigned long, which is not u64 here");

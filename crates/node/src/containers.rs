@@ -54,7 +54,7 @@ pub fn live(
         }
         // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
         let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
-        let written = runtime::told(run, &container.container_id);
+        let written = runtime::container(run, &container.container_id);
         live.push(LiveContainer {
             name: written.name,
             cpus: cpus.unwrap_or_default(),

@@ -8,8 +8,8 @@
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
 
-/// The argument that makes the daemon's binary a holder.
-pub const ARGUMENT: &str = "--hold-scope";
+/// Makes the daemon's binary a holder.
+const ARGUMENT: &str = "--hold-scope";
 
 /// Where holders come from.
 pub trait Holders: Send + Sync {
@@ -26,7 +26,7 @@ pub trait Hold: Send {
     fn pid(&self) -> u32;
 }
 
-/// Real processes: the daemon's own binary with [`ARGUMENT`].
+/// Real processes: the daemon's own binary with `--hold-scope`.
 #[derive(Debug, Clone, Copy)]
 pub struct KernelHolders;
 

@@ -1,5 +1,4 @@
-//! The seams behind which a node stands, and what stands there on a real one: cgroup v2, processes, systemd, the container
-//! runtime's files.
+#![doc = include_str!("../README.md")]
 
 mod affinity;
 pub mod cgroup;

@@ -100,7 +100,7 @@ pub trait Procs: Send + Sync {
     /// The process a pidfd stands for, numbered as on the host.
     ///
     /// # Errors
-    /// The descriptor is no pidfd, or the process ended.
+    /// The descriptor is not a pidfd, or the process ended.
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
 }
 
@@ -130,7 +130,7 @@ impl KernelProcs {
 /// The process a pidfd stands for, numbered as on the host.
 ///
 /// # Errors
-/// The descriptor is no pidfd, or the process ended.
+/// The descriptor is not a pidfd, or the process ended.
 pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
     let path = format!("/proc/self/fdinfo/{}", pidfd.as_raw_fd());
     let failed = |cause| ProcError {
@@ -151,7 +151,7 @@ pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         }),
         _ => Err(ProcError {
             operation: "look up a pidfd's process".into(),
-            cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
+            cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
         }),
     }
 }
@@ -360,7 +360,12 @@ mod tests {
         let me = rustix::process::pidfd_open(rustix::process::getpid(), rustix::process::PidfdFlags::empty()).unwrap();
         assert_eq!(pid_of_pidfd(me.as_fd()).unwrap(), std::process::id() as i32);
         let file = fs::File::open("/dev/null").unwrap();
-        assert!(pid_of_pidfd(file.as_fd()).unwrap_err().to_string().contains("no pidfd"));
+        assert!(
+            pid_of_pidfd(file.as_fd())
+                .unwrap_err()
+                .to_string()
+                .contains("not a pidfd")
+        );
     }
 
     #[test]

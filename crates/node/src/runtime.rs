@@ -35,9 +35,9 @@ struct Cpu {
     shares: Option<u64>,
 }
 
-/// What the configuration tells of a container in its pod.
+/// What the configuration says of a container.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
-pub struct Told {
+pub struct Container {
     /// Its name, as the runtime annotated it.
     pub name: Option<String>,
     /// `cpu.shares` as kubelet said it when the container was made.
@@ -85,8 +85,8 @@ impl Config {
             .find_map(|key| self.annotations.get(*key).cloned())
     }
 
-    fn told(&self) -> Told {
-        Told {
+    fn container(&self) -> Container {
+        Container {
             name: self.annotated_name(),
             shares: self.linux.resources.cpu.shares,
         }
@@ -98,9 +98,9 @@ impl Config {
     }
 }
 
-/// What the runtime wrote down; nothing where its configuration is not found.
-pub fn told(run: &Path, id: &str) -> Told {
-    config(run, id).map(|config| config.told()).unwrap_or_default()
+/// Empty where the runtime's configuration is not found.
+pub fn container(run: &Path, id: &str) -> Container {
+    config(run, id).map(|config| config.container()).unwrap_or_default()
 }
 
 /// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its

@@ -3,14 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
-
 use super::holder::{Holders, KernelHolders};
-use crate::cgroup::{CgroupError, Cgroups, KernelCgroups};
-use crate::proc::{KernelProcs, ProcError, Procs};
-use crate::systemd::{Systemd, SystemdError};
-use crate::workqueue::WorkqueueError;
+use crate::cgroup::{Cgroups, KernelCgroups};
+use crate::proc::{KernelProcs, Procs};
+use crate::systemd::Systemd;
 
 /// Everything the engine touches outside itself.
 #[derive(Clone)]

@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use stelia_cpus::{CpuSet, files};
 
-/// What the kernel says of its unbound workers' CPUs.
+/// From what the kernel computes where its unbound workers may run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masks {
     /// What was last written (`cpumask_requested`; before Linux 6.9 that is `cpumask`).
@@ -19,13 +19,13 @@ pub struct Masks {
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {cause}")]
 pub struct WorkqueueError {
-    /// What was done, with the path.
+    /// With the path.
     pub operation: String,
     /// The kernel's answer.
     pub cause: io::Error,
 }
 
-/// Where they may run now, below this `/sys`; `None` where the kernel does not say.
+/// Where the workers may run now, below `sys` (`/sys`); `None` where the kernel has no such file.
 ///
 /// # Errors
 /// The file cannot be read, or holds no mask.
@@ -33,7 +33,7 @@ pub fn in_force(sys: &Path) -> Result<Option<CpuSet>, WorkqueueError> {
     mask(&file(sys, "cpumask"))
 }
 
-/// What makes up where they may run.
+/// What was requested, and what the kernel subtracts from it.
 ///
 /// # Errors
 /// A file cannot be read, or holds no mask.
@@ -49,7 +49,7 @@ pub fn masks(sys: &Path) -> Result<Option<Masks>, WorkqueueError> {
     }))
 }
 
-/// What the kernel keeps them off by itself; nothing before Linux 6.9.
+/// What the kernel subtracts by itself; nothing before Linux 6.9.
 ///
 /// # Errors
 /// The file cannot be read, or holds no mask.
@@ -57,7 +57,7 @@ pub fn isolated(sys: &Path) -> Result<CpuSet, WorkqueueError> {
     Ok(mask(&file(sys, "cpumask_isolated"))?.unwrap_or_default())
 }
 
-/// Let them run on these CPUs. The kernel takes isolated ones too, when they are asked for, and refuses an empty set.
+/// Let the workers run on these CPUs. The kernel accepts isolated ones too, if they are requested, and refuses an empty set.
 ///
 /// # Errors
 /// The kernel's answer.
@@ -86,7 +86,7 @@ fn mask(path: &Path) -> Result<Option<CpuSet>, WorkqueueError> {
     let text = String::from_utf8_lossy(&bytes);
     match CpuSet::from_mask(text.trim()) {
         Some(cpus) => Ok(Some(cpus)),
-        None => Err(failed(io::Error::other(format!("{:?} is no CPU mask", text.trim())))),
+        None => Err(failed(io::Error::other(format!("{:?} is not a CPU mask", text.trim())))),
     }
 }
 
@@ -118,7 +118,7 @@ mod tests {
         fs::write(directory.join("cpumask"), "nobody\n").unwrap();
         let error = in_force(sys.path()).unwrap_err().to_string();
         assert!(
-            error.ends_with("workqueue/cpumask: \"nobody\" is no CPU mask"),
+            error.ends_with("workqueue/cpumask: \"nobody\" is not a CPU mask"),
             "{error}"
         );
     }

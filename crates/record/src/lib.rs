@@ -1,4 +1,4 @@
-//! What is known of an instance across restarts: the `user.stelia.*` attributes of its scope's directory.
+#![doc = include_str!("../README.md")]
 
 mod attributes;
 #[cfg(any(test, feature = "testing"))]

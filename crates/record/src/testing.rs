@@ -1,4 +1,5 @@
 //! Records to test with.
+#![allow(clippy::unwrap_used)] // Only tests build it.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! `stelia-runner`: PID 1 of the VM's container.
+#![doc = include_str!("../README.md")]
 //!
 //! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts QEMU paused, attaches
 //! the vCPU threads, and lets the guest run when the daemon says that it is isolated. It follows what changes until QEMU ends.

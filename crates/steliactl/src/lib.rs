@@ -1,4 +1,4 @@
-//! `steliactl`: the operator's view and hand.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | what it is |
 //! |---|---|

@@ -1,4 +1,4 @@
-//! A node in memory: cgroups, processes and systemd as plain values that keep the kernel's rules.
+#![doc = include_str!("../README.md")]
 //!
 //! [`Model`] stands behind the seams [`Cgroups`](stelia_node::cgroup::Cgroups), [`Procs`](stelia_node::proc::Procs),
 //! [`Systemd`](stelia_node::systemd::Systemd) and [`Holders`](stelia_node::holder::Holders), so that the real engine runs on

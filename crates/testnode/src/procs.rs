@@ -305,7 +305,7 @@ impl Procs for Model {
         let Some(task) = state.pidfds.get(&key) else {
             return Err(ProcError {
                 operation: operation.into(),
-                cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is no pidfd"),
+                cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
             });
         };
         let lives = state.identity(task.id) == Ok(*task);

@@ -197,7 +197,7 @@ fn a_pidfd_names_its_process_until_it_ends_and_never_a_later_one_of_the_same_num
     assert_eq!(model.pid_of_pidfd(passed_on.as_fd()).unwrap(), pid);
     let file = std::fs::File::open(directory.path()).unwrap();
     let foreign = model.pid_of_pidfd(file.as_fd()).unwrap_err();
-    assert!(foreign.to_string().contains("no pidfd"));
+    assert!(foreign.to_string().contains("not a pidfd"));
     model.end(pid).unwrap();
     model.next_id(pid);
     assert_eq!(model.spawn(1, "task").unwrap(), pid);

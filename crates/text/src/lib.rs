@@ -1,4 +1,4 @@
-//! What an error tells of a text that somebody else wrote, and enumerations whose values have names.
+#![doc = include_str!("../README.md")]
 
 pub mod excerpt;
 mod named;

@@ -14,7 +14,7 @@ impl Node {
     /// A node on which floats go where they go by themselves.
     fn by_itself() -> Self {
         let mut node = Self::new();
-        node.settings.policies.float = FloatPolicy::default();
+        node.settings.policies.float = FloatPolicy::Pod;
         node
     }
 

@@ -140,7 +140,7 @@ pub fn page() -> String {
         title: "IO.STELIA.ISOLATION1",
         section: 5,
         volume: "File Formats",
-        source: "dbus-interfaces/ and src/plan/admission/refusal.rs",
+        source: "dbus-interfaces/ and crates/api/src/error.rs",
     };
     let mut page = header.text();
     page.push_str(".SH NAME\nio.stelia.Isolation1 \\- the D\\-Bus interface of steliad\n");

@@ -50,7 +50,7 @@ fn the_man_page_of_the_runner_says_what_help_says() {
         title: "STELIA-RUNNER",
         section: 1,
         volume: "User Commands",
-        source: "src/runner/cli",
+        source: "crates/runner/src/cli",
     };
     let also = &["stelia(7)", "steliad(8)", "/usr/share/doc/steliad/runner.md"];
     let page = command::page(stelia_runner::Cli::command(), &header, also);
@@ -63,7 +63,7 @@ fn the_man_page_of_steliactl_says_what_help_says() {
         title: "STELIACTL",
         section: 1,
         volume: "User Commands",
-        source: "src/ctl/cli.rs",
+        source: "crates/steliactl/src/cli.rs",
     };
     let also = &[
         "stelia(7)",

@@ -11,11 +11,11 @@ use stelia_text::excerpt::excerpt;
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Quantity(u128);
 
-/// A text is no quantity, a negative one, or one larger than 2⁶³ − 1.
+/// A text is not a quantity, a negative one, or one larger than 2⁶³ − 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum QuantityError {
     /// It does not read as one.
-    #[error("{0:?} is no quantity, such as 2, 500m or 1Gi")]
+    #[error("{0:?} is not a quantity, such as 2, 500m or 1Gi")]
     Malformed(String),
     /// A request or limit must not be.
     #[error("{0:?} is negative")]

@@ -13,7 +13,7 @@
 //! let (name, vm) = read(&pod("4"), None)?;
 //! assert_eq!((name.as_str(), vm.containers[0].resources.requests.milli_cpus), ("vm", Some(4000)));
 //! let error = read(&pod("4x"), None).unwrap_err().to_string();
-//! assert_eq!(error, r#"spec.containers[0].resources.limits.cpu: "4x" is no quantity, such as 2, 500m or 1Gi"#);
+//! assert_eq!(error, r#"spec.containers[0].resources.limits.cpu: "4x" is not a quantity, such as 2, 500m or 1Gi"#);
 //! # Ok::<(), ManifestError>(())
 //! ```
 

@@ -149,7 +149,10 @@ fn of_several_pods_one_must_be_named() {
 }
 
 #[rstest]
-#[case("{limits: {cpu: 2x}}", r#"limits.cpu: "2x" is no quantity, such as 2, 500m or 1Gi"#)]
+#[case(
+    "{limits: {cpu: 2x}}",
+    r#"limits.cpu: "2x" is not a quantity, such as 2, 500m or 1Gi"#
+)]
 #[case("{limits: {cpu: -1}}", r#"limits.cpu: "-1" is negative"#)]
 #[case("{limits: {memory: 8Ei}}", r#"limits.memory: "8Ei" is more than 2⁶³ − 1"#)]
 #[case("{limits: {cpu: [1]}}", "limits.cpu: it must be a number or a string")]
@@ -227,7 +230,7 @@ fn a_container_in_a_word_is_guaranteed() {
     assert_eq!(told.resources.limits.huge_pages, [(1 << 30, 1 << 30)].into());
     for (text, error) in [
         ("cpus", "cpus: it is not KEY=VALUE"),
-        ("cpus=a", r#"cpus: "a" is no quantity, such as 2, 500m or 1Gi"#),
+        ("cpus=a", r#"cpus: "a" is not a quantity, such as 2, 500m or 1Gi"#),
         ("cpus=1,cpu=2", "cpu: it is given twice"),
         ("kind=job", r#"kind: "job" is not app, init or sidecar"#),
         ("name=a b", r#"name: "a b" is not a container name"#),

@@ -85,7 +85,7 @@ impl CpuQuota {
 
     /// Microseconds of CPU time a second, as systemd counts: rounded up, so that what it makes of it for the period is the quota
     /// again.
-    pub fn per_second(self) -> u64 {
+    pub(crate) fn per_second(self) -> u64 {
         let exact = (u128::from(self.quota) * 1_000_000).div_ceil(u128::from(self.period.max(1)));
         u64::try_from(exact).unwrap_or(u64::MAX - 1)
     }

@@ -2,6 +2,7 @@
 //!
 //! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
 
+mod file;
 pub mod hierarchy;
 mod kernel;
 mod limits;
@@ -11,6 +12,7 @@ mod read;
 use std::fmt;
 use std::io;
 
+pub use file::{File, HugePage};
 pub use kernel::KernelCgroups;
 pub use limits::{CpuQuota, IoMax, Limits};
 pub use read::{cpus, is_populated, numbers, optional, populated, set};
@@ -77,168 +79,6 @@ impl fmt::Display for CgroupPath {
 impl serde::Serialize for CgroupPath {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_str(&self.0)
-    }
-}
-
-/// The cgroup files this program reads or writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum File {
-    /// `cgroup.procs`
-    Procs,
-    /// `cgroup.threads`
-    Threads,
-    /// `cgroup.type`
-    Type,
-    /// `cgroup.subtree_control`
-    SubtreeControl,
-    /// `cgroup.events`
-    Events,
-    /// `cgroup.freeze`
-    Freeze,
-    /// `cpuset.cpus`
-    Cpus,
-    /// `cpuset.cpus.effective`
-    CpusEffective,
-    /// `cpuset.cpus.exclusive`
-    CpusExclusive,
-    /// `cpuset.cpus.exclusive.effective`
-    CpusExclusiveEffective,
-    /// `cpuset.cpus.isolated`; in the root only.
-    CpusIsolated,
-    /// `cpuset.cpus.partition`
-    Partition,
-    /// `cpuset.mems`
-    Mems,
-    /// `pids.max`
-    PidsMax,
-    /// `memory.max`
-    MemoryMax,
-    /// `memory.high`
-    MemoryHigh,
-    /// `memory.min`
-    MemoryMin,
-    /// `memory.low`
-    MemoryLow,
-    /// `memory.swap.max`
-    MemorySwapMax,
-    /// `memory.oom.group`
-    MemoryOomGroup,
-    /// `memory.current`
-    MemoryCurrent,
-    /// `memory.stat`
-    MemoryStat,
-    /// `memory.numa_stat`
-    MemoryNumaStat,
-    /// `cpu.weight`
-    CpuWeight,
-    /// `cpu.max`
-    CpuMax,
-    /// `cpu.uclamp.min`
-    UclampMin,
-    /// `cpu.uclamp.max`
-    UclampMax,
-    /// `cpu.stat`
-    CpuStat,
-    /// `io.weight`
-    IoWeight,
-    /// `io.max`
-    IoMax,
-    /// `hugetlb.<size>.max`
-    HugetlbMax(HugePage),
-    /// `hugetlb.<size>.rsvd.max`
-    HugetlbReservedMax(HugePage),
-    /// `hugetlb.<size>.numa_stat`
-    HugetlbNumaStat(HugePage),
-}
-
-/// The sizes of huge pages the kernel has names for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // Each is the size it names.
-pub enum HugePage {
-    Kb64,
-    Mb2,
-    Mb32,
-    Mb512,
-    Gb1,
-    Gb16,
-}
-
-impl HugePage {
-    /// Every size.
-    pub const ALL: [Self; 6] = [Self::Kb64, Self::Mb2, Self::Mb32, Self::Mb512, Self::Gb1, Self::Gb16];
-
-    /// Its directory in `/sys/kernel/mm/hugepages`.
-    pub fn directory(self) -> &'static str {
-        match self {
-            Self::Kb64 => "hugepages-64kB",
-            Self::Mb2 => "hugepages-2048kB",
-            Self::Mb32 => "hugepages-32768kB",
-            Self::Mb512 => "hugepages-524288kB",
-            Self::Gb1 => "hugepages-1048576kB",
-            Self::Gb16 => "hugepages-16777216kB",
-        }
-    }
-}
-
-impl File {
-    /// The file's name in the cgroup's directory.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Procs => "cgroup.procs",
-            Self::Threads => "cgroup.threads",
-            Self::Type => "cgroup.type",
-            Self::SubtreeControl => "cgroup.subtree_control",
-            Self::Events => "cgroup.events",
-            Self::Freeze => "cgroup.freeze",
-            Self::Cpus => "cpuset.cpus",
-            Self::CpusEffective => "cpuset.cpus.effective",
-            Self::CpusExclusive => "cpuset.cpus.exclusive",
-            Self::CpusExclusiveEffective => "cpuset.cpus.exclusive.effective",
-            Self::CpusIsolated => "cpuset.cpus.isolated",
-            Self::Partition => "cpuset.cpus.partition",
-            Self::Mems => "cpuset.mems",
-            Self::PidsMax => "pids.max",
-            Self::MemoryMax => "memory.max",
-            Self::MemoryHigh => "memory.high",
-            Self::MemoryMin => "memory.min",
-            Self::MemoryLow => "memory.low",
-            Self::MemorySwapMax => "memory.swap.max",
-            Self::MemoryOomGroup => "memory.oom.group",
-            Self::MemoryCurrent => "memory.current",
-            Self::MemoryStat => "memory.stat",
-            Self::MemoryNumaStat => "memory.numa_stat",
-            Self::CpuWeight => "cpu.weight",
-            Self::CpuMax => "cpu.max",
-            Self::UclampMin => "cpu.uclamp.min",
-            Self::UclampMax => "cpu.uclamp.max",
-            Self::CpuStat => "cpu.stat",
-            Self::IoWeight => "io.weight",
-            Self::IoMax => "io.max",
-            Self::HugetlbMax(size) => match size {
-                HugePage::Kb64 => "hugetlb.64KB.max",
-                HugePage::Mb2 => "hugetlb.2MB.max",
-                HugePage::Mb32 => "hugetlb.32MB.max",
-                HugePage::Mb512 => "hugetlb.512MB.max",
-                HugePage::Gb1 => "hugetlb.1GB.max",
-                HugePage::Gb16 => "hugetlb.16GB.max",
-            },
-            Self::HugetlbReservedMax(size) => match size {
-                HugePage::Kb64 => "hugetlb.64KB.rsvd.max",
-                HugePage::Mb2 => "hugetlb.2MB.rsvd.max",
-                HugePage::Mb32 => "hugetlb.32MB.rsvd.max",
-                HugePage::Mb512 => "hugetlb.512MB.rsvd.max",
-                HugePage::Gb1 => "hugetlb.1GB.rsvd.max",
-                HugePage::Gb16 => "hugetlb.16GB.rsvd.max",
-            },
-            Self::HugetlbNumaStat(size) => match size {
-                HugePage::Kb64 => "hugetlb.64KB.numa_stat",
-                HugePage::Mb2 => "hugetlb.2MB.numa_stat",
-                HugePage::Mb32 => "hugetlb.32MB.numa_stat",
-                HugePage::Mb512 => "hugetlb.512MB.numa_stat",
-                HugePage::Gb1 => "hugetlb.1GB.numa_stat",
-                HugePage::Gb16 => "hugetlb.16GB.numa_stat",
-            },
-        }
     }
 }
 

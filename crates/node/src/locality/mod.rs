@@ -2,7 +2,7 @@
 
 mod read;
 
-pub use read::{Reading, Whose};
+pub use read::{Reading, Vm};
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -13,11 +13,11 @@ use stelia_kubelet::{DeviceManagerState, PodUid};
 
 use crate::cgroup::numa_stat::{self, ByNode};
 
-/// More of a VM's memory than this on other NUMA nodes than its CPUs' is told, in percent: a few pages of QEMU's own are
-/// always where they came to lie.
-pub const AWAY_PERCENT: u64 = 10;
-/// And only where it is more than this, in bytes: of a guest that has touched next to nothing QEMU's own heap is a large share.
-pub const AWAY_BYTES: u64 = 64 << 20;
+/// A larger share of a VM's memory on other NUMA nodes than its CPUs' is reported, in percent: a few pages of QEMU's own
+/// always are.
+const AWAY_PERCENT: u64 = 10;
+/// And only if it is more than this, in bytes: QEMU's own heap is a large share of a guest that has touched little.
+const AWAY_BYTES: u64 = 64 << 20;
 
 /// What a VM holds on one NUMA node, in bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -51,7 +51,7 @@ fn add(memory: &mut Memory, more: Option<ByNode>, field: fn(&mut NodeMemory) -> 
 }
 
 /// Add what a `memory.numa_stat` says. What it does not say counts as nothing.
-pub fn add_memory(memory: &mut Memory, text: &str) {
+pub(crate) fn add_memory(memory: &mut Memory, text: &str) {
     let counter = |name| numa_stat::counter(text, name);
     add(memory, counter("anon"), |node| &mut node.anon);
     add(memory, counter("file"), |node| &mut node.file);
@@ -59,7 +59,7 @@ pub fn add_memory(memory: &mut Memory, text: &str) {
 }
 
 /// Add what a `hugetlb.<size>.numa_stat` says.
-pub fn add_huge_pages(memory: &mut Memory, text: &str) {
+pub(crate) fn add_huge_pages(memory: &mut Memory, text: &str) {
     add(memory, numa_stat::huge_pages(text), |node| &mut node.huge);
 }
 
@@ -68,7 +68,7 @@ pub fn add_huge_pages(memory: &mut Memory, text: &str) {
 pub struct Device {
     /// The resource as pods ask for it, such as `nvidia.com/gpu`; or a VFIO device's own name.
     pub name: String,
-    /// The NUMA node; `None`: nobody says.
+    /// The NUMA node; `None` where its plugin names none.
     pub node: Option<u32>,
     /// How many.
     pub count: u32,
@@ -131,7 +131,7 @@ impl Away {
         (self.ratio() * 100.0).round() as u64
     }
 
-    /// Whether it is worth telling: more than [`AWAY_PERCENT`] and than [`AWAY_BYTES`].
+    /// Whether it is reported: more than 10 % and than 64 MiB.
     pub fn is_too_much(self) -> bool {
         let more_than = u128::from(self.bytes) * 100 > u128::from(self.of) * u128::from(AWAY_PERCENT);
         more_than && self.bytes > AWAY_BYTES
@@ -166,12 +166,12 @@ impl Locality {
     }
 
     /// Its devices at other NUMA nodes than its CPUs'; none where that is not known of either.
-    pub fn devices_away(&self) -> impl Iterator<Item = &Device> {
+    fn devices_away(&self) -> impl Iterator<Item = &Device> {
         let elsewhere = |device: &&Device| device.node.is_some_and(|node| !self.is_own(node));
         self.devices.iter().filter(|_| !self.nodes.is_empty()).filter(elsewhere)
     }
 
-    /// What is to be told of its memory; `None` on the good day.
+    /// What is reported of its memory; `None` if nothing is wrong.
     pub fn memory_problem(&self) -> Option<String> {
         let away = self.away().filter(|away| away.is_too_much())?;
         let elsewhere = self.memory.iter().filter(|(node, _)| !self.is_own(**node));
@@ -184,7 +184,7 @@ impl Locality {
         ))
     }
 
-    /// What is to be told of its devices; `None` on the good day.
+    /// What is reported of its devices; `None` if nothing is wrong.
     pub fn devices_problem(&self) -> Option<String> {
         let away = self.devices_away().filter_map(|device| {
             let count = if device.count == 1 {

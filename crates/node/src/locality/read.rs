@@ -14,7 +14,7 @@ use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, 
 
 /// One VM, as far as this needs it.
 #[derive(Debug, Clone, Copy)]
-pub struct Whose<'a> {
+pub struct Vm<'a> {
     /// The pod.
     pub pod: &'a PodUid,
     /// The container's name in kubelet's files.
@@ -50,17 +50,17 @@ impl<'a> Reading<'a> {
     }
 
     /// Where these VMs are.
-    pub fn of<'b>(&self, all: impl Iterator<Item = Whose<'b>>) -> Localities {
+    pub fn of<'b>(&self, all: impl Iterator<Item = Vm<'b>>) -> Localities {
         Localities {
-            instances: all.map(|whose| (whose.pod.to_string(), self.one(whose))).collect(),
+            instances: all.map(|vm| (vm.pod.to_string(), self.one(vm))).collect(),
             devices_unknown: self.devices.as_ref().err().cloned(),
         }
     }
 
     /// What cannot be read counts as nothing: an instance may end at any moment.
-    fn one(&self, whose: Whose<'_>) -> Locality {
+    fn one(&self, vm: Vm<'_>) -> Locality {
         let mut memory = Memory::new();
-        for cgroup in [whose.scope, whose.origin] {
+        for cgroup in [vm.scope, vm.origin] {
             let read = |file| self.cgroups.read(cgroup, file).unwrap_or_default();
             add_memory(&mut memory, &read(File::MemoryNumaStat));
             for size in &self.pages {
@@ -69,11 +69,11 @@ impl<'a> Reading<'a> {
         }
         let state = self.devices.as_ref();
         Locality {
-            nodes: nodes(self.topology, whose.cpus),
-            allowed: whose.mems.to_owned(),
+            nodes: nodes(self.topology, vm.cpus),
+            allowed: vm.mems.to_owned(),
             memory,
             devices: state
-                .map(|state| locality::devices(state, whose.pod, whose.container))
+                .map(|state| locality::devices(state, vm.pod, vm.container))
                 .unwrap_or_default(),
         }
     }

@@ -5,7 +5,6 @@ use serde::Deserialize;
 
 use super::Cli;
 use crate::helpers::spec::parse_file;
-use crate::helpers::split;
 
 const PAGE: &str = include_str!("../../../../docs/runner.md");
 
@@ -31,7 +30,9 @@ fn every_command_is_one_the_runner_takes() {
     let text = blocks("sh").join("\n").replace("\\\n", "");
     let commands: Vec<_> = text.lines().filter(|line| line.starts_with("stelia-runner")).collect();
     assert!(commands.len() >= 8, "{commands:?}");
-    commands.iter().for_each(|command| holds(&split(command).unwrap()));
+    commands
+        .iter()
+        .for_each(|command| holds(&shlex::split(command).unwrap()));
 }
 
 #[test]

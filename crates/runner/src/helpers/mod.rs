@@ -4,7 +4,6 @@
 mod output;
 mod policy;
 pub(crate) mod spec;
-mod words;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -22,8 +21,6 @@ use super::error::Error;
 use super::status::Status;
 use policy::AfterExit;
 use spec::{HelperSpec, Start};
-#[cfg(test)]
-pub(crate) use words::split;
 
 /// From SIGTERM to SIGKILL: of the pod's 30 s the guest has 25 and QEMU 3.
 const STOP_TIME: Duration = Duration::from_secs(1);

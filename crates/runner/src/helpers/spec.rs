@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use serde::Deserialize;
 
-use super::words::split;
 use crate::error::Error;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
@@ -122,7 +121,10 @@ fn checked(written: Written) -> Result<HelperSpec, String> {
         return Err(format!("name {name:?}: give 1 to 32 letters, digits, '.', '_' or '-'"));
     }
     let command = match written.command {
-        CommandText::Line(line) => split(&line).map_err(|error| format!("{name}: command: {error}"))?,
+        // As a shell splits a line without expanding anything; what begins with # is a comment.
+        CommandText::Line(line) => shlex::split(&line).ok_or(format!(
+            "{name}: command: a quote is not closed, or nothing follows the last backslash"
+        ))?,
         CommandText::Words(words) => words,
     };
     if command.first().is_none_or(String::is_empty) {
@@ -171,6 +173,19 @@ mod tests {
         assert_eq!(parse_file(table).unwrap(), [parse_argument(argument).unwrap()]);
     }
 
+    #[rstest]
+    #[case("  a  b\tc ", &["a", "b", "c"])]
+    #[case("a 'b c' d", &["a", "b c", "d"])]
+    #[case("a --x='y \"z\"'", &["a", "--x=y \"z\""])]
+    #[case("a \"b \\\" \\\\ \\n\"", &["a", "b \" \\ \\n"])]
+    #[case("a\\ b ''", &["a b", ""])]
+    fn words_are_split_as_a_shell_does(#[case] line: &str, #[case] words: &[&str]) {
+        assert_eq!(
+            parse_argument(&format!("name=x,command={line}")).unwrap().command,
+            words
+        );
+    }
+
     #[test]
     fn little_is_enough() {
         let spec = parse_argument("name=x,command=y").unwrap();
@@ -190,7 +205,10 @@ mod tests {
     #[case("name=x,start=soon,command=y", "start: unknown variant `soon`")]
     #[case("name=x,colour=red,command=y", "\"colour\" is not known")]
     #[case("name=x,before,command=y", "\"before\" is not KEY=VALUE")]
-    #[case("name=x,command='y", "a single quote is not closed")]
+    #[case("name=x,command='y", "x: command: a quote is not closed")]
+    #[case("name=x,command=\"y", "x: command: a quote is not closed")]
+    #[case("name=x,command=\"y\\", "x: command: a quote is not closed")]
+    #[case("name=x,command=y\\", "nothing follows the last backslash")]
     #[case("name=x,start=after,wait-for=/y,command=z", "wait-for needs start = before")]
     fn what_is_wrong_is_named(#[case] text: &str, #[case] expected: &str) {
         let error = parse_argument(text).unwrap_err();

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stelia_cpus::Topology;
 use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
-use stelia_node::locality::{Localities, Locality, Reading, Whose, list, size};
+use stelia_node::locality::{Localities, Locality, Reading, Vm, list, size};
 use stelia_record::Record;
 
 use super::checks::{not_ok, ok};
@@ -24,7 +24,7 @@ pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
         Some((scope, record))
     });
     let records: Vec<(CgroupPath, Record)> = records.collect();
-    let whose = records.iter().map(|(scope, record)| Whose {
+    let whose = records.iter().map(|(scope, record)| Vm {
         pod: &record.pod,
         container: &record.container,
         cpus: &record.exclusive,

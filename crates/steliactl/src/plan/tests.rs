@@ -310,7 +310,7 @@ fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
     let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
     assert_eq!(
         reason,
-        "kubelet's reserved CPUs: \"much\" is no quantity, such as 2, 500m or 1Gi"
+        "kubelet's reserved CPUs: \"much\" is not a quantity, such as 2, 500m or 1Gi"
     );
 }
 

@@ -7,7 +7,8 @@ use zbus::connection::Builder;
 use zbus::object_server::SignalEmitter;
 use zbus::{Connection, Guid, ObjectPath, OwnedObjectPath, OwnedVariant, fdo, interface};
 
-use super::{DbusSystemd, UnitRow};
+use super::DbusSystemd;
+use super::bus::UnitRow;
 
 const MANAGER: &str = "/org/freedesktop/systemd1";
 const UNIT: &str = "/org/freedesktop/systemd1/unit/a";

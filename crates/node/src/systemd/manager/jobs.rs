@@ -1,0 +1,138 @@
+//! Jobs of systemd's that are waited for.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::StreamExt;
+use tokio::sync::Mutex;
+use zbus::OwnedObjectPath;
+use zbus::proxy::CacheProperties;
+
+use super::DbusSystemd;
+use super::bus::{ALREADY_SUBSCRIBED, Failure, JobRemovedStream, ManagerProxy, NO_SUCH_UNIT, UnitProxy, is_error};
+
+/// Jobs that are waited for. systemd counts no subscriptions of a connection: the first job's end must not make the others
+/// deaf.
+#[derive(Debug, Default)]
+pub(super) struct Subscription {
+    pub(super) jobs: AtomicU32,
+    /// Held by who subscribes, or ends it.
+    order: Mutex<()>,
+}
+
+/// Being told of the ends of jobs, until it is dropped.
+#[derive(Debug)]
+pub(in super::super) struct Ends {
+    removed: JobRemovedStream,
+    _subscribed: Subscribed,
+}
+
+/// One that counts as subscribed. Subscribed only while a job is pending: a busy node has many units.
+#[derive(Debug)]
+struct Subscribed(DbusSystemd);
+
+impl Drop for Subscribed {
+    fn drop(&mut self) {
+        let left = self.0.subscription.jobs.fetch_sub(1, Ordering::SeqCst) - 1;
+        // Losing the call costs wake-ups only, so nobody waits for it.
+        if left == 0
+            && let Ok(runtime) = tokio::runtime::Handle::try_current()
+        {
+            let systemd = self.0.clone();
+            runtime.spawn(async move { systemd.unsubscribe().await });
+        }
+    }
+}
+
+impl DbusSystemd {
+    /// Be told of jobs that are over.
+    pub(super) async fn ends(&self) -> Result<Ends, Failure> {
+        let manager = &self.manager().await?;
+        let subscribe = async {
+            let _order = self.subscription.order.lock().await;
+            self.subscription.jobs.fetch_add(1, Ordering::SeqCst);
+            let subscribed = Subscribed(self.clone());
+            match manager.subscribe().await {
+                // systemd kept a subscription whose end it did not hear of.
+                result if is_error(&result, ALREADY_SUBSCRIBED) => {}
+                result => result?,
+            }
+            Ok(subscribed)
+        };
+        let listen = async { Ok::<_, Failure>(manager.receive_job_removed().await?) };
+        let (_subscribed, removed) = tokio::try_join!(subscribe, listen)?;
+        Ok(Ends { removed, _subscribed })
+    }
+
+    async fn unsubscribe(&self) {
+        let Subscription { jobs, order } = &*self.subscription;
+        // Whoever holds it subscribes, so there is nothing to end.
+        if let Ok(_order) = order.try_lock()
+            && jobs.load(Ordering::SeqCst) == 0
+            && let Ok(manager) = self.manager().await
+        {
+            let _ = manager.unsubscribe().await;
+        }
+    }
+
+    /// Wait for the end of the job that starts `unit`.
+    pub(super) async fn job_done(
+        &self,
+        manager: &ManagerProxy<'_>,
+        ends: &mut Ends,
+        job: &OwnedObjectPath,
+        unit: &str,
+    ) -> Result<(), Failure> {
+        let mut look = tokio::time::interval_at(tokio::time::Instant::now() + self.look, self.look);
+        loop {
+            let signal = tokio::select! {
+                signal = ends.removed.next() => signal.ok_or_else(|| Failure::Refused("the bus went away".into()))?,
+                _ = look.tick() => {
+                    match self.look(manager, unit).await {
+                        Seen::Active => return Ok(()),
+                        // Where systemd executes itself anew between the call and its job, it forgets the scope's process.
+                        Seen::Ended => return Err(Failure::Refused("the job ended, and the unit is not active".into())),
+                        Seen::Pending => continue,
+                    }
+                }
+            };
+            if let Ok(args) = signal.args()
+                && args.job.as_str() == job.as_str()
+            {
+                return match args.result {
+                    "done" => Ok(()),
+                    result => Err(Failure::Refused(format!("the job ended: {result}"))),
+                };
+            }
+        }
+    }
+
+    /// How far a unit is that is to be started.
+    pub(super) async fn look(&self, manager: &ManagerProxy<'_>, unit: &str) -> Seen {
+        let seen = async {
+            let path = match manager.get_unit(unit).await {
+                result if is_error(&result, NO_SUCH_UNIT) => return Ok(Seen::Ended),
+                result => result?,
+            };
+            let unit = UnitProxy::builder(&self.connection).path(path);
+            let unit = unit.cache_properties(CacheProperties::No).build().await?;
+            if unit.active_state().await? == "active" {
+                return Ok(Seen::Active);
+            }
+            Ok::<_, zbus::Error>(if unit.job().await?.0 == 0 {
+                Seen::Ended
+            } else {
+                Seen::Pending
+            })
+        };
+        // While it is out of reach nothing is known.
+        seen.await.unwrap_or(Seen::Pending)
+    }
+}
+
+/// What a look at a unit that is to be started tells.
+pub(super) enum Seen {
+    Active,
+    /// It has no job and is not active, or it is not there.
+    Ended,
+    Pending,
+}

@@ -1,0 +1,236 @@
+//! systemd's manager over the system bus.
+
+mod bus;
+#[cfg(test)]
+mod fake;
+mod jobs;
+#[cfg(test)]
+mod tests;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as Lock, PoisonError};
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+use zbus::export::async_trait::async_trait;
+use zbus::proxy::CacheProperties;
+use zbus::{Connection, Variant};
+
+pub(super) use self::jobs::Ends;
+
+use self::bus::{Failure, ManagerProxy, NO_SUCH_UNIT, ScopeProxy, UNIT_EXISTS, is_error};
+use self::jobs::{Seen, Subscription};
+use super::{Devices, Listening, Systemd, SystemdError};
+use crate::cgroup::{CpuQuota, Limits};
+
+/// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
+/// it (a reload, a mount that does not answer) by then, and a runner waits for longer.
+const TIMEOUT: Duration = Duration::from_secs(90);
+/// How long until a systemd that was not there is asked again.
+const AGAIN: Duration = Duration::from_millis(250);
+/// How often a unit whose job is waited for is looked at: the signal that the job is over is lost where systemd executes
+/// itself anew at that moment.
+const LOOK: Duration = Duration::from_secs(3);
+
+/// systemd through its D-Bus API.
+#[derive(Debug, Clone)]
+pub struct DbusSystemd {
+    connection: Connection,
+    timeout: Duration,
+    look: Duration,
+    subscription: Arc<Subscription>,
+}
+
+impl DbusSystemd {
+    /// Use this connection to the system bus. Does no I/O.
+    pub fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            timeout: TIMEOUT,
+            look: LOOK,
+            subscription: Arc::default(),
+        }
+    }
+
+    /// Do what is asked of systemd, or say that it does not answer. While it executes itself anew it is not on the bus, and
+    /// what it was asked before is not answered: then the work is done again, so it must be such that may be.
+    async fn bounded<T, F>(&self, operation: String, mut work: impl FnMut() -> F + Send) -> Result<T, SystemdError>
+    where
+        F: Future<Output = Result<T, Failure>> + Send,
+    {
+        let answered = async {
+            loop {
+                match work().await {
+                    Err(Failure::Away) => tokio::time::sleep(AGAIN).await,
+                    Err(Failure::Refused(cause)) => return Err(cause),
+                    Ok(answer) => return Ok(answer),
+                }
+            }
+        };
+        let cause = match tokio::time::timeout(self.timeout, answered).await {
+            Ok(Ok(answer)) => return Ok(answer),
+            Ok(Err(cause)) => cause,
+            Err(_) => format!("systemd (PID 1) did not answer within {} s", self.timeout.as_secs()),
+        };
+        Err(SystemdError { operation, cause })
+    }
+
+    async fn manager(&self) -> Result<ManagerProxy<'static>, Failure> {
+        Ok(ManagerProxy::new(&self.connection).await?)
+    }
+
+    async fn set(&self, unit: &str, properties: &[(&str, Variant<'_>)]) -> Result<(), SystemdError> {
+        let names: Vec<&str> = properties.iter().map(|(name, _)| *name).collect();
+        let operation = format!("set {} of {unit}", names.join(", "));
+        let work = || async {
+            let manager = self.manager().await?;
+            Ok(manager.set_unit_properties(unit, true, properties).await?)
+        };
+        self.bounded(operation, work).await
+    }
+
+    async fn stop(&self, manager: &ManagerProxy<'_>, unit: &str) -> Result<(), Failure> {
+        match manager.stop_unit(unit, "replace").await {
+            result if is_error(&result, NO_SUCH_UNIT) => Ok(()),
+            result => Ok(result.map(drop)?),
+        }
+    }
+}
+
+#[async_trait]
+impl Systemd for DbusSystemd {
+    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
+        let work = || async {
+            let manager = self.manager().await?;
+            let path = match manager.get_unit(unit).await {
+                Ok(path) => path,
+                result if is_error(&result, NO_SUCH_UNIT) => return Ok(None),
+                Err(cause) => return Err(cause.into()),
+            };
+            let scope = ScopeProxy::builder(&self.connection).path(path);
+            // Each property is asked for, so all the others are not worth a call of their own.
+            let scope = scope.cache_properties(CacheProperties::No).build().await?;
+            let (policy, allow) = tokio::try_join!(scope.device_policy(), scope.device_allow())?;
+            Ok(Some(Devices { policy, allow }))
+        };
+        self.bounded(format!("read the devices of {unit}"), work).await
+    }
+
+    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
+        let work = || async { self.stop(&self.manager().await?, unit).await };
+        self.bounded(format!("stop {unit}"), work).await
+    }
+
+    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
+        let work = || async {
+            let manager = self.manager().await?;
+            let units = manager.list_units_by_patterns(&["active"], &[pattern]).await;
+            let mut scopes = Vec::new();
+            for unit in units? {
+                let builder = ScopeProxy::builder(&self.connection).path(unit.6);
+                let scope = builder.cache_properties(CacheProperties::No).build().await?;
+                // One that has ended meanwhile is none.
+                if let Ok(cgroup) = scope.control_group().await {
+                    scopes.push((unit.0, cgroup));
+                }
+            }
+            Ok(scopes)
+        };
+        self.bounded(format!("list {pattern}"), work).await
+    }
+
+    async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
+        self.set(unit, &limit_properties(limits)).await
+    }
+
+    async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
+        self.set(unit, &[("CPUWeight", Variant::from(weight))]).await
+    }
+
+    async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
+        let properties = [("MemoryMin", Variant::from(min)), ("MemoryLow", Variant::from(low))];
+        self.set(unit, &properties).await
+    }
+
+    async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
+        self.set(unit, &[("AllowedCPUs", Variant::from(cpus.to_systemd_mask()))])
+            .await
+    }
+
+    async fn listen(&self) -> Result<Listening, SystemdError> {
+        let ends = self.bounded("listen for the ends of jobs".into(), || self.ends());
+        Ok(Listening(Some(ends.await?)))
+    }
+
+    async fn start_scope(
+        &self,
+        listening: Listening,
+        unit: &str,
+        description: &str,
+        pid: u32,
+        limits: &Limits,
+        devices: &Devices,
+    ) -> Result<(), SystemdError> {
+        let mut properties: Vec<(&str, Variant<'_>)> = vec![
+            ("Description", Variant::from(description)),
+            ("Slice", Variant::from("stelia.slice")),
+            ("Delegate", Variant::from(true)),
+            // Without it the host's shutdown kills QEMU before the pod is told to stop.
+            ("DefaultDependencies", Variant::from(false)),
+            ("CollectMode", Variant::from("inactive-or-failed")),
+            ("PIDs", Variant::from(vec![pid])),
+        ];
+        properties.extend(limit_properties(limits));
+        properties.push(("DevicePolicy", Variant::from(devices.policy.clone())));
+        properties.push(("DeviceAllow", Variant::from(devices.allow.clone())));
+        let (asked, listening) = (AtomicBool::new(false), Lock::new(listening.0));
+        let work = || async {
+            let manager = &self.manager().await?;
+            let heard = listening.lock().unwrap_or_else(PoisonError::into_inner).take();
+            // Before the call, or the job may be over before anybody listens.
+            let mut ends = match heard {
+                Some(ends) => ends,
+                None => self.ends().await?,
+            };
+            // It may have left after it did what it was asked: what is there then is no old one.
+            while asked.load(Ordering::SeqCst) {
+                match self.look(manager, unit).await {
+                    Seen::Active => return Ok(()),
+                    Seen::Ended => break,
+                    Seen::Pending => tokio::time::sleep(AGAIN).await,
+                }
+            }
+            asked.store(true, Ordering::SeqCst);
+            let mut start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+            if is_error(&start, UNIT_EXISTS) {
+                self.stop(manager, unit).await?;
+                start = manager.start_transient_unit(unit, "fail", &properties, &[]).await;
+            }
+            self.job_done(manager, &mut ends, &start?, unit).await
+        };
+        self.bounded(format!("start {unit}"), work).await
+    }
+}
+
+/// systemd's "no limit".
+const INFINITY: u64 = u64::MAX;
+
+fn limit_properties(limits: &Limits) -> Vec<(&'static str, Variant<'static>)> {
+    let mut properties: Vec<(&'static str, Variant<'static>)> = [
+        ("MemoryMax", limits.memory_max),
+        ("MemoryHigh", limits.memory_high),
+        ("MemorySwapMax", limits.memory_swap_max),
+        ("TasksMax", limits.pids_max),
+        ("CPUQuotaPerSecUSec", limits.cpu_max.map(CpuQuota::per_second)),
+        ("CPUQuotaPeriodUSec", limits.cpu_max.map(|quota| quota.period)),
+        ("MemoryMin", Some(limits.memory_min)),
+        ("MemoryLow", Some(limits.memory_low)),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name, Variant::from(value.unwrap_or(INFINITY))))
+    .collect();
+    for (name, weight) in [("CPUWeight", limits.cpu_weight), ("IOWeight", limits.io_weight)] {
+        properties.extend(weight.map(|weight| (name, Variant::from(weight))));
+    }
+    properties
+}

@@ -1,0 +1,227 @@
+//! Every setting: its default in [`Settings`] and [`Policies`], its name, check and printing in [`KEYS`].
+
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use stelia_allocator::{
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
+    Qos, RequiredBind,
+};
+use stelia_kubelet::home::AUTO;
+use toml::Value;
+
+use crate::{FloatPolicy, Partition, PlacementPolicy};
+
+/// The configuration in force. Each field is a key of [`KEYS`], or several.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Settings {
+    /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
+    pub kubelet_root: PathBuf,
+    /// What decisions depend on.
+    pub policies: Policies,
+    /// Time from the beginning of one rebind job to the next.
+    pub rebind_interval: Duration,
+    /// Time between audits.
+    pub audit_interval: Duration,
+}
+
+/// The settings that decisions depend on.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Policies {
+    /// How vCPUs are placed from now on.
+    pub placement: PlacementPolicy,
+    /// The partition instances get from now on; `None`: what this kernel makes without danger, `isolated` or else `root`.
+    pub partition: Option<Partition>,
+    /// Which shared CPUs instances float on.
+    pub float: FloatPolicy,
+    /// With fewer CPUs than this in its NUMA nodes an instance floats on the whole pool.
+    pub float_min_cpus: usize,
+    /// `cpu.max` of every float, as the kernel takes and prints it: an audit compares the texts.
+    pub float_cpu_max: String,
+    /// Who chooses exclusive CPUs, and how.
+    pub allocator: AllocatorPolicies,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            kubelet_root: AUTO.into(),
+            policies: Policies::default(),
+            rebind_interval: Duration::from_secs(60),
+            audit_interval: Duration::from_secs(30),
+        }
+    }
+}
+
+/// Those of the allocator are its own: Koordinator's documents give them.
+impl Default for Policies {
+    fn default() -> Self {
+        Self {
+            placement: PlacementPolicy::Guest,
+            partition: None,
+            float: FloatPolicy::Pod,
+            float_min_cpus: 2,
+            float_cpu_max: "max".into(),
+            allocator: AllocatorPolicies::default(),
+        }
+    }
+}
+
+/// A key of the configuration files.
+pub(crate) struct Key {
+    pub(crate) name: &'static str,
+    /// What the value may be, the last behind an "or".
+    pub(crate) allowed: &'static [&'static str],
+    /// Takes the value over; `None` if it is not allowed.
+    pub(crate) set: fn(&mut Settings, &Value) -> Option<()>,
+    pub(crate) get: fn(&Settings) -> Value,
+}
+
+/// A key whose values are names of an enumeration: those that are listed, which need not be all.
+macro_rules! choice {
+    ($key:literal, $type:ident [$($name:literal),+], $($field:ident).+) => {
+        Key {
+            name: $key,
+            allowed: &[$($name),+],
+            set: |settings, value| {
+                let name = value.as_str().filter(|name| [$($name),+].contains(name))?;
+                settings.$($field).+ = $type::parse(name)?;
+                Some(())
+            },
+            get: |settings| settings.$($field).+.name().into(),
+        }
+    };
+}
+
+/// Every key, in the order in which they are printed.
+pub(crate) const KEYS: [Key; 16] = [
+    Key {
+        name: "kubelet-root",
+        allowed: &["auto", "an absolute path"],
+        set: |settings, value| {
+            let path = Path::new(value.as_str()?);
+            let good = path.is_absolute() || path == Path::new(AUTO);
+            good.then(|| settings.kubelet_root = path.to_owned())
+        },
+        get: |settings| settings.kubelet_root.display().to_string().into(),
+    },
+    choice!("float-policy", FloatPolicy["node", "numa", "pod"], policies.float),
+    Key {
+        name: "float-min-cpus",
+        allowed: &["1 to 1024"],
+        set: |settings, value| {
+            let least = usize::try_from(number(value, 1..=1024)?).ok()?;
+            settings.policies.float_min_cpus = least;
+            Some(())
+        },
+        get: |settings| Value::Integer(settings.policies.float_min_cpus.try_into().unwrap_or(i64::MAX)),
+    },
+    Key {
+        name: "float-cpu-max",
+        allowed: &[
+            "\"max\"",
+            "a quota of at least 1000 and a period of 1000 to 1000000 microseconds",
+        ],
+        set: |settings, value| {
+            settings.policies.float_cpu_max = cpu_max(value.as_str()?)?;
+            Some(())
+        },
+        get: |settings| settings.policies.float_cpu_max.as_str().into(),
+    },
+    choice!(
+        "placement",
+        PlacementPolicy["guest", "full-pcpus", "spread-by-pcpus", "linear"],
+        policies.placement
+    ),
+    Key {
+        name: "partition",
+        allowed: &["auto", "isolated", "root", "member"],
+        set: |settings, value| {
+            settings.policies.partition = match value.as_str()? {
+                "auto" => None,
+                name => Some(Partition::parse(name)?),
+            };
+            Some(())
+        },
+        get: |settings| settings.policies.partition.map_or("auto", Partition::name).into(),
+    },
+    choice!(
+        "cpu-source",
+        CpuSource["kubelet", "steliad"],
+        policies.allocator.source
+    ),
+    Key {
+        name: "reserved-cpus",
+        allowed: &["a CPU list, such as \"0-1,8\""],
+        set: |settings, value| {
+            settings.policies.allocator.reserved = value.as_str()?.parse().ok()?;
+            Some(())
+        },
+        get: |settings| settings.policies.allocator.reserved.to_string().into(),
+    },
+    choice!("qos", Qos["LSE", "LSR", "LS", "BE"], policies.allocator.qos),
+    choice!(
+        "cpu-bind-policy",
+        CpuBindPolicy["FullPCPUs", "SpreadByPCPUs"],
+        policies.allocator.bind
+    ),
+    choice!(
+        "required-cpu-bind-policy",
+        RequiredBind["None", "FullPCPUsOnly", "SpreadByPCPUs"],
+        policies.allocator.required
+    ),
+    choice!(
+        "cpu-exclusive-policy",
+        CpuExclusivePolicy["None", "PCPULevel", "NUMANodeLevel"],
+        policies.allocator.exclusive
+    ),
+    choice!(
+        "numa-allocate-strategy",
+        NumaAllocateStrategy["MostAllocated", "LeastAllocated", "DistributeEvenly"],
+        policies.allocator.strategy
+    ),
+    choice!(
+        "numa-topology-alignment-policy",
+        NumaTopologyAlignmentPolicy["None", "BestEffort", "Restricted", "SingleNUMANode"],
+        policies.allocator.alignment
+    ),
+    Key {
+        name: "rebind-interval-s",
+        allowed: &["0 to 86400"],
+        set: |settings, value| {
+            settings.rebind_interval = Duration::from_secs(number(value, 0..=86_400)?);
+            Some(())
+        },
+        get: |settings| seconds(settings.rebind_interval),
+    },
+    Key {
+        name: "audit-interval-s",
+        allowed: &["1 to 3600"],
+        set: |settings, value| {
+            settings.audit_interval = Duration::from_secs(number(value, 1..=3600)?);
+            Some(())
+        },
+        get: |settings| seconds(settings.audit_interval),
+    },
+];
+
+fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
+    let number = u64::try_from(value.as_integer()?).ok()?;
+    range.contains(&number).then_some(number)
+}
+
+fn seconds(interval: Duration) -> Value {
+    Value::Integer(interval.as_secs().try_into().unwrap_or(i64::MAX))
+}
+
+/// `cpu.max` as the kernel takes and prints it.
+fn cpu_max(text: &str) -> Option<String> {
+    if text == "max" {
+        return Some(text.to_owned());
+    }
+    let (quota, period) = text.split_once(' ')?;
+    let (quota, period): (u64, u64) = (quota.parse().ok()?, period.parse().ok()?);
+    let good = quota >= 1000 && (1000..=1_000_000).contains(&period);
+    good.then(|| format!("{quota} {period}"))
+}

@@ -1,0 +1,202 @@
+//! The shape of the tree: how long a file may be, which crate may use which, and what never gets into the daemon.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{files, read, root};
+
+/// A file above this is two ideas.
+const LONGEST: usize = 400;
+
+/// Who may use what: each crate's folder (`src` is the daemon) with those that it depends on, tests aside.
+type Uses = BTreeMap<String, BTreeSet<String>>;
+
+fn cargo(arguments: &[&str]) -> String {
+    let run = Command::new(std::env::var("CARGO").unwrap_or("cargo".into()))
+        .args(arguments)
+        .args(["--locked", "--manifest-path"])
+        .arg(root().join("Cargo.toml"))
+        .output()
+        .expect("cargo");
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    String::from_utf8(run.stdout).expect("text")
+}
+
+fn array(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn text(value: &Value) -> &str {
+    value.as_str().expect("a text")
+}
+
+/// The crate in this folder as the picture calls it.
+fn called(folder: &Path) -> String {
+    match folder.strip_prefix(root().join("crates")) {
+        Ok(name) => name.display().to_string(),
+        Err(_) => "src".into(),
+    }
+}
+
+fn uses(metadata: &Value) -> Uses {
+    let ours = array(&metadata["packages"])
+        .iter()
+        .filter(|package| package["source"].is_null());
+    ours.map(|package| {
+        let normal = array(&package["dependencies"])
+            .iter()
+            .filter(|one| one["kind"].is_null());
+        let paths = normal.filter_map(|one| Some(called(Path::new(one["path"].as_str()?))));
+        let folder = Path::new(text(&package["manifest_path"])).parent().expect("a folder");
+        (called(folder), paths.collect())
+    })
+    .collect()
+}
+
+/// The picture of `docs/architecture.md`, from the top: a crate, and at what its arrow points. Lines of the daemon's own modules
+/// count as the daemon's.
+fn picture() -> Vec<(String, BTreeSet<String>)> {
+    let page = read(&root().join("docs/architecture.md"));
+    let block = page.split("\n```").nth(1).expect("a picture");
+    let mut drawn: Vec<(String, BTreeSet<String>)> = Vec::new();
+    let mut modules = BTreeSet::new();
+    for line in block.lines().filter(|line| !line.trim().is_empty()) {
+        let (left, right) = line.split_once('→').unwrap_or((line, ""));
+        let named = left
+            .split_whitespace()
+            .find(|word| word.ends_with('/') || word.ends_with(".rs"));
+        let named = named.expect("a folder").trim_end_matches('/');
+        let targets = right.split(',').map(str::trim).filter(|target| !target.is_empty());
+        match named.strip_prefix("crates/").or((named == "src").then_some("src")) {
+            Some(name) => drawn.push((name.into(), targets.map(str::to_owned).collect())),
+            None => {
+                modules.insert(named.to_owned());
+                let daemon = drawn.last_mut().filter(|(name, _)| name == "src");
+                daemon
+                    .expect("a module is the daemon's")
+                    .1
+                    .extend(targets.map(str::to_owned));
+            }
+        }
+    }
+    for (_, targets) in &mut drawn {
+        targets.retain(|target| !modules.contains(target));
+    }
+    drawn
+}
+
+/// What can be reached along arrows.
+fn reached<'a>(uses: &'a Uses, from: &'a str) -> BTreeSet<&'a str> {
+    let mut found = BTreeSet::new();
+    let mut open = vec![from];
+    while let Some(next) = open.pop() {
+        let more = uses.get(next).into_iter().flatten().map(String::as_str);
+        open.extend(more.filter(|name| found.insert(*name)));
+    }
+    found
+}
+
+#[test]
+fn the_picture_of_the_crates_is_what_cargo_builds() {
+    let metadata = cargo(&["metadata", "--no-deps", "--format-version=1"]);
+    let (drawn, built) = (picture(), uses(&serde_json::from_str(&metadata).expect("JSON")));
+    let arrows: Uses = drawn.iter().cloned().collect();
+    assert_eq!(arrows.keys().collect::<Vec<_>>(), built.keys().collect::<Vec<_>>());
+    for (at, (name, targets)) in drawn.iter().enumerate() {
+        for target in targets {
+            assert!(
+                built[name].contains(target),
+                "{name} → {target} is drawn and not in its Cargo.toml"
+            );
+            let below = drawn[at..].iter().any(|(lower, _)| lower == target && lower != name);
+            assert!(below, "{name} → {target} points upward");
+        }
+        let reached = reached(&arrows, name);
+        for used in &built[name] {
+            assert!(
+                reached.contains(used.as_str()),
+                "{name} uses {used}, and no arrow leads there"
+            );
+        }
+    }
+}
+
+#[test]
+fn nothing_of_the_cluster_of_tests_or_of_other_programs_is_in_the_daemon() {
+    let tree = cargo(&["tree", "-p", "steliad", "-e", "normal", "--prefix=none"]);
+    let names: BTreeSet<&str> = tree.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(names.contains("stelia-node") && names.contains("zbus"), "{tree}");
+    for kept_out in [
+        "kubelet-planner",
+        "stelia-runner",
+        "stelia-simulator",
+        "stelia-testnode",
+        "steliactl",
+        "comfy-table",
+        "hyper",
+        "kube",
+        "openssl",
+        "prometheus-client",
+        "proptest",
+        "qapi",
+        "ratatui",
+        "reqwest",
+        "rustls",
+    ] {
+        assert!(!names.contains(kept_out), "{kept_out} is in the daemon");
+    }
+}
+
+/// Where the file declares modules, and which of them only tests have.
+fn test_modules(path: &Path, source: &str) -> Vec<PathBuf> {
+    let stem = path.file_stem().and_then(|stem| stem.to_str()).unwrap_or_default();
+    let folder = match stem {
+        "mod" | "lib" | "main" => path.with_file_name(""),
+        stem => path.with_file_name(stem),
+    };
+    let mut modules = Vec::new();
+    for (attribute, line) in source.lines().zip(source.lines().skip(1)) {
+        let named = line.split_once("mod ").and_then(|(_, rest)| rest.strip_suffix(';'));
+        if let (true, Some(name)) = (attribute.trim() == "#[cfg(test)]", named) {
+            modules.extend([folder.join(format!("{name}.rs")), folder.join(name)]);
+        }
+    }
+    modules
+}
+
+#[test]
+fn no_file_of_a_program_or_library_is_longer_than_it_may_be() {
+    let mut sources = files(&root().join("src"), "rs");
+    for folder in std::fs::read_dir(root().join("crates")).expect("crates").flatten() {
+        sources.extend(files(&folder.path().join("src"), "rs"));
+    }
+    let sources: Vec<(PathBuf, String)> = sources.into_iter().map(|path| (path.clone(), read(&path))).collect();
+    let tests: Vec<PathBuf> = sources
+        .iter()
+        .flat_map(|(path, source)| test_modules(path, source))
+        .collect();
+    let mut long = Vec::new();
+    for (path, source) in &sources {
+        if tests.iter().any(|test| path.starts_with(test)) {
+            continue;
+        }
+        let production = source.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+        let lines = production.lines().count();
+        if lines > LONGEST {
+            long.push(format!(
+                "{lines} {}",
+                path.strip_prefix(root()).unwrap_or(path).display()
+            ));
+        }
+    }
+    assert!(
+        sources.len() > 200 && tests.len() > 20,
+        "{} files, {} of tests",
+        sources.len(),
+        tests.len()
+    );
+    assert!(long.is_empty(), "above {LONGEST} lines without tests: {long:#?}");
+}
