@@ -155,7 +155,7 @@ impl Instance {
                 .into_iter()
                 .map(|placed| {
                     (
-                        placed.vcpu,
+                        placed.role.into(),
                         placed.thread.unsigned_abs(),
                         placed.cpu.unwrap_or(NOT_PINNED),
                     )

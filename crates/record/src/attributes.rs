@@ -69,7 +69,7 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
         start: start.parse().ok()?,
     };
     let thread = VcpuThread {
-        index: index.parse().ok()?,
+        role: index.parse::<u32>().ok()?.into(),
         task,
         cpu: match cpu {
             UNPINNED => None,
