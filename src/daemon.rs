@@ -27,6 +27,9 @@ use crate::{dbus, engine, journal};
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
 
+/// The user for whom every call on the system bus is permitted.
+const ROOT: u32 = 0;
+
 /// Said before the daemon acts on it.
 const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM has CPUs of its own only while kubelet's \
                          cpuManagerPolicy is static; with the policy none it runs on the shared pool (allocator.md)";
@@ -167,7 +170,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         first.steps
     );
 
-    let mut name = dbus::serve_bus(&bus, handle.clone())
+    let mut name = dbus::serve_bus(&bus, handle.clone(), ROOT)
         .await
         .context("serve on the system bus")?;
     let socket = runner_socket().context("take the runner socket from systemd")?;

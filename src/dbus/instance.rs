@@ -31,12 +31,12 @@ pub(super) struct Instance {
 
 impl Instance {
     #[cfg(test)]
-    pub(super) fn for_introspection(engine: Handle) -> Self {
+    pub(super) fn for_introspection(engine: Handle, root: u32) -> Self {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         let view = Arc::new(InstanceView::registered(pod.clone()));
         Self {
             engine,
-            door: Door::Bus(Default::default()),
+            door: Door::Bus(super::caller::Users::with_root(root)),
             pod,
             shown: Arc::new(RwLock::new(view)),
         }
@@ -134,7 +134,7 @@ impl Instance {
             let qemu = qemu_pidfd
                 .as_fd()
                 .try_clone_to_owned()
-                .map_err(|cause| ErrorKind::Failed.because(format!("duplicate qemu_pidfd: {cause}")))?;
+                .map_err(ErrorKind::Failed.context("duplicate qemu_pidfd"))?;
             let placed = self
                 .engine
                 .attach(AttachRequest {

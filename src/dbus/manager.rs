@@ -34,7 +34,7 @@ pub(super) struct Manager {
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
-        .map_err(|cause| ErrorKind::Failed.because(format!("object path of pod {pod}: {cause}")))
+        .map_err(ErrorKind::Failed.context(format_args!("object path of pod {pod}")))
 }
 
 /// Everything that the daemon knows, as JSON.
@@ -102,8 +102,7 @@ impl Manager {
                 .clone()
                 .ok_or_else(|| ErrorKind::InvalidArgument.because("pod_uid is empty"));
         }
-        let pod =
-            PodUid::parse(pod_uid).map_err(|cause| ErrorKind::InvalidArgument.because(format!("pod_uid: {cause}")))?;
+        let pod = PodUid::parse(pod_uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"))?;
         // What a caller may not see answers as what does not exist.
         if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
             Ok(pod)
@@ -259,10 +258,8 @@ impl Manager {
                 let (job, moves) = self.engine.rebind(request).await?;
                 // The object must be there when the caller reads the answer.
                 self.exporter.sync(&self.engine.view()).await?;
-                let path = job.map_or_else(|| "/".to_owned(), job_path);
-                let path = path
-                    .try_into()
-                    .map_err(|cause| ErrorKind::Failed.because(format!("object path of the job: {cause}")))?;
+                let path = job.map_or_else(|| "/".to_owned(), job_path).try_into();
+                let path = path.map_err(ErrorKind::Failed.context("object path of the job"))?;
                 Ok((path, rows(&moves)))
             })
             .await
@@ -319,7 +316,7 @@ impl Manager {
         self.call(connection, &header)
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
-                    .map_err(|cause| ErrorKind::Failed.because(format!("configuration not changed: {cause}")))?;
+                    .map_err(ErrorKind::Failed.context("configuration not changed"))?;
                 self.engine.reload(loaded.settings).await
             })
             .await

@@ -49,13 +49,8 @@ impl Readings {
         &self,
         work: impl FnOnce(&mut Recent) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let failed = |cause: &dyn std::fmt::Display| ErrorKind::Failed.because(format!("a reading: {cause}"));
-        let turn = self
-            .turn
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|cause| failed(&cause))?;
+        let turn = self.turn.clone().acquire_owned().await;
+        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
         let (recent, runtime) = (self.recent.clone(), Handle::current());
         let work = tokio::task::spawn_blocking(move || {
             // Here and not with the caller, who may leave before it is done: the next one's turn is after it, and after a
@@ -68,7 +63,7 @@ impl Readings {
             // What a panicking reader left is as old as its time says.
             work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
         });
-        work.await.map_err(|cause| failed(&cause))?
+        work.await.map_err(ErrorKind::Failed.context("a reading"))?
     }
 }
 

@@ -299,19 +299,14 @@ fn resolve(
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     let foreign = |text: String| ErrorKind::ForeignProcess.because(text);
-    let qemu = identify_pidfd(system, &request.qemu).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
-    let cgroup = system
-        .procs
-        .cgroup(qemu.id)
-        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let unclear = ErrorKind::ForeignProcess.context("qemu_pidfd");
+    let qemu = identify_pidfd(system, &request.qemu).map_err(&unclear)?;
+    let cgroup = system.procs.cgroup(qemu.id).map_err(&unclear)?;
     if !cgroup.is_within(scope) {
         let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
         return Err(foreign(text).detail(format!("it is process {} in {cgroup}", qemu.id)));
     }
-    let threads = system
-        .procs
-        .threads(qemu.id)
-        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let threads = system.procs.threads(qemu.id).map_err(&unclear)?;
     let by_number: BTreeMap<i32, TaskId> = threads
         .iter()
         .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))

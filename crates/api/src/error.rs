@@ -150,6 +150,11 @@ impl ErrorKind {
         }
     }
 
+    /// For `map_err`: a refusal of this kind that says what was done and why it failed, as `WHAT: CAUSE`.
+    pub fn context<C: fmt::Display>(self, what: impl fmt::Display) -> impl Fn(C) -> Error {
+        move |cause| self.because(format!("{what}: {cause}"))
+    }
+
     /// Whether a text of this kind speaks, as a rule, of the call alone: of its arguments, of the caller and its pod, which the
     /// caller knows. The others' are of the node, and for the operator.
     fn is_of_the_call(self) -> bool {
