@@ -2,6 +2,8 @@
 
 use std::fmt::Write as _;
 
+use stelia_text::named;
+
 /// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -60,18 +62,10 @@ pub enum Action {
     Maintain,
 }
 
-impl Action {
-    /// Every action.
-    pub const ALL: [Self; 2] = [Self::ManageInstances, Self::Maintain];
-
-    /// Its name in polkit.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::ManageInstances => "io.stelia.Isolation1.manage-instances",
-            Self::Maintain => "io.stelia.Isolation1.maintain",
-        }
-    }
-}
+named!(Action {
+    ManageInstances = "io.stelia.Isolation1.manage-instances",
+    Maintain = "io.stelia.Isolation1.maintain"
+});
 
 impl Role {
     /// Every role.
@@ -87,35 +81,19 @@ impl Role {
     }
 }
 
+named!(Operation {
+    Register = "register",
+    Attach = "attach",
+    Deregister = "deregister",
+    List = "list",
+    Describe = "describe",
+    Audit = "audit",
+    Reconcile = "reconcile",
+    Rebind = "rebind",
+    Reload = "reload"
+});
+
 impl Operation {
-    /// Every operation.
-    pub const ALL: [Self; 9] = [
-        Self::Register,
-        Self::Attach,
-        Self::Deregister,
-        Self::List,
-        Self::Describe,
-        Self::Audit,
-        Self::Reconcile,
-        Self::Rebind,
-        Self::Reload,
-    ];
-
-    /// As the metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Register => "register",
-            Self::Attach => "attach",
-            Self::Deregister => "deregister",
-            Self::List => "list",
-            Self::Describe => "describe",
-            Self::Audit => "audit",
-            Self::Reconcile => "reconcile",
-            Self::Rebind => "rebind",
-            Self::Reload => "reload",
-        }
-    }
-
     fn members(self) -> &'static str {
         match self {
             Self::Register => "RegisterInstance",
@@ -148,7 +126,7 @@ pub fn table() -> String {
     let cell = |role, operation| match decide(role, operation) {
         Decision::Allow => "yes".to_owned(),
         Decision::Own => "its own".to_owned(),
-        Decision::Ask(action) => format!("polkit: `{}`", action.id()),
+        Decision::Ask(action) => format!("polkit: `{}`", action.name()),
         Decision::Deny => "no".to_owned(),
     };
     let headings = Role::ALL.map(Role::heading).join(" | ");
@@ -200,6 +178,6 @@ mod tests {
             .skip(1)
             .filter_map(|rest| rest.split('"').next())
             .collect();
-        assert_eq!(declared, Action::ALL.map(Action::id));
+        assert_eq!(declared, Action::ALL.map(Action::name));
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stelia_text::named;
 
 /// The object's kind.
 pub const KIND: &str = "NodeResourceTopology";
@@ -18,23 +19,12 @@ pub enum ApiVersion {
     V1Alpha2,
 }
 
+named!(ApiVersion {
+    V1Alpha1 = "v1alpha1",
+    V1Alpha2 = "v1alpha2"
+});
+
 impl ApiVersion {
-    /// Every version.
-    pub const ALL: [Self; 2] = [Self::V1Alpha1, Self::V1Alpha2];
-
-    /// Its name, without the group.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => "v1alpha1",
-            Self::V1Alpha2 => "v1alpha2",
-        }
-    }
-
-    /// The version of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.name() == text)
-    }
-
     /// The object's `apiVersion`.
     pub fn api_version(self) -> String {
         format!("{GROUP}/{}", self.name())

@@ -17,6 +17,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Partition, PlacementPolicy};
+use stelia_text::named;
 
 pub use attributes::{
     ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE,
@@ -29,8 +30,7 @@ pub use vcpu::Vcpu;
 const UNPINNED: &str = "-";
 
 /// Where an instance is in its life. The names are those of the D-Bus property `State`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The scope exists; the container's processes are being moved to float.
     Registered,
@@ -46,19 +46,16 @@ pub enum Phase {
     Leaving,
 }
 
-impl Phase {
-    /// The attribute's text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Registered => "registered",
-            Self::Floating => "floating",
-            Self::Attaching => "attaching",
-            Self::Isolated => "isolated",
-            Self::Contained => "contained",
-            Self::Leaving => "leaving",
-        }
-    }
+named!(Phase {
+    Registered = "registered",
+    Floating = "floating",
+    Attaching = "attaching",
+    Isolated = "isolated",
+    Contained = "contained",
+    Leaving = "leaving"
+});
 
+impl Phase {
     /// The D-Bus property's text.
     pub fn state(self) -> &'static str {
         if self == Self::Attaching {
@@ -66,19 +63,6 @@ impl Phase {
         } else {
             self.name()
         }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [
-            Self::Registered,
-            Self::Floating,
-            Self::Attaching,
-            Self::Isolated,
-            Self::Contained,
-            Self::Leaving,
-        ]
-        .into_iter()
-        .find(|phase| phase.name() == text)
     }
 
     /// Whether the vCPU threads belong in `vcpu/`.

@@ -1,8 +1,9 @@
 //! Which shared CPUs an instance floats on: the names of the policies.
 
+use stelia_text::named;
+
 /// The choice of shared CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FloatPolicy {
     /// The whole shared pool.
     Node,
@@ -13,21 +14,8 @@ pub enum FloatPolicy {
     Pod,
 }
 
-impl FloatPolicy {
-    /// Every policy.
-    pub const ALL: [Self; 3] = [Self::Node, Self::Numa, Self::Pod];
-
-    /// The name used in configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Node => "node",
-            Self::Numa => "numa",
-            Self::Pod => "pod",
-        }
-    }
-
-    /// The policy of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.name() == text)
-    }
-}
+named!(FloatPolicy {
+    Node = "node",
+    Numa = "numa",
+    Pod = "pod"
+});

@@ -1,5 +1,7 @@
 //! The kind of cpuset partition `vcpu/` is made.
 
+use stelia_text::named;
+
 /// Whether a kernel of this release makes and unmakes `isolated` partitions without danger to the node.
 ///
 /// Since Linux 6.7 the kernel takes isolated CPUs from its unbound workers. It did so with cpuset's mutex held, and waited there for
@@ -13,8 +15,7 @@ pub fn isolated_is_safe(release: &str) -> bool {
 }
 
 /// The values of `cpuset.cpus.partition` (kernel: `Documentation/admin-guide/cgroup-v2.rst`) that can be asked for.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Partition {
     /// Nobody else runs there, and the scheduler does not balance: every thread must be pinned.
     #[default]
@@ -26,23 +27,11 @@ pub enum Partition {
     Member,
 }
 
-impl Partition {
-    /// The kernel's word for it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Isolated => "isolated",
-            Self::Root => "root",
-            Self::Member => "member",
-        }
-    }
-
-    /// The partition of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        [Self::Isolated, Self::Root, Self::Member]
-            .into_iter()
-            .find(|partition| partition.name() == text)
-    }
-}
+named!(Partition {
+    Isolated = "isolated",
+    Root = "root",
+    Member = "member"
+});
 
 #[cfg(test)]
 mod tests {

@@ -113,13 +113,6 @@ fn an_offline_cpu_comes_last() {
     }
 }
 
-#[test]
-fn every_policy_is_found_by_its_name() {
-    for policy in PlacementPolicy::ALL {
-        assert_eq!(PlacementPolicy::parse(policy.name()), Some(policy));
-    }
-}
-
 /// How many physical cores a list of CPUs touches.
 fn touched(topology: &Topology, cpus: impl Iterator<Item = u32>) -> usize {
     let core = |cpu: u32| topology.cpus.get(&cpu).map(|cpu| (cpu.package, cpu.core));
