@@ -12,7 +12,6 @@
 //! | [`alloc`] | our own CPU allocator: policies, pools, QoS classes |
 //! | [`node_topology`] | what schedulers are told of the node: NodeResourceTopology |
 //! | [`planner`] | what would kubelet do: its managers' answers |
-//! | [`authz`] | who may do what: a pure table |
 //! | [`config`] | fragments → merge → settings |
 //! | [`systemd`] | the few manager calls we need |
 //! | [`kubelet`] | checkpoints, checksum, pod cgroup names |
@@ -22,7 +21,7 @@
 //! | [`topology`], [`cpuset`] | CPUs |
 //! | [`quantity`] | Kubernetes' quantities |
 
-pub mod authz;
+pub(crate) mod authz;
 pub mod daemon;
 pub mod dbus;
 pub mod decide;

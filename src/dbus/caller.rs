@@ -23,7 +23,7 @@ pub(super) enum Door {
     Runner(Arc<OwnedFd>),
 }
 
-/// A caller that was allowed in.
+/// A caller that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Caller {
     /// For every instance (`None`) or for one pod's.

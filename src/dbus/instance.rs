@@ -20,7 +20,6 @@ use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
 
-/// One VM's object.
 pub(super) struct Instance {
     pub(super) engine: Handle,
     pub(super) door: Door,
@@ -47,7 +46,7 @@ impl Instance {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answer a call of somebody who may know of this instance.
+    /// As [`Call::answer`], for callers that may see this instance; to others it does not exist.
     async fn answer<T, F>(
         &self,
         connection: &Connection,
@@ -75,7 +74,7 @@ impl Instance {
     }
 }
 
-/// QMP's properties are small integers; of which D-Bus type does not matter.
+/// QMP's properties are small integers, of any integer type of D-Bus.
 fn integer(value: &Variant<'_>) -> Option<i64> {
     match value {
         Variant::U8(number) => Some(i64::from(*number)),

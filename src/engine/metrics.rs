@@ -98,7 +98,7 @@ impl Metrics {
     }
 
     /// A call was answered.
-    pub fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
+    pub(crate) fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
         self.calls[call as usize].observe(took);
         if let Some(kind) = refused {
             self.refusals[kind as usize].fetch_add(1, Relaxed);

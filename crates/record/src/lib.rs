@@ -19,14 +19,10 @@ use stelia_node::proc::TaskId;
 use stelia_settings::{Partition, PlacementPolicy};
 use stelia_text::named;
 
-pub use attributes::{
-    ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE,
-    PLACEMENT_ATTRIBUTE, POD_POOL_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE,
-    VCPUS_ATTRIBUTE, exclusive_text, is_prop_name, props_text, vcpus_text,
-};
+pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
 pub use vcpu::Vcpu;
 
-/// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
+/// What stands for "not pinned" in the attribute `vcpus`.
 const UNPINNED: &str = "-";
 
 /// Where an instance is in its life. The names are those of the D-Bus property `State`.

@@ -62,7 +62,7 @@ fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
     assert_eq!(map(&record())["schema"], "1");
     let mut attributes = map(&allocated());
     assert_eq!(attributes["schema"], "2");
-    attributes.remove(ALLOCATION_ATTRIBUTE);
+    attributes.remove("allocation");
     assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("allocation")));
 }
 
