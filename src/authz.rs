@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 
 use stelia_text::named;
 
-/// Who calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// uid 0 on the system bus.
@@ -17,30 +16,20 @@ pub enum Role {
     Stranger,
 }
 
-/// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// RegisterInstance.
     Register,
-    /// AttachVcpus.
     Attach,
-    /// Deregister, of either interface.
     Deregister,
-    /// ListInstances, GetInstance, GetInstanceByPID, an Instance's properties.
     List,
-    /// Describe, NodeTopology, EvaluatePlacement, the Manager's properties.
     Describe,
-    /// Audit of one instance.
     Audit,
-    /// Reconcile.
     Reconcile,
-    /// Rebind, dry runs included.
+    /// Dry runs included.
     Rebind,
-    /// Reload.
     Reload,
 }
 
-/// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// For every instance.
@@ -49,7 +38,6 @@ pub enum Decision {
     Own,
     /// For every instance, if polkit says so; without polkit no.
     Ask(Action),
-    /// No.
     Deny,
 }
 
@@ -67,19 +55,12 @@ named!(Action {
     Maintain = "io.stelia.Isolation1.maintain"
 });
 
-impl Role {
-    /// Every role.
-    pub const ALL: [Self; 4] = [Self::Root, Self::User, Self::Pod, Self::Stranger];
-
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Root => "root (bus)",
-            Self::User => "other user (bus)",
-            Self::Pod => "pod (runner socket)",
-            Self::Stranger => "no pod (runner socket)",
-        }
-    }
-}
+named!(Role {
+    Root = "root (bus)",
+    User = "other user (bus)",
+    Pod = "pod (runner socket)",
+    Stranger = "no pod (runner socket)"
+});
 
 named!(Operation {
     Register = "register",
@@ -94,6 +75,7 @@ named!(Operation {
 });
 
 impl Operation {
+    /// The members of the contract that it stands for.
     fn members(self) -> &'static str {
         match self {
             Self::Register => "RegisterInstance",
@@ -109,7 +91,6 @@ impl Operation {
     }
 }
 
-/// The table.
 pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
     match (role, operation) {
@@ -121,7 +102,7 @@ pub fn decide(role: Role, operation: Operation) -> Decision {
     }
 }
 
-/// The table as Markdown.
+/// The table as Markdown, for `docs/authorization.md`.
 pub fn table() -> String {
     let cell = |role, operation| match decide(role, operation) {
         Decision::Allow => "yes".to_owned(),
@@ -129,7 +110,7 @@ pub fn table() -> String {
         Decision::Ask(action) => format!("polkit: `{}`", action.name()),
         Decision::Deny => "no".to_owned(),
     };
-    let headings = Role::ALL.map(Role::heading).join(" | ");
+    let headings = Role::ALL.map(Role::name).join(" | ");
     let mut text = format!("| member | {headings} |\n|---|---|---|---|---|\n");
     for operation in Operation::ALL {
         let cells = Role::ALL.map(|role| cell(role, operation)).join(" | ");

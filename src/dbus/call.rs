@@ -38,7 +38,7 @@ impl Call<'_> {
             work(admit.await?).await
         };
         // Nobody reads this, and it is not counted as an answer.
-        let left = || ErrorKind::Failed.because("the caller left");
+        let left = || ErrorKind::Failed.because("the caller disconnected");
         let answer = tokio::select! {
             biased;
             answer = while_connected(self.connection, admitted) => answer.ok_or_else(left)?,

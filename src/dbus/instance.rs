@@ -91,7 +91,7 @@ fn integer(value: &Variant<'_>) -> Option<i64> {
 /// AttachVcpus' one option: `iothreads`, `au` or `ai`, thread ids.
 fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
     options::known(options, &["iothreads"])?;
-    let wrong = || ErrorKind::InvalidArgument.because("option \"iothreads\" is no array of thread ids");
+    let wrong = || ErrorKind::InvalidArgument.because("option \"iothreads\" is not an array of thread ids");
     match options.get("iothreads").map(|value| &**value) {
         None => Ok(Vec::new()),
         Some(Variant::Array(list)) => {
@@ -121,7 +121,7 @@ impl Instance {
                 for (name, value) in given {
                     let number = integer(&value).ok_or_else(|| {
                         let shown: String = name.chars().take(64).collect();
-                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is no integer"))
+                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is not an integer"))
                     })?;
                     props.insert(name, number);
                 }
