@@ -132,7 +132,7 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
-            let text = format!("the thread {} of {} ended", thread.task.id, thread.what());
+            let text = format!("the thread {} of {} ended", thread.task.id, thread.role);
             reasons.own(Amiss::ThreadEnded, text);
         }
     }

@@ -106,7 +106,7 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
     }
     for ((thread, was), is) in before.record.vcpus.iter().zip(&before.vcpus).zip(&now.vcpus) {
         let (Some(was), Some(is)) = (was, is) else { continue };
-        let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.what());
+        let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.role);
         differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
         differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
     }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stelia_allocator::CpuSource;
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};
@@ -12,7 +13,6 @@ use stelia_node::{System, workqueue};
 use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::store;
 use crate::decide::{Instance, Planned, Step, workers};
-use crate::engine::fault::Fault;
 
 /// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
 const STEPS: usize = 1024;
@@ -63,13 +63,13 @@ pub(super) fn apply(
         if step.is_systemds().is_some() {
             // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.
             let removed = match &step {
-                Step::Forget(scope) => system.cgroups.remove(scope).map_err(Fault::from),
+                Step::Forget(scope) => system.cgroups.remove(scope).map_err(Error::from),
                 _ => Ok(()),
             };
             if pod.is_none() {
                 outcome
                     .subjects
-                    .push((step.subject(), removed.as_ref().err().map(Fault::to_string)));
+                    .push((step.subject(), removed.as_ref().err().map(Error::to_string)));
             }
             match removed {
                 Ok(()) => systemds.push(Planned { pod, step }),
@@ -82,7 +82,7 @@ pub(super) fn apply(
         if pod.is_none() {
             outcome
                 .subjects
-                .push((step.subject(), taken.as_ref().err().map(Fault::to_string)));
+                .push((step.subject(), taken.as_ref().err().map(Error::to_string)));
         }
         if let Err(error) = taken {
             outcome.errors.push(error.to_string());
@@ -120,7 +120,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
     };
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Fault> {
+fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
         Step::Create(path) => Ok(cgroups.create(path)?),
@@ -154,14 +154,17 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
 
 /// Keep the kernel's unbound workers off these CPUs, and let them have what else was taken from them. What is taken is written
 /// down first, and forgotten last.
-fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Fault> {
+fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
     let Some(masks) = workqueue::masks(&system.sys)? else {
         return Ok(());
     };
     let before = taken(&**cgroups)?;
     let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
-        return Err(Fault::NoCpuForWorkers(masks.requested.union(&before)));
+        return Err(ErrorKind::Failed.because(format!(
+            "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
+            masks.requested.union(&before)
+        )));
     };
     let record = |taken: &CpuSet| {
         if taken.is_empty() {
@@ -183,11 +186,11 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Fault> {
 /// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
 /// is written first, with every CPU of the machine: one that is offline now may come back. It stays in force where systemd
 /// keeps it.
-pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Fault> {
+pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Error> {
     let systemd = &system.systemd;
     let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await;
     if saved.is_empty() {
-        let present = Topology::present(&system.sys)?;
+        let present = Topology::present(&system.sys).map_err(ErrorKind::Failed.context("read the CPU topology"))?;
         allow(&present).await?;
         allow(&CpuSet::new()).await?;
     } else {
@@ -223,14 +226,14 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
 }
 
 /// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
-fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Fault> {
+fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Error> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
         result => Ok(result?),
     }
 }
 
-fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Fault> {
+fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
     match system.procs.set_affinity(tid, cpu) {
         Err(error) if error.is_gone() => Ok(()),
         result => Ok(result?),

@@ -149,15 +149,13 @@ pub(super) fn candidate(
     let anchor = match &request.anchor {
         None => None,
         Some(fd) => {
-            let bad = |cause: ProcError| ErrorKind::NoAnchor.because(format!("anchor: {cause}"));
-            let task = identify_pidfd(system, fd).map_err(bad)?;
-            Some((task, system.procs.cgroup(task.id).map_err(bad)?))
+            let bad = ErrorKind::NoAnchor.context("anchor");
+            let task = identify_pidfd(system, fd).map_err(&bad)?;
+            Some((task, system.procs.cgroup(task.id).map_err(&bad)?))
         }
     };
     let cpus = cgroups.read(&origin, File::Cpus)?;
-    let cpus = cpus
-        .parse()
-        .map_err(|cause| ErrorKind::Failed.because(format!("{origin}: {cause}")))?;
+    let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&origin))?;
     let mut processes = Vec::new();
     let pids = numbers(&cgroups.read(&origin, File::Procs)?);
     if pids.len() > MAX_PROCESSES {

@@ -18,7 +18,6 @@ use tokio::sync::mpsc;
 use super::apply::restore;
 use super::observe::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
-use crate::engine::fault::Fault;
 
 /// A call that takes longer than this is told of.
 const SLOW: Duration = Duration::from_secs(5);
@@ -29,7 +28,7 @@ pub(super) enum Done {
     Unit {
         unit: String,
         pod: Option<PodUid>,
-        result: Result<(), Fault>,
+        result: Result<(), Error>,
     },
     /// A scope was started, with the process that keeps it.
     Started {
@@ -130,7 +129,7 @@ impl Errands {
     }
 }
 
-async fn take(system: &System, step: &Step) -> Result<(), Fault> {
+async fn take(system: &System, step: &Step) -> Result<(), Error> {
     let systemd = &system.systemd;
     match step {
         Step::Limit(unit, limits) => Ok(systemd.limit(unit, limits).await?),
@@ -178,11 +177,8 @@ async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<
     let holder = async {
         let started = tokio::task::spawn_blocking(move || holders.start());
         let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
-        started.map_err(|cause| {
-            ErrorKind::Failed
-                .because(format!("start the scope's holder: {cause}"))
-                .of(pod)
-        })
+        let failed = ErrorKind::Failed.context("start the scope's holder");
+        started.map_err(|cause| failed(cause).of(pod))
     };
     let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;
     let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);

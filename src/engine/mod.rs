@@ -27,7 +27,6 @@ mod described_tests;
 mod dirty;
 mod drifted;
 mod errands;
-mod fault;
 mod handle;
 mod home;
 mod inbox;

@@ -1,12 +1,12 @@
 //! What a node chooses for itself: who chooses CPUs, and how.
 
 use stelia_cpus::CpuSet;
+use stelia_text::named;
 
 use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind};
 
 /// Who chooses exclusive CPUs on this node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuSource {
     /// kubelet's static CPU manager.
     #[default]
@@ -15,23 +15,10 @@ pub enum CpuSource {
     Steliad,
 }
 
-impl CpuSource {
-    /// Every source.
-    pub const ALL: [Self; 2] = [Self::Kubelet, Self::Steliad];
-
-    /// The name used in configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Kubelet => "kubelet",
-            Self::Steliad => "steliad",
-        }
-    }
-
-    /// The source of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|source| source.name() == text)
-    }
-}
+named!(CpuSource {
+    Kubelet = "kubelet",
+    Steliad = "steliad"
+});
 
 /// The node's own choices.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]

@@ -66,7 +66,8 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
         meddle.act(&model).with_context(place)?;
     }
     let bus = dbus::connect().await.context("connect to the bus")?;
-    dbus::serve_bus(&bus, handle.clone())
+    let player = nix::unistd::geteuid().as_raw();
+    dbus::serve_bus(&bus, handle.clone(), player)
         .await
         .context("serve on the bus")?;
     println!("ready: {}", directory.display());

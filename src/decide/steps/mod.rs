@@ -9,10 +9,11 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_record::{Phase, Record, VcpuThread, is_iothread};
+use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::entitlement::{Entitlement, entitlement};
@@ -397,8 +398,8 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessmen
     {
         return vec![Step::Share(scope(), pool)];
     }
-    let vcpus = record.vcpus.iter().filter(|thread| !is_iothread(thread.index)).count();
-    let fits = vcpus <= record.exclusive.len();
+    let guest = record.guest();
+    let fits = guest.len() <= record.exclusive.len();
     let misplaced = |thread: &VcpuThread| match thread.cpu {
         Some(cpu) => !record.exclusive.contains(cpu),
         None => fits,
@@ -406,7 +407,13 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessmen
     if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
         return Vec::new();
     }
-    let placement = place(record.placement, &record.guest(), &record.exclusive, &snapshot.topology);
+    let placement = place(
+        record.placement,
+        &guest,
+        record.vcpus.iter().map(|thread| thread.role),
+        &record.exclusive,
+        &snapshot.topology,
+    );
     let (vcpus, partition) = placed(&record.vcpus, &placement.pins, record.partition);
     if vcpus == record.vcpus {
         return Vec::new();
@@ -415,15 +422,19 @@ fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessmen
 }
 
 /// The threads with the CPUs chosen for them. An I/O thread without one is not among them: it floats. vCPUs that share CPUs need a scheduler that balances them: `root`.
-pub fn placed(vcpus: &[VcpuThread], pins: &[(u32, Option<u32>)], partition: Partition) -> (Vec<VcpuThread>, Partition) {
-    let pin = |index: u32| pins.iter().find(|(other, _)| *other == index).and_then(|(_, cpu)| *cpu);
+pub fn placed(
+    vcpus: &[VcpuThread],
+    pins: &[(ThreadRole, Option<u32>)],
+    partition: Partition,
+) -> (Vec<VcpuThread>, Partition) {
+    let pin = |role: ThreadRole| pins.iter().find(|(other, _)| *other == role).and_then(|(_, cpu)| *cpu);
     let vcpus: Vec<VcpuThread> = vcpus
         .iter()
         .map(|thread| VcpuThread {
-            cpu: pin(thread.index),
+            cpu: pin(thread.role),
             ..*thread
         })
-        .filter(|thread| thread.cpu.is_some() || !is_iothread(thread.index))
+        .filter(|thread| thread.cpu.is_some() || matches!(thread.role, ThreadRole::Vcpu(_)))
         .collect();
     let shared = vcpus.iter().any(|thread| thread.cpu.is_none());
     let partition = match partition {

@@ -306,7 +306,7 @@ fn attach(snapshot: &mut Snapshot, partition: Partition, pins: &[Option<u32>]) {
     instance.vcpus.clear();
     for (index, cpu) in (0..).zip(pins) {
         instance.record.vcpus.push(VcpuThread {
-            index,
+            role: ThreadRole::Vcpu(index),
             task: TaskId {
                 id: 50 + index as i32,
                 start: 500,

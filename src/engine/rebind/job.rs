@@ -5,6 +5,7 @@ use std::time::Instant;
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
+use stelia_text::named;
 
 use super::Moving;
 use crate::decide::rebind::{Move, Scope};
@@ -16,7 +17,7 @@ use crate::journal;
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
 /// Where a job is, by the names of Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobPhase {
     /// It moves instances.
     Pending,
@@ -28,17 +29,12 @@ pub enum JobPhase {
     Unknown,
 }
 
-impl JobPhase {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Succeed => "Succeed",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
+named!(JobPhase {
+    Pending = "Pending",
+    Succeed = "Succeed",
+    Failed = "Failed",
+    Unknown = "Unknown"
+});
 
 /// A move that was made.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

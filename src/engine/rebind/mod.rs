@@ -294,5 +294,5 @@ fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
             (None, _) => false,
         }
     });
-    strayed.map(|(thread, _)| format!("{} is not on its CPU", thread.what()))
+    strayed.map(|(thread, _)| format!("{} is not on its CPU", thread.role))
 }

@@ -1,7 +1,6 @@
 //! Texts of the keeper's log messages.
 
-use stelia_api::NOT_PINNED;
-use stelia_record::IOTHREADS;
+use stelia_api::{NOT_PINNED, ThreadRole};
 
 use crate::qmp::Iothread;
 use crate::vmm::Release;
@@ -16,9 +15,9 @@ pub(crate) fn placement(placement: &[(u32, u32, u32)]) -> String {
 }
 
 fn what(index: u32) -> String {
-    match index.checked_sub(IOTHREADS) {
-        Some(number) => format!("I/O thread {number}"),
-        None => format!("vcpu {index}"),
+    match ThreadRole::from(index) {
+        ThreadRole::Vcpu(index) => format!("vcpu {index}"),
+        role => role.to_string(),
     }
 }
 
@@ -48,7 +47,11 @@ mod tests {
     #[test]
     fn placement_is_one_readable_line() {
         assert_eq!(
-            placement(&[(0, 4711, 2), (1, 4712, NOT_PINNED), (IOTHREADS, 4713, 3)]),
+            placement(&[
+                (0, 4711, 2),
+                (1, 4712, NOT_PINNED),
+                (ThreadRole::IoThread(0).into(), 4713, 3)
+            ]),
             "vcpu 0 -> cpu 2 (tid 4711), vcpu 1 -> not pinned (tid 4712), I/O thread 0 -> cpu 3 (tid 4713)"
         );
         assert_eq!(placement(&[]), "");
