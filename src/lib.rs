@@ -25,7 +25,7 @@
 pub mod authz;
 pub mod daemon;
 pub mod dbus;
-pub mod decide;
+pub(crate) mod decide;
 pub mod engine;
 #[cfg(fuzzing)]
 #[doc(hidden)]

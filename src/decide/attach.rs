@@ -11,7 +11,7 @@ use super::placement::place;
 use super::{Instance, Snapshot, placed};
 
 /// The record of an instance with these threads attached, by vCPU index, and what is to be said of their placement.
-pub fn attached(
+pub(crate) fn attached(
     snapshot: &Snapshot,
     policies: &Policies,
     known: &Instance,

@@ -9,7 +9,7 @@ use super::{Instance, Leaf, Outside, Slice};
 
 /// One thing that is not as it was left.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
+pub(crate) struct Finding {
     /// The instance; `None` for what all share.
     pub pod: Option<PodUid>,
     /// What, with its place.
@@ -21,7 +21,7 @@ pub struct Finding {
 }
 
 /// What differs in one instance that was left as `before`. One that enters another phase has nothing to compare.
-pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
+pub(crate) fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
     let mut findings = Vec::new();
     if before.populated && now.populated && before.tree == now.tree && before.record == now.record {
         compare(before, now, &mut findings);
@@ -30,7 +30,7 @@ pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
 }
 
 /// What differs in the slice and of the kernel's workers, with as many instances as they were left with.
-pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
+pub(crate) fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
     // The file appears, empty, with the first scope.
     let list = |slice: &Slice| slice.exclusive.clone().unwrap_or_default();
     let (was, is) = (list(before), list(now));
@@ -55,7 +55,7 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
 }
 
 /// What differs in the units outside that are restricted.
-pub fn of_outside(left: &BTreeMap<String, Outside>, found: &BTreeMap<String, Outside>) -> Vec<Finding> {
+pub(crate) fn of_outside(left: &BTreeMap<String, Outside>, found: &BTreeMap<String, Outside>) -> Vec<Finding> {
     let differs = |(unit, now): (&String, &Outside)| {
         let before = left.get(unit).filter(|before| before.saved.is_some())?;
         (before.cpus != now.cpus).then(|| Finding {

@@ -10,7 +10,7 @@ use super::{Facts, Instance, Snapshot};
 
 /// kubelet's word on an instance's CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entitlement {
+pub(crate) enum Entitlement {
     /// kubelet's state cannot be used: everything stays as it is.
     Unknown,
     /// As recorded.
@@ -55,7 +55,7 @@ fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet
 }
 
 /// Hold an instance's record against kubelet's state.
-pub fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
+pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };

@@ -4,31 +4,31 @@
 //! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`locality`] whether memory is near them, [`plan`] what must be written so that the kernel
 //! is as the records say.
 
-pub mod admission;
-pub mod allocator;
+pub(crate) mod admission;
+pub(crate) mod allocator;
 mod attach;
 mod degraded;
-pub mod drift;
-pub mod entitlement;
+pub(crate) mod drift;
+pub(crate) mod entitlement;
 #[cfg(test)]
 pub(crate) mod evaluate_tests;
 mod facts;
-pub mod placement;
-pub mod pod_pool;
-pub mod pools;
-pub mod rebind;
+pub(crate) mod placement;
+pub(crate) mod pod_pool;
+pub(crate) mod pools;
+pub(crate) mod rebind;
 #[cfg(test)]
 mod replay;
 mod snapshot;
 mod steps;
 mod totals;
-pub mod workers;
+pub(crate) mod workers;
 
-pub use attach::attached;
-pub use facts::{Assessment, Facts};
-pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
-pub use steps::{
+pub(crate) use attach::attached;
+pub(crate) use facts::{Assessment, Facts};
+pub(crate) use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
+pub(crate) use steps::{
     OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, placed, plan,
     plan_for, too_much_memory,
 };
-pub use totals::Totals;
+pub(crate) use totals::Totals;

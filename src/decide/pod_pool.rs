@@ -1,9 +1,7 @@
 //! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
 
-use std::collections::BTreeSet;
-
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{Use, Uses};
+use stelia_kubelet::checkpoint::Use;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::containers::{LiveContainer, uses};
 use stelia_record::Record;
@@ -11,7 +9,7 @@ use stelia_record::Record;
 use super::{Instance, Snapshot};
 
 /// The pool of a record's pod; what was once known of it stands while kubelet's file says nothing against it.
-pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
+pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
     let mut uses = uses(state, &record.pod, running);
     let entry = state
         .entries
@@ -30,7 +28,7 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
 
 /// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own besides the record's,
 /// and which of them are its shared pool is not known yet.
-pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
+pub(crate) fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     let own = state.pod_entries.get(&record.pod);
     own.is_some_and(|own| !own.is_subset(&record.entry)) && pool(state, record, &[]).is_none()
 }

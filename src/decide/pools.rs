@@ -5,7 +5,7 @@ use stelia_settings::FloatPolicy;
 
 /// What a float is chosen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     /// kubelet's shared pool: no CPU of any entry.
     pub pool: &'a CpuSet,
     /// The pod's own shared pool, where kubelet gave it one.
@@ -17,7 +17,7 @@ pub struct Shared<'a> {
 }
 
 /// The CPUs to float on: none of them is anybody's exclusive CPU, whatever the policy. `None` when nothing is left.
-pub fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
+pub(crate) fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
     // A list of offline CPUs only would be no list at all to the kernel.
     let usable = |cpus: &CpuSet| {
         let cpus = cpus.difference(shared.owned);

@@ -20,7 +20,7 @@ use super::{Facts, Instance, Snapshot};
 
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum Scope {
     /// Every one whose CPUs steliad chose.
     Node,
     /// One.
@@ -38,7 +38,7 @@ impl Scope {
 
 /// One instance on other CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
+pub(crate) struct Move {
     /// The instance.
     pub pod: PodUid,
     /// Its CPUs now.
@@ -53,7 +53,7 @@ pub struct Move {
 
 /// How far a host is from what its instances were promised, most important first; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Disorder {
+pub(crate) struct Disorder {
     /// NUMA nodes that instances are spread over, all together.
     pub spans: usize,
     /// CPUs that lie on cores otherwise than the bind policy wants.
@@ -75,7 +75,7 @@ struct Own {
 }
 
 /// The next move, or none where nothing gets better. Of several the one that leaves least disorder, then by pod.
-pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
+pub(crate) fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
     let pools = facts.pools()?;
     let board = Board {
         host: Host::new(&snapshot.topology),
@@ -117,7 +117,7 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
 }
 
 /// Every move in turn, as if each had been made: what a dry run tells.
-pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move> {
+pub(crate) fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();
     let mut moves = Vec::new();
     while let Some(step) = next(&snapshot, &Facts::of(&snapshot, policies), &policies.allocator, scope) {
@@ -128,7 +128,7 @@ pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move>
 }
 
 /// The snapshot after a move, as far as the next one depends on it.
-pub fn made(snapshot: &mut Snapshot, step: &Move) {
+pub(crate) fn made(snapshot: &mut Snapshot, step: &Move) {
     {
         if let Some(instance) = snapshot.instances.get_mut(&step.pod) {
             instance.record.exclusive = step.to.clone();

@@ -14,7 +14,7 @@ use super::workers::Workers;
 
 /// kubelet's word and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Who chooses exclusive CPUs on this node.
     pub source: CpuSource,
     /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
@@ -50,7 +50,7 @@ pub struct Snapshot {
 
 /// `stelia.slice` as found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slice {
+pub(crate) struct Slice {
     /// `cpuset.cpus.exclusive`; `None` while there is no slice, no cpuset controller in it, or no such file in this
     /// kernel (before 6.7).
     pub exclusive: Option<CpuSet>,
@@ -66,7 +66,7 @@ pub struct Slice {
 
 /// A unit outside stelia.slice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outside {
+pub(crate) struct Outside {
     /// `cpuset.cpus`; empty where nobody restricted it.
     pub cpus: CpuSet,
     /// What `cpus` was before we restricted it; `None` when we did not.
@@ -75,7 +75,7 @@ pub struct Outside {
 
 /// One instance as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instance {
+pub(crate) struct Instance {
     /// What its scope's attributes say.
     pub record: Record,
     /// Where its cgroups are.
@@ -114,7 +114,7 @@ pub struct Instance {
 
 /// Where an instance's cgroups are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tree {
+pub(crate) struct Tree {
     scope: CgroupPath,
     inner: CgroupPath,
     float: CgroupPath,
@@ -123,7 +123,7 @@ pub struct Tree {
 
 impl Tree {
     /// In a scope of its own: `instance/` and in that `float/` and `vcpu/`.
-    pub fn in_scope(scope: CgroupPath) -> Self {
+    pub(crate) fn in_scope(scope: CgroupPath) -> Self {
         let inner = scope.child("instance");
         Self {
             float: inner.child("float"),
@@ -134,29 +134,29 @@ impl Tree {
     }
 
     /// The unit's cgroup, on which the record is.
-    pub fn scope(&self) -> &CgroupPath {
+    pub(crate) fn scope(&self) -> &CgroupPath {
         &self.scope
     }
 
     /// The threaded domain's root.
-    pub fn inner(&self) -> &CgroupPath {
+    pub(crate) fn inner(&self) -> &CgroupPath {
         &self.inner
     }
 
     /// The place of all that is no vCPU.
-    pub fn float(&self) -> &CgroupPath {
+    pub(crate) fn float(&self) -> &CgroupPath {
         &self.float
     }
 
     /// The place of the vCPUs.
-    pub fn vcpu(&self) -> &CgroupPath {
+    pub(crate) fn vcpu(&self) -> &CgroupPath {
         &self.vcpu
     }
 }
 
 /// `instance/`: the threaded domain's root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inner {
+pub(crate) struct Inner {
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
     /// `cpuset.cpus.exclusive`.
@@ -177,7 +177,7 @@ pub struct Inner {
 
 /// A threaded cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leaf {
+pub(crate) struct Leaf {
     /// Whether `cgroup.type` is `threaded` already.
     pub threaded: bool,
     /// `cpuset.cpus`.
@@ -194,7 +194,7 @@ pub struct Leaf {
 
 /// A recorded vCPU thread now.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VcpuNow {
+pub(crate) struct VcpuNow {
     /// The process it belongs to.
     pub process: i32,
     /// Where it is.
@@ -205,17 +205,17 @@ pub struct VcpuNow {
 
 impl Snapshot {
     /// The instances that live.
-    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Instance> {
         self.instances.values().filter(|instance| instance.populated)
     }
 
     /// Put an instance in; what was known of it before.
-    pub fn put(&mut self, instance: Instance) -> Option<Instance> {
+    pub(crate) fn put(&mut self, instance: Instance) -> Option<Instance> {
         self.instances.insert(instance.record.pod.clone(), instance)
     }
 
     /// Whether this kernel can take CPUs from everybody else.
-    pub fn has_partitions(&self) -> bool {
+    pub(crate) fn has_partitions(&self) -> bool {
         self.slice.exclusive.is_some()
     }
 }
@@ -255,7 +255,7 @@ impl Snapshot {
 
 impl Instance {
     /// A container that was admitted and has no scope yet.
-    pub fn admitted(record: Record, tree: Tree) -> Self {
+    pub(crate) fn admitted(record: Record, tree: Tree) -> Self {
         Self {
             populated: false,
             scope_procs: Vec::new(),
@@ -278,17 +278,17 @@ impl Instance {
     }
 
     /// `vcpu/`, once it is there.
-    pub fn vcpu(&self) -> Option<&Leaf> {
+    pub(crate) fn vcpu(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.vcpu.as_ref()
     }
 
     /// `float/`, once it is there.
-    pub fn float(&self) -> Option<&Leaf> {
+    pub(crate) fn float(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.float.as_ref()
     }
 
     /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
-    pub fn owned(&self) -> CpuSet {
+    pub(crate) fn owned(&self) -> CpuSet {
         let mut owned = self.record.exclusive.clone();
         if let Some(vcpu) = self.vcpu().filter(|_| self.populated) {
             owned = owned.union(&vcpu.exclusive);
@@ -300,7 +300,7 @@ impl Instance {
     }
 
     /// Its unit's cgroup.
-    pub fn scope(&self) -> &CgroupPath {
+    pub(crate) fn scope(&self) -> &CgroupPath {
         self.tree.scope()
     }
 }

@@ -119,7 +119,7 @@ impl Share {
 
 /// The sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     owned: Tally,
     /// The same without LSR's, on which BE may run.
@@ -209,12 +209,12 @@ impl Totals {
     }
 
     /// Every instance's exclusive CPUs.
-    pub fn owned(&self) -> &CpuSet {
+    pub(crate) fn owned(&self) -> &CpuSet {
         self.owned.cpus()
     }
 
     /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
-    pub fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
+    pub(crate) fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
         match qos {
             Some(Qos::Be) => self.owned_but_lsr.cpus(),
             _ => self.owned.cpus(),
@@ -231,7 +231,7 @@ impl Totals {
     }
 
     /// The CPUs that the kernel's unbound workers must be told to keep off.
-    pub fn closed_to_workers(&self) -> &CpuSet {
+    pub(crate) fn closed_to_workers(&self) -> &CpuSet {
         self.root.cpus()
     }
 

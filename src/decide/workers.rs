@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 
 /// What was found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Workers {
+pub(crate) struct Workers {
     /// Where they may run.
     pub cpus: CpuSet,
     /// CPUs that were taken from them, to be given back.
@@ -22,7 +22,12 @@ pub(super) fn are_to_change(workers: &Workers, closed: &CpuSet) -> bool {
 /// Where they may run and what is recorded as taken from them, so that they are kept off these CPUs and off those that the kernel
 /// keeps them off, and have everything else that they were `requested` to have or that was `taken` from them. `None` where
 /// nothing would be left, which the kernel does not take.
-pub fn masks(requested: &CpuSet, isolated: &CpuSet, taken: &CpuSet, closed: &CpuSet) -> Option<(CpuSet, CpuSet)> {
+pub(crate) fn masks(
+    requested: &CpuSet,
+    isolated: &CpuSet,
+    taken: &CpuSet,
+    closed: &CpuSet,
+) -> Option<(CpuSet, CpuSet)> {
     let all = requested.union(taken);
     let left = all.difference(closed).difference(isolated);
     let taken = all.difference(&left);

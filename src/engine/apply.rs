@@ -9,7 +9,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::{System, workqueue};
 
-use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
+use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::store;
 use crate::decide::{Instance, Planned, Step, workers};
 use crate::engine::fault::Fault;

@@ -9,16 +9,15 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::holder::Hold;
 use stelia_record::Phase;
-use stelia_settings::Settings;
 
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
+use super::pass::Numbers;
+use super::reconcile::{Round, RoundAnswer};
 use super::register::Waiting;
 use super::task::Engine;
-use super::turn::Numbers;
 use super::{Report, Trigger};
-use crate::decide::Step;
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
@@ -62,18 +61,6 @@ pub(super) struct Call {
     pub(super) goal: Goal,
 }
 
-/// What is to be settled before a call about everything is answered.
-struct Round {
-    left: BTreeSet<Option<PodUid>>,
-    before: Numbers,
-    answer: RoundAnswer,
-}
-
-enum RoundAnswer {
-    Reconcile(Vec<Reply<Report>>),
-    Reload(Reply<()>),
-}
-
 /// The calls under way.
 #[derive(Default)]
 pub(super) struct Calls {
@@ -81,7 +68,7 @@ pub(super) struct Calls {
     /// Instances that are gone, and the slice's list not narrowed yet.
     parting: Vec<(PodUid, Call)>,
     pub(super) waiting: BTreeMap<PodUid, Vec<Waiting>>,
-    rounds: Vec<Round>,
+    pub(super) rounds: Vec<Round>,
 }
 
 impl Calls {
@@ -155,33 +142,6 @@ impl Engine {
         }
     }
 
-    /// Use new settings, every one of them.
-    fn reload(&mut self, settings: Settings) {
-        self.trigger = Some(Trigger::Reload);
-        self.next_audit_in(settings.audit_interval);
-        self.settings = settings;
-        self.picture.use_settings(&self.settings);
-        self.audit(Trigger::Reload);
-        self.dirty.everyone = true;
-    }
-
-    /// Answer when each of the instances that are there now has been looked at.
-    fn round(&mut self, answer: RoundAnswer) {
-        // Scopes that nobody knows yet are to be in it: the node is looked at first.
-        let mut found = BTreeSet::new();
-        self.dirty.everyone |= self.look_at_node(&mut found);
-        self.dirty.plan.extend(found);
-        // A scope that is being made is systemd's to make: nobody waits for that.
-        let starting = &self.picture.starting;
-        let pods = self.picture.snapshot.instances.keys();
-        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
-        self.calls.rounds.push(Round {
-            left: pods.chain([None]).collect(),
-            before: self.total,
-            answer,
-        });
-    }
-
     /// A caller waits.
     pub(super) fn wait(&mut self, pod: &PodUid, asker: Asker, goal: Goal) {
         self.calls.of.entry(pod.clone()).or_default().push(Call { asker, goal });
@@ -228,73 +188,6 @@ impl Engine {
         for round in std::mem::take(&mut self.calls.rounds) {
             self.settle_round(round, &settled);
         }
-    }
-
-    fn settle_round(&mut self, mut round: Round, settled: &BTreeSet<Option<PodUid>>) {
-        let picture = &self.picture;
-        // The audit has not come by yet.
-        let waits = |who: &Option<PodUid>| match who {
-            Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod),
-            None => !self.dirty.audit.is_empty(),
-        };
-        let gone = |who: &Option<PodUid>| {
-            let here = |pod: &PodUid| picture.snapshot.instances.contains_key(pod);
-            who.as_ref().is_some_and(|pod| !here(pod))
-        };
-        round
-            .left
-            .retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
-        if !round.left.is_empty() {
-            self.calls.rounds.push(round);
-            return;
-        }
-        match round.answer {
-            RoundAnswer::Reconcile(replies) => {
-                let report = self.report(round.before);
-                for reply in replies {
-                    let _ = reply.send(Ok(report.clone()));
-                }
-            }
-            RoundAnswer::Reload(reply) => drop(reply.send(Ok(()))),
-        }
-    }
-
-    /// What was done since, and what is not whole.
-    fn report(&self, before: Numbers) -> Report {
-        let view = self.view.borrow();
-        let instances = view.instances.iter();
-        let reasons = instances.flat_map(|(pod, instance)| {
-            let reasons = instance.degraded.iter().cloned();
-            reasons.map(move |reason| (Some(pod.clone()), reason))
-        });
-        let failures = self.patience.all_failures().chain(self.shared.all_failures());
-        let failures = failures.chain(&self.problems);
-        let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
-        let degraded = reasons.chain(failures).collect();
-        report_of(None, self.passes, self.total.since(before), degraded)
-    }
-
-    /// What was done since for one instance, and what is not whole of it. Nothing in it counts what others had done.
-    fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
-        let now = self.numbers.get(pod).copied().unwrap_or_default();
-        let degraded = self.amiss(pod).into_iter();
-        let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
-        report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
-    }
-
-    /// What is not whole of one instance, and what could not be done for it.
-    pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
-        let view = self.view.borrow();
-        let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
-        let mut all = reasons.unwrap_or_default();
-        let own = self.patience.failures(pod).iter();
-        all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
-        // Of what all share only what it waits for.
-        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
-        let shared = self.shared.failures_of(needed);
-        all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
-        all
     }
 
     /// An instance is settled: what is that to a call?
@@ -438,18 +331,6 @@ impl Engine {
                 .picture
                 .find(pod)
                 .is_some_and(|one| one.record.phase == Phase::Registered)
-    }
-}
-
-fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
-    Report {
-        pod,
-        pass,
-        steps: did.steps,
-        writes: did.writes,
-        moves: did.moves,
-        repaired: did.repaired,
-        degraded,
     }
 }
 

@@ -16,7 +16,7 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::apply::restore;
-use super::observe::{OWN, saved_attribute};
+use super::outside::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
 

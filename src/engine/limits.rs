@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
 use stelia_record::Record;
 
-use super::container;
 use crate::decide::is_throttled;
 
 /// A number in a file; `None` for `max` and where there is no such file.

@@ -1,7 +1,6 @@
 //! What is counted and timed since the daemon started: atomic numbers that are written where things happen and read when
 //! somebody asks. Counting allocates nothing and wakes nobody.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
@@ -10,7 +9,7 @@ use stelia_api::ErrorKind;
 use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
 
 use super::apply::now_us;
-use super::turn::Numbers;
+use super::pass::Numbers;
 use crate::authz::Operation;
 
 /// What makes a pass happen.

@@ -4,126 +4,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use stelia_api::{Error, Reason};
 use stelia_kubelet::PodUid;
 
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
 use super::metrics::Trigger;
+use super::pass::Pass;
+use super::picture;
 use super::task::Engine;
-use super::{LastPass, observe, picture};
-use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
+use crate::decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
 use crate::{decide, journal};
 
-/// What was done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
-    /// Looks at the one instance whose numbers these are.
-    pub(super) looks: u32,
-    pub(super) steps: u32,
-    pub(super) writes: u32,
-    pub(super) moves: u32,
-    pub(super) repaired: u32,
-    pub(super) failed: u32,
-}
-
-impl Numbers {
-    fn add(&mut self, outcome: &Outcome) {
-        self.steps = self.steps.wrapping_add(outcome.steps);
-        self.writes = self.writes.wrapping_add(outcome.writes);
-        self.moves = self.moves.wrapping_add(outcome.moves);
-        self.failed = self.failed.wrapping_add(outcome.errors.len() as u32);
-    }
-
-    /// What was done since.
-    pub(super) fn since(self, before: Self) -> Self {
-        Self {
-            looks: self.looks.wrapping_sub(before.looks),
-            steps: self.steps.wrapping_sub(before.steps),
-            writes: self.writes.wrapping_sub(before.writes),
-            moves: self.moves.wrapping_sub(before.moves),
-            repaired: self.repaired.wrapping_sub(before.repaired),
-            failed: self.failed.wrapping_sub(before.failed),
-        }
-    }
-}
-
-/// What was done for a call, in all its turns.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
-    /// The instance it is of; `None`: the whole node.
-    pub pod: Option<PodUid>,
-    /// The pass's number since the daemon started; of one instance, how often that was looked at.
-    pub pass: u32,
-    /// Steps taken.
-    pub steps: u32,
-    /// Writes to cgroup files.
-    pub writes: u32,
-    /// Cgroup moves.
-    pub moves: u32,
-    /// Things somebody else had changed, and that are again as they were.
-    pub repaired: u32,
-    /// What could not be done or is not whole, each with the instance that it is amiss with.
-    pub degraded: Vec<(Option<PodUid>, Reason)>,
-}
-
-impl Report {
-    /// What is amiss, a line each.
-    pub fn lines(&self) -> Vec<String> {
-        let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
-            Some(pod) => format!("{pod}: {reason}"),
-            None => reason.to_string(),
-        };
-        self.degraded.iter().map(line).collect()
-    }
-}
-
-/// What a pass would do now.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Preview {
-    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
-    pub steps: Vec<(Option<PodUid>, String)>,
-    /// What is not whole now, by pod.
-    pub degraded: Vec<(PodUid, Reason)>,
-}
-
-/// A pass: from the first turn with something to look at to the last.
-#[derive(Debug)]
-pub(super) struct Pass {
-    began: Instant,
-    trigger: Trigger,
-    before: Numbers,
-    /// When kubelet wrote what this pass follows, microseconds since the epoch.
-    follows_us: Option<u64>,
-}
-
 impl Engine {
-    /// Observe and plan, and leave it at that.
-    pub(super) fn preview(&mut self) -> Result<Preview, Error> {
-        let policies = &self.settings.policies;
-        let source = policies.allocator.source;
-        let kubelet = self.picture.kubelet.state(source);
-        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)?;
-        snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
-        let facts = Facts::of(&snapshot, policies);
-        let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
-        let degraded = snapshot.live().flat_map(|instance| {
-            let pod = instance.record.pod.clone();
-            assess(instance)
-                .degraded
-                .into_iter()
-                .map(move |reason| (pod.clone(), reason))
-        });
-        let steps = decide::plan(&snapshot, policies);
-        Ok(Preview {
-            steps: steps
-                .into_iter()
-                .map(|planned| (planned.pod, planned.step.to_string()))
-                .collect(),
-            degraded: degraded.collect(),
-        })
-    }
-
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
         self.dirty.is_due(|pod| self.patience.rests(pod))
@@ -427,17 +319,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
-        let trigger = self.pass.as_ref().map_or("event", |pass| pass.trigger.name());
-        tracing::warn!(
-            MESSAGE_ID = journal::PASS_FAILED,
-            STELIA_POD_UID = pod.map(PodUid::as_str),
-            STELIA_REASON = failure,
-            STELIA_TRIGGER = trigger,
-            "{failure}"
-        );
-    }
-
     fn tell_refused(&self, pod: Option<&PodUid>) {
         let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else {
             return;
@@ -449,42 +330,6 @@ impl Engine {
             STELIA_PARTITION = text,
             "the kernel gives pod {} no {} partition ({text:?}): contained instead", record.pod, record.partition.name()
         );
-    }
-
-    /// Nothing is due any more.
-    fn end_pass(&mut self) {
-        let Some(pass) = self.pass.take() else { return };
-        let did = self.total.since(pass.before);
-        let failures = self.patience.all_failures().count() + self.shared.all_failures().count() + self.problems.len();
-        if did.steps > 0 {
-            tracing::info!(
-                MESSAGE_ID = journal::PASS,
-                STELIA_TRIGGER = pass.trigger.name(),
-                "pass {}: {} steps, {} writes, {} moves, {failures} failures",
-                self.passes,
-                did.steps,
-                did.writes,
-                did.moves,
-            );
-        }
-        let took = pass.began.elapsed();
-        self.last_pass = Some(LastPass {
-            number: self.passes,
-            trigger: pass.trigger.name(),
-            ended_us: apply::now_us(),
-            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            steps: did.steps,
-            writes: did.writes,
-            moves: did.moves,
-            failures: failures as u32,
-        });
-        self.metrics.passed(pass.trigger, did, took);
-        if failures == 0 && did.steps > 0 {
-            pass.follows_us
-                .into_iter()
-                .for_each(|us| self.metrics.followed_kubelet(us));
-        }
-        self.publish_numbers(false);
     }
 }
 

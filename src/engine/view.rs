@@ -155,7 +155,7 @@ impl View {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
-                held: crate::decide::allocator::held(snapshot),
+                held: allocator::held(snapshot),
                 pools: pools.clone(),
             })
         });

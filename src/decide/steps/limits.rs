@@ -16,12 +16,12 @@ const MAX_WEIGHT: u64 = 10_000;
 /// Whether a CPU quota holds for an instance. One with exclusive CPUs has none: it could not use more than those, and a quota
 /// would throttle vCPUs that have their CPUs to themselves. kubelet takes the container's and the pod's away for the same reason
 /// (gate `DisableCPUQuotaWithExclusiveCPUs`, since 1.33); before that, and where steliad chooses the CPUs, they are left behind.
-pub fn is_throttled(record: &Record) -> bool {
+pub(crate) fn is_throttled(record: &Record) -> bool {
     record.exclusive.is_empty()
 }
 
 /// What the scope is to have of what its container has.
-pub fn limits_of_scope(record: &Record, origin: &Limits) -> Limits {
+pub(crate) fn limits_of_scope(record: &Record, origin: &Limits) -> Limits {
     Limits {
         cpu_max: origin.cpu_max.filter(|_| is_throttled(record)),
         ..origin.clone()
@@ -123,7 +123,7 @@ fn clamps(instance: &Instance, origin: &Limits) -> Vec<Step> {
 ///
 /// kubelet lets a limit be lowered in place as soon as the container's own cgroup uses less, and that is nearly empty: the VM is
 /// in the scope. There the kernel would kill it, so what it has stays until the new limit fits.
-pub fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
+pub(crate) fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
     let limit = instance.origin_limits.as_ref()?.memory_max?;
     let held = instance.memory_held.filter(|held| *held > limit)?;
     let is_less = instance.scope_limits.memory_max.is_none_or(|now| now > limit);
@@ -149,7 +149,7 @@ pub(super) fn huge_pages_are_limited(instance: &Instance) -> bool {
 }
 
 /// Whether the scope has what its container has, so that there is nothing to set.
-pub fn limits_are_carried(instance: &Instance) -> bool {
+pub(crate) fn limits_are_carried(instance: &Instance) -> bool {
     huge_pages_are_limited(instance) && scope(instance).is_empty()
 }
 

@@ -6,11 +6,11 @@ use super::Step;
 use crate::decide::{Facts, Snapshot};
 
 /// The units of the host's own processes.
-pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+pub(crate) const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 
 /// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, so that nobody but it keeps pods off
 /// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
-pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
+pub(crate) fn is_restricted(unit: &str, source: CpuSource) -> bool {
     let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");
     OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
 }

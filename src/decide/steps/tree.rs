@@ -17,7 +17,12 @@ const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 
 /// The CPUs an instance floats on. `None` when kubelet's word cannot be used or nothing is left: then the float keeps what
 /// it has.
-pub fn float_cpus(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
+pub(crate) fn float_cpus(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+) -> Option<CpuSet> {
     snapshot.kubelet.as_ref().ok()?;
     let record = &instance.record;
     let pod = pod_pool::of(snapshot, instance);

@@ -30,7 +30,7 @@ use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
+use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, kubelet_file, observe};
 use crate::decide;
 use crate::decide::admission::Claim;
 
@@ -216,7 +216,7 @@ impl Node {
         assert_eq!((report.steps, self.model.changes()), (0, before), "{report:?}");
         let system = self.handle.system();
         let source = self.settings.policies.allocator.source;
-        let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
+        let kubelet = kubelet_file::read(&self.settings.kubelet_root, source);
         let snapshot = observe::snapshot(system, &kubelet, source).unwrap();
         assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 

@@ -1,0 +1,203 @@
+//! Reading one instance anew, so much of it as may be out of date.
+
+use std::path::PathBuf;
+
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_record::Phase;
+use stelia_settings::{Partition, Policies};
+
+use super::Picture;
+use crate::decide::drift::Finding;
+use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
+use crate::engine::dirty::{Dirty, Limits, Stale};
+use crate::engine::limits::{KnownLimits, Side};
+use crate::engine::watch::Watcher;
+use crate::engine::{observe, siblings};
+
+/// What a look at one instance found.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Look {
+    /// It concerns others too.
+    pub(in crate::engine) everyone: bool,
+    /// As it was left, where somebody else changed it, and what.
+    pub(in crate::engine) drifted: Option<(Box<Instance>, Vec<Finding>)>,
+    /// It is gone.
+    pub(in crate::engine) gone: bool,
+}
+
+impl Picture {
+    /// Read an instance anew: so much of it.
+    ///
+    /// # Errors
+    /// It cannot be read, which is no proof that it is gone.
+    pub(in crate::engine) fn look_at(
+        &mut self,
+        system: &System,
+        policies: &Policies,
+        watcher: &mut Watcher,
+        pod: &PodUid,
+        stale: Stale,
+    ) -> Result<Look, CgroupError> {
+        let Some(known) = self.snapshot.instances.get(pod) else {
+            return Ok(Look::default());
+        };
+        if self.starting.contains(pod) {
+            return Ok(Look::default());
+        }
+        let leaves = known.record.phase == Phase::Leaving;
+        let (record, tree) = (known.record.clone(), known.tree.clone());
+        let limits = self.known_limits(pod, stale.limits);
+        let mut now = match observe::instance(system, record, tree, leaves, limits) {
+            Ok(now) => now,
+            Err(error) if error.is_gone() => {
+                watcher.forget(pod);
+                let everyone = self.remove(policies, pod);
+                return Ok(Look {
+                    everyone,
+                    gone: true,
+                    drifted: None,
+                });
+            }
+            Err(error) => return Err(error),
+        };
+        let float = now.inner.as_ref().map(|_| now.tree.float().as_str());
+        let float = float.map(|float| system.cgroup_root.join(float.trim_start_matches('/')));
+        let watched = watcher.instance(pod, &self.watched(system, &now));
+        let limits = watcher.limits(pod, &self.limited(system, &now));
+        now.unwatched = watched.and(watcher.float(pod, float)).and(limits).err();
+        let asked = self.asked.remove(pod);
+        let Some(known) = self.snapshot.instances.get(pod) else {
+            return Ok(Look::default());
+        };
+        now.refusals = refusals(known, &now, asked);
+        now.does_not_freeze = known.does_not_freeze;
+        let findings = if stale.ours {
+            Vec::new()
+        } else {
+            drift::of_instance(known, &now)
+        };
+        let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
+        let everyone = self.put(policies, now);
+        self.read_siblings(system, pod);
+        Ok(Look {
+            everyone,
+            drifted,
+            gone: false,
+        })
+    }
+
+    /// Read nothing of an instance but float's CPUs; as it was left and what differs, unless that is this program's doing.
+    pub(in crate::engine) fn look_at_float(
+        &mut self,
+        system: &System,
+        pod: &PodUid,
+        ours: bool,
+        dirty: &mut Dirty,
+    ) -> Option<(Box<Instance>, Vec<Finding>)> {
+        let instance = self.snapshot.instances.get_mut(pod)?;
+        let path = instance.tree.float().clone();
+        let Ok(now) = stelia_node::cgroup::set(&*system.cgroups, &path, File::Cpus) else {
+            dirty.changed(pod.clone());
+            return None;
+        };
+        let float = instance.inner.as_ref().and_then(|inner| inner.float.as_ref())?;
+        if float.cpus == now {
+            return None;
+        }
+        let before = (!ours).then(|| Box::new(instance.clone()));
+        let float = instance.inner.as_mut().and_then(|inner| inner.float.as_mut())?;
+        float.cpus = now;
+        let before = before?;
+        let findings = drift::of_instance(&before, instance);
+        Some((before, findings))
+    }
+
+    /// The limits of an instance that need not be read now; `None` where all are to be.
+    fn known_limits(&mut self, pod: &PodUid, stale: Limits) -> Option<KnownLimits> {
+        let known = self.snapshot.instances.get(pod)?;
+        // What has to wait for memory to be given up, and what nothing tells of, is looked at whenever there is an occasion.
+        let untold = known.unwatched.is_some() || too_much_memory(known).is_some();
+        let everything = !limits_are_carried(known) || stale == Limits::All || stale == Limits::Untold && untold;
+        if everything {
+            self.half_audited.remove(pod);
+            return None;
+        }
+        let but = match stale {
+            Limits::Untold if self.half_audited.remove(pod) => Some(Side::Scope),
+            Limits::Untold => {
+                self.half_audited.insert(pod.clone());
+                Some(Side::Origin)
+            }
+            _ => None,
+        };
+        Some(KnownLimits {
+            scope: known.scope_limits.clone(),
+            origin: known.origin_limits.clone(),
+            memory_held: known.memory_held,
+            but,
+        })
+    }
+
+    /// The directories of the cgroups whose limits are an instance's. Not kubepods', which all share.
+    fn limited(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
+        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut of_container = stelia_node::containers::levels(&instance.record.origin);
+        of_container.extend(of_container.last().and_then(CgroupPath::parent));
+        of_container.push(instance.scope().clone());
+        of_container.iter().map(directory).collect()
+    }
+
+    /// What tells of an instance's changes: its death, and the directories that only this program writes in.
+    fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
+        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
+        let mut paths = vec![directory(instance.scope()).join(File::Events.name())];
+        if instance.inner.is_some() {
+            paths.push(directory(instance.tree.vcpu()));
+        }
+        if instance.record.phase == Phase::Leaving {
+            paths.push(directory(instance.tree.inner()).join(File::Events.name()));
+        }
+        paths
+    }
+
+    /// A partition was asked for.
+    pub(in crate::engine) fn asked(&mut self, pod: &PodUid) {
+        self.asked.insert(pod.clone());
+    }
+
+    pub(super) fn read_siblings(&mut self, system: &System, pod: &PodUid) {
+        let Some(instance) = self.snapshot.instances.get(pod) else {
+            return;
+        };
+        let state = self.snapshot.kubelet.as_ref();
+        if state.is_ok_and(|state| pod_pool::is_open(state, &instance.record)) {
+            let siblings = siblings::of(system, &instance.record);
+            self.snapshot.siblings.insert(pod.clone(), siblings);
+        } else {
+            self.snapshot.siblings.remove(pod);
+        }
+    }
+
+    /// Read the containers of every pod that has CPUs of its own and does not tell yet which of them its containers share.
+    pub(in crate::engine) fn read_all_siblings(&mut self, system: &System) {
+        let Ok(state) = &self.snapshot.kubelet else { return };
+        let open = |instance: &&Instance| pod_pool::is_open(state, &instance.record);
+        let pods = self.snapshot.instances.values().filter(open);
+        let pods: Vec<PodUid> = pods.map(|instance| instance.record.pod.clone()).collect();
+        for pod in pods {
+            self.read_siblings(system, &pod);
+        }
+    }
+}
+
+/// How often in a row the kernel gave no partition; `asked`: it was asked since it was last looked at.
+fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
+    let record = &now.record;
+    let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
+    if !wants || now.vcpu().is_some_and(|vcpu| vcpu.partition == record.partition.name()) {
+        return 0;
+    }
+    known.refusals + u32::from(asked)
+}
