@@ -1,8 +1,8 @@
 //! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
 
 use stelia_cpus::CpuSet;
+use stelia_kubelet::CpuManagerState;
 use stelia_kubelet::checkpoint::Use;
-use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::containers::{LiveContainer, uses};
 use stelia_record::Record;
 
@@ -48,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
-    use stelia_kubelet::checkpoint::Schema;
+    use stelia_kubelet::checkpoint::{Schema, Uses};
     use stelia_record::testing::record;
 
     use super::*;

@@ -33,7 +33,7 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, cpus: &CpuSet) {
+    fn subtract(&mut self, cpus: &CpuSet) {
         let mut gone = CpuSet::new();
         for cpu in cpus.iter() {
             if let Some(count) = self.counts.get_mut(cpu as usize) {
@@ -49,9 +49,9 @@ impl Tally {
     }
 }
 
-/// What one instance adds.
+/// What one instance adds to the totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Share {
+struct Contribution {
     owned: CpuSet,
     qos: Option<Qos>,
     exclusive: CpuSet,
@@ -66,7 +66,7 @@ struct Share {
     live: bool,
 }
 
-impl Share {
+impl Contribution {
     fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Self {
         let live = instance.populated;
         let record = &instance.record;
@@ -147,7 +147,7 @@ impl Totals {
     pub(super) fn of(snapshot: &Snapshot, facts: &Facts) -> Self {
         let mut totals = Self::default();
         for instance in snapshot.instances.values() {
-            totals.add(&Share::of(snapshot, facts, instance));
+            totals.add(&Contribution::of(snapshot, facts, instance));
         }
         totals
     }
@@ -160,16 +160,16 @@ impl Totals {
         before: Option<&Instance>,
         now: Option<&Instance>,
     ) {
-        let share = |instance: Option<&Instance>| instance.map(|one| Share::of(snapshot, facts, one));
+        let share = |instance: Option<&Instance>| instance.map(|one| Contribution::of(snapshot, facts, one));
         let (before, now) = (share(before), share(now));
         if before == now {
             return;
         }
-        before.iter().for_each(|share| self.take(share));
+        before.iter().for_each(|share| self.subtract(share));
         now.iter().for_each(|share| self.add(share));
     }
 
-    fn add(&mut self, share: &Share) {
+    fn add(&mut self, share: &Contribution) {
         for (tally, cpus) in self.tallies(share) {
             tally.add(cpus);
         }
@@ -180,9 +180,9 @@ impl Totals {
         self.live += usize::from(share.live);
     }
 
-    fn take(&mut self, share: &Share) {
+    fn subtract(&mut self, share: &Contribution) {
         for (tally, cpus) in self.tallies(share) {
-            tally.take(cpus);
+            tally.subtract(cpus);
         }
         self.weight -= share.weight;
         self.protected.0 -= u128::from(share.protected.0);
@@ -191,7 +191,7 @@ impl Totals {
         self.live -= usize::from(share.live);
     }
 
-    fn tallies<'a, 'b>(&'a mut self, share: &'b Share) -> Vec<(&'a mut Tally, &'b CpuSet)> {
+    fn tallies<'a, 'b>(&'a mut self, share: &'b Contribution) -> Vec<(&'a mut Tally, &'b CpuSet)> {
         let mut tallies = vec![
             (&mut self.owned, &share.owned),
             (&mut self.growing, &share.growing),
@@ -264,10 +264,10 @@ impl Totals {
 impl Totals {
     /// Without the room that was made for CPUs which nobody has any more: to be compared.
     pub(super) fn trimmed(mut self) -> Self {
-        let nothing = Share::default();
-        let lsr = Share {
+        let nothing = Contribution::default();
+        let lsr = Contribution {
             qos: Some(Qos::Lsr),
-            ..Share::default()
+            ..Contribution::default()
         };
         for share in [&nothing, &lsr] {
             for (tally, _) in self.tallies(share) {

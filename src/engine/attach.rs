@@ -209,7 +209,7 @@ impl Engine {
                 self.system.clone(),
                 now.tree.vcpu().clone(),
                 attached,
-                self.watcher.teller(pod),
+                self.watcher.notifier(pod),
             );
             let placed = |thread: &VcpuThread| Placed {
                 vcpu: thread.index,

@@ -1,6 +1,5 @@
 //! What an event, an audit or an answer of systemd puts out of date.
 
-use std::path::PathBuf;
 use std::time::Instant;
 
 use stelia_allocator::CpuSource;
@@ -8,9 +7,9 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 
 use super::Trigger;
-use super::errands::Done;
+use super::systemd_calls::Done;
 use super::task::Engine;
-use super::watch::Event;
+use super::watch::{Event, directory};
 
 impl Engine {
     /// Something happened on the node.
@@ -85,10 +84,8 @@ impl Engine {
 
     /// Watch what is the node's; what cannot be watched is said.
     pub(super) fn watch_node(&mut self) {
-        let directory =
-            |cgroup: &CgroupPath| -> PathBuf { self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/')) };
-        let slice = directory(&CgroupPath::slice());
-        let pods = directory(&CgroupPath::root().child("kubepods.slice"));
+        let slice = directory(&self.system, &CgroupPath::slice());
+        let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
         // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
         let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
         let kubelet = self.watcher.kubelet(self.picture.kubelet.path());
@@ -104,7 +101,7 @@ impl Engine {
     pub(super) fn done(&mut self, done: Done) {
         match done {
             Done::Unit { unit, pod, result } => {
-                self.errands.ended(&unit);
+                self.systemd_calls.ended(&unit);
                 if let Err(error) = result {
                     let (error, now) = (error.to_string(), Instant::now());
                     self.total.failed = self.total.failed.wrapping_add(1);
@@ -130,7 +127,7 @@ impl Engine {
                 }
             }
             Done::Started { pod, result } => {
-                self.errands.ended(&pod.scope());
+                self.systemd_calls.ended(&pod.scope());
                 self.started(&pod, result);
             }
         }

@@ -109,7 +109,7 @@ impl Handle {
 
     /// A receiver that is told of one instance and no other, as its pod may know it; `None` while the pod has none.
     pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
-        // Maps that are whole after every call.
+        // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = || self.view.borrow().instances.get(pod).cloned().told_to(pod);
         let sender = followers

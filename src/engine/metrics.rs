@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use stelia_api::ErrorKind;
 use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
+use stelia_text::named;
 
 use super::apply::now_us;
 use super::pass::Numbers;
@@ -25,20 +26,12 @@ pub enum Trigger {
     Reload,
 }
 
-impl Trigger {
-    /// Every trigger.
-    pub const ALL: [Self; 4] = [Self::Event, Self::Audit, Self::Call, Self::Reload];
-
-    /// As the journal and the metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::Audit => "audit",
-            Self::Call => "call",
-            Self::Reload => "reload",
-        }
-    }
-}
+named!(Trigger {
+    Event = "event",
+    Audit = "audit",
+    Call = "call",
+    Reload = "reload"
+});
 
 /// The counters; one for the engine and all doors.
 #[derive(Debug)]

@@ -150,7 +150,7 @@ impl Engine {
             );
         }
         let took = pass.began.elapsed();
-        self.last_pass = Some(LastPass {
+        self.publisher.show_pass(LastPass {
             number: self.passes,
             trigger: pass.trigger.name(),
             ended_us: apply::now_us(),
@@ -166,6 +166,5 @@ impl Engine {
                 .into_iter()
                 .for_each(|us| self.metrics.followed_kubelet(us));
         }
-        self.publish_numbers(false);
     }
 }

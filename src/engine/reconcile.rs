@@ -14,13 +14,13 @@ use super::{Report, Trigger};
 use crate::decide::Step;
 
 /// What is to be settled before a call about everything is answered.
-pub(super) struct Round {
-    left: BTreeSet<Option<PodUid>>,
+pub(super) struct Sweep {
+    pending: BTreeSet<Option<PodUid>>,
     before: Numbers,
-    answer: RoundAnswer,
+    answer: SweepAnswer,
 }
 
-pub(super) enum RoundAnswer {
+pub(super) enum SweepAnswer {
     Reconcile(Vec<Reply<Report>>),
     Reload(Reply<()>),
 }
@@ -37,7 +37,7 @@ impl Engine {
     }
 
     /// Answer when each of the instances that are there now has been looked at.
-    pub(super) fn round(&mut self, answer: RoundAnswer) {
+    pub(super) fn sweep(&mut self, answer: SweepAnswer) {
         // Scopes that nobody knows yet are to be in it: the node is looked at first.
         let mut found = BTreeSet::new();
         self.dirty.everyone |= self.look_at_node(&mut found);
@@ -46,14 +46,14 @@ impl Engine {
         let starting = &self.picture.starting;
         let pods = self.picture.snapshot.instances.keys();
         let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
-        self.calls.rounds.push(Round {
-            left: pods.chain([None]).collect(),
+        self.calls.sweeps.push(Sweep {
+            pending: pods.chain([None]).collect(),
             before: self.total,
             answer,
         });
     }
 
-    pub(super) fn settle_round(&mut self, mut round: Round, settled: &BTreeSet<Option<PodUid>>) {
+    pub(super) fn settle_sweep(&mut self, mut sweep: Sweep, settled: &BTreeSet<Option<PodUid>>) {
         let picture = &self.picture;
         // The audit has not come by yet.
         let waits = |who: &Option<PodUid>| match who {
@@ -64,27 +64,27 @@ impl Engine {
             let here = |pod: &PodUid| picture.snapshot.instances.contains_key(pod);
             who.as_ref().is_some_and(|pod| !here(pod))
         };
-        round
-            .left
+        sweep
+            .pending
             .retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
-        if !round.left.is_empty() {
-            self.calls.rounds.push(round);
+        if !sweep.pending.is_empty() {
+            self.calls.sweeps.push(sweep);
             return;
         }
-        match round.answer {
-            RoundAnswer::Reconcile(replies) => {
-                let report = self.report(round.before);
+        match sweep.answer {
+            SweepAnswer::Reconcile(replies) => {
+                let report = self.report(sweep.before);
                 for reply in replies {
                     let _ = reply.send(Ok(report.clone()));
                 }
             }
-            RoundAnswer::Reload(reply) => drop(reply.send(Ok(()))),
+            SweepAnswer::Reload(reply) => drop(reply.send(Ok(()))),
         }
     }
 
     /// What was done since, and what is not whole.
     fn report(&self, before: Numbers) -> Report {
-        let view = self.view.borrow();
+        let view = self.publisher.view();
         let instances = view.instances.iter();
         let reasons = instances.flat_map(|(pod, instance)| {
             let reasons = instance.degraded.iter().cloned();
@@ -107,7 +107,7 @@ impl Engine {
 
     /// What is not whole of one instance, and what could not be done for it.
     pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
-        let view = self.view.borrow();
+        let view = self.publisher.view();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
         let own = self.patience.failures(pod).iter();

@@ -70,12 +70,11 @@ impl Engine {
             }
             Ok(Admitted::Known(pod)) => {
                 let scope = CgroupPath::slice().child(&pod.scope());
-                let _ = waiting.reply.send(Ok((pod, scope)));
-                self.inbox.release(&waiting.asker);
+                self.finish(&waiting.asker, [waiting.reply], Ok((pod, scope)));
             }
             Ok(Admitted::New(record, limits)) => {
                 let pod = record.pod.clone();
-                self.errands.start(&self.system, &record, *limits);
+                self.systemd_calls.start(&self.system, &record, *limits);
                 self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record);
                 let (reply, holder) = (waiting.reply, None);
                 self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
@@ -84,10 +83,7 @@ impl Engine {
                 Some(pod) if refusal.may_pass && Instant::now() < waiting.deadline => {
                     self.calls.waiting.entry(pod).or_default().push(waiting);
                 }
-                _ => {
-                    let _ = waiting.reply.send(Err(refusal));
-                    self.inbox.release(&waiting.asker);
-                }
+                _ => self.finish(&waiting.asker, [waiting.reply], Err(refusal)),
             },
         }
     }
@@ -121,7 +117,7 @@ impl Engine {
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // systemd is still to stop the former scope, which is gone: it must not come to stop the new one.
-        if self.errands.has(scope.name()) {
+        if self.systemd_calls.has(scope.name()) {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(ErrorKind::InstanceExists.because(text));
         }
@@ -211,13 +207,11 @@ impl Engine {
             if first {
                 self.tell_registered(pod);
             }
-            let _ = reply.send(Ok((pod.clone(), scope)));
-            return self.inbox.release(&asker);
+            return self.finish(&asker, [reply], Ok((pod.clone(), scope)));
         }
         let mut causes = self.amiss(pod);
         if !first || phase == Phase::Leaving {
-            let _ = reply.send(Err(failed(pod, "registration", causes)));
-            return self.inbox.release(&asker);
+            return self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
         }
         // Nothing half-done: what was moved goes back.
         let cause = joined(&causes);
@@ -226,8 +220,7 @@ impl Engine {
             Ok(()) => self.wait(pod, asker, Goal::Undone { reply, causes }),
             Err(also) => {
                 causes.push(undoing(pod, &also));
-                let _ = reply.send(Err(failed(pod, "registration", causes)));
-                self.inbox.release(&asker);
+                self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
             }
         }
     }

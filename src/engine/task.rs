@@ -1,11 +1,9 @@
 //! The loop: calls, events, timers, the watchdog.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::Discriminant;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_allocator::Guaranteed;
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
@@ -18,16 +16,17 @@ use tokio_util::sync::CancellationToken;
 use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
-use super::errands::Errands;
 use super::handle::{Command, Followers, Handle};
 use super::inbox::{Asker, Inbox};
 use super::pass::{Numbers, Pass};
 use super::patience::Patience;
 use super::picture::Picture;
+use super::publish::Publisher;
 use super::rebind::Jobs;
-use super::tell::Told;
+use super::reported::Reported;
+use super::systemd_calls::SystemdCalls;
 use super::watch::Watcher;
-use super::{Counters, LastPass, Metrics, Trigger, View};
+use super::{Counters, Metrics, Trigger};
 use crate::decide::Instance;
 use crate::decide::drift::Finding;
 
@@ -47,8 +46,8 @@ pub struct Engine {
     pub(super) patience: Patience<PodUid>,
     /// The same of what all share, by what it is about.
     pub(super) shared: Patience<String>,
-    pub(super) errands: Errands,
-    /// What was drifted and is not right again yet, with the instance as it was left.
+    pub(super) systemd_calls: SystemdCalls,
+    /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
     /// What could not be read of the node.
     pub(super) problems: Vec<String>,
@@ -62,16 +61,9 @@ pub struct Engine {
     pub(super) trigger: Option<Trigger>,
     pub(super) total: Numbers,
     pub(super) numbers: BTreeMap<PodUid, Numbers>,
-    pub(super) counters: Counters,
-    pub(super) last_pass: Option<LastPass>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) view: watch::Sender<Arc<View>>,
-    pub(super) followers: Followers,
-    /// What was last told of each instance.
-    pub(super) told: BTreeMap<PodUid, Told>,
-    /// Who keeps Guaranteed pods that are no VM on CPUs of their own, as it was told last.
-    pub(super) told_guaranteed: Option<Discriminant<Guaranteed>>,
-    /// Rebind jobs.
+    pub(super) publisher: Publisher,
+    pub(super) reported: Reported,
     pub(super) jobs: Jobs,
     next_audit: Instant,
     alarm: Alarm,
@@ -102,7 +94,7 @@ impl Engine {
             dirty: Dirty::default(),
             patience: Patience::default(),
             shared: Patience::default(),
-            errands: Errands::of(runtime::Handle::current()),
+            systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             problems: Vec::new(),
             waiting: BTreeSet::new(),
@@ -112,13 +104,13 @@ impl Engine {
             trigger: None,
             total: Numbers::default(),
             numbers: BTreeMap::new(),
-            counters: Counters::default(),
-            last_pass: None,
             metrics: handle.metrics.clone(),
-            view,
-            followers: handle.followers.clone(),
-            told: BTreeMap::new(),
-            told_guaranteed: None,
+            publisher: Publisher {
+                view,
+                followers: handle.followers.clone(),
+                counters: Counters::default(),
+            },
+            reported: Reported::default(),
             jobs: Jobs::default(),
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
@@ -131,7 +123,7 @@ impl Engine {
     /// Have systemd called in another runtime: where the connection to it is, so that each answer is one wake-up.
     #[must_use]
     pub fn calling_systemd_in(mut self, runtime: runtime::Handle) -> Self {
-        self.errands = Errands::of(runtime);
+        self.systemd_calls = SystemdCalls::of(runtime);
         self
     }
 
@@ -145,7 +137,7 @@ impl Engine {
             tokio::select! {
                 result = &mut stopped => {
                     if result.is_err() {
-                        tracing::warn!("systemd (PID 1) does not answer: scopes that a former daemon left are not looked for");
+                        tracing::warn!("systemd (PID 1) does not answer: units of scopes that have no cgroup any more are not stopped");
                     }
                     break;
                 }
@@ -177,8 +169,8 @@ impl Engine {
                     Some((asker, command)) => self.come_in(asker, command),
                     None => return,
                 },
-                Some(done) = self.errands.done.recv() => self.done(done),
-                () = self.watcher.news() => {}
+                Some(done) = self.systemd_calls.done.recv() => self.done(done),
+                () = self.watcher.changed() => {}
                 () = self.alarm.until(wake) => {}
             }
         }
@@ -189,7 +181,7 @@ impl Engine {
         while let Ok((asker, command)) = self.commands.try_recv() {
             self.come_in(asker, command);
         }
-        while let Ok(done) = self.errands.done.try_recv() {
+        while let Ok(done) = self.systemd_calls.done.try_recv() {
             self.done(done);
         }
         for event in self.watcher.take() {
@@ -201,10 +193,10 @@ impl Engine {
             self.dirty.again(pod);
         }
         self.dirty.shared |= !self.shared.rested(now).is_empty();
-        if let Some(text) = self.errands.slow(now) {
-            self.systemd_is_slow(Some(text));
-        } else if self.errands.is_idle() {
-            self.systemd_is_slow(None);
+        if let Some(text) = self.systemd_calls.slow(now) {
+            self.publisher.show_systemd(Some(text));
+        } else if self.systemd_calls.is_idle() {
+            self.publisher.show_systemd(None);
         }
         self.calls_in_time(now);
         if now >= self.next_audit {
@@ -243,7 +235,7 @@ impl Engine {
             self.picture.next(),
             self.patience.next(),
             self.shared.next(),
-            self.errands.next(),
+            self.systemd_calls.next(),
             self.calls.next(),
             self.jobs.next(),
         ];

@@ -51,13 +51,15 @@ impl Engine {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
-        self.show(&assessed, &gone);
+        self.publisher
+            .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
+        self.reported.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.patience.rests(pod));
         let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
         self.answer(settled.chain(self.resting(&whom)).collect());
-        if !self.is_due() && self.errands.is_idle() {
+        if !self.is_due() && self.systemd_calls.is_idle() {
             self.end_pass();
         }
     }
@@ -87,7 +89,7 @@ impl Engine {
         if let Some(before) = kubelet_before {
             self.kubelet_changed(&before);
         }
-        self.tell_of_guaranteed();
+        self.reported.guaranteed(&self.picture.snapshot);
         self.problems = problems;
         // What this program wrote itself is no drift.
         let ours = shared && std::mem::take(&mut self.wrote_shared);
@@ -128,8 +130,8 @@ impl Engine {
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
-            if let Some((left, findings)) = drifted {
-                self.drifted(Some(*left), findings);
+            if let Some((before, findings)) = drifted {
+                self.drifted(Some(*before), findings);
             }
             whom.insert(pod);
         }
@@ -152,8 +154,8 @@ impl Engine {
                     gone.insert(pod.clone());
                     self.forget(pod);
                 }
-                if let Some((left, findings)) = look.drifted {
-                    self.drifted(Some(*left), findings);
+                if let Some((before, findings)) = look.drifted {
+                    self.drifted(Some(*before), findings);
                 }
                 if self.picture.find(pod).is_some() {
                     let numbers = self.numbers.entry(pod.clone()).or_default();
@@ -194,7 +196,10 @@ impl Engine {
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.shared.keep(|subject| subjects.contains(subject));
         steps.retain(|planned| {
-            let under_way = planned.step.is_systemds().is_some_and(|unit| self.errands.has(unit));
+            let under_way = planned
+                .step
+                .is_systemds()
+                .is_some_and(|unit| self.systemd_calls.has(unit));
             let rests = planned.pod.is_none() && self.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
@@ -228,7 +233,7 @@ impl Engine {
             self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);
         }
         for Planned { pod, step } in systemds {
-            self.errands.take(&self.system, pod, step);
+            self.systemd_calls.take(&self.system, pod, step);
         }
         let mut settled = BTreeSet::new();
         for who in assessed.keys().cloned().map(Some).chain([None]) {
@@ -240,8 +245,8 @@ impl Engine {
                             self.waiting.insert(pod.clone());
                             true
                         }
-                        Some(pod) => self.errands.has(&pod.scope()) || self.dirty.has(pod),
-                        None => self.dirty.shared || self.dirty.slice || !self.errands.is_idle(),
+                        Some(pod) => self.systemd_calls.has(&pod.scope()) || self.dirty.has(pod),
+                        None => self.dirty.shared || self.dirty.slice || !self.systemd_calls.is_idle(),
                     };
                     if waits {
                         continue;
@@ -328,7 +333,7 @@ impl Engine {
         tracing::warn!(
             MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %record.pod, STELIA_CPUSET = %record.exclusive,
             STELIA_PARTITION = text,
-            "the kernel gives pod {} no {} partition ({text:?}): contained instead", record.pod, record.partition.name()
+            "the kernel refused pod {} a partition of kind {} ({text:?}): contained instead", record.pod, record.partition.name()
         );
     }
 }

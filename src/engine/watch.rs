@@ -10,7 +10,8 @@ use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_node::cgroup::{File, Limits};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
 use tokio::sync::Notify;
 
 /// What is to be looked at again.
@@ -49,18 +50,18 @@ enum Place {
 struct Seen {
     events: Mutex<BTreeSet<Event>>,
     places: Mutex<HashMap<WatchDescriptor, Place>>,
-    news: Notify,
+    changed: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Sets and maps that are whole after every call.
+    // Each call changes a set or a map once: a panic leaves nothing half-made.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The watches in force.
 pub(super) struct Watcher {
     watches: Watches,
-    held: BTreeMap<(Place, PathBuf), WatchDescriptor>,
+    descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
     seen: Arc<Seen>,
 }
 
@@ -74,28 +75,28 @@ impl Watcher {
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
         let seen = Arc::new(Seen::default());
-        let told = seen.clone();
+        let sink = seen.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
                     Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => Some(Event::Lost),
                     Ok(event) => {
                         let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
-                        let place = lock(&told.places).get(&event.wd).cloned();
+                        let place = lock(&sink.places).get(&event.wd).cloned();
                         place.and_then(|place| meaning(place, name.as_deref()))
                     }
                     Err(_) => Some(Event::Lost),
                 };
                 if let Some(event) = event
-                    && lock(&told.events).insert(event)
+                    && lock(&sink.events).insert(event)
                 {
-                    told.news.notify_one();
+                    sink.changed.notify_one();
                 }
             }
         });
         Ok(Self {
             watches,
-            held: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
             seen,
         })
     }
@@ -105,17 +106,17 @@ impl Watcher {
         std::mem::take(&mut *lock(&self.seen.events))
     }
 
-    /// Something happened, or has happened.
-    pub(super) async fn news(&self) {
-        self.seen.news.notified().await;
+    /// Returns once something happened, or at once if it has already.
+    pub(super) async fn changed(&self) {
+        self.seen.changed.notified().await;
     }
 
-    /// Tells of an instance what the kernel does not tell.
-    pub(super) fn teller(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
+    /// Reports a change of an instance that inotify has no event for.
+    pub(super) fn notifier(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
         let (seen, pod) = (self.seen.clone(), pod.clone());
         move || {
             if lock(&seen.events).insert(Event::Instance(pod.clone())) {
-                seen.news.notify_one();
+                seen.changed.notify_one();
             }
         }
     }
@@ -178,14 +179,17 @@ impl Watcher {
     /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
     fn keep(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
         let from = (place.clone(), PathBuf::new());
-        let here = self.held.range(from..).take_while(|((other, _), _)| *other == place);
+        let here = self
+            .descriptors
+            .range(from..)
+            .take_while(|((other, _), _)| *other == place);
         let gone: Vec<(Place, PathBuf)> = here
             .map(|(key, _)| key)
             .filter(|(_, path)| !paths.contains(path))
             .cloned()
             .collect();
         for key in gone {
-            if let Some(descriptor) = self.held.remove(&key) {
+            if let Some(descriptor) = self.descriptors.remove(&key) {
                 lock(&self.seen.places).remove(&descriptor);
                 // The kernel drops the watch of a removed file by itself.
                 let _ = self.watches.remove(descriptor);
@@ -194,13 +198,13 @@ impl Watcher {
         let mut failed = Ok(());
         for path in paths {
             let key = (place.clone(), path.clone());
-            if self.held.contains_key(&key) {
+            if self.descriptors.contains_key(&key) {
                 continue;
             }
             match self.watches.add(path, mask(&place, path)) {
                 Ok(descriptor) => {
                     lock(&self.seen.places).insert(descriptor.clone(), place.clone());
-                    self.held.insert(key, descriptor);
+                    self.descriptors.insert(key, descriptor);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => {
@@ -213,6 +217,11 @@ impl Watcher {
         }
         failed
     }
+}
+
+/// Where a cgroup is mounted.
+pub(super) fn directory(system: &System, cgroup: &CgroupPath) -> PathBuf {
+    system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'))
 }
 
 /// What an event at a place says; `name` is that of the file in a directory.
@@ -239,7 +248,7 @@ fn is_limit(name: &str) -> bool {
 
 fn mask(place: &Place, path: &Path) -> WatchMask {
     if let Place::Limits(_) = place {
-        // Who wrote a file closes it; the kernel's own news of memory, which a pod can make at will, are no writes.
+        // Who wrote a file closes it; the kernel's own events of memory, which a pod can make at will, are no writes.
         WatchMask::CLOSE_WRITE
     } else if path.is_dir() {
         // A cgroup's files are modified; the kernel tells of a partition it made invalid in the same way.

@@ -13,7 +13,7 @@ use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
 use crate::engine::dirty::{Dirty, Limits, Stale};
 use crate::engine::limits::{KnownLimits, Side};
-use crate::engine::watch::Watcher;
+use crate::engine::watch::{Watcher, directory};
 use crate::engine::{observe, siblings};
 
 /// What a look at one instance found.
@@ -62,8 +62,7 @@ impl Picture {
             }
             Err(error) => return Err(error),
         };
-        let float = now.inner.as_ref().map(|_| now.tree.float().as_str());
-        let float = float.map(|float| system.cgroup_root.join(float.trim_start_matches('/')));
+        let float = now.inner.as_ref().map(|_| directory(system, now.tree.float()));
         let watched = watcher.instance(pod, &self.watched(system, &now));
         let limits = watcher.limits(pod, &self.limited(system, &now));
         now.unwatched = watched.and(watcher.float(pod, float)).and(limits).err();
@@ -142,22 +141,20 @@ impl Picture {
 
     /// The directories of the cgroups whose limits are an instance's. Not kubepods', which all share.
     fn limited(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
-        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
         let mut of_container = stelia_node::containers::levels(&instance.record.origin);
         of_container.extend(of_container.last().and_then(CgroupPath::parent));
         of_container.push(instance.scope().clone());
-        of_container.iter().map(directory).collect()
+        of_container.iter().map(|cgroup| directory(system, cgroup)).collect()
     }
 
     /// What tells of an instance's changes: its death, and the directories that only this program writes in.
     fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
-        let directory = |cgroup: &CgroupPath| system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'));
-        let mut paths = vec![directory(instance.scope()).join(File::Events.name())];
+        let mut paths = vec![directory(system, instance.scope()).join(File::Events.name())];
         if instance.inner.is_some() {
-            paths.push(directory(instance.tree.vcpu()));
+            paths.push(directory(system, instance.tree.vcpu()));
         }
         if instance.record.phase == Phase::Leaving {
-            paths.push(directory(instance.tree.inner()).join(File::Events.name()));
+            paths.push(directory(system, instance.tree.inner()).join(File::Events.name()));
         }
         paths
     }

@@ -53,8 +53,8 @@ pub(super) struct Picture {
     asked: BTreeSet<PodUid>,
     /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
     half_audited: BTreeSet<PodUid>,
-    /// What is everybody's is not what it was when that was last asked.
-    news: bool,
+    /// What concerns the whole node has changed since [`Self::take_node_changed`] was last called.
+    node_changed: bool,
 }
 
 impl Picture {
@@ -80,7 +80,7 @@ impl Picture {
             freezing: Lasting::new(FREEZE),
             asked: BTreeSet::new(),
             half_audited: BTreeSet::new(),
-            news: true,
+            node_changed: true,
         }
     }
 
@@ -88,12 +88,11 @@ impl Picture {
     pub(super) fn use_settings(&mut self, settings: &Settings) {
         self.snapshot.source = settings.policies.allocator.source;
         self.facts = Facts::of(&self.snapshot, &settings.policies);
-        self.news = true;
+        self.node_changed = true;
     }
 
-    /// Whether what is everybody's has changed since this was last asked.
-    pub(super) fn take_news(&mut self) -> bool {
-        std::mem::take(&mut self.news)
+    pub(super) fn take_node_changed(&mut self) -> bool {
+        std::mem::take(&mut self.node_changed)
     }
 
     /// The live instance of a pod.
@@ -104,21 +103,13 @@ impl Picture {
     fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
         let pod = instance.record.pod.clone();
         let before = self.snapshot.put(instance);
-        let now = self.snapshot.instances.get(&pod);
-        let mut facts = std::mem::take(&mut self.facts);
-        let others = facts.replace(&self.snapshot, policies, before.as_ref(), now);
-        self.news |= others && facts.pools().is_some();
-        self.facts = facts;
-        others
+        self.changed(policies, before.as_ref(), &pod)
     }
 
     /// Take an instance out; whether that concerns others.
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
-        let mut facts = std::mem::take(&mut self.facts);
-        let others = facts.replace(&self.snapshot, policies, before.as_ref(), None);
-        self.news |= others && facts.pools().is_some();
-        self.facts = facts;
+        let others = self.changed(policies, before.as_ref(), pod);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
         let now = Instant::now();
@@ -140,11 +131,14 @@ impl Picture {
 
     /// The record of an instance is another now; whether that concerns others.
     pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
-        let now = self.snapshot.instances.get(&before.record.pod);
-        let mut facts = std::mem::take(&mut self.facts);
-        let others = facts.replace(&self.snapshot, policies, Some(before), now);
-        self.news |= others && facts.pools().is_some();
-        self.facts = facts;
+        self.changed(policies, Some(before), &before.record.pod)
+    }
+
+    /// Keep the facts up with one instance that changed, came or went; whether that concerns others.
+    fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid) -> bool {
+        let now = self.snapshot.instances.get(pod);
+        let others = self.facts.replace(&self.snapshot, policies, before, now);
+        self.node_changed |= others && self.facts.pools().is_some();
         others
     }
 

@@ -88,7 +88,7 @@ impl Picture {
         }
         if anew {
             self.facts = Facts::of(&self.snapshot, policies);
-            self.news = true;
+            self.node_changed = true;
             node.everyone = true;
         }
         if std::mem::take(&mut dirty.outside) {
@@ -244,7 +244,7 @@ impl Picture {
                 Err(error) => problems.push(error.to_string()),
             }
             self.facts = Facts::of(&self.snapshot, policies);
-            self.news = true;
+            self.node_changed = true;
         }
         for pod in &found {
             self.read_siblings(system, pod);

@@ -5,9 +5,10 @@ use std::time::Instant;
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
+use stelia_text::named;
 
 use super::Moving;
-use crate::decide::rebind::{Move, Scope};
+use crate::decide::rebind::{Move, RebindScope};
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
@@ -16,7 +17,7 @@ use crate::journal;
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
 /// Where a job is, by the names of Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobPhase {
     /// It moves instances.
     Pending,
@@ -28,17 +29,12 @@ pub enum JobPhase {
     Unknown,
 }
 
-impl JobPhase {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Succeed => "Succeed",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
+named!(JobPhase {
+    Pending = "Pending",
+    Succeed = "Succeed",
+    Failed = "Failed",
+    Unknown = "Unknown"
+});
 
 /// A move that was made.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -87,7 +83,7 @@ pub struct Job {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Jobs {
     pub(in crate::engine) list: Vec<Job>,
-    pub(super) running: Option<(Scope, Instant)>,
+    pub(super) running: Option<(RebindScope, Instant)>,
     /// The move that is being made.
     pub(super) moving: Option<Moving>,
     pub(super) began: Option<Instant>,
@@ -124,7 +120,7 @@ impl Engine {
         if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 
     /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
@@ -157,6 +153,6 @@ impl Engine {
         if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 }

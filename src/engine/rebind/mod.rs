@@ -13,7 +13,7 @@ use super::calls::no_instance;
 use super::task::Engine;
 use crate::decide::Instance;
 use crate::decide::rebind;
-use crate::decide::rebind::{Move, Scope};
+use crate::decide::rebind::{Move, RebindScope};
 use crate::journal;
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
@@ -60,8 +60,8 @@ impl Engine {
     /// Begin a job, or tell what it would do.
     pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Error> {
         let scope = match request.scope.as_str() {
-            "" | "node" => Scope::Node,
-            text => Scope::Pod(PodUid::parse(text).map_err(|cause| {
+            "" | "node" => RebindScope::Node,
+            text => RebindScope::Pod(PodUid::parse(text).map_err(|cause| {
                 ErrorKind::InvalidArgument.because(format!(
                     "scope is \"node\" or the UID of a pod with an instance: {cause}"
                 ))
@@ -71,7 +71,7 @@ impl Engine {
             let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
             return Err(ErrorKind::InvalidArgument.because(text));
         }
-        if let Scope::Pod(pod) = &scope {
+        if let RebindScope::Pod(pod) = &scope {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
         let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
@@ -111,8 +111,8 @@ impl Engine {
         self.jobs.list.push(Job {
             id,
             scope: match &scope {
-                Scope::Node => "node".to_owned(),
-                Scope::Pod(pod) => pod.to_string(),
+                RebindScope::Node => "node".to_owned(),
+                RebindScope::Pod(pod) => pod.to_string(),
             },
             phase: JobPhase::Pending,
             reason: String::new(),
@@ -128,13 +128,13 @@ impl Engine {
         }
         self.jobs.running = Some((scope, Instant::now() + deadline));
         self.jobs.began = Some(Instant::now());
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
         Ok((Some(id), planned))
     }
 
     /// One step of the job that runs, when nothing else is to be done; whether there was one.
     pub(super) fn rebind_step(&mut self) -> bool {
-        if !self.errands.is_idle() {
+        if !self.systemd_calls.is_idle() {
             // What was begun is not done yet.
             return false;
         }
@@ -216,7 +216,7 @@ impl Engine {
         if let Some(job) = self.jobs.list.last_mut() {
             job.moves.push(Made::of(step));
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 
     /// Everything as it was.

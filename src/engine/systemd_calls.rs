@@ -39,16 +39,17 @@ pub(super) enum Done {
 }
 
 /// The calls under way, by unit.
-pub(super) struct Errands {
+pub(super) struct SystemdCalls {
     running: BTreeMap<String, Instant>,
     /// Where they are made.
     runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
     pub(super) done: mpsc::UnboundedReceiver<Done>,
-    told: bool,
+    /// That systemd is slow is in the journal.
+    reported: bool,
 }
 
-impl Errands {
+impl SystemdCalls {
     /// Make them in this runtime.
     pub(super) fn of(runtime: Handle) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
@@ -57,7 +58,7 @@ impl Errands {
             runtime,
             sender,
             done,
-            told: false,
+            reported: false,
         }
     }
 
@@ -74,7 +75,7 @@ impl Errands {
     /// A call about this unit has ended.
     pub(super) fn ended(&mut self, unit: &str) {
         self.running.remove(unit);
-        if self.running.is_empty() && std::mem::take(&mut self.told) {
+        if self.running.is_empty() && std::mem::take(&mut self.reported) {
             tracing::info!("systemd (PID 1) answers again");
         }
     }
@@ -90,7 +91,7 @@ impl Errands {
             "systemd (PID 1) has not answered about {unit} for more than {} s",
             SLOW.as_secs()
         );
-        if !std::mem::replace(&mut self.told, true) {
+        if !std::mem::replace(&mut self.reported, true) {
             tracing::warn!("{text}: what needs it waits");
         }
         Some(text)
@@ -98,7 +99,7 @@ impl Errands {
 
     /// When to look for slow calls.
     pub(super) fn next(&self) -> Option<Instant> {
-        if self.told {
+        if self.reported {
             return None;
         }
         self.running.values().min().map(|since| *since + SLOW)
