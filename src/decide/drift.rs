@@ -1,4 +1,4 @@
-//! What changed between two looks at the system although nobody but this program writes there.
+//! What changed between two looks at the system in files that only this program writes.
 
 use std::collections::BTreeMap;
 

@@ -1,5 +1,5 @@
-//! What is derived from a snapshot once, for everybody: kubelet's word by CPU, the pools, and what all instances have
-//! together. What concerns one instance only is its [`Assessment`].
+//! What is derived from a snapshot once, for all instances: which pod kubelet gave which CPU, the pools, and totals over the
+//! instances. What is derived for one instance is its [`Assessment`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +15,22 @@ use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
 
-/// What is derived from a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// Every CPU that an entry of kubelet names.
     assigned: CpuSet,
-    /// kubelet's shared pool.
     kubelets_pool: CpuSet,
-    /// The pods whose entries name a CPU.
+    /// The pods whose entries name a CPU: more than one while kubelet contradicts itself.
     claims: BTreeMap<u32, Vec<PodUid>>,
-    /// CPUs of whole pods.
     of_pods: CpuSet,
-    /// The CPUs of each NUMA node.
     nodes: BTreeMap<u32, CpuSet>,
     online: CpuSet,
     totals: Totals,
     pools: Option<Pools>,
-    /// What floats may have, by whom it depends on: see [`Self::replace`].
+    /// Where floats may run. When this changes, other instances are concerned: see [`Self::replace`].
     open: Open,
 }
 
-/// The pools less what is somebody's alone.
+/// The pools, without the CPUs that instances own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Open {
     shared: CpuSet,
@@ -43,21 +38,20 @@ struct Open {
     of_pods: CpuSet,
 }
 
-/// What is derived of one instance, once a look at it.
+/// What is derived for one instance, once after each look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assessment {
-    /// kubelet's word on its CPUs.
+    /// What kubelet's file says of its CPUs.
     pub entitlement: Entitlement,
-    /// Whether it floats although it has vCPUs: its CPUs are another's.
+    /// Its vCPU threads float, because kubelet gave its CPUs to another pod.
     pub evicted: bool,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
-    /// Why its promise is not whole; empty on the good day.
+    /// Why the promise to it is not kept; empty where it is.
     pub degraded: Vec<Reason>,
 }
 
 impl Assessment {
-    /// Of this instance.
     pub(crate) fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, facts, instance);
         let float = float_cpus(snapshot, facts, policies, instance);
@@ -71,7 +65,6 @@ impl Assessment {
 }
 
 impl Facts {
-    /// Of this snapshot.
     pub(crate) fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
         let state = snapshot.kubelet.as_ref().ok();
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
@@ -102,7 +95,8 @@ impl Facts {
         facts
     }
 
-    /// One instance changed, came or went, in a snapshot that is otherwise the same. Whether that concerns others.
+    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same. Returns whether others are
+    /// concerned, because the CPUs their floats may have changed.
     pub(crate) fn replace(
         &mut self,
         snapshot: &Snapshot,
@@ -128,7 +122,7 @@ impl Facts {
         self.open != open
     }
 
-    /// Divide the CPUs that are nobody's alone.
+    /// Divide the unassigned CPUs into pools.
     fn divide(&mut self, snapshot: &Snapshot, policies: &Policies) {
         self.pools = allocator::pools(snapshot, self, &policies.allocator.reserved);
         let owned = self.totals.owned();
@@ -153,27 +147,24 @@ impl Facts {
         self.pools.as_ref()
     }
 
-    /// Every CPU that an entry of kubelet names.
     pub(crate) fn assigned(&self) -> &CpuSet {
         &self.assigned
     }
 
-    /// What all instances have together.
     pub(crate) fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Whether anybody has CPUs that no partition protects.
+    /// Whether any instance is contained: no partition protects its CPUs.
     pub(crate) fn has_contained(&self) -> bool {
         !self.totals.contained().is_empty()
     }
 
-    /// The online CPUs.
     pub(crate) fn online(&self) -> &CpuSet {
         &self.online
     }
 
-    /// The CPUs of the NUMA nodes that these CPUs are of.
+    /// All CPUs of the NUMA nodes that these CPUs belong to.
     pub(crate) fn near(&self, cpus: &CpuSet) -> CpuSet {
         let mut near = CpuSet::new();
         for node in self.nodes.values().filter(|node| !node.is_disjoint(cpus)) {

@@ -1,8 +1,16 @@
 //! Every decision, as pure functions over plain values: no I/O, no clock, the same answer for the same input.
 //!
-//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not,
-//! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`locality`] whether memory is near them, [`plan`] what must be written so that the kernel
-//! is as the records say.
+//! | module | what it decides |
+//! |---|---|
+//! | [`admission`] | whether a container becomes an instance |
+//! | [`allocator`] | on which CPUs, where steliad chooses them |
+//! | `attach`, [`placement`] | which vCPU gets which CPU, and the kind of partition |
+//! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
+//! | [`entitlement`], [`pools`], [`pod_pool`] | whose CPUs they are by kubelet's file; where a float runs |
+//! | `steps` | what must be written so that the system is as the records say |
+//! | [`workers`] | where the kernel's unbound workers may run |
+//! | `degraded`, [`drift`] | why a promise is not kept; what another program changed |
+//! | [`rebind`] | which instances would be better off on other CPUs |
 
 pub(crate) mod admission;
 pub(crate) mod allocator;

@@ -8,7 +8,7 @@ use stelia_record::Record;
 
 use super::{Instance, Snapshot};
 
-/// The pool of a record's pod; what was once known of it stands while kubelet's file says nothing against it.
+/// The pool of a record's pod. What was recorded once counts until kubelet's file contradicts it.
 pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
     let mut uses = uses(state, &record.pod, running);
     let entry = state
@@ -33,7 +33,6 @@ pub(crate) fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     own.is_some_and(|own| !own.is_subset(&record.entry)) && pool(state, record, &[]).is_none()
 }
 
-/// The pool of an instance's pod as the snapshot shows it.
 pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
     let state = snapshot.kubelet.as_ref().ok()?;
     let running = snapshot.siblings.get(&instance.record.pod);

@@ -16,9 +16,9 @@ pub(crate) struct Shared<'a> {
     pub owned: &'a CpuSet,
 }
 
-/// The CPUs to float on: none of them is anybody's exclusive CPU, whatever the policy. `None` when nothing is left.
+/// The CPUs to float on, never an exclusive one, whatever the policy. `None` when no CPU is free.
 pub(crate) fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
-    // A list of offline CPUs only would be no list at all to the kernel.
+    // The kernel treats a list of offline CPUs as empty.
     let usable = |cpus: &CpuSet| {
         let cpus = cpus.difference(shared.owned);
         let usable = !cpus.is_disjoint(online);

@@ -1,8 +1,7 @@
 //! Which instances would be better off on other CPUs: the moves that undo fragmentation, one after the other.
 //!
-//! Each move is good by itself: nobody's NUMA span gets longer, nobody's policies are kept worse, and the host as a whole
-//! gets better by [`Disorder`], which only ever falls. So the moves end, and stopping after any of them leaves everyone at
-//! least as well off as before.
+//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and [`Disorder`] of the host falls.
+//! So the moves end, and after any of them every instance is at least as well off as before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +22,6 @@ use super::{Facts, Instance, Snapshot};
 pub(crate) enum RebindScope {
     /// Every one whose CPUs steliad chose.
     Node,
-    /// One.
     Pod(PodUid),
 }
 
@@ -36,22 +34,18 @@ impl RebindScope {
     }
 }
 
-/// One instance on other CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Move {
-    /// The instance.
     pub pod: PodUid,
-    /// Its CPUs now.
     pub from: CpuSet,
-    /// Its CPUs then: free now, or its own.
+    /// CPUs that are free now, or its own.
     pub to: CpuSet,
     /// How its exclusive policy is kept then.
     pub exclusivity: Exclusivity,
-    /// What it gains, in words.
     pub gain: String,
 }
 
-/// How far a host is from what its instances were promised, most important first; less is better.
+/// How far a host is from what its instances asked for, most important first; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Disorder {
     /// NUMA nodes that instances are spread over, all together.
@@ -175,7 +169,6 @@ struct Assignments<'a> {
     topology: &'a Topology,
     /// What could be allocated with nobody there.
     everything: CpuSet,
-    /// What can be allocated now.
     free: CpuSet,
     owners: BTreeMap<PodUid, Owner>,
 }
@@ -349,7 +342,6 @@ impl Assignments<'_> {
     }
 }
 
-/// What is better, in words.
 fn gain((own, before): (OwnDisorder, Disorder), (then, after): (OwnDisorder, Disorder)) -> String {
     let mut parts = Vec::new();
     let mut fewer = |what: &str, was: usize, is: usize| {

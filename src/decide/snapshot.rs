@@ -1,4 +1,4 @@
-//! What is, as plain values: the input of [`plan`](super::plan()).
+//! What was read of the system, as plain values: the input of every decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,33 +12,30 @@ use stelia_settings::Partition;
 
 use super::workers::Workers;
 
-/// kubelet's word and the cgroup tree at one moment.
+/// kubelet's file and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     /// Who chooses exclusive CPUs on this node.
     pub source: CpuSource,
     /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
     pub kubelet: Result<CpuManagerState, String>,
-    /// CPUs that a static CPU manager which rules no more gave to containers that still run.
+    /// CPUs that kubelet's static policy assigned, before it was switched off, to containers that still run.
     pub leftover: CpuSet,
-    /// What kind of partition this kernel makes without danger to the node.
+    /// The kind of partition that is safe on this kernel: see `isolated_is_safe`.
     pub safe_partition: Partition,
-    /// The online CPUs.
     pub topology: Topology,
-    /// `stelia.slice`.
     pub slice: Slice,
     /// The units outside stelia.slice that a contained instance keeps off its CPUs, by name, where they have a cgroup.
     pub outside: BTreeMap<String, Outside>,
     /// Units that were restricted and are gone: what they had is still recorded.
     pub outside_gone: BTreeSet<String>,
-    /// Instances by pod.
     pub instances: BTreeMap<PodUid, Instance>,
     /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
     /// which of them its containers share.
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
     /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
     pub unsettled: BTreeSet<PodUid>,
-    /// Scopes whose record cannot be used, with the reason; left alone.
+    /// Scopes whose record cannot be used, with the reason. Nothing is changed in them.
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
@@ -76,9 +73,7 @@ pub(crate) struct Outside {
 /// One instance as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
-    /// What its scope's attributes say.
     pub record: Record,
-    /// Where its cgroups are.
     pub tree: Tree,
     /// Whether any process is in the scope or below.
     pub populated: bool,
@@ -86,11 +81,9 @@ pub(crate) struct Instance {
     pub scope_procs: Vec<i32>,
     /// Controllers enabled for the scope's children.
     pub scope_controllers: BTreeSet<String>,
-    /// `cpuset.cpus.exclusive` of the scope.
     pub scope_exclusive: CpuSet,
     /// `instance/`, once it is there.
     pub inner: Option<Inner>,
-    /// Limits on the scope.
     pub scope_limits: Limits,
     /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
     pub origin_limits: Option<Limits>,
@@ -100,7 +93,6 @@ pub(crate) struct Instance {
     pub origin_procs: Option<Vec<i32>>,
     /// `cpuset.cpus` of the origin; empty when it is gone.
     pub origin_cpus: CpuSet,
-    /// Whether the anchor still lives.
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
     pub vcpus: Vec<Option<VcpuNow>>,
@@ -138,7 +130,6 @@ impl Tree {
         &self.scope
     }
 
-    /// The threaded domain's root.
     pub(crate) fn inner(&self) -> &CgroupPath {
         &self.inner
     }
@@ -159,9 +150,7 @@ impl Tree {
 pub(crate) struct Inner {
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
-    /// `cpuset.cpus.exclusive`.
     pub exclusive: CpuSet,
-    /// `cpuset.mems`.
     pub mems: String,
     /// Every process of the domain (float's and vcpu's included).
     pub procs: Vec<i32>,
@@ -169,52 +158,43 @@ pub(crate) struct Inner {
     pub freeze: bool,
     /// Whether they do (`cgroup.events`).
     pub frozen: bool,
-    /// `float/`.
     pub float: Option<Leaf>,
-    /// `vcpu/`.
     pub vcpu: Option<Leaf>,
 }
 
 /// A threaded cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Leaf {
-    /// Whether `cgroup.type` is `threaded` already.
     pub threaded: bool,
-    /// `cpuset.cpus`.
     pub cpus: CpuSet,
-    /// `cpuset.cpus.exclusive`.
     pub exclusive: CpuSet,
     /// `cpuset.cpus.partition` as printed; empty where the kernel has none.
     pub partition: String,
     /// `cpu.max` as printed; empty without the controller.
     pub cpu_max: String,
-    /// Threads in it.
     pub threads: Vec<i32>,
 }
 
-/// A recorded vCPU thread now.
+/// A recorded vCPU thread as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VcpuNow {
-    /// The process it belongs to.
     pub process: i32,
-    /// Where it is.
     pub cgroup: CgroupPath,
-    /// Where it may run.
     pub affinity: CpuSet,
 }
 
 impl Snapshot {
-    /// The instances that live.
+    /// Instances with a process in their scope.
     pub(crate) fn live(&self) -> impl Iterator<Item = &Instance> {
         self.instances.values().filter(|instance| instance.populated)
     }
 
-    /// Put an instance in; what was known of it before.
+    /// Replaces what was known of the instance, and returns that.
     pub(crate) fn put(&mut self, instance: Instance) -> Option<Instance> {
         self.instances.insert(instance.record.pod.clone(), instance)
     }
 
-    /// Whether this kernel can take CPUs from everybody else.
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which there are no partitions below a slice.
     pub(crate) fn has_partitions(&self) -> bool {
         self.slice.exclusive.is_some()
     }
@@ -222,12 +202,10 @@ impl Snapshot {
 
 #[cfg(test)]
 impl Snapshot {
-    /// The one instance of a test.
     pub(crate) fn first(&self) -> &Instance {
         self.instances.values().next().unwrap()
     }
 
-    /// The one instance of a test.
     pub(crate) fn first_mut(&mut self) -> &mut Instance {
         self.instances.values_mut().next().unwrap()
     }
@@ -242,7 +220,6 @@ impl Snapshot {
         super::Assessment::of(self, &super::Facts::of(self, policies), policies, instance)
     }
 
-    /// Every instance's exclusive CPUs.
     pub(crate) fn owned(&self) -> CpuSet {
         self.facts().totals().owned().clone()
     }
@@ -277,12 +254,10 @@ impl Instance {
         }
     }
 
-    /// `vcpu/`, once it is there.
     pub(crate) fn vcpu(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.vcpu.as_ref()
     }
 
-    /// `float/`, once it is there.
     pub(crate) fn float(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.float.as_ref()
     }

@@ -14,7 +14,7 @@ use super::store;
 use crate::decide::{Instance, Planned, Step, workers};
 use crate::engine::fault::Fault;
 
-/// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
+/// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const STEPS: usize = 1024;
 
 /// What was done for one instance, or for what all share.
@@ -26,9 +26,8 @@ pub(super) struct Outcome {
     pub writes: u32,
     /// Cgroup moves of processes and threads.
     pub moves: u32,
-    /// What failed.
     pub errors: Vec<String>,
-    /// Of what all share: what failed, by its subject; nothing for what did not.
+    /// The steps that all instances share, by subject, with what failed of each.
     pub subjects: Vec<(String, Option<String>)>,
     /// Whether only the record changed, so that nothing has to be read anew.
     pub recorded_only: bool,
@@ -60,33 +59,16 @@ pub(super) fn apply(
         }
         count(outcome, &step);
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
-        if step.is_systemds().is_some() {
-            // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.
-            let removed = match &step {
-                Step::Forget(scope) => system.cgroups.remove(scope).map_err(Fault::from),
-                _ => Ok(()),
-            };
-            if pod.is_none() {
-                outcome
-                    .subjects
-                    .push((step.subject(), removed.as_ref().err().map(Fault::to_string)));
-            }
-            match removed {
-                Ok(()) => systemds.push(Planned { pod, step }),
-                Err(error) => outcome.errors.push(error.to_string()),
-            }
-            continue;
-        }
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
-        let taken = take(system, instance, &step);
+        let failure = take(system, instance, &step).err().map(|fault| fault.to_string());
         if pod.is_none() {
-            outcome
-                .subjects
-                .push((step.subject(), taken.as_ref().err().map(Fault::to_string)));
+            outcome.subjects.push((step.subject(), failure.clone()));
         }
-        if let Err(error) = taken {
-            outcome.errors.push(error.to_string());
+        if let Some(failure) = failure {
+            outcome.errors.push(failure);
             failed.extend(pod);
+        } else if step.is_systemds().is_some() {
+            systemds.push(Planned { pod, step });
         }
     }
     (outcomes, systemds)
@@ -125,7 +107,8 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
     match step {
         Step::Create(path) => Ok(cgroups.create(path)?),
         Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
-        Step::Remove(path) => Ok(cgroups.remove(path)?),
+        // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
+        Step::Remove(path) | Step::Forget(path) => Ok(cgroups.remove(path)?),
         Step::MoveProcess(id, to) => moved(system, *id, to, File::Procs),
         Step::MoveThread(id, to) => moved(system, *id, to, File::Threads),
         Step::ResetThread(tid) => affinity(system, *tid, None),

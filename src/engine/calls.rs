@@ -55,7 +55,6 @@ pub(super) enum Goal {
     },
 }
 
-/// One call under way.
 pub(super) struct Call {
     pub(super) asker: Asker,
     pub(super) goal: Goal,
@@ -72,7 +71,7 @@ pub(super) struct Calls {
 }
 
 impl Calls {
-    /// When a call is to be looked at although nothing happens.
+    /// The next deadline of a call.
     pub(super) fn next(&self) -> Option<Instant> {
         let goals = self.of.values().flatten().filter_map(|call| match &call.goal {
             Goal::Gone { deadline, .. } => Some(*deadline),
@@ -98,9 +97,8 @@ impl Engine {
         self.inbox.release(asker);
     }
 
-    /// A call comes in.
     pub(super) fn come_in(&mut self, asker: Asker, command: Command) {
-        // Who asks again for what is under way already waits with the first.
+        // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
             let mut gone = under_way.filter_map(|call| match &mut call.goal {
@@ -127,7 +125,7 @@ impl Engine {
                 if self.picture.find(&pod).is_none() {
                     return self.finish(&asker, replies, Err(no_instance(&pod)));
                 }
-                // It is looked at as by the audit: a rest is not cut short, or a tenant could ask for ever.
+                // As the audit looks: a rest is not cut short, or a tenant could keep the engine busy.
                 self.dirty.audit.insert(pod.clone());
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
@@ -153,7 +151,6 @@ impl Engine {
         }
     }
 
-    /// A caller waits.
     pub(super) fn wait(&mut self, pod: &PodUid, asker: Asker, goal: Goal) {
         self.calls.of.entry(pod.clone()).or_default().push(Call { asker, goal });
     }

@@ -9,43 +9,30 @@ use stelia_node::cgroup::CgroupPath;
 use super::Trigger;
 use super::systemd_calls::Done;
 use super::task::Engine;
-use super::watch::{Event, directory};
+use super::watch::{Event, Place, directory};
 
 impl Engine {
-    /// Something happened on the node.
     pub(super) fn happened(&mut self, event: Event) {
         self.trigger.get_or_insert(Trigger::Event);
+        let known = |pod: &PodUid| self.picture.snapshot.instances.contains_key(pod);
         let dirty = &mut self.dirty;
         match event {
             Event::Kubelet => dirty.kubelet = true,
             Event::Slice => dirty.slice = true,
-            Event::Scope(pod) if self.picture.snapshot.instances.contains_key(&pod) => {
-                dirty.changed(pod);
-            }
-            Event::Scope(pod) => {
-                dirty.unknown.insert(pod);
-            }
+            Event::Scope(pod) if !known(&pod) => drop(dirty.unknown.insert(pod)),
+            Event::Instance(pod) | Event::Limits(pod) | Event::Float(pod) if !known(&pod) => {}
+            Event::Scope(pod) => dirty.changed(pod),
             Event::Pods => {
                 dirty.leftover = true;
                 self.look_outside();
             }
             Event::Instance(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.changed(pod);
-                    // A partition may have ended because its CPUs went offline.
-                    dirty.topology = true;
-                }
+                dirty.changed(pod);
+                // A partition may have ended because its CPUs went offline.
+                dirty.topology = true;
             }
-            Event::Limits(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.limited(pod);
-                }
-            }
-            Event::Float(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.floats.entry(pod).or_insert(false);
-                }
-            }
+            Event::Limits(pod) => dirty.limited(pod),
+            Event::Float(pod) => drop(dirty.floats.entry(pod).or_insert(false)),
             Event::Lost => {
                 self.audit(Trigger::Event);
                 let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
@@ -54,18 +41,13 @@ impl Engine {
         }
     }
 
-    /// Look at everything.
+    /// Mark everything as out of date.
     pub(super) fn audit(&mut self, trigger: Trigger) {
         self.trigger.get_or_insert(trigger);
         let (setting, root) = (&self.settings.kubelet_root, self.system.root());
         self.picture.kubelet.find(setting, root);
         self.picture.forget_version();
-        self.dirty.kubelet = true;
-        self.dirty.topology = true;
-        self.dirty.slice = true;
-        self.dirty.leftover = true;
-        self.dirty.scopes = true;
-        self.dirty.shared = true;
+        self.dirty.node();
         self.look_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.patience.wake_all();
@@ -73,7 +55,7 @@ impl Engine {
         self.watch_node();
     }
 
-    /// What there is outside is read where it matters, and else as soon as it does.
+    /// Units outside are read where an instance depends on them, else when one begins to.
     pub(super) fn look_outside(&mut self) {
         if self.picture.outside_matters() {
             self.dirty.outside = true;
@@ -82,22 +64,26 @@ impl Engine {
         }
     }
 
-    /// Watch what is the node's; what cannot be watched is said.
+    /// Watch kubelet's directory, the slice and the pods' slices. A failure degrades every instance.
     pub(super) fn watch_node(&mut self) {
         let slice = directory(&self.system, &CgroupPath::slice());
         let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
-        // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
+        // A new pod must be kept off CPUs of contained instances, and one that ends frees what kubelet gave it.
         let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
-        let kubelet = self.watcher.kubelet(self.picture.kubelet.path());
-        let watched = kubelet.and(self.watcher.slice(&slice)).and(self.watcher.pods(pods));
-        let unwatched = watched.err();
+        let places = [
+            (Place::Kubelet, Some(self.picture.kubelet.path().to_owned())),
+            (Place::Slice, Some(slice)),
+            (Place::Pods, pods),
+        ];
+        let watched = places.map(|(place, path)| self.watcher.watch(place, path.as_slice()));
+        let unwatched = watched.into_iter().find_map(Result::err);
         if unwatched != self.picture.snapshot.unwatched {
             self.picture.snapshot.unwatched = unwatched;
             self.dirty.everyone = true;
         }
     }
 
-    /// A call to systemd ended.
+    /// systemd answered.
     pub(super) fn done(&mut self, done: Done) {
         match done {
             Done::Unit { unit, pod, result } => {

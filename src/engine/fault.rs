@@ -1,4 +1,4 @@
-//! What the system did not do.
+//! Why a step failed.
 
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupError;
@@ -6,7 +6,6 @@ use stelia_node::proc::ProcError;
 use stelia_node::systemd::SystemdError;
 use stelia_node::workqueue::WorkqueueError;
 
-/// What the system did not do.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Fault {
     #[error(transparent)]

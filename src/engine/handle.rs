@@ -1,4 +1,4 @@
-//! How doors speak to the engine.
+//! How doors call the engine: commands through a channel, answers and views back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,7 +19,6 @@ use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// A call.
 pub(super) enum Command {
     Register(Box<RegisterRequest>, Reply<(PodUid, CgroupPath)>),
     Attach(Box<AttachRequest>, Reply<Vec<Placed>>),
@@ -32,7 +31,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Take in a call that asks the same; it comes back where it asks something else.
+    /// Let a call for the same thing share this one's answer. Returns a call that asks for something else.
     pub(super) fn join(&mut self, other: Self) -> Option<Self> {
         match (self, other) {
             (Self::Deregister(pod, replies), Self::Deregister(same, more)) if *pod == same => replies.extend(more),
@@ -43,7 +42,7 @@ impl Command {
         None
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether all callers have left.
     pub(super) fn is_given_up(&self) -> bool {
         fn all<T>(replies: &[Reply<T>]) -> bool {
             replies.iter().all(oneshot::Sender::is_closed)
@@ -55,14 +54,14 @@ impl Command {
             Self::Audit(_, replies) => all(replies),
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
-            // Settings count whoever still waits for them.
+            // New settings are used although the caller left.
             Self::Reload(..) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
 }
 
-/// Those who follow one instance each.
+/// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
 
 /// How doors speak to the engine.
@@ -73,13 +72,13 @@ pub struct Handle {
     pub(super) followers: Followers,
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
-    /// Whose calls come through this handle.
+    /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
 
 impl Handle {
-    /// A handle for the calls of one pod: they wait for each other and for nobody else's, and what it shows is what that
-    /// pod may know. What a call through it is refused with is whole, for the journal; `told` cuts it.
+    /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A refusal
+    /// is not restricted, because the journal gets it whole: pass it through [`Self::told`].
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {
@@ -88,7 +87,7 @@ impl Handle {
         }
     }
 
-    /// As whoever calls through this handle may know it.
+    /// The part of a value that the caller of this handle may see.
     pub(crate) fn told<T: ToldTo>(&self, value: T) -> T {
         cut(value, self.asker.as_ref())
     }
@@ -99,7 +98,7 @@ impl Handle {
         self.told(view)
     }
 
-    /// A receiver that is told of each new view; on behalf of a pod, of none: that follows its instance.
+    /// A receiver of every new view. On behalf of a pod it receives none: a pod follows its instance.
     pub fn watch(&self) -> watch::Receiver<Arc<View>> {
         match self.asker {
             None => self.view.clone(),
@@ -107,7 +106,7 @@ impl Handle {
         }
     }
 
-    /// A receiver that is told of one instance and no other, as its pod may know it; `None` while the pod has none.
+    /// A receiver of one instance's changes, restricted to its pod; `None` while the pod has no instance.
     pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
         // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
@@ -118,12 +117,12 @@ impl Handle {
         sender.subscribe()
     }
 
-    /// The seams, for doors that must look up who a process is.
+    /// For doors, which must look up the cgroup of a calling process.
     pub fn system(&self) -> &System {
         &self.system
     }
 
-    /// What is counted; doors count their calls in it.
+    /// Doors count their calls in it.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
@@ -137,7 +136,7 @@ impl Handle {
         answer.await.map_err(|_| gone())?
     }
 
-    /// Register a container; what may pass is waited for as long as the request says.
+    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::patience`].
     ///
     /// # Errors
     /// The [`Error`]; nothing has changed then.

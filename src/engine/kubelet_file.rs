@@ -11,12 +11,13 @@ use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
 use stelia_text::excerpt::excerpt;
 
-/// Where kubelet's file is read.
+/// kubelet's root directory.
+#[derive(Clone)]
 pub(super) struct KubeletRoot {
     path: PathBuf,
-    /// It was found, and not only assumed.
+    /// It was set or found. Otherwise `path` is kubelet's default.
     found: bool,
-    /// Why it is not known which it is.
+    /// Why it cannot be told: more than one directory looks like kubelet's.
     unclear: Option<String>,
 }
 
@@ -30,7 +31,7 @@ impl KubeletRoot {
         }
     }
 
-    /// Look for it below `root` (`/`), where it is not set.
+    /// Look for it below `root` (`/` but in tests), unless `setting` names it.
     pub(super) fn find(&mut self, setting: &Path, root: &Path) {
         let before = self.found.then_some(self.path.as_path());
         match home::by_setting(setting, root, before) {
@@ -44,12 +45,11 @@ impl KubeletRoot {
         }
     }
 
-    /// The directory, the last one that was clear.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which version of kubelet's file is there.
+    /// The version of the file that is there.
     pub(super) fn version(&self) -> Option<Version> {
         match self.unclear {
             Some(_) => None,
@@ -57,7 +57,7 @@ impl KubeletRoot {
         }
     }
 
-    /// What it says, or why that is not known.
+    /// The file's content, or why it cannot be used.
     pub(super) fn state(&self, source: CpuSource) -> Result<CpuManagerState, String> {
         match &self.unclear {
             Some(unclear) => Err(unclear.clone()),
@@ -68,7 +68,7 @@ impl KubeletRoot {
 
 /// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
 /// at all; but a file that is there must be understood.
-pub(super) fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
+fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
     let path = root.join(CPU_MANAGER_STATE);
     let bytes = match fs::read(&path) {
         Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
@@ -93,7 +93,6 @@ pub(super) struct Version {
     inode: u64,
     length: u64,
     changed: (i64, i64),
-    /// When it was written.
     pub(super) modified: Option<SystemTime>,
 }
 

@@ -1,4 +1,4 @@
-//! Reading limits: the container's, with those it is in, and the scope's.
+//! Reading limits: those of the scope, and those of the container with its pod's and its ancestors'.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> 
     Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
 }
 
-/// Memory that is protected, bytes: of `max` everything. `None` where there is no such file.
+/// Protected memory, bytes; `max` is `u64::MAX`. `None` where there is no such file.
 pub(super) fn protection(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
     let all = |text: String| {
         if text == "max" {
@@ -47,7 +47,7 @@ fn huge_pages() -> &'static [HugePage] {
     })
 }
 
-/// A cgroup's own limits; its quota where that counts, and of huge pages those of these sizes.
+/// A cgroup's own limits. Its quota is read where it counts, limits of huge pages for these sizes.
 fn own_limits(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,
@@ -177,14 +177,13 @@ pub(super) struct KnownLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
     pub(super) memory_held: Option<u64>,
-    /// Which of them are to be read anew all the same.
+    /// The side that is to be read again all the same.
     pub(super) but: Option<Side>,
 }
 
-/// One of the two that have limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The container and those it is in.
+    /// The container, its pod and its ancestors.
     Origin,
     /// The scope.
     Scope,
@@ -213,7 +212,7 @@ pub(super) fn read(
     };
     let of_origin = match (but, of_origin) {
         (Some(Some(Side::Scope)), known) => known,
-        // Nothing resizes huge pages in place: unless a write of theirs is told they are what they were.
+        // Huge pages are not resized in place: without an event their limits are unchanged.
         (Some(Some(Side::Origin)), Some(known)) if here => {
             let now = limits_of_origin(cgroups, record, &[])?;
             now.map(|now| Limits {

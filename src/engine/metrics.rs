@@ -16,13 +16,10 @@ use crate::authz::Operation;
 /// What makes a pass happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// inotify told of a change.
+    /// inotify, systemd or a timer.
     Event,
-    /// The periodic audit.
     Audit,
-    /// A call.
     Call,
-    /// New settings.
     Reload,
 }
 
@@ -69,7 +66,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A pass ended.
     pub(super) fn passed(&self, trigger: Trigger, did: Numbers, took: Duration) {
         for (counter, number) in [
             (&self.steps, did.steps),
@@ -82,7 +78,7 @@ impl Metrics {
         self.passes[trigger as usize].observe(took);
     }
 
-    /// kubelet's file was looked at.
+    /// Note whether kubelet's file could be used, and since when.
     pub(super) fn saw_kubelet(&self, usable: bool) {
         let was = self.kubelet_usable.swap(usable, Relaxed);
         if was != usable || self.kubelet_since_us.load(Relaxed) == 0 {
@@ -96,7 +92,6 @@ impl Metrics {
             .observe(Duration::from_micros(now_us().saturating_sub(written_us)));
     }
 
-    /// A call was answered.
     pub fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
         self.calls[call as usize].observe(took);
         if let Some(kind) = refused {

@@ -1,6 +1,7 @@
-//! Reading the system into a [`Snapshot`]. Reads only.
+//! Reading cgroups into the parts of a [`Snapshot`]. Nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 
 use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
@@ -15,50 +16,8 @@ use stelia_settings::{Partition, isolated_is_safe};
 
 use super::container::lists;
 use super::limits::{self, KnownLimits, number, protection};
-use super::outside::{outside, workers};
-use super::siblings;
-use crate::decide::{Inner, Instance, Leaf, Slice, Snapshot, Tree, VcpuNow, pod_pool};
+use crate::decide::{Inner, Instance, Leaf, Slice, Snapshot, Tree, VcpuNow};
 
-/// Everything at once, as a daemon that starts finds it.
-///
-/// # Errors
-/// `stelia.slice` exists and cannot be listed, or the CPU topology cannot be read. A single instance that cannot be read
-/// is in [`Snapshot::unreadable`].
-pub fn snapshot(
-    system: &System,
-    kubelet: &Result<CpuManagerState, String>,
-    source: CpuSource,
-) -> Result<Snapshot, CgroupError> {
-    let cgroups = &*system.cgroups;
-    let mut snapshot = empty(kubelet.clone(), source, topology(system)?);
-    snapshot.safe_partition = safe_partition(system);
-    snapshot.slice = slice(cgroups)?;
-    snapshot.slice.workers = workers(system, &CpuSet::new(), None)?;
-    (snapshot.outside, snapshot.outside_gone) = outside(cgroups, source)?;
-    for name in scopes(cgroups)? {
-        match adopt(system, &name)? {
-            Adopted::Instance(instance) => {
-                let record = &instance.record;
-                if let Ok(state) = kubelet
-                    && pod_pool::is_open(state, record)
-                {
-                    snapshot
-                        .siblings
-                        .insert(record.pod.clone(), siblings::of(system, record));
-                }
-                snapshot.put(*instance);
-            }
-            Adopted::Unreadable(reason) => snapshot.unreadable.push((name, reason)),
-            Adopted::Abandoned(scope) => snapshot.abandoned.push(scope),
-            Adopted::Nothing => {}
-        }
-    }
-    snapshot.left_alone = left_alone(cgroups, &snapshot.unreadable)?;
-    snapshot.leftover = leftovers(cgroups, &snapshot)?;
-    Ok(snapshot)
-}
-
-/// Nothing known but this.
 pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
     Snapshot {
         source,
@@ -79,12 +38,15 @@ pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource,
     }
 }
 
-/// The online CPUs.
 pub(super) fn topology(system: &System) -> Result<Topology, CgroupError> {
-    Topology::read(&system.sys).map_err(|cause| CgroupError {
+    Topology::read(&system.sys).map_err(|cause| topology_error(system, cause))
+}
+
+pub(super) fn topology_error(system: &System, cause: io::Error) -> CgroupError {
+    CgroupError {
         operation: format!("read the CPU topology below {}", system.sys.display()),
         cause,
-    })
+    }
 }
 
 /// `stelia.slice`; without it nothing is set.
@@ -111,7 +73,7 @@ pub(super) fn safe_partition(system: &System) -> Partition {
     }
 }
 
-/// The names of the scopes that are instances', or were to be.
+/// The names of the scopes in stelia.slice that have an instance's name.
 pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> {
     let slice = CgroupPath::slice();
     if !cgroups.exists(&slice) {
@@ -122,23 +84,22 @@ pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> 
     Ok(names)
 }
 
-/// What a scope is that nobody knows yet.
+/// What is found in a scope that is no known instance.
 pub(super) enum Adopted {
-    /// An instance.
     Instance(Box<Instance>),
-    /// One that must be left alone, with the reason.
+    /// An instance whose record cannot be used: nothing in it may be changed.
     Unreadable(String),
-    /// One whose maker died: its holder has ended with the maker, so systemd removes it, unless the holder ended before
-    /// systemd could put it there. Nothing of a container is in it.
+    /// No record and no process: the daemon that asked for it died, and its holder with it. systemd removes the scope, unless
+    /// the holder ended before systemd could move it there.
     Abandoned(CgroupPath),
-    /// It is gone; or it has no record yet, and somebody is in it: its maker is at work.
+    /// It is gone, or it is being made: it has a process and no record yet.
     Nothing,
 }
 
 /// Read a scope with its record.
 ///
 /// # Errors
-/// The kernel does not say whether anybody is in it.
+/// Whether a process is in it cannot be read.
 pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = CgroupPath::slice().child(name);
@@ -164,7 +125,7 @@ pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError>
     }
 }
 
-/// `cpuset.cpus.exclusive` of scopes that are left alone.
+/// `cpuset.cpus.exclusive` of scopes whose record cannot be used.
 pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)]) -> Result<CpuSet, CgroupError> {
     let mut all = CpuSet::new();
     for (name, _) in unreadable {
@@ -174,7 +135,7 @@ pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)])
     Ok(all)
 }
 
-/// What a static CPU manager left behind. While it rules, its file says everything.
+/// CPUs that kubelet's static policy assigned before it was switched off. While it is on, its file says everything.
 pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
     let rules = snapshot.kubelet.as_ref().is_ok_and(CpuManagerState::is_static);
     if snapshot.source == CpuSource::Kubelet || rules {
@@ -183,8 +144,7 @@ pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<Cp
     Ok(leftover(&lists(cgroups, &snapshot.instances)?))
 }
 
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `known`: limits that are not to
-/// be read.
+/// Read an instance whose record is known. `freezes`: also whether its tasks are frozen. `known`: limits that are not to be read.
 ///
 /// # Errors
 /// It is gone, or cannot be read.
@@ -256,7 +216,7 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
             exclusive: set(cgroups, path, File::CpusExclusive)?,
             partition: optional(cgroups.read(path, File::Partition))?.unwrap_or_default(),
             cpu_max: optional(cgroups.read(path, File::CpuMax))?.unwrap_or_default(),
-            // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
+            // Before it is threaded it has no threads of ours, and below a threaded cgroup the read would fail.
             threads: if threaded {
                 numbers(&cgroups.read(path, File::Threads)?)
             } else {

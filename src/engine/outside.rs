@@ -15,7 +15,8 @@ use crate::decide::{OUTSIDE, Outside, is_restricted};
 /// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
 pub(super) const TAKEN: &str = "worker-cpus";
 
-/// The kernel's unbound workers, who are to be kept off these CPUs. What was `taken` from them is read where it is not known.
+/// The kernel's unbound workers, which are to be kept off the CPUs `closed`. `known`: what is recorded as taken from them, where
+/// that need not be read.
 pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
     let error = |error: WorkqueueError| CgroupError {
         operation: error.operation,
@@ -28,7 +29,7 @@ pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -
         Some(known) => known,
         None => taken(&*system.cgroups)?,
     };
-    // What the kernel keeps them off by itself tells only whether something can be given back.
+    // What the kernel keeps them off by itself matters only when CPUs are to be given back.
     let isolated = if taken.is_subset(closed) {
         CpuSet::new()
     } else {
@@ -53,7 +54,7 @@ pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
 
 const SAVED: &str = "allowed-cpus.";
 
-/// The attribute of a unit that keeps what it had itself.
+/// The same on the unit's own cgroup, for pods beyond what stelia.slice has room for.
 pub(super) const OWN: &str = "allowed-cpus";
 
 /// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
@@ -61,8 +62,8 @@ pub(super) fn saved_attribute(unit: &str) -> String {
     format!("{SAVED}{unit}")
 }
 
-/// The units outside that are restricted, or were: as they are and as they were. And those that have a record of what they
-/// had and no cgroup: pods that ended.
+/// The units outside that are or may be restricted, with their lists now and before; and pods' units that have a record of
+/// their list before and no cgroup any more.
 pub(super) fn outside(
     cgroups: &dyn Cgroups,
     source: CpuSource,
@@ -106,7 +107,7 @@ pub(super) fn outside(
             None if of_pods(&unit.as_str()) => own()?,
             None => None,
         };
-        // Where kubelet chooses nobody else is kept off, only given back what it had.
+        // Where kubelet chooses, pods' units are not restricted; they only get back what they had.
         if saved.is_none() && !is_restricted(&unit, source) {
             continue;
         }

@@ -3,20 +3,21 @@
 
 use std::time::Instant;
 
-use stelia_api::{Error, Reason};
+use stelia_api::{Error, ErrorKind, Reason};
 use stelia_kubelet::PodUid;
 
+use super::LastPass;
 use super::apply::{self, Outcome};
 use super::metrics::Trigger;
+use super::picture::Picture;
 use super::task::Engine;
-use super::{LastPass, observe};
 use crate::decide::{Assessment, Facts, Instance};
 use crate::{decide, journal};
 
-/// What was done.
+/// What was done since the daemon started, for one instance or in all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
-    /// Looks at the one instance whose numbers these are.
+    /// Looks, where these are the numbers of one instance.
     pub(super) looks: u32,
     pub(super) steps: u32,
     pub(super) writes: u32,
@@ -53,20 +54,16 @@ pub struct Report {
     pub pod: Option<PodUid>,
     /// The pass's number since the daemon started; of one instance, how often that was looked at.
     pub pass: u32,
-    /// Steps taken.
     pub steps: u32,
-    /// Writes to cgroup files.
     pub writes: u32,
-    /// Cgroup moves.
     pub moves: u32,
-    /// Things somebody else had changed, and that are again as they were.
+    /// Changes by other programs that were undone.
     pub repaired: u32,
-    /// What could not be done or is not whole, each with the instance that it is amiss with.
+    /// What could not be done and what is degraded, each with its instance.
     pub degraded: Vec<(Option<PodUid>, Reason)>,
 }
 
 impl Report {
-    /// What is amiss, a line each.
     pub fn lines(&self) -> Vec<String> {
         let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
             Some(pod) => format!("{pod}: {reason}"),
@@ -81,7 +78,7 @@ impl Report {
 pub struct Preview {
     /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
     pub steps: Vec<(Option<PodUid>, String)>,
-    /// What is not whole now, by pod.
+    /// What is degraded now, by pod.
     pub degraded: Vec<(PodUid, Reason)>,
 }
 
@@ -96,12 +93,12 @@ pub(super) struct Pass {
 }
 
 impl Engine {
-    /// Observe and plan, and leave it at that.
+    /// Read everything and plan, without taking a step.
     pub(super) fn preview(&mut self) -> Result<Preview, Error> {
         let policies = &self.settings.policies;
-        let source = policies.allocator.source;
-        let kubelet = self.picture.kubelet.state(source);
-        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)?;
+        let kubelet = self.picture.kubelet.clone();
+        let picture = Picture::read(&self.system, &self.settings, kubelet);
+        let mut snapshot = picture.map_err(|problem| ErrorKind::Failed.because(problem))?.snapshot;
         snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
         let facts = Facts::of(&snapshot, policies);
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
@@ -133,7 +130,7 @@ impl Engine {
         );
     }
 
-    /// Nothing is due any more.
+    /// Log and count a pass in which nothing is due any more.
     pub(super) fn end_pass(&mut self) {
         let Some(pass) = self.pass.take() else { return };
         let did = self.total.since(pass.before);

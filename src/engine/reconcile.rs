@@ -1,5 +1,4 @@
-//! Calls about everything, which are answered once each instance was looked at; and what is reported of it, and of one
-//! instance.
+//! Reconcile and Reload, which are answered once each instance was looked at; and the reports of them and of one instance.
 
 use std::collections::BTreeSet;
 
@@ -11,9 +10,8 @@ use super::handle::Reply;
 use super::pass::Numbers;
 use super::task::Engine;
 use super::{Report, Trigger};
-use crate::decide::Step;
 
-/// What is to be settled before a call about everything is answered.
+/// A call that is answered once nothing of `pending` has a step that could be taken now.
 pub(super) struct Sweep {
     pending: BTreeSet<Option<PodUid>>,
     before: Numbers,
@@ -26,7 +24,6 @@ pub(super) enum SweepAnswer {
 }
 
 impl Engine {
-    /// Use new settings, every one of them.
     pub(super) fn reload(&mut self, settings: Settings) {
         self.trigger = Some(Trigger::Reload);
         self.next_audit_in(settings.audit_interval);
@@ -38,11 +35,11 @@ impl Engine {
 
     /// Answer when each of the instances that are there now has been looked at.
     pub(super) fn sweep(&mut self, answer: SweepAnswer) {
-        // Scopes that nobody knows yet are to be in it: the node is looked at first.
+        // The node first, so that new scopes are included.
         let mut found = BTreeSet::new();
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
-        // A scope that is being made is systemd's to make: nobody waits for that.
+        // Not instances whose scopes systemd is making.
         let starting = &self.picture.starting;
         let pods = self.picture.snapshot.instances.keys();
         let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
@@ -55,7 +52,7 @@ impl Engine {
 
     pub(super) fn settle_sweep(&mut self, mut sweep: Sweep, settled: &BTreeSet<Option<PodUid>>) {
         let picture = &self.picture;
-        // The audit has not come by yet.
+        // The audit has not read it yet.
         let waits = |who: &Option<PodUid>| match who {
             Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod),
             None => !self.dirty.audit.is_empty(),
@@ -82,7 +79,7 @@ impl Engine {
         }
     }
 
-    /// What was done since, and what is not whole.
+    /// What was done since `before`, and what is degraded.
     fn report(&self, before: Numbers) -> Report {
         let view = self.publisher.view();
         let instances = view.instances.iter();
@@ -97,7 +94,7 @@ impl Engine {
         report_of(None, self.passes, self.total.since(before), degraded)
     }
 
-    /// What was done since for one instance, and what is not whole of it. Nothing in it counts what others had done.
+    /// The same of one instance. It counts nothing that was done for others, whom a tenant must not learn of.
     pub(super) fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
         let now = self.numbers.get(pod).copied().unwrap_or_default();
         let degraded = self.amiss(pod).into_iter();
@@ -105,17 +102,15 @@ impl Engine {
         report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
     }
 
-    /// What is not whole of one instance, and what could not be done for it.
+    /// Why one instance is degraded, and what could not be done for it.
     pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
         let view = self.publisher.view();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
         let own = self.patience.failures(pod).iter();
         all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
-        // Of what all share only what it waits for.
-        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
-        let shared = self.shared.failures_of(needed);
+        // Of shared steps only those it waits for.
+        let shared = self.shared.failures_of(self.waits_for(pod));
         all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
         all
     }

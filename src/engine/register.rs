@@ -1,5 +1,5 @@
-//! Registering: what a call writes down. Each step leaves its intent where a daemon that starts finds it: one that dies in
-//! between is gone on from.
+//! Registering: admission, the scope, the record. The record is written before a process is moved, so that a daemon which
+//! starts in between goes on.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::decide::admission::{CheckedClaim, admit};
 use crate::decide::limits_of_scope;
 use crate::journal;
 
-/// A registration that waits for what may pass: kubelet's second write, an old scope's end.
+/// A registration whose refusal may pass: it waits for kubelet's second write, or an old scope's end.
 pub(super) struct Waiting {
     pub(super) asker: Asker,
     pub(super) request: RegisterRequest,
@@ -31,16 +31,13 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
 }
 
-/// What a registration comes to.
 enum Admitted {
     /// The pod has this instance already, for the same container.
     Known(PodUid),
-    /// It is to have one.
     New(Box<Record>, Box<Limits>),
 }
 
 impl Engine {
-    /// Register a container.
     pub(super) fn register(&mut self, asker: Asker, request: RegisterRequest, reply: Reply<(PodUid, CgroupPath)>) {
         let deadline = Instant::now() + request.patience;
         self.try_to_register(Waiting {
@@ -51,12 +48,12 @@ impl Engine {
         });
     }
 
-    /// One attempt.
+    /// Register, refuse, or wait where the cause may pass.
     pub(super) fn try_to_register(&mut self, waiting: Waiting) {
         if waiting.reply.is_closed() {
             return self.inbox.release(&waiting.asker);
         }
-        // What kubelet wrote a moment ago counts: its file is another one then.
+        // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
         let mut found = Default::default();
         self.dirty.everyone |= self.look_at_node(&mut found);
@@ -108,7 +105,7 @@ impl Engine {
         record.registered_us = now_us();
         let scope = CgroupPath::slice().child(&record.pod.scope());
         if self.system.cgroups.exists(&scope) {
-            // A daemon that died left it, if nobody is in it.
+            // It may be empty, of a daemon that died.
             self.dirty.unknown.insert(record.pod.clone());
             let text = format!(
                 "{scope} exists: the former instance of pod {} has not ended yet",
@@ -162,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// systemd has made the scope, or has not.
+    /// systemd answered whether the scope was made.
     pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Error>) {
         self.picture.starting.remove(pod);
         let written = result.and_then(|holder| {
@@ -213,7 +210,7 @@ impl Engine {
         if !first || phase == Phase::Leaving {
             return self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
         }
-        // Nothing half-done: what was moved goes back.
+        // A registration is done whole or undone.
         let cause = joined(&causes);
         tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
         match self.leave(pod) {
@@ -238,7 +235,7 @@ impl Engine {
     }
 }
 
-/// An exclusive policy that could not be kept is nothing to find out later.
+/// Log an exclusive policy that could not be kept.
 fn tell_company(pod: &PodUid, allocation: Option<&Allocation>) {
     let Some(allocation) = allocation else { return };
     if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {

@@ -36,7 +36,6 @@ struct Last {
 enum Message {
     /// It ended and was not deregistered.
     Ended,
-    /// Its CPUs became another pod's.
     Evicted,
     /// The promise is not kept, or for other reasons than before; with the message's id.
     Degraded(&'static str),

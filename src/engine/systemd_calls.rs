@@ -1,5 +1,5 @@
-//! Calls to systemd that are under way. Nobody waits for them: what they come to is an event like any other, so a systemd that
-//! hangs delays those who need it and nobody else.
+//! Calls to systemd that are under way. The engine does not wait for them: each answer is an event, so a systemd that hangs
+//! delays only the instances that need it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -20,10 +20,10 @@ use super::outside::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
 use crate::engine::fault::Fault;
 
-/// A call that takes longer than this is told of.
+/// A call that takes longer than this is shown as a problem of the node.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// What a call came to.
+/// An answer.
 pub(super) enum Done {
     /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
     Unit {
@@ -31,7 +31,7 @@ pub(super) enum Done {
         pod: Option<PodUid>,
         result: Result<(), Fault>,
     },
-    /// A scope was started, with the process that keeps it.
+    /// A scope was started, with the holder in it.
     Started {
         pod: PodUid,
         result: Result<Box<dyn Hold>, Error>,
@@ -41,7 +41,7 @@ pub(super) enum Done {
 /// The calls under way, by unit.
 pub(super) struct SystemdCalls {
     running: BTreeMap<String, Instant>,
-    /// Where they are made.
+    /// Where the calls are made: the runtime that has the connection to systemd.
     runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
     pub(super) done: mpsc::UnboundedReceiver<Done>,
@@ -50,7 +50,6 @@ pub(super) struct SystemdCalls {
 }
 
 impl SystemdCalls {
-    /// Make them in this runtime.
     pub(super) fn of(runtime: Handle) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         Self {
@@ -67,7 +66,6 @@ impl SystemdCalls {
         self.running.contains_key(unit)
     }
 
-    /// Whether none is.
     pub(super) fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
@@ -92,7 +90,7 @@ impl SystemdCalls {
             SLOW.as_secs()
         );
         if !std::mem::replace(&mut self.reported, true) {
-            tracing::warn!("{text}: what needs it waits");
+            tracing::warn!("{text}: instances that need it wait");
         }
         Some(text)
     }

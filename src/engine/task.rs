@@ -33,7 +33,7 @@ use crate::decide::drift::Finding;
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The state's one owner.
+/// Owns the state and changes the system; doors reach it through a [`Handle`] only.
 pub struct Engine {
     pub(super) system: System,
     pub(super) settings: Settings,
@@ -44,16 +44,16 @@ pub struct Engine {
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
     pub(super) patience: Patience<PodUid>,
-    /// The same of what all share, by what it is about.
+    /// The same for steps that all instances share, by subject.
     pub(super) shared: Patience<String>,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
-    /// What could not be read of the node.
+    /// What could not be read of the node at the last look.
     pub(super) problems: Vec<String>,
-    /// Instances that wait for what all share.
+    /// Instances that wait for a step which all share.
     pub(super) waiting: BTreeSet<PodUid>,
-    /// What differs in the slice and outside was changed by this program.
+    /// This program wrote to the slice or units outside: a difference there is not drift.
     pub(super) wrote_shared: bool,
     pub(super) pass: Option<Pass>,
     pub(super) passes: u32,
@@ -73,7 +73,7 @@ impl Engine {
     /// Make the engine and the handle to it, in the runtime it is to run in.
     ///
     /// # Errors
-    /// inotify or a timer is not to be had.
+    /// The kernel gives no inotify instance or no timer.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
@@ -129,7 +129,7 @@ impl Engine {
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // systemd is waited for, once, and not for ever.
+        // Before anything is planned: a unit without a cgroup must not be made again. But not for ever.
         let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
         let mut stopped = std::pin::pin!(stopped);
         loop {
@@ -148,7 +148,7 @@ impl Engine {
         self.recall_job();
         let mut said = Instant::now();
         loop {
-            // Not at every turn: it wakes systemd, which those who start VMs wait for.
+            // Not at every turn: it wakes systemd, which starting VMs wait for.
             if said.elapsed() >= heartbeat / 4 {
                 said = Instant::now();
                 alive();
@@ -158,7 +158,7 @@ impl Engine {
                 return;
             }
             if self.advance() {
-                // Whoever tells of events and carries calls has a turn too.
+                // The tasks that carry events and calls run too.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -176,7 +176,7 @@ impl Engine {
         }
     }
 
-    /// Take in what has come meanwhile.
+    /// Take in calls, answers, events and timers that came meanwhile.
     fn take_in(&mut self) {
         while let Ok((asker, command)) = self.commands.try_recv() {
             self.come_in(asker, command);
@@ -205,14 +205,14 @@ impl Engine {
         }
     }
 
-    /// One call is begun, and one turn taken; whether there was anything to do.
+    /// Begin one call and take one turn; whether there was anything to do.
     fn advance(&mut self) -> bool {
         let mut busy = false;
         if let Some(waiting) = self.inbox.next_again() {
             self.try_to_register(waiting);
             busy = true;
         }
-        // kubelet's word comes before anybody's.
+        // kubelet's file is read before a call is begun.
         if !self.dirty.kubelet
             && let Some((asker, command)) = self.inbox.next()
         {
@@ -229,7 +229,7 @@ impl Engine {
         busy
     }
 
-    /// When there is something to do next, or it is to be said that the engine is alive; that may be `late`.
+    /// When to wake next: the first timer, or the watchdog's time, which a timer may pass by `late`.
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
             self.picture.next(),
@@ -240,7 +240,7 @@ impl Engine {
             self.jobs.next(),
         ];
         let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
-        // An audit that is about to come feeds the watchdog as well.
+        // One wake-up serves both the watchdog and an audit that follows soon.
         let wake = wake.min(self.next_audit);
         if wake <= alive + late { wake } else { alive }
     }

@@ -1,5 +1,5 @@
-//! One turn: look at what may be out of date, plan for whom it concerns, take the steps. What is left is the next turn's, and
-//! between two turns everybody else has theirs.
+//! One turn: read what may be out of date, plan for the instances concerned, take the steps. A turn is bounded; between two
+//! turns calls and events are taken in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
@@ -21,7 +21,6 @@ impl Engine {
         self.dirty.is_due(|pod| self.patience.rests(pod))
     }
 
-    /// One turn.
     pub(super) fn turn(&mut self) {
         let now = Instant::now();
         if self.pass.is_none() {
@@ -64,13 +63,13 @@ impl Engine {
         }
     }
 
-    /// Of those, who rests: nothing more is done for them now.
+    /// Those that rest: no step is taken for them now.
     fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
         let resting = whom.iter().filter(|pod| self.patience.rests(pod));
         resting.cloned().map(Some).collect()
     }
 
-    /// Read what of the node may be out of date; whether that concerns everybody.
+    /// Read what of the node may be out of date; whether all instances are to be planned for.
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
@@ -91,13 +90,13 @@ impl Engine {
         }
         self.reported.guaranteed(&self.picture.snapshot);
         self.problems = problems;
-        // What this program wrote itself is no drift.
+        // What this program wrote itself is not drift.
         let ours = shared && std::mem::take(&mut self.wrote_shared);
         self.drifted(None, if ours { Vec::new() } else { findings });
         everyone
     }
 
-    /// kubelet's file says something else.
+    /// Follow a change of kubelet's file.
     fn kubelet_changed(&mut self, before: &Result<stelia_kubelet::CpuManagerState, String>) {
         self.picture.read_all_siblings(&self.system);
         self.patience.wake_all();
@@ -115,7 +114,7 @@ impl Engine {
             }
             _ => {}
         }
-        // What comes after a file that could not be used tells nothing of time.
+        // After a file that could not be used the time since its write says nothing.
         if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.pass) {
             let modified = self.picture.version.and_then(|version| version.modified);
             pass.follows_us = modified.map(apply::us);
@@ -172,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// It is gone, and what was kept for it.
+    /// Drop what was kept for an instance that is gone.
     fn forget(&mut self, pod: &PodUid) {
         self.patience.done(pod);
         self.numbers.remove(pod);
@@ -185,7 +184,7 @@ impl Engine {
         self.retry_pod(pod);
     }
 
-    /// The steps for those assessed, and for what all share.
+    /// The steps for these instances and those that all share, without any that rests or is under way.
     fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         if assessed.is_empty() && !shared {
@@ -206,7 +205,7 @@ impl Engine {
         Plan { steps, waiting }
     }
 
-    /// Take the steps; who is settled then: nothing is left to do, or nothing more can be done.
+    /// Take the steps. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
         Plan { steps, waiting }: Plan,
@@ -223,7 +222,7 @@ impl Engine {
                 self.tell_refused(planned.pod.as_ref());
             }
         }
-        // Until that is taken nobody was planned for.
+        // Such a step was planned alone: plan again once it is taken.
         if steps.iter().any(|planned| planned.step.comes_first()) {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
@@ -262,14 +261,18 @@ impl Engine {
         settled
     }
 
-    /// Whether what an instance needs of what all share cannot be done now.
-    fn waits_in_vain(&self, pod: &PodUid) -> bool {
+    /// Whether an instance waits for the shared step of a subject.
+    pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
         let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
-        self.shared.any_rests(needed)
+        move |subject| partition.is_some_and(|partition| Step::is_needed(subject, partition))
     }
 
-    /// What all share is another now, or cannot be brought there: those who waited for it are planned for again.
+    /// Whether a shared step that an instance waits for rests, because it failed.
+    fn waits_in_vain(&self, pod: &PodUid) -> bool {
+        self.shared.any_rests(self.waits_for(pod))
+    }
+
+    /// A shared step was taken, or failed: plan again for the instances that wait for one.
     pub(super) fn shared_changed(&mut self) {
         for pod in std::mem::take(&mut self.waiting) {
             // Files of its scope come with the slice's controllers.
@@ -284,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Steps were taken for one instance, or for what all share.
+    /// Count the steps taken for one instance (`None`: shared ones), and mark what they changed.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
         self.total.add(outcome);
         let Some(pod) = who else {

@@ -234,7 +234,6 @@ impl InstanceView {
     /// Show an instance.
     pub(super) fn of(instance: &Instance, assessment: &Assessment) -> Self {
         let record = &instance.record;
-        let inner = instance.inner.as_ref();
         Self {
             pod: record.pod.clone(),
             container: record.container.clone(),
@@ -246,15 +245,9 @@ impl InstanceView {
             degraded: assessment.degraded.clone(),
             exclusive: record.exclusive.clone(),
             allocation: record.allocation.clone(),
-            float: inner
-                .and_then(|inner| inner.float.as_ref())
-                .map(|leaf| leaf.cpus.clone())
-                .unwrap_or_default(),
+            float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
             mems: record.mems.clone(),
-            partition: inner
-                .and_then(|inner| inner.vcpu.as_ref())
-                .map(|leaf| leaf.partition.clone())
-                .unwrap_or_default(),
+            partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
             placement: record.placement.name(),
             scope: instance.scope().clone(),
             origin: record.origin.clone(),

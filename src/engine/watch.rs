@@ -1,5 +1,5 @@
-//! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance what tells of a change by others. An event
-//! says what is to be looked at again; it says so once, however often it happened.
+//! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance the files that other programs may change. An
+//! event says what is to be read again, once, however often it happened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -14,10 +14,9 @@ use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 use tokio::sync::Notify;
 
-/// What is to be looked at again.
+/// What is to be read again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// kubelet wrote its file.
     Kubelet,
     /// A file of stelia.slice changed.
     Slice,
@@ -25,11 +24,11 @@ pub(super) enum Event {
     Scope(PodUid),
     /// A pod's slice came or went.
     Pods,
-    /// Something of an instance changed.
+    /// A file of an instance changed.
     Instance(PodUid),
-    /// Nothing of it but float's CPUs.
+    /// Only float's CPUs changed.
     Float(PodUid),
-    /// Somebody wrote one of its limits, or of its container's.
+    /// One of its limits was written, or of its container's.
     Limits(PodUid),
     /// The kernel dropped events.
     Lost,
@@ -37,12 +36,15 @@ pub(super) enum Event {
 
 /// What a watch is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+pub(super) enum Place {
     Kubelet,
     Slice,
+    /// The directory of the pods' slices.
     Pods,
+    /// Files and directories that only this program writes, and `cgroup.events`.
     Instance(PodUid),
     Float(PodUid),
+    /// Directories of the container, its pod and the scope.
     Limits(PodUid),
 }
 
@@ -66,7 +68,7 @@ pub(super) struct Watcher {
 }
 
 impl Watcher {
-    /// Begin. Belongs to the runtime it is called in.
+    /// Belongs to the runtime it is called in.
     ///
     /// # Errors
     /// The kernel gives no inotify instance.
@@ -121,63 +123,19 @@ impl Watcher {
         }
     }
 
-    /// Watch kubelet's directory, this one and no other.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn kubelet(&mut self, root: &Path) -> Result<(), String> {
-        self.keep(Place::Kubelet, &[root.to_owned()])
-    }
-
-    /// Watch stelia.slice.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn slice(&mut self, directory: &Path) -> Result<(), String> {
-        self.keep(Place::Slice, &[directory.to_owned()])
-    }
-
-    /// Watch the pods' slices, or no longer.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn pods(&mut self, directory: Option<PathBuf>) -> Result<(), String> {
-        self.keep(Place::Pods, &directory.into_iter().collect::<Vec<_>>())
-    }
-
-    /// Watch these files and directories of an instance; none once it is gone.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn instance(&mut self, pod: &PodUid, paths: &[PathBuf]) -> Result<(), String> {
-        self.keep(Place::Instance(pod.clone()), paths)
-    }
-
-    /// Watch the directory of an instance's float, or no longer.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn float(&mut self, pod: &PodUid, directory: Option<PathBuf>) -> Result<(), String> {
-        self.keep(Place::Float(pod.clone()), &directory.into_iter().collect::<Vec<_>>())
-    }
-
-    /// Watch the directories whose limits are an instance's: its container's, its pod's and its scope's.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn limits(&mut self, pod: &PodUid, directories: &[PathBuf]) -> Result<(), String> {
-        self.keep(Place::Limits(pod.clone()), directories)
-    }
-
     /// Watch nothing of an instance any more.
     pub(super) fn forget(&mut self, pod: &PodUid) {
-        // Without paths nothing can fail.
-        let _ = self.instance(pod, &[]).and(self.float(pod, None));
-        let _ = self.limits(pod, &[]);
+        for place in [Place::Instance, Place::Float, Place::Limits] {
+            // Without paths nothing can fail.
+            let _ = self.watch(place(pod.clone()), &[]);
+        }
     }
 
-    /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
-    fn keep(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
+    /// Watch exactly these paths for this place. A path that does not exist is not watched, which is not an error.
+    ///
+    /// # Errors
+    /// Why one of them cannot be watched; the others are.
+    pub(super) fn watch(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
         let from = (place.clone(), PathBuf::new());
         let here = self
             .descriptors
@@ -233,7 +191,7 @@ fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
         (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),
         (Place::Slice, None) => Some(Event::Slice),
         (Place::Pods, _) => Some(Event::Pods),
-        // What else is written there is the runtime's business, or our own.
+        // Other files there are written by the container runtime or by this program.
         (Place::Limits(pod), Some(name)) if is_limit(name) => Some(Event::Limits(pod)),
         (Place::Limits(_), _) => None,
         (Place::Float(pod), Some(name)) if name == File::Cpus.name() => Some(Event::Float(pod)),

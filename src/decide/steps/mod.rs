@@ -1,4 +1,4 @@
-//! From what is to what must be: the steps of one pass.
+//! The steps that bring the system from a snapshot to what the records and kubelet's file say.
 
 mod leave;
 mod limits;
@@ -27,14 +27,14 @@ pub(crate) use records::placed;
 pub(crate) use step::{Planned, Step};
 pub(super) use tree::float_cpus;
 
-/// What becomes of an instance in this pass.
+/// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Course {
-    /// Everything goes back.
+    /// In the container's own cgroup: it leaves.
     Leave,
-    /// Its vCPU threads belong in `vcpu/`.
+    /// The vCPU threads in `vcpu/`, all others in `float/`.
     Hold,
-    /// Everything floats: no vCPUs yet, or its CPUs are another's.
+    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's.
     Float,
 }
 
@@ -46,13 +46,12 @@ fn course(instance: &Instance, evicted: bool) -> Course {
     }
 }
 
-/// The same for one that nobody assessed yet.
 pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
     course(instance, is_evicted(snapshot, facts, instance))
 }
 
-/// Whether an instance floats although it has vCPUs: kubelet gave its CPUs to somebody else. While kubelet's state cannot be
-/// used nobody knows whose they are, so an instance that floats stays there.
+/// Whether the vCPUs of an instance must float, because kubelet gave its CPUs to another pod. While kubelet's file cannot be
+/// used the owner is unknown, and vCPUs that float stay there.
 pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
     match entitlement {
         Entitlement::Lost { .. } => true,
@@ -64,7 +63,7 @@ pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
     }
 }
 
-/// Whether kubelet gave the instance's CPUs to somebody else.
+/// [`evicted`], of an instance without an assessment.
 pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
     evicted(instance, &entitlement(snapshot, facts, instance))
 }
@@ -74,7 +73,7 @@ pub(super) fn growing(instance: &Instance) -> CpuSet {
     partition::list(instance)
 }
 
-/// The steps that bring the system to what the records and kubelet say; empty when it is.
+/// The steps for every live instance; empty when there is nothing to do.
 pub(crate) fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let facts = Facts::of(snapshot, policies);
     let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
@@ -85,17 +84,15 @@ pub(crate) fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     plan_for(snapshot, &facts, policies, &assessed).steps
 }
 
-/// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Plan {
-    /// The steps, in their order.
     pub steps: Vec<Planned>,
     /// Instances that cannot go on before steps that all share are done.
     pub waiting: BTreeSet<PodUid>,
 }
 
 /// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
-/// were about and plans again until nothing is left: what depends on the outcome of a step is left to the next turn.
+/// were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
 pub(crate) fn plan_for(
     snapshot: &Snapshot,
     facts: &Facts,
@@ -122,8 +119,8 @@ pub(crate) fn plan_for(
         };
     }
 
-    // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
-    // must leave CPUs leaves before anybody enters them.
+    // Floats first: no float may include CPUs that are about to become another instance's partition. And threads leave CPUs
+    // before others are moved to them.
     for (instance, assessment, course) in &instances {
         let float = assessment.float.as_ref();
         let made = match course {
@@ -216,7 +213,7 @@ fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
         .collect()
 }
 
-/// The phase an instance enters when nothing is left to do for it.
+/// The phase an instance enters when no other step remains for it.
 fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
         Phase::Registered => instance
@@ -229,7 +226,6 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
     }
 }
 
-/// Steps as they gather.
 struct Steps(Vec<Planned>);
 
 impl Steps {
@@ -243,7 +239,7 @@ impl Steps {
         self.0.extend(steps.into_iter().map(|step| Planned { pod: None, step }));
     }
 
-    /// The instances for which something is left to do.
+    /// The instances that have a step.
     fn busy(&self) -> BTreeSet<PodUid> {
         self.0.iter().filter_map(|planned| planned.pod.clone()).collect()
     }

@@ -15,7 +15,7 @@ pub(crate) fn is_restricted(unit: &str, source: CpuSource) -> bool {
     OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
 }
 
-/// Lists to make smaller, before the threads of an instance arrive, or larger again while others stay.
+/// Take the CPUs of contained instances from these units, before threads are moved there; give back what none of them needs.
 pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     let taken = facts.totals().contained();
     if taken.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// With the last contained instance gone, every list is what it was.
+/// Without a contained instance every unit gets its own list back.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     if !facts.totals().contained().is_empty() {
         return Vec::new();

@@ -9,11 +9,8 @@ use stelia_settings::Partition;
 /// One change to the system. Each is idempotent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// Make a cgroup.
     Create(CgroupPath),
-    /// Write a cgroup file.
     Write(CgroupPath, File, String),
-    /// Move a whole process.
     MoveProcess(i32, CgroupPath),
     /// Move one thread within its domain.
     MoveThread(i32, CgroupPath),
@@ -21,19 +18,16 @@ pub(crate) enum Step {
     ResetProcess(i32),
     /// Let a thread run wherever its cpuset allows.
     ResetThread(i32),
-    /// Pin a thread to one CPU.
     Pin(i32, u32),
-    /// Remove an empty cgroup.
     Remove(CgroupPath),
     /// Record that the instance (its scope is given) has reached a phase.
     Enter(CgroupPath, Phase),
     /// Record the CPUs kubelet gives the instance now.
     Entitle {
-        /// The instance's scope.
         scope: CgroupPath,
         /// The container's entry.
         entry: CpuSet,
-        /// What of it is the container's alone.
+        /// The part of it that no other container of the pod uses.
         exclusive: CpuSet,
     },
     /// Record what of its pod's own CPUs the pod's containers share; the scope is the instance's.
@@ -48,21 +42,18 @@ pub(crate) enum Step {
     Weigh(u64),
     /// Set how much memory of stelia.slice is protected, bytes, through systemd.
     Protect {
-        /// `MemoryMin`.
         min: u64,
-        /// `MemoryLow`.
         low: u64,
     },
     /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
     Restrict {
-        /// The unit.
         unit: String,
-        /// The CPUs that are left to it.
+        /// The CPUs it keeps.
         cpus: CpuSet,
         /// Its `cpuset.cpus` before, where that is not recorded yet.
         save: Option<CpuSet>,
     },
-    /// Remove an empty scope that systemd leaves behind, from the cgroup tree first and then from systemd: with its cgroup gone
+    /// Remove an empty scope that systemd did not remove, from the cgroup tree first and then from systemd: with its cgroup gone
     /// there is nothing that stopping the unit could kill.
     Forget(CgroupPath),
     /// Forget what a unit outside stelia.slice had: it is gone.
@@ -96,7 +87,7 @@ impl Step {
         Some(next)
     }
 
-    /// Whether it says what is to be planned for from now on: until it is taken nobody is.
+    /// Whether it changes what is planned for: until it is taken nothing else is planned.
     pub(crate) fn comes_first(&self) -> bool {
         matches!(
             self,
@@ -104,7 +95,7 @@ impl Step {
         )
     }
 
-    /// What a step that is nobody's alone is about: such steps fail, and rest, each by itself.
+    /// What a step that all instances share is about. Such steps are retried each by its subject.
     pub(crate) fn subject(&self) -> String {
         match (self.is_systemds(), self) {
             (Some(unit), _) => unit.to_owned(),
@@ -115,9 +106,9 @@ impl Step {
         }
     }
 
-    /// Whether an instance with this partition needs what a step of this subject does: CPUs that the kernel keeps everybody
-    /// off are first in the slice's list; where it does not, everybody else is first kept off by the lists outside. Without the
-    /// slice's controllers an instance has no limits of huge pages.
+    /// Whether an instance with this partition waits for a step of this subject. A partition needs its CPUs in the slice's list;
+    /// a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of huge
+    /// pages.
     pub(crate) fn is_needed(subject: &str, partition: Partition) -> bool {
         let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
         let of_partition = match partition {
@@ -127,7 +118,7 @@ impl Step {
         of_partition || of_slice(File::SubtreeControl)
     }
 
-    /// Whether it is systemd that takes it: nobody waits for that.
+    /// The unit, where systemd takes the step. The engine does not wait for its answer.
     pub(crate) fn is_systemds(&self) -> Option<&str> {
         match self {
             Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
@@ -141,15 +132,13 @@ impl Step {
 /// The slice that all instances are in.
 const SLICE: &str = "stelia.slice";
 
-/// What no instance waits for: without a mask its promise is less by the kernel's workers, which is told of the node.
+/// No instance waits for this mask. Where it cannot be written, the node is degraded.
 const WORKERS: &str = "the kernel's unbound workers";
 
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
 /// are not taken in that pass.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Planned {
-    /// The instance.
     pub pod: Option<PodUid>,
-    /// What to do.
     pub step: Step,
 }

@@ -13,22 +13,20 @@ use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
 use crate::engine::dirty::{Dirty, Limits, Stale};
 use crate::engine::limits::{KnownLimits, Side};
-use crate::engine::watch::{Watcher, directory};
+use crate::engine::watch::{Place, Watcher, directory};
 use crate::engine::{observe, siblings};
 
-/// What a look at one instance found.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Look {
-    /// It concerns others too.
+    /// Others are to be planned for too.
     pub(in crate::engine) everyone: bool,
-    /// As it was left, where somebody else changed it, and what.
+    /// Drift, with the instance as it was before.
     pub(in crate::engine) drifted: Option<(Box<Instance>, Vec<Finding>)>,
-    /// It is gone.
     pub(in crate::engine) gone: bool,
 }
 
 impl Picture {
-    /// Read an instance anew: so much of it.
+    /// Read an instance again, as much of it as is `stale`.
     ///
     /// # Errors
     /// It cannot be read, which is no proof that it is gone.
@@ -63,9 +61,12 @@ impl Picture {
             Err(error) => return Err(error),
         };
         let float = now.inner.as_ref().map(|_| directory(system, now.tree.float()));
-        let watched = watcher.instance(pod, &self.watched(system, &now));
-        let limits = watcher.limits(pod, &self.limited(system, &now));
-        now.unwatched = watched.and(watcher.float(pod, float)).and(limits).err();
+        let watched = [
+            watcher.watch(Place::Instance(pod.clone()), &watched(system, &now)),
+            watcher.watch(Place::Float(pod.clone()), float.as_slice()),
+            watcher.watch(Place::Limits(pod.clone()), &limited(system, &now)),
+        ];
+        now.unwatched = watched.into_iter().find_map(Result::err);
         let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
             return Ok(Look::default());
@@ -87,7 +88,7 @@ impl Picture {
         })
     }
 
-    /// Read nothing of an instance but float's CPUs; as it was left and what differs, unless that is this program's doing.
+    /// Read only float's CPUs. Drift, with the instance as it was before, unless the change is `ours`.
     pub(in crate::engine) fn look_at_float(
         &mut self,
         system: &System,
@@ -116,7 +117,7 @@ impl Picture {
     /// The limits of an instance that need not be read now; `None` where all are to be.
     fn known_limits(&mut self, pod: &PodUid, stale: Limits) -> Option<KnownLimits> {
         let known = self.snapshot.instances.get(pod)?;
-        // What has to wait for memory to be given up, and what nothing tells of, is looked at whenever there is an occasion.
+        // A limit that waits until memory is freed, and limits without events, are read at every audit.
         let untold = known.unwatched.is_some() || too_much_memory(known).is_some();
         let everything = !limits_are_carried(known) || stale == Limits::All || stale == Limits::Untold && untold;
         if everything {
@@ -139,27 +140,7 @@ impl Picture {
         })
     }
 
-    /// The directories of the cgroups whose limits are an instance's. Not kubepods', which all share.
-    fn limited(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
-        let mut of_container = stelia_node::containers::levels(&instance.record.origin);
-        of_container.extend(of_container.last().and_then(CgroupPath::parent));
-        of_container.push(instance.scope().clone());
-        of_container.iter().map(|cgroup| directory(system, cgroup)).collect()
-    }
-
-    /// What tells of an instance's changes: its death, and the directories that only this program writes in.
-    fn watched(&self, system: &System, instance: &Instance) -> Vec<PathBuf> {
-        let mut paths = vec![directory(system, instance.scope()).join(File::Events.name())];
-        if instance.inner.is_some() {
-            paths.push(directory(system, instance.tree.vcpu()));
-        }
-        if instance.record.phase == Phase::Leaving {
-            paths.push(directory(system, instance.tree.inner()).join(File::Events.name()));
-        }
-        paths
-    }
-
-    /// A partition was asked for.
+    /// A partition was written: the next look counts a refusal.
     pub(in crate::engine) fn asked(&mut self, pod: &PodUid) {
         self.asked.insert(pod.clone());
     }
@@ -177,7 +158,7 @@ impl Picture {
         }
     }
 
-    /// Read the containers of every pod that has CPUs of its own and does not tell yet which of them its containers share.
+    /// Read the other containers of every pod of which it is not known which CPUs its containers share.
     pub(in crate::engine) fn read_all_siblings(&mut self, system: &System) {
         let Ok(state) = &self.snapshot.kubelet else { return };
         let open = |instance: &&Instance| pod_pool::is_open(state, &instance.record);
@@ -189,7 +170,7 @@ impl Picture {
     }
 }
 
-/// How often in a row the kernel gave no partition; `asked`: it was asked since it was last looked at.
+/// How often in a row the kernel refused the partition; `asked`: it was written since the last look.
 fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
     let record = &now.record;
     let wants = record.phase == Phase::Attaching && record.partition != Partition::Member;
@@ -197,4 +178,24 @@ fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
         return 0;
     }
     known.refusals + u32::from(asked)
+}
+
+/// The directories whose limits are an instance's. Not kubepods', which all pods share.
+fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
+    let mut of_container = stelia_node::containers::levels(&instance.record.origin);
+    of_container.extend(of_container.last().and_then(CgroupPath::parent));
+    of_container.push(instance.scope().clone());
+    of_container.iter().map(|cgroup| directory(system, cgroup)).collect()
+}
+
+/// Where events of an instance come from: `cgroup.events` for its end, and directories that only this program writes in.
+fn watched(system: &System, instance: &Instance) -> Vec<PathBuf> {
+    let mut paths = vec![directory(system, instance.scope()).join(File::Events.name())];
+    if instance.inner.is_some() {
+        paths.push(directory(system, instance.tree.vcpu()));
+    }
+    if instance.record.phase == Phase::Leaving {
+        paths.push(directory(system, instance.tree.inner()).join(File::Events.name()));
+    }
+    paths
 }

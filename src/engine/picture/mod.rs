@@ -21,35 +21,34 @@ use crate::decide::entitlement::Entitlement;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, Tree};
 pub(super) use node::Node;
 
-/// How long kubelet may have no entry for a live instance before that is said.
+/// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
 const SETTLE: Duration = Duration::from_secs(1);
 /// How long systemd has for removing an empty scope.
 const EMPTY: Duration = Duration::from_millis(500);
-/// How long an instance's tasks have for standing still.
+/// How long an instance's tasks have for freezing.
 const FREEZE: Duration = Duration::from_millis(500);
 
-/// What is known.
+/// What is known of the node.
 pub(super) struct Picture {
     pub(super) snapshot: Snapshot,
     pub(super) facts: Facts,
     pub(super) version: Option<Version>,
-    /// Where it is read.
     pub(super) kubelet: KubeletRoot,
     pub(super) offline: CpuSet,
     online: Vec<u8>,
     outside_is_known: bool,
-    /// This program wrote down anew what is taken from the kernel's workers, or tried to.
+    /// The record of what is taken from the kernel's workers may have changed, by this program.
     moved_workers: bool,
-    /// What there is outside was read once: a former daemon may have restricted it.
+    /// Units outside were read once: a former daemon may have restricted them.
     looked_outside: bool,
-    /// Admitted, and their scopes are being made.
+    /// Admitted instances whose scopes are being made.
     pub(super) starting: BTreeSet<PodUid>,
-    /// Scopes without a record in which nobody is.
+    /// Scopes without a record and without a process.
     bare: BTreeSet<CgroupPath>,
     gone: Lasting,
     empty: Lasting,
     freezing: Lasting,
-    /// Instances that were last asked to become a partition.
+    /// Instances whose partition was written since they were last read.
     asked: BTreeSet<PodUid>,
     /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
     half_audited: BTreeSet<PodUid>,
@@ -58,7 +57,6 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Nothing is known yet.
     pub(super) fn new(system: &System, settings: &Settings) -> Self {
         let unread = Err("it was not read yet".to_owned());
         let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
@@ -82,6 +80,22 @@ impl Picture {
             half_audited: BTreeSet::new(),
             node_changed: true,
         }
+    }
+
+    /// Everything read at once, for a dry run.
+    ///
+    /// # Errors
+    /// What of the node could not be read first. An instance that cannot be read is in [`Snapshot::unreadable`].
+    pub(super) fn read(system: &System, settings: &Settings, kubelet: KubeletRoot) -> Result<Self, String> {
+        let mut picture = Self {
+            kubelet,
+            ..Self::new(system, settings)
+        };
+        let mut dirty = Dirty::default();
+        dirty.node();
+        dirty.outside = true;
+        let node = picture.look_at_node(system, settings, &mut dirty);
+        node.problems.into_iter().next().map_or(Ok(picture), Err)
     }
 
     /// Decisions depend on other settings now.
@@ -122,14 +136,14 @@ impl Picture {
         others
     }
 
-    /// A container was admitted: nobody else gets its CPUs while its scope is made.
+    /// Add an admitted container: its CPUs are assigned while its scope is made.
     pub(super) fn admit(&mut self, policies: &Policies, record: Record) -> bool {
         let scope = CgroupPath::slice().child(&record.pod.scope());
         self.starting.insert(record.pod.clone());
         self.put(policies, Instance::admitted(record, Tree::in_scope(scope)))
     }
 
-    /// The record of an instance is another now; whether that concerns others.
+    /// Follow a change of an instance's record; whether that concerns others.
     pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
         self.changed(policies, Some(before), &before.record.pod)
     }
@@ -142,7 +156,7 @@ impl Picture {
         others
     }
 
-    /// What is derived of one instance now, with what counts only once it has lasted.
+    /// Derive what decisions need of one instance, with conditions that count only after a time.
     pub(super) fn assess(&mut self, policies: &Policies, pod: &PodUid, now: Instant) -> Option<Assessment> {
         let instance = self.snapshot.instances.get(pod)?;
         let empty = !instance.populated && !self.starting.contains(pod);
@@ -177,7 +191,7 @@ impl Picture {
         Some(assessment)
     }
 
-    /// Scopes in which nobody is, and that systemd does not remove.
+    /// Empty scopes that systemd did not remove in time.
     fn list_abandoned(&mut self) {
         let empty = self
             .empty
@@ -188,13 +202,12 @@ impl Picture {
         self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
     }
 
-    /// An empty scope was removed.
     pub(super) fn removed(&mut self, scope: &str) {
         self.bare.retain(|known| known.name() != scope);
         self.list_abandoned();
     }
 
-    /// What has lasted now: those instances are to be looked at.
+    /// Mark the instances for which a condition begins to count.
     pub(super) fn ripen(&mut self, now: Instant, dirty: &mut Dirty) {
         for pod in self.gone.ripe(now) {
             dirty.plan.insert(pod);
@@ -208,7 +221,7 @@ impl Picture {
         }
     }
 
-    /// When something has lasted next.
+    /// When the next condition begins to count.
     pub(super) fn next(&self) -> Option<Instant> {
         [&self.gone, &self.empty, &self.freezing]
             .into_iter()

@@ -17,18 +17,16 @@ use crate::engine::dirty::Dirty;
 use crate::engine::observe::{self, Adopted};
 use crate::engine::outside;
 
-/// What a look at the node's own facts found.
+/// What a look at the node found.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Node {
-    /// It concerns everybody.
+    /// All instances are to be planned for.
     pub(in crate::engine) everyone: bool,
     /// What kubelet said before, where it says something else now.
     pub(in crate::engine) kubelet_before: Option<Result<CpuManagerState, String>>,
-    /// What somebody else changed.
+    /// Drift in the slice and in units outside.
     pub(in crate::engine) findings: Vec<Finding>,
-    /// What could not be read.
     pub(in crate::engine) problems: Vec<String>,
-    /// Instances that were found.
     pub(in crate::engine) found: Vec<PodUid>,
 }
 
@@ -76,7 +74,7 @@ impl Picture {
             }
             dirty.shared = true;
         }
-        // Left-over CPUs are looked for where they count, and only when somebody may have come or gone.
+        // CPUs left over from kubelet's static policy change only when a pod came or went.
         if std::mem::take(&mut dirty.leftover) {
             match observe::leftovers(&*system.cgroups, &self.snapshot) {
                 Ok(leftover) => {
@@ -98,15 +96,15 @@ impl Picture {
         node
     }
 
-    /// The kernel's unbound workers. Where nobody depends on them they are as they were. Where they cannot be read they may run
-    /// anywhere: what is to be done about that fails with the reason, and is tried again.
+    /// The kernel's unbound workers. Where no instance depends on them they are not read again. Where they cannot be read they
+    /// may run anywhere: the step that follows from that fails with the reason, and is retried.
     fn look_at_workers(&self, system: &System) -> Option<Workers> {
         let known = self.snapshot.slice.workers.clone();
         let closed = self.facts.totals().closed_to_workers();
         if closed.is_empty() && known.as_ref().is_some_and(|known| known.taken.is_empty()) {
             return known;
         }
-        // Nobody else writes that down.
+        // Only this program writes that record.
         let known_taken = known
             .as_ref()
             .map(|known| known.taken.clone())
@@ -119,10 +117,7 @@ impl Picture {
     }
 
     fn look_at_topology(&mut self, system: &System) -> Result<bool, CgroupError> {
-        let online = Topology::online_text(&system.sys).map_err(|cause| CgroupError {
-            operation: format!("read the CPU topology below {}", system.sys.display()),
-            cause,
-        })?;
+        let online = Topology::online_text(&system.sys).map_err(|cause| observe::topology_error(system, cause))?;
         if online == self.online {
             return Ok(false);
         }
@@ -132,9 +127,9 @@ impl Picture {
         Ok(true)
     }
 
-    /// kubelet's file, where it is another than the one that was read; what it said before.
+    /// Read kubelet's file where its version changed; its content before, where that differs.
     fn look_at_kubelet(&mut self, source: CpuSource) -> Option<Result<CpuManagerState, String>> {
-        // Before the file itself: what is written meanwhile is younger than that, and seen at the next look.
+        // Before the file itself: a write in between gives another version, which the next look sees.
         let version = self.kubelet.version();
         if version.is_some() && version == self.version {
             return None;
@@ -164,7 +159,7 @@ impl Picture {
         }
     }
 
-    /// Before somebody is contained it must be known what there is outside; else it is nobody's business.
+    /// Before an instance is contained the units outside must be known.
     pub(in crate::engine) fn needs_outside(&self) -> bool {
         !self.outside_is_known && self.facts.has_contained()
     }
@@ -174,12 +169,12 @@ impl Picture {
         self.moved_workers = true;
     }
 
-    /// It is read anew before it counts.
+    /// Units outside are read again before they matter.
     pub(in crate::engine) fn forget_outside(&mut self) {
         self.outside_is_known = false;
     }
 
-    /// What there is outside is looked at by every audit where it matters.
+    /// Whether an audit must read the units outside.
     pub(in crate::engine) fn outside_matters(&self) -> bool {
         let saved = |outside: &Outside| outside.saved.is_some();
         let was = self.snapshot.outside.values().any(saved) || !self.snapshot.outside_gone.is_empty();
@@ -203,7 +198,7 @@ impl Picture {
         dirty.unknown.extend(lost);
     }
 
-    /// Read scopes that nobody knows; the pods of those that are instances.
+    /// Read scopes that are no known instance; the pods of those that turn out to be one.
     fn look_at_unknown(
         &mut self,
         system: &System,

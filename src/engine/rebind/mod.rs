@@ -28,7 +28,6 @@ const KEPT: usize = 16;
 /// The longest deadline, seconds.
 const MAX_DEADLINE_S: u32 = 86_400;
 
-/// A call of Rebind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RebindRequest {
     /// `node`, or a pod's UID.
@@ -50,7 +49,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(super) struct Moving {
     step: Move,
     former: Record,
-    /// What was not whole before.
+    /// Why it was degraded before: that is not the move's fault.
     before: Vec<Reason>,
     /// Why it is taken back.
     cause: Option<String>,
@@ -219,7 +218,7 @@ impl Engine {
         self.publisher.show_jobs(self.jobs.list.clone());
     }
 
-    /// Everything as it was.
+    /// Record the former CPUs again.
     fn undo(&mut self, moving: Moving, cause: String) {
         let back = self.picture.find(&moving.step.pod).map(|now| Record {
             exclusive: moving.former.exclusive.clone(),
@@ -248,7 +247,6 @@ impl Engine {
         }
     }
 
-    /// Which CPUs are an instance's. The CPUs come last: before that nothing is moved.
     fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
         self.write_record(&next.pod, next.clone())
             .map_err(|refusal| refusal.to_string())
@@ -271,7 +269,7 @@ fn rebound(former: &Record, step: &Move) -> Record {
     next
 }
 
-/// What is not as it must be after a move.
+/// Why a move does not hold.
 fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
     let record = &now.record;
     if record.exclusive != step.to || record.phase != former.phase {
