@@ -1,4 +1,4 @@
-//! `MESSAGE_ID`s of the journal entries that tell of something an operator should know. `packaging/journal/steliad.catalog`
+//! `MESSAGE_ID`s of the journal's messages for the operator. `packaging/journal/steliad.catalog`
 //! says of each what it means and what to do (`journalctl -x`); a test holds one to the other.
 
 /// The daemon runs and has adopted what it found.
@@ -24,7 +24,7 @@ pub const PARTITION_REFUSED: &str = "eeed094a17ce44b7a1253b2bc2c732d7";
 pub const ATTACH_REFUSED: &str = "5f2e992f0a1e4d8eb8eb853ecfe96993";
 /// vCPUs could not be placed as the policy wants.
 pub const PLACEMENT: &str = "2df205ce59044b50b8e5bea6032680a2";
-/// An instance has company that its exclusive policy was to avoid.
+/// An instance shares cores or NUMA nodes that its exclusive policy was to avoid sharing.
 pub const COMPANY: &str = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
 /// An instance was moved to better CPUs.
 pub const REBOUND: &str = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
@@ -32,31 +32,31 @@ pub const REBOUND: &str = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
 pub const REBIND_ENDED: &str = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
 /// An instance's CPUs are another pod's now; its vCPU threads float.
 pub const EVICTED: &str = "70588df9ba7e4bc2bc413648d91fe03d";
-/// An instance was given back.
+/// An instance was deregistered, and is gone.
 pub const DEREGISTERED: &str = "e1048495ed2d4d419b3db7c74dbb70a6";
-/// An instance ended without being given back.
+/// An instance ended without being deregistered.
 pub const GONE: &str = "77f756195716464fade9e7a86f2fe991";
 
-/// The promise to an instance is not whole.
+/// The promise to an instance is not kept.
 pub const DEGRADED: &str = "fd923e76039b4c51ad3036c89ae67172";
 /// The same, because the anchor ended.
 pub const ANCHOR_LOST: &str = "443058d2cc8c477f8fc9cf8cad9ffb36";
 /// The same, because the kernel calls the partition invalid.
 pub const PARTITION_INVALID: &str = "b07ad7a862a74151b9ee1257aaf98573";
-/// The promise to an instance is whole again.
+/// The promise to an instance is kept again.
 pub const WHOLE: &str = "959e6b6231204ccfbf696e5b1f36976b";
-/// Something that only this program writes was changed by somebody else.
+/// Drift: another program changed what only this one writes.
 pub const DRIFT: &str = "8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
-/// All of it is as it was left.
+/// All of it was repaired.
 pub const REPAIRED: &str = "d5385bdda6c24023a7b323983e7e8193";
-/// Some of it is not.
+/// Some of it could not be repaired.
 pub const NOT_REPAIRED: &str = "e51f019ee6a74f4eae6c7e0203429eef";
 
 /// kubelet's state file cannot be used.
 pub const KUBELET_REFUSED: &str = "4ca02977deaa4cf49712d97ab4d6d041";
 /// kubelet's state file can be used again.
 pub const KUBELET_USABLE: &str = "bb532729b7dc4fce98dbf2f9b63d4a93";
-/// Who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses the CPUs.
+/// Where steliad chooses the CPUs: who gives Guaranteed pods that are not VMs CPUs of their own.
 pub const GUARANTEED: &str = "fdedfe3a14bb4580906f89ef59b62f72";
 /// A pass changed something.
 pub const PASS: &str = "763a2569fc39483e945705834831a41d";

@@ -75,7 +75,7 @@ pub(super) fn degraded(
     reasons.found
 }
 
-/// What is amiss with the container itself.
+/// Reasons that are in the container: its cgroup, its anchor, its limits.
 fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if instance.origin_procs.is_none() {

@@ -116,7 +116,8 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
         0.to_string(),
         moved.count().to_string(),
     );
-    // kubelet may resize the container; what does not fit its entry is nobody's resize. One that ended has no list.
+    // kubelet may resize the container; a list that differs from its entry was written by another program. A container
+    // that ended has no list.
     if now.origin_procs.is_some() && now.origin_cpus != now.record.entry {
         differ(
             "cpuset.cpus of the container's own cgroup".into(),

@@ -14,7 +14,7 @@ pub(crate) enum Entitlement {
     /// kubelet's state cannot be used: everything stays as it is.
     Unknown,
     Same,
-    /// There is no entry any more, and nobody else has the CPUs: the VM stays where it is.
+    /// There is no entry any more, and the CPUs are not in another: the VM keeps them.
     Gone,
     /// The container has other CPUs now (a resize in place).
     Changed {
@@ -57,7 +57,7 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        // Ours to give; but where kubelet's static policy gave them to another pod, kubelet's word counts.
+        // steliad chose them; but where kubelet's static policy gave them to another pod, kubelet's file counts.
         return match lost(state, facts, record, &record.exclusive) {
             Some((cpus, to)) => Entitlement::Lost { cpus, to },
             None => Entitlement::Same,

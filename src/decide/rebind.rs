@@ -110,7 +110,7 @@ pub(crate) fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies,
     best.map(|(_, step)| step)
 }
 
-/// Every move in turn, as if each had been made: what a dry run tells.
+/// Every move in turn, as if each had been made: for a dry run.
 pub(crate) fn all(snapshot: &Snapshot, policies: &Policies, scope: &RebindScope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();
     let mut moves = Vec::new();
@@ -167,7 +167,7 @@ impl Owner {
 struct Assignments<'a> {
     host: Host,
     topology: &'a Topology,
-    /// What could be allocated with nobody there.
+    /// What could be allocated without any instance.
     everything: CpuSet,
     free: CpuSet,
     owners: BTreeMap<PodUid, Owner>,
@@ -200,7 +200,7 @@ impl Assignments<'_> {
             allocation.alignment,
             NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
         );
-        // Who asked for no alignment is glad of one.
+        // Without an alignment that was asked for, best-effort is tried too.
         let alignments = [
             Some(allocation.alignment),
             (!strict).then_some(NumaTopologyAlignmentPolicy::BestEffort),
@@ -225,7 +225,7 @@ impl Assignments<'_> {
                 };
                 let after = self.after(pod, &answer.cpus);
                 let (disorder, then) = (after.disorder(), after.own(pod));
-                // Nobody is worse off in anything, and the whole is better.
+                // No instance is worse off in anything, and the host as a whole is better.
                 let no_worse = then.span <= own.span && then.misbound <= own.misbound && then.company <= own.company;
                 if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
                     let step = Move {

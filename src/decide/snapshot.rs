@@ -17,7 +17,7 @@ use super::workers::Workers;
 pub(crate) struct Snapshot {
     /// Who chooses exclusive CPUs on this node.
     pub source: CpuSource,
-    /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
+    /// kubelet's state, or why it cannot be used. Where steliad chooses and kubelet has no file, it has no entries.
     pub kubelet: Result<CpuManagerState, String>,
     /// CPUs that kubelet's static policy assigned, before it was switched off, to containers that still run.
     pub leftover: CpuSet,
@@ -39,7 +39,7 @@ pub(crate) struct Snapshot {
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
-    /// Why the kernel does not tell of changes to kubelet's file or the slice; `None` when it does.
+    /// Why there are no events for kubelet's file or the slice; `None` when there are.
     pub unwatched: Option<String>,
     /// Empty scopes that systemd does not remove: without a record, or for too long a time.
     pub abandoned: Vec<CgroupPath>,
@@ -64,7 +64,7 @@ pub(crate) struct Slice {
 /// A unit outside stelia.slice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Outside {
-    /// `cpuset.cpus`; empty where nobody restricted it.
+    /// `cpuset.cpus`; empty where it is not restricted.
     pub cpus: CpuSet,
     /// What `cpus` was before we restricted it; `None` when we did not.
     pub saved: Option<CpuSet>,
@@ -100,7 +100,7 @@ pub(crate) struct Instance {
     pub refusals: u32,
     /// Its processes were to be frozen and are not, for too long a time (a task in uninterruptible sleep).
     pub does_not_freeze: bool,
-    /// Why the kernel does not tell of its changes; `None` when it does.
+    /// Why there are no events for its files; `None` when there are.
     pub unwatched: Option<String>,
 }
 

@@ -228,7 +228,7 @@ impl Totals {
         self.growing.cpus()
     }
 
-    /// The CPUs that the kernel's unbound workers must be told to keep off.
+    /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
     pub(crate) fn closed_to_workers(&self) -> &CpuSet {
         self.root.cpus()
     }

@@ -18,9 +18,6 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// Belongs to the runtime it is called in.
-    ///
-    /// # Errors
-    /// The kernel gives no timer.
     pub(super) fn new() -> io::Result<Self> {
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -58,7 +55,7 @@ impl Alarm {
         loop {
             self.timer.readable().await?;
             match self.timer.try_read(&mut [0u8; 8]) {
-                // It was set anew after it had rung.
+                // It was set again after it had expired.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => continue,
                 read => read?,
             };

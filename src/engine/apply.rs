@@ -29,7 +29,7 @@ pub(super) struct Outcome {
     pub errors: Vec<String>,
     /// The steps that all instances share, by subject, with what failed of each.
     pub subjects: Vec<(String, Option<String>)>,
-    /// Whether only the record changed, so that nothing has to be read anew.
+    /// Whether only the record changed, so that nothing has to be read again.
     pub recorded_only: bool,
     /// Whether only float's CPUs changed, besides the record.
     pub float_only: bool,
@@ -76,21 +76,13 @@ pub(super) fn apply(
 
 fn count(outcome: &mut Outcome, step: &Step) {
     outcome.steps += 1;
+    if step.is_of_record() {
+        return;
+    }
     match step {
         Step::MoveProcess(..) | Step::MoveThread(..) => outcome.moves += 1,
-        Step::Create(_)
-        | Step::Write(..)
-        | Step::Remove(_)
-        | Step::Forget(_)
-        | Step::Limit(..)
-        | Step::Weigh(_)
-        | Step::Protect { .. }
-        | Step::Restrict { .. }
-        | Step::Unrecord(_)
-        | Step::KeepWorkersOff(_)
-        | Step::Restore(..) => outcome.writes += 1,
         Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) => {}
-        Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_) => return,
+        _ => outcome.writes += 1,
     }
     outcome.recorded_only = false;
     outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
@@ -186,9 +178,6 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
 
 /// Give every unit outside stelia.slice, and the kernel's unbound workers, back what they had; the names of those that were
 /// restricted.
-///
-/// # Errors
-/// stelia.slice cannot be read, or systemd refuses.
 pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     let mut released = Vec::new();
     let (units, _) = outside(&*system.cgroups, CpuSource::Steliad)?;
@@ -205,7 +194,7 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     Ok(released)
 }
 
-/// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
+/// A task that ended meanwhile needs no move; the next look shows whether its cgroup went with it.
 fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Fault> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),

@@ -11,7 +11,7 @@ use stelia_kubelet::PodUid;
 
 use super::{InstanceView, Report, View};
 
-/// Something that a pod may be told in part.
+/// A value of which a pod may see a part.
 pub(crate) trait ToldTo: Sized {
     /// What this pod may know of it.
     fn told_to(self, pod: &PodUid) -> Self;

@@ -21,7 +21,7 @@ use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
 
-/// Who a process is, by where the kernel says it runs.
+/// What a process belongs to, by its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// It is in a container's own cgroup.
@@ -83,9 +83,6 @@ pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, Pr
 }
 
 /// The container a registration is about.
-///
-/// # Errors
-/// The caller is not in a container, or the claim fits none or more than one.
 pub(super) fn find_origin(
     system: &System,
     request: &RegisterRequest,
@@ -136,9 +133,6 @@ pub(super) fn find_origin(
 }
 
 /// Read what admission must know of the container.
-///
-/// # Errors
-/// Its cgroup or processes cannot be read, or the anchor has ended.
 pub(super) fn candidate(
     system: &System,
     request: &RegisterRequest,

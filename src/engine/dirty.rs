@@ -8,7 +8,7 @@ use stelia_kubelet::PodUid;
 /// Instances read in one turn.
 const PORTION: usize = 32;
 /// Turns in a row in which the audit waits for changed instances.
-const STANDS_BACK: u32 = 8;
+const AUDIT_WAITS: u32 = 8;
 
 /// What of an instance may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -25,7 +25,7 @@ pub(super) enum Limits {
     #[default]
     None,
     /// There was no event, but the audit reads some: the container's and the scope's in turn.
-    Untold,
+    Audited,
     All,
 }
 
@@ -50,7 +50,7 @@ pub(super) struct Dirty {
     /// The last one it read. The next is the one after it, so that a pod which asks again and again is not first each time.
     audited: Option<PodUid>,
     /// For how many turns the audit has waited.
-    stood_back: u32,
+    waited: u32,
     /// Instances to be planned for without being read.
     pub(super) plan: BTreeSet<PodUid>,
     /// All instances are to be planned for.
@@ -140,11 +140,11 @@ impl Dirty {
             self.instances.remove(pod);
         }
         let has_work = !due.is_empty() || !self.floats.is_empty();
-        if has_work && !self.audit.is_empty() && self.stood_back < STANDS_BACK {
-            self.stood_back += 1;
+        if has_work && !self.audit.is_empty() && self.waited < AUDIT_WAITS {
+            self.waited += 1;
             return due;
         }
-        self.stood_back = 0;
+        self.waited = 0;
         while due.len() < PORTION
             && let Some(pod) = self.next_of_audit()
         {
@@ -152,7 +152,7 @@ impl Dirty {
                 pod,
                 Stale {
                     ours: false,
-                    limits: Limits::Untold,
+                    limits: Limits::Audited,
                 },
             ));
         }
@@ -188,7 +188,7 @@ mod tests {
             assert_eq!(dirty.due(|_| false).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
             turns += 1;
         }
-        assert_eq!(turns, STANDS_BACK + 1);
+        assert_eq!(turns, AUDIT_WAITS + 1);
         dirty.audit.insert(pod(1));
         assert_eq!(dirty.due(|_| false).len(), 1);
     }

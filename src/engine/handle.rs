@@ -99,7 +99,7 @@ impl Handle {
     }
 
     /// A receiver of every new view. On behalf of a pod it receives none: a pod follows its instance.
-    pub fn watch(&self) -> watch::Receiver<Arc<View>> {
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<View>> {
         match self.asker {
             None => self.view.clone(),
             Some(_) => watch::channel(self.view()).1,
@@ -107,7 +107,7 @@ impl Handle {
     }
 
     /// A receiver of one instance's changes, restricted to its pod; `None` while the pod has no instance.
-    pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
+    pub(crate) fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
         // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = || self.view.borrow().instances.get(pod).cloned().told_to(pod);
@@ -118,12 +118,12 @@ impl Handle {
     }
 
     /// For doors, which must look up the cgroup of a calling process.
-    pub fn system(&self) -> &System {
+    pub(crate) fn system(&self) -> &System {
         &self.system
     }
 
     /// Doors count their calls in it.
-    pub fn metrics(&self) -> &Metrics {
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -153,18 +153,12 @@ impl Handle {
     }
 
     /// Give everything back; answers when the scope is gone, or with `Busy` after 20 s while it goes on.
-    ///
-    /// # Errors
-    /// The [`Error`].
-    pub async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
+    pub(crate) async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
         self.call(|reply| Command::Deregister(pod, vec![reply])).await
     }
 
     /// Look at one instance now.
-    ///
-    /// # Errors
-    /// It is gone, or the daemon is stopping.
-    pub async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
+    pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
         Ok(self.told(report))
     }
@@ -179,26 +173,19 @@ impl Handle {
     }
 
     /// What would be done now; nothing is changed.
-    ///
-    /// # Errors
-    /// The system cannot be read, or the daemon is stopping.
-    pub async fn preview(&self) -> Result<Preview, Error> {
+    pub(crate) async fn preview(&self) -> Result<Preview, Error> {
         self.call(Command::Preview).await
     }
 
-    /// Begin a rebind job, or tell what it would do.
+    /// Begin a rebind job, or list the moves it would make.
     ///
     /// # Errors
     /// The [`Error`]; nothing has begun then.
-    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Error> {
+    pub(crate) async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Error> {
         self.call(|reply| Command::Rebind(request, reply)).await
     }
 
-    /// Use new settings.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn reload(&self, settings: Settings) -> Result<(), Error> {
+    pub(crate) async fn reload(&self, settings: Settings) -> Result<(), Error> {
         self.call(|reply| Command::Reload(Box::new(settings), reply)).await
     }
 }

@@ -87,7 +87,7 @@ fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
     Ok(state)
 }
 
-/// What tells one version of kubelet's file from the next, without reading it: each is a file of its own, renamed into place.
+/// Identifies one version of kubelet's file without reading it: each is a new file, renamed into place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Version {
     inode: u64,

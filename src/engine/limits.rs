@@ -190,9 +190,6 @@ pub(super) enum Side {
 }
 
 /// Read the limits of an instance: all of them, or those of one side, or what is known.
-///
-/// # Errors
-/// They cannot be read.
 pub(super) fn read(
     cgroups: &dyn Cgroups,
     scope: &CgroupPath,
@@ -207,7 +204,7 @@ pub(super) fn read(
     let (of_scope, of_origin) = known.map(|known| (known.scope, known.origin)).unwrap_or_default();
     let of_scope = match but {
         Some(Some(Side::Origin)) => of_scope,
-        // A quota on it counts for everybody: it may be there by mistake.
+        // A quota on the scope is always read: one that should not be there throttles the VM.
         _ => own_limits(cgroups, scope, true, huge_pages())?,
     };
     let of_origin = match (but, of_origin) {

@@ -97,9 +97,6 @@ pub(super) enum Adopted {
 }
 
 /// Read a scope with its record.
-///
-/// # Errors
-/// Whether a process is in it cannot be read.
 pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = CgroupPath::slice().child(name);
@@ -145,9 +142,6 @@ pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<Cp
 }
 
 /// Read an instance whose record is known. `freezes`: also whether its tasks are frozen. `known`: limits that are not to be read.
-///
-/// # Errors
-/// It is gone, or cannot be read.
 pub(super) fn instance(
     system: &System,
     record: Record,

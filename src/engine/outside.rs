@@ -80,7 +80,7 @@ pub(super) fn outside(
         .iter()
         .map(|unit| (root.child(unit), (*unit).to_owned()))
         .collect();
-    // Pods' slices are restricted only where steliad chooses; what was restricted is given back, whoever chooses now. Those that
+    // Pods' slices are restricted only where steliad chooses; what was restricted before is given back in any case. Those that
     // stelia.slice had no room for are known by themselves alone, and there are some only where it has pods'.
     let of_pods = |name: &&str| !OUTSIDE.contains(name);
     let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));

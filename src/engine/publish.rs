@@ -14,7 +14,7 @@ use super::rebind::Job;
 use super::{Counters, InstanceView, LastPass, View, apply};
 use crate::decide::{Assessment, Snapshot};
 
-/// The view that doors read, and those who follow one instance of it.
+/// The view that doors read, and the subscribers to single instances.
 pub(super) struct Publisher {
     pub(super) view: watch::Sender<Arc<View>>,
     pub(super) followers: Followers,
@@ -89,13 +89,13 @@ impl Publisher {
         }
     }
 
-    /// Show the counters of drift, and wake those who follow the view.
+    /// Show the counters of drift, and wake subscribers.
     pub(super) fn show_drift(&self) {
         let counters = self.counters;
         self.view.send_modify(|view| Arc::make_mut(view).counters = counters);
     }
 
-    /// Nobody who follows the view is woken because a pass ended.
+    /// No subscriber is woken because a pass ended.
     pub(super) fn show_pass(&self, last_pass: LastPass) {
         self.view.send_if_modified(|view| {
             Arc::make_mut(view).last_pass = Some(last_pass);
@@ -112,7 +112,7 @@ impl Publisher {
         self.set(|view| &mut view.jobs, |view| &view.jobs, jobs);
     }
 
-    /// Set one field, where it differs: whoever follows the view is woken then.
+    /// Set one field, and wake subscribers, where it differs.
     fn set<T: PartialEq>(&self, field: fn(&mut View) -> &mut T, shown: fn(&View) -> &T, now: T) {
         self.view.send_if_modified(|view| {
             let differs = *shown(view) != now;

@@ -146,7 +146,7 @@ impl Engine {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
             return Err(ErrorKind::InstanceExists.because(text));
         }
-        // CPUs that kubelet gave may be others by now, by a resize, and then kubelet's word counts.
+        // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
         let host = Host::new(&self.picture.snapshot.topology);
         let schedule = &claim.wish.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));

@@ -136,7 +136,7 @@ async fn take(system: &System, step: &Step) -> Result<(), Fault> {
         Step::Weigh(weight) => Ok(systemd.weigh(CgroupPath::slice().name(), *weight).await?),
         Step::Protect { min, low } => Ok(systemd.protect(CgroupPath::slice().name(), *min, *low).await?),
         Step::Restrict { unit, cpus, save } => {
-            // Recorded first: whoever dies in between restores a list that was not changed yet.
+            // Recorded first: after a crash in between, a list is restored that was not changed yet.
             if let Some(save) = save {
                 keep(system, unit, &save.to_string())?;
             }

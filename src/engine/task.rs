@@ -250,14 +250,14 @@ impl Engine {
     }
 
     /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
-    /// believes in them for ever, and would make their cgroups anew at its next reload.
+    /// keeps them, and would make their cgroups again at its next reload.
     fn stop_bare_scopes(&self) -> impl Future<Output = ()> + use<> {
         let system = self.system.clone();
         async move {
             let stopped = async {
                 for (unit, cgroup) in system.systemd.scopes(PodUid::SCOPES).await? {
                     let ours = CgroupPath::slice().child(&unit);
-                    // Of the same name but elsewhere: somebody else's.
+                    // A scope of the same name in another slice is not ours.
                     if cgroup == ours.as_str() && !system.cgroups.exists(&ours) {
                         system.systemd.stop_emptied(&unit).await?;
                     }

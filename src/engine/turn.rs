@@ -163,7 +163,7 @@ impl Engine {
                 look.everyone
             }
             Err(error) => {
-                // What is known of it stands; it is tried again.
+                // What is known of it is kept, and the look retried.
                 self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(stale);
                 false
@@ -213,7 +213,7 @@ impl Engine {
         now: Instant,
     ) -> BTreeSet<Option<PodUid>> {
         let instances = &self.picture.snapshot.instances;
-        let records = steps.iter().filter(|planned| is_of_record(&planned.step));
+        let records = steps.iter().filter(|planned| planned.step.is_of_record());
         let before: BTreeMap<PodUid, Instance> = records
             .filter_map(|planned| Some((planned.pod.clone()?, instances.get(planned.pod.as_ref()?)?.clone())))
             .collect();
@@ -339,11 +339,4 @@ impl Engine {
             "the kernel refused pod {} a partition of kind {} ({text:?}): contained instead", record.pod, record.partition.name()
         );
     }
-}
-
-fn is_of_record(step: &Step) -> bool {
-    matches!(
-        step,
-        Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_)
-    )
 }

@@ -69,9 +69,6 @@ pub(super) struct Watcher {
 
 impl Watcher {
     /// Belongs to the runtime it is called in.
-    ///
-    /// # Errors
-    /// The kernel gives no inotify instance.
     pub(super) fn start() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
@@ -206,10 +203,10 @@ fn is_limit(name: &str) -> bool {
 
 fn mask(place: &Place, path: &Path) -> WatchMask {
     if let Place::Limits(_) = place {
-        // Who wrote a file closes it; the kernel's own events of memory, which a pod can make at will, are no writes.
+        // A writer closes the file; the kernel's own memory events, which a pod can cause at will, are not writes.
         WatchMask::CLOSE_WRITE
     } else if path.is_dir() {
-        // A cgroup's files are modified; the kernel tells of a partition it made invalid in the same way.
+        // A cgroup's files are modified; a partition that the kernel made invalid gives the same event.
         WatchMask::MOVED_TO
             | WatchMask::CLOSE_WRITE
             | WatchMask::MODIFY

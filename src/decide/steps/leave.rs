@@ -35,7 +35,8 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         _ => {}
     }
     for pid in instance.scope_procs.iter().chain(&inner.procs) {
-        // A pinned thread would stay pinned in the origin; reset first, as whoever dies in between leaves it to be found.
+        // A pinned thread would stay pinned in the origin; reset first, so that a daemon which dies in between leaves a process
+        // that the next one finds here.
         steps.push(Step::ResetProcess(*pid));
         steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }

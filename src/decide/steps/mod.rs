@@ -110,8 +110,8 @@ pub(crate) fn plan_for(
             instances.push((instance, assessment, course(instance, assessment.evicted)));
         }
     }
-    // What must be written down before a thread is moved or pinned anew. Nobody is planned for meanwhile: whose CPUs are
-    // whose may be another matter then.
+    // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
+    // others then.
     if !records.0.is_empty() {
         return Plan {
             steps: records.0,
@@ -154,8 +154,8 @@ pub(crate) fn plan_for(
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
     steps.shared(workers(snapshot, facts));
-    // What an instance needs of others and does not have yet: without a list in the slice no partition, and before
-    // everybody else is kept off its CPUs no promise.
+    // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
+    // contained before the units outside are off its CPUs.
     let waits = |instance: &Instance| match instance.record.partition {
         Partition::Member => unrestricted,
         Partition::Isolated | Partition::Root => uncovered,

@@ -8,7 +8,7 @@ use crate::decide::{Facts, Snapshot};
 /// The units of the host's own processes.
 pub(crate) const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 
-/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, so that nobody but it keeps pods off
+/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, and kubelet does not keep pods off
 /// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
 pub(crate) fn is_restricted(unit: &str, source: CpuSource) -> bool {
     let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");

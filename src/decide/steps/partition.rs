@@ -94,7 +94,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
     let mut steps = Vec::new();
     let vcpu_path = instance.tree.vcpu();
     if !now.cgroup.is_within(instance.tree.inner()) {
-        // Somebody moved the process away. One thread cannot cross into another threaded domain: its process must.
+        // Another program moved the process away. One thread cannot cross into another threaded domain: its process must.
         return vec![Step::MoveProcess(now.process, instance.tree.float().clone())];
     }
     let moved = now.cgroup != *vcpu_path;
@@ -103,7 +103,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
     }
     let within = instance.record.exclusive.intersection(online);
     match thread.cpu {
-        // Move, then pin: a mask outside the cpuset is EINVAL. An offline CPU takes nobody.
+        // Move, then pin: a mask outside the cpuset is EINVAL. No thread can be pinned to an offline CPU.
         Some(cpu) if online.contains(cpu) => {
             if moved || !(now.affinity.len() == 1 && now.affinity.contains(cpu)) {
                 steps.push(Step::Pin(thread.task.id, cpu));

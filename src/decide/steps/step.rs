@@ -1,4 +1,4 @@
-//! One change to the system, and what of it matters to others: who takes it, what waits for it, what it records.
+//! One change to the system: what takes it, what waits for it, what it records.
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
@@ -89,9 +89,14 @@ impl Step {
 
     /// Whether it changes what is planned for: until it is taken nothing else is planned.
     pub(crate) fn comes_first(&self) -> bool {
+        self.is_of_record() && !matches!(self, Self::Enter(..))
+    }
+
+    /// Whether it changes the record alone.
+    pub(crate) fn is_of_record(&self) -> bool {
         matches!(
             self,
-            Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
+            Self::Enter(..) | Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
         )
     }
 

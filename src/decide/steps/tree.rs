@@ -103,8 +103,8 @@ pub(super) fn steps(
         steps.push(Step::Write(float_path.clone(), File::CpuMax, want.to_owned()));
     }
 
-    // Without CPUs of its own float would run wherever the scope may, the exclusive CPUs included: move nobody in. Nor before the
-    // scope has the limits of huge pages, which count from the first process on.
+    // With an empty list float would run wherever the scope may, the exclusive CPUs included, so no process is moved in. Nor
+    // before the scope has the limits of huge pages, which count from the first process on.
     let has_cpus = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
     let ready = has_cpus && limits::huge_pages_are_limited(instance);
     if ready && takes_in(instance, course) {

@@ -1,4 +1,4 @@
-//! Reading one instance anew, so much of it as may be out of date.
+//! Reading one instance again, as much of it as may be out of date.
 
 use std::path::PathBuf;
 
@@ -118,15 +118,16 @@ impl Picture {
     fn known_limits(&mut self, pod: &PodUid, stale: Limits) -> Option<KnownLimits> {
         let known = self.snapshot.instances.get(pod)?;
         // A limit that waits until memory is freed, and limits without events, are read at every audit.
-        let untold = known.unwatched.is_some() || too_much_memory(known).is_some();
-        let everything = !limits_are_carried(known) || stale == Limits::All || stale == Limits::Untold && untold;
+        let at_every_audit = known.unwatched.is_some() || too_much_memory(known).is_some();
+        let everything =
+            !limits_are_carried(known) || stale == Limits::All || stale == Limits::Audited && at_every_audit;
         if everything {
             self.half_audited.remove(pod);
             return None;
         }
         let but = match stale {
-            Limits::Untold if self.half_audited.remove(pod) => Some(Side::Scope),
-            Limits::Untold => {
+            Limits::Audited if self.half_audited.remove(pod) => Some(Side::Scope),
+            Limits::Audited => {
                 self.half_audited.insert(pod.clone());
                 Some(Side::Origin)
             }

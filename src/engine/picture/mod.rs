@@ -1,4 +1,4 @@
-//! What is known of the node: the snapshot and the facts derived from it, kept up as parts of it are read anew.
+//! What is known of the node: the snapshot and the facts derived from it, kept up as parts of it are read again.
 
 mod instance;
 mod node;

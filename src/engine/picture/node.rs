@@ -1,4 +1,4 @@
-//! Reading anew what of the node may be out of date.
+//! Reading again what of the node may be out of date.
 
 use std::collections::BTreeSet;
 
@@ -164,7 +164,7 @@ impl Picture {
         !self.outside_is_known && self.facts.has_contained()
     }
 
-    /// What is taken from the kernel's workers is read anew.
+    /// The record of what is taken from the kernel's workers is to be read again.
     pub(in crate::engine) fn moved_workers(&mut self) {
         self.moved_workers = true;
     }

@@ -1,7 +1,7 @@
 //! Rebind jobs: instances move to better CPUs, one verified move after the other, while they run.
 //!
 //! The job is written down on stelia.slice before its first move: a daemon that finds one pending at its start knows that
-//! the former one ended in the middle, and says that nobody knows how far it came. The instances are whole all the same:
+//! the former one ended in the middle, and shows it as `Unknown`. No instance is half moved:
 //! each move is in its instance's own record before anything is done about it.
 
 mod job;
@@ -34,7 +34,7 @@ pub struct RebindRequest {
     pub scope: String,
     /// Seconds; 0 for the default.
     pub deadline_s: u32,
-    /// Tell what would move, and move nothing.
+    /// List the moves without making them.
     pub dry_run: bool,
 }
 
@@ -56,7 +56,7 @@ pub(super) struct Moving {
 }
 
 impl Engine {
-    /// Begin a job, or tell what it would do.
+    /// Begin a job, or list the moves it would make.
     pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Error> {
         let scope = match request.scope.as_str() {
             "" | "node" => RebindScope::Node,
