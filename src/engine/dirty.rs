@@ -15,12 +15,12 @@ const AUDIT_WAITS: u32 = 8;
 pub(super) struct Stale {
     /// This program changed it, so a difference is not drift.
     pub(super) ours: bool,
-    pub(super) limits: Limits,
+    pub(super) limits: StaleLimits,
 }
 
 /// Which limits of an instance may be out of date. They are half of what there is to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Limits {
+pub(super) enum StaleLimits {
     /// None.
     #[default]
     None,
@@ -104,21 +104,21 @@ impl Dirty {
             pod,
             Stale {
                 ours: true,
-                limits: Limits::All,
+                limits: StaleLimits::All,
             },
         );
     }
 
     /// A limit of it or of its container was written.
     pub(super) fn limited(&mut self, pod: PodUid) {
-        self.instances.entry(pod).or_default().limits = Limits::All;
+        self.instances.entry(pod).or_default().limits = StaleLimits::All;
     }
 
     /// It is to be read again. What differs is this program's doing, unless it is marked as [`Self::changed`] as well.
     pub(super) fn again(&mut self, pod: PodUid) {
         self.instances.entry(pod).or_insert(Stale {
             ours: true,
-            limits: Limits::None,
+            limits: StaleLimits::None,
         });
     }
 
@@ -152,7 +152,7 @@ impl Dirty {
                 pod,
                 Stale {
                     ours: false,
-                    limits: Limits::Audited,
+                    limits: StaleLimits::Audited,
                 },
             ));
         }

@@ -13,7 +13,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::attach::{AttachRequest, Placed};
 use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
-use super::rebind::{self, RebindRequest};
+use super::rebind::{RebindAnswer, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
 
 /// Where an answer goes.
@@ -27,7 +27,7 @@ pub(super) enum Command {
     Reconcile(Vec<Reply<Report>>),
     Preview(Reply<Preview>),
     Reload(Box<Settings>, Reply<()>),
-    Rebind(RebindRequest, Reply<rebind::Planned>),
+    Rebind(RebindRequest, Reply<RebindAnswer>),
 }
 
 impl Command {
@@ -181,7 +181,7 @@ impl Handle {
     ///
     /// # Errors
     /// The [`Error`]; nothing has begun then.
-    pub(crate) async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Error> {
+    pub(crate) async fn rebind(&self, request: RebindRequest) -> Result<RebindAnswer, Error> {
         self.call(|reply| Command::Rebind(request, reply)).await
     }
 

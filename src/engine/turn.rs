@@ -73,7 +73,7 @@ impl Engine {
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
-        let picture::Node {
+        let picture::NodeLook {
             everyone,
             kubelet_before,
             findings,

@@ -11,13 +11,13 @@ use stelia_settings::{Partition, Policies};
 use super::Picture;
 use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memory};
-use crate::engine::dirty::{Dirty, Limits, Stale};
+use crate::engine::dirty::{Dirty, Stale, StaleLimits};
 use crate::engine::limits::{KnownLimits, Side};
 use crate::engine::watch::{Place, Watcher, directory};
 use crate::engine::{observe, siblings};
 
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Look {
+pub(in crate::engine) struct InstanceLook {
     /// Others are to be planned for too.
     pub(in crate::engine) everyone: bool,
     /// Drift, with the instance as it was before.
@@ -37,12 +37,12 @@ impl Picture {
         watcher: &mut Watcher,
         pod: &PodUid,
         stale: Stale,
-    ) -> Result<Look, CgroupError> {
+    ) -> Result<InstanceLook, CgroupError> {
         let Some(known) = self.snapshot.instances.get(pod) else {
-            return Ok(Look::default());
+            return Ok(InstanceLook::default());
         };
         if self.starting.contains(pod) {
-            return Ok(Look::default());
+            return Ok(InstanceLook::default());
         }
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
@@ -52,7 +52,7 @@ impl Picture {
             Err(error) if error.is_gone() => {
                 watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
-                return Ok(Look {
+                return Ok(InstanceLook {
                     everyone,
                     gone: true,
                     drifted: None,
@@ -69,7 +69,7 @@ impl Picture {
         now.unwatched = watched.into_iter().find_map(Result::err);
         let asked = self.asked.remove(pod);
         let Some(known) = self.snapshot.instances.get(pod) else {
-            return Ok(Look::default());
+            return Ok(InstanceLook::default());
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
@@ -81,7 +81,7 @@ impl Picture {
         let drifted = (!findings.is_empty()).then(|| (Box::new(known.clone()), findings));
         let everyone = self.put(policies, now);
         self.read_siblings(system, pod);
-        Ok(Look {
+        Ok(InstanceLook {
             everyone,
             drifted,
             gone: false,
@@ -115,19 +115,19 @@ impl Picture {
     }
 
     /// The limits of an instance that need not be read now; `None` where all are to be.
-    fn known_limits(&mut self, pod: &PodUid, stale: Limits) -> Option<KnownLimits> {
+    fn known_limits(&mut self, pod: &PodUid, stale: StaleLimits) -> Option<KnownLimits> {
         let known = self.snapshot.instances.get(pod)?;
         // A limit that waits until memory is freed, and limits without events, are read at every audit.
         let at_every_audit = known.unwatched.is_some() || too_much_memory(known).is_some();
         let everything =
-            !limits_are_carried(known) || stale == Limits::All || stale == Limits::Audited && at_every_audit;
+            !limits_are_carried(known) || stale == StaleLimits::All || stale == StaleLimits::Audited && at_every_audit;
         if everything {
             self.half_audited.remove(pod);
             return None;
         }
         let but = match stale {
-            Limits::Audited if self.half_audited.remove(pod) => Some(Side::Scope),
-            Limits::Audited => {
+            StaleLimits::Audited if self.half_audited.remove(pod) => Some(Side::Scope),
+            StaleLimits::Audited => {
                 self.half_audited.insert(pod.clone());
                 Some(Side::Origin)
             }

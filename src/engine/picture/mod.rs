@@ -19,7 +19,7 @@ use super::lasting::Lasting;
 use super::observe;
 use crate::decide::entitlement::Entitlement;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, Tree};
-pub(super) use node::Node;
+pub(super) use node::NodeLook;
 
 /// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
 const SETTLE: Duration = Duration::from_secs(1);

@@ -19,7 +19,7 @@ use crate::engine::outside;
 
 /// What a look at the node found.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Node {
+pub(in crate::engine) struct NodeLook {
     /// All instances are to be planned for.
     pub(in crate::engine) everyone: bool,
     /// What kubelet said before, where it says something else now.
@@ -32,8 +32,13 @@ pub(in crate::engine) struct Node {
 
 impl Picture {
     /// Read what of the node may be out of date.
-    pub(in crate::engine) fn look_at_node(&mut self, system: &System, settings: &Settings, dirty: &mut Dirty) -> Node {
-        let mut node = Node::default();
+    pub(in crate::engine) fn look_at_node(
+        &mut self,
+        system: &System,
+        settings: &Settings,
+        dirty: &mut Dirty,
+    ) -> NodeLook {
+        let mut node = NodeLook::default();
         let policies = &settings.policies;
         let mut anew = false;
         if std::mem::take(&mut dirty.topology) {
@@ -147,7 +152,7 @@ impl Picture {
         self.version = None;
     }
 
-    fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut Node) {
+    fn look_outside(&mut self, system: &System, policies: &Policies, node: &mut NodeLook) {
         match outside::outside(&*system.cgroups, policies.allocator.source) {
             Ok((outside, gone)) => {
                 let findings = drift::of_outside(&self.snapshot.outside, &outside);

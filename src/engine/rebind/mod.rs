@@ -39,7 +39,7 @@ pub struct RebindRequest {
 }
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
-pub type Planned = (Option<u32>, Vec<Made>);
+pub type RebindAnswer = (Option<u32>, Vec<Made>);
 
 /// Ten minutes, as Koordinator's.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -57,7 +57,7 @@ pub(super) struct Moving {
 
 impl Engine {
     /// Begin a job, or list the moves it would make.
-    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Error> {
+    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<RebindAnswer, Error> {
         let scope = match request.scope.as_str() {
             "" | "node" => RebindScope::Node,
             text => RebindScope::Pod(PodUid::parse(text).map_err(|cause| {
