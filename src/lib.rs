@@ -22,7 +22,7 @@
 pub(crate) mod authz;
 pub mod daemon;
 pub mod dbus;
-pub mod decide;
+pub(crate) mod decide;
 pub mod engine;
 #[cfg(feature = "fuzzing")]
 #[doc(hidden)]

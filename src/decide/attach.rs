@@ -12,7 +12,7 @@ use super::placement::place;
 use super::{Instance, Snapshot, placed};
 
 /// The record of an instance with these threads attached, and what is to be said of their placement.
-pub fn attached(
+pub(crate) fn attached(
     snapshot: &Snapshot,
     policies: &Policies,
     known: &Instance,

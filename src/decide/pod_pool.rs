@@ -1,17 +1,15 @@
 //! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
 
-use std::collections::BTreeSet;
-
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{Use, Uses};
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::checkpoint::Use;
 use stelia_node::containers::{LiveContainer, uses};
 use stelia_record::Record;
 
 use super::{Instance, Snapshot};
 
-/// The pool of a record's pod; what was once known of it stands while kubelet's file says nothing against it.
-pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
+/// The pool of a record's pod. What was recorded once counts until kubelet's file contradicts it.
+pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
     let mut uses = uses(state, &record.pod, running);
     let entry = state
         .entries
@@ -30,12 +28,11 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
 
 /// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own besides the record's,
 /// and which of them are its shared pool is not known yet.
-pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
+pub(crate) fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     let own = state.pod_entries.get(&record.pod);
     own.is_some_and(|own| !own.is_subset(&record.entry)) && pool(state, record, &[]).is_none()
 }
 
-/// The pool of an instance's pod as the snapshot shows it.
 pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
     let state = snapshot.kubelet.as_ref().ok()?;
     let running = snapshot.siblings.get(&instance.record.pod);
@@ -51,7 +48,7 @@ mod tests {
     use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
-    use stelia_kubelet::checkpoint::Schema;
+    use stelia_kubelet::checkpoint::{Schema, Uses};
     use stelia_record::testing::record;
 
     use super::*;

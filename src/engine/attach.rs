@@ -16,8 +16,8 @@ use super::container::identify_pidfd;
 use super::dirty::Stale;
 use super::handle::Reply;
 use super::inbox::Asker;
+use super::pass::Numbers;
 use super::task::Engine;
-use super::turn::Numbers;
 use super::{late, store};
 use crate::decide::attached;
 use crate::journal;
@@ -205,7 +205,7 @@ impl Engine {
                 self.system.clone(),
                 now.tree.vcpu().clone(),
                 attached,
-                self.watcher.teller(pod),
+                self.watcher.notifier(pod),
             );
             let placed = |thread: &VcpuThread| Placed {
                 role: thread.role,

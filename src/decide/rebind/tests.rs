@@ -87,7 +87,7 @@ fn administrator() -> Asker {
 fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
-    let moves = all(&host, &policies(), &Scope::Node);
+    let moves = all(&host, &policies(), &RebindScope::Node);
     let first = &moves[0];
     assert_eq!((first.pod.clone(), first.from.clone()), (pod(1), cpus("3-4")));
     assert!(
@@ -104,11 +104,11 @@ fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
 fn what_is_well_stays_where_it_is() {
     let mut host = empty();
     with(&mut host, 1, "2-3", CpuBindPolicy::FullPcpus);
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
     // Nor is anybody moved that is not meant.
     with(&mut host, 2, "1,4", CpuBindPolicy::SpreadByPcpus);
-    assert_eq!(all(&host, &policies(), &Scope::Pod(pod(1))), []);
-    assert_eq!(all(&host, &policies(), &Scope::Node)[0].pod, pod(2));
+    assert_eq!(all(&host, &policies(), &RebindScope::Pod(pod(1))), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node)[0].pod, pod(2));
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn kubelets_cpus_are_not_ours_to_move() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
     host.first_mut().record.allocation = None;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
     // Nor while kubelet chooses.
     with(&mut host, 2, "5-6", CpuBindPolicy::FullPcpus);
     host.source = CpuSource::Kubelet;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn what_a_scheduler_chose_stays_and_nobody_leaves_the_nodes_of_its_memory() {
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
     for (memory, lists) in [("0", &["2-3"][..]), ("1", &["4-5", "6-7"])] {
         host.first_mut().record.mems = memory.into();
-        let moves = all(&host, &policies(), &Scope::Node);
+        let moves = all(&host, &policies(), &RebindScope::Node);
         assert!(lists.contains(&moves[0].to.to_string().as_str()), "{memory}: {moves:?}");
     }
     host.first_mut().record.scheduled = true;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
 }
 
 #[test]
@@ -142,7 +142,7 @@ fn who_is_on_the_way_is_not_disturbed() {
         let mut host = empty();
         with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
         host.first_mut().record.phase = phase;
-        assert_eq!(all(&host, &policies(), &Scope::Node), [], "{phase:?}");
+        assert_eq!(all(&host, &policies(), &RebindScope::Node), [], "{phase:?}");
     }
 }
 
@@ -190,7 +190,7 @@ proptest! {
             nodes.len()
         };
         let mut count = 0;
-        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &Scope::Node) {
+        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &RebindScope::Node) {
             let before = host.clone();
             made(&mut host, &step);
             count += 1;

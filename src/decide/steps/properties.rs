@@ -7,7 +7,7 @@ use stelia_api::ThreadRole;
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::CpuManagerState;
 use stelia_node::proc::TaskId;
-use stelia_record::Record;
+use stelia_record::{Record, VcpuThread};
 use stelia_settings::FloatPolicy;
 
 use super::tests::{apply, instance, settle, snapshot};

@@ -27,7 +27,7 @@ impl Node {
         (vm, qemu)
     }
 
-    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::Planned, Error> {
+    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::RebindAnswer, Error> {
         self.handle
             .rebind(RebindRequest {
                 scope: "node".into(),

@@ -1,5 +1,5 @@
-//! Calls to systemd that are under way. Nobody waits for them: what they come to is an event like any other, so a systemd that
-//! hangs delays those who need it and nobody else.
+//! Calls to systemd that are under way. The engine does not wait for them: each answer is an event, so a systemd that hangs
+//! delays only the instances that need it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,13 +16,13 @@ use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
 use super::apply::restore;
-use super::observe::{OWN, saved_attribute};
+use super::outside::{OWN, saved_attribute};
 use crate::decide::{OUTSIDE, Step};
 
-/// A call that takes longer than this is told of.
+/// A call that takes longer than this is shown as a problem of the node.
 const SLOW: Duration = Duration::from_secs(5);
 
-/// What a call came to.
+/// An answer.
 pub(super) enum Done {
     /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
     Unit {
@@ -30,7 +30,7 @@ pub(super) enum Done {
         pod: Option<PodUid>,
         result: Result<(), Error>,
     },
-    /// A scope was started, with the process that keeps it.
+    /// A scope was started, with the holder in it.
     Started {
         pod: PodUid,
         result: Result<Box<dyn Hold>, Error>,
@@ -38,17 +38,17 @@ pub(super) enum Done {
 }
 
 /// The calls under way, by unit.
-pub(super) struct Errands {
+pub(super) struct SystemdCalls {
     running: BTreeMap<String, Instant>,
-    /// Where they are made.
+    /// Where the calls are made: the runtime that has the connection to systemd.
     runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
     pub(super) done: mpsc::UnboundedReceiver<Done>,
-    told: bool,
+    /// That systemd is slow is in the journal.
+    reported: bool,
 }
 
-impl Errands {
-    /// Make them in this runtime.
+impl SystemdCalls {
     pub(super) fn of(runtime: Handle) -> Self {
         let (sender, done) = mpsc::unbounded_channel();
         Self {
@@ -56,7 +56,7 @@ impl Errands {
             runtime,
             sender,
             done,
-            told: false,
+            reported: false,
         }
     }
 
@@ -65,7 +65,6 @@ impl Errands {
         self.running.contains_key(unit)
     }
 
-    /// Whether none is.
     pub(super) fn is_idle(&self) -> bool {
         self.running.is_empty()
     }
@@ -73,7 +72,7 @@ impl Errands {
     /// A call about this unit has ended.
     pub(super) fn ended(&mut self, unit: &str) {
         self.running.remove(unit);
-        if self.running.is_empty() && std::mem::take(&mut self.told) {
+        if self.running.is_empty() && std::mem::take(&mut self.reported) {
             tracing::info!("systemd (PID 1) answers again");
         }
     }
@@ -89,15 +88,15 @@ impl Errands {
             "systemd (PID 1) has not answered about {unit} for more than {} s",
             SLOW.as_secs()
         );
-        if !std::mem::replace(&mut self.told, true) {
-            tracing::warn!("{text}: what needs it waits");
+        if !std::mem::replace(&mut self.reported, true) {
+            tracing::warn!("{text}: instances that need it wait");
         }
         Some(text)
     }
 
     /// When to look for slow calls.
     pub(super) fn next(&self) -> Option<Instant> {
-        if self.told {
+        if self.reported {
             return None;
         }
         self.running.values().min().map(|since| *since + SLOW)
@@ -136,7 +135,7 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
         Step::Weigh(weight) => Ok(systemd.weigh(CgroupPath::slice().name(), *weight).await?),
         Step::Protect { min, low } => Ok(systemd.protect(CgroupPath::slice().name(), *min, *low).await?),
         Step::Restrict { unit, cpus, save } => {
-            // Recorded first: whoever dies in between restores a list that was not changed yet.
+            // Recorded first: after a crash in between, a list is restored that was not changed yet.
             if let Some(save) = save {
                 keep(system, unit, &save.to_string())?;
             }

@@ -1,18 +1,23 @@
-//! kubelet's root directory: the one that is set, or the one that is found.
+//! kubelet's `cpu_manager_state`: the directory it is in, set or found, and what it says.
 
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use stelia_allocator::CpuSource;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, home};
+use stelia_text::excerpt::excerpt;
 
-use super::observe::{self, Version};
-
-/// Where kubelet's file is read.
+/// kubelet's root directory.
+#[derive(Clone)]
 pub(super) struct KubeletRoot {
     path: PathBuf,
-    /// It was found, and not only assumed.
+    /// It was set or found. Otherwise `path` is kubelet's default.
     found: bool,
-    /// Why it is not known which it is.
+    /// Why it cannot be told: more than one directory looks like kubelet's.
     unclear: Option<String>,
 }
 
@@ -26,7 +31,7 @@ impl KubeletRoot {
         }
     }
 
-    /// Look for it below `root` (`/`), where it is not set.
+    /// Look for it below `root` (`/` but in tests), unless `setting` names it.
     pub(super) fn find(&mut self, setting: &Path, root: &Path) {
         let before = self.found.then_some(self.path.as_path());
         match home::by_setting(setting, root, before) {
@@ -40,26 +45,66 @@ impl KubeletRoot {
         }
     }
 
-    /// The directory, the last one that was clear.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Which version of kubelet's file is there.
+    /// The version of the file that is there.
     pub(super) fn version(&self) -> Option<Version> {
         match self.unclear {
             Some(_) => None,
-            None => observe::kubelet_version(&self.path),
+            None => version(&self.path),
         }
     }
 
-    /// What it says, or why that is not known.
+    /// The file's content, or why it cannot be used.
     pub(super) fn state(&self, source: CpuSource) -> Result<CpuManagerState, String> {
         match &self.unclear {
             Some(unclear) => Err(unclear.clone()),
-            None => observe::kubelet(&self.path, source),
+            None => read(&self.path, source),
         }
     }
+}
+
+/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
+/// at all; but a file that is there must be understood.
+fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
+    let path = root.join(CPU_MANAGER_STATE);
+    let bytes = match fs::read(&path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
+            return Ok(CpuManagerState::absent());
+        }
+        read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
+    };
+    let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
+    if !state.is_static() && source == CpuSource::Kubelet {
+        return Err(format!(
+            "{}: CPU manager policy is {:?}, not \"static\"",
+            path.display(),
+            excerpt(&state.policy)
+        ));
+    }
+    Ok(state)
+}
+
+/// Identifies one version of kubelet's file without reading it: each is a new file, renamed into place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+    pub(super) modified: Option<SystemTime>,
+}
+
+/// The version of kubelet's state that is there now.
+fn version(root: &Path) -> Option<Version> {
+    let metadata = fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?;
+    Some(Version {
+        inode: metadata.ino(),
+        length: metadata.len(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+        modified: metadata.modified().ok(),
+    })
 }
 
 #[cfg(test)]
