@@ -149,13 +149,13 @@ impl Engine {
             return Err(ErrorKind::CpusetMismatch.because(text));
         }
         let allocation = known.record.allocation.as_ref();
-        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
+        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.request)) {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // CPUs that kubelet gave may be others by now, by a resize, and then kubelet's word counts.
         let host = Host::new(&self.picture.snapshot.topology);
-        let schedule = &claim.wish.schedule;
+        let schedule = &claim.request.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
         if let Some(text) = contradicts {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());

@@ -1,5 +1,6 @@
-//! What a pod or an operator can choose, by Koordinator's names.
+//! What a pod or an operator can choose, by Koordinator's names, and what a node chooses for itself.
 
+use stelia_cpus::CpuSet;
 use stelia_text::named;
 
 /// How an instance's CPUs lie on physical cores.
@@ -126,6 +127,13 @@ named!(NumaTopologyAlignmentPolicy {
     SingleNumaNode = "SingleNUMANode"
 });
 
+impl NumaTopologyAlignmentPolicy {
+    /// Whether CPUs that do not satisfy it are refused.
+    pub(crate) fn is_strict(self) -> bool {
+        matches!(self, Self::Restricted | Self::SingleNumaNode)
+    }
+}
+
 /// Koordinator's QoS classes that concern CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
@@ -150,5 +158,57 @@ impl Qos {
     /// Whether it gets CPUs of its own.
     pub fn is_exclusive(self) -> bool {
         matches!(self, Self::Lse | Self::Lsr)
+    }
+}
+
+/// Who chooses exclusive CPUs on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CpuSource {
+    /// kubelet's static CPU manager.
+    #[default]
+    Kubelet,
+    /// steliad's own allocator. What kubelet still holds stays kubelet's.
+    Steliad,
+}
+
+named!(CpuSource {
+    Kubelet = "kubelet",
+    Steliad = "steliad"
+});
+
+/// The node's own choices.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct AllocatorPolicies {
+    /// Who chooses exclusive CPUs.
+    pub source: CpuSource,
+    /// CPUs that are never allocated.
+    pub reserved: CpuSet,
+    /// The class of a Guaranteed pod that names none.
+    pub qos: Qos,
+    /// What the bind policy Default means.
+    pub bind: CpuBindPolicy,
+    /// The bind policy nobody may depart from.
+    pub required: RequiredBind,
+    /// What the exclusive policy Default means.
+    pub exclusive: CpuExclusivePolicy,
+    /// The strategy of who names none.
+    pub strategy: NumaAllocateStrategy,
+    /// The alignment policy of who names none.
+    pub alignment: NumaTopologyAlignmentPolicy,
+}
+
+/// Those of the documents' plugin configuration, where it has them.
+impl Default for AllocatorPolicies {
+    fn default() -> Self {
+        Self {
+            source: CpuSource::default(),
+            reserved: CpuSet::new(),
+            qos: Qos::Lse,
+            bind: CpuBindPolicy::FullPcpus,
+            required: RequiredBind::default(),
+            exclusive: CpuExclusivePolicy::None,
+            strategy: NumaAllocateStrategy::default(),
+            alignment: NumaTopologyAlignmentPolicy::BestEffort,
+        }
     }
 }

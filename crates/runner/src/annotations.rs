@@ -12,8 +12,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, Schedule};
+use stelia_allocator::{AllocationRequest, CpuBindPolicy, CpuExclusivePolicy, Schedule};
 use stelia_text::excerpt;
 
 use super::error::Error;
@@ -68,7 +67,7 @@ struct SharedPool {
 ///
 /// # Errors
 /// A file cannot be read or understood, or says something else than the command line.
-pub fn add(options: &mut AllocationOptions, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
+pub fn add(options: &mut AllocationRequest, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
     if let Some(path) = spec {
         text(path)
             .and_then(|text| add_spec(options, &text).map_err(invalid))
@@ -108,7 +107,7 @@ fn object<T: DeserializeOwned + Default>(text: &str) -> Result<T, String> {
     }
 }
 
-fn add_spec(options: &mut AllocationOptions, text: &str) -> Result<(), String> {
+fn add_spec(options: &mut AllocationRequest, text: &str) -> Result<(), String> {
     let spec: ResourceSpec = object(text)?;
     let bind = |name: &str, value: &str| {
         one_of(
@@ -178,8 +177,8 @@ mod tests {
 
     use super::*;
 
-    fn spec(text: &str) -> Result<AllocationOptions, String> {
-        let mut options = AllocationOptions::default();
+    fn spec(text: &str) -> Result<AllocationRequest, String> {
+        let mut options = AllocationRequest::default();
         add_spec(&mut options, text).map(|()| options)
     }
 
@@ -213,15 +212,15 @@ mod tests {
 
     #[test]
     fn what_the_pod_asks_for_is_read() {
-        assert_eq!(spec("").unwrap(), AllocationOptions::default());
+        assert_eq!(spec("").unwrap(), AllocationRequest::default());
         let asked = spec(
             r#"{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"Default","preferredCPUExclusivePolicy":"PCPULevel"}"#,
         );
-        let expected = AllocationOptions {
+        let expected = AllocationRequest {
             required_cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
             cpu_bind_policy: Some(CpuBindPolicy::Default),
             cpu_exclusive_policy: Some(CpuExclusivePolicy::PcpuLevel),
-            ..AllocationOptions::default()
+            ..AllocationRequest::default()
         };
         assert_eq!(asked.unwrap(), expected);
         let wrong = spec(r#"{"preferredCPUBindPolicy":"Full"}"#).unwrap_err();
@@ -239,9 +238,9 @@ mod tests {
     #[test]
     fn the_command_line_and_the_annotation_must_not_contradict_each_other() {
         let with = |bind| {
-            let mut options = AllocationOptions {
+            let mut options = AllocationRequest {
                 cpu_bind_policy: Some(bind),
-                ..AllocationOptions::default()
+                ..AllocationRequest::default()
             };
             add_spec(&mut options, r#"{"preferredCPUBindPolicy":"FullPCPUs"}"#)
         };
@@ -255,7 +254,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("status");
         let read = |path: &Path| {
-            let mut options = AllocationOptions::default();
+            let mut options = AllocationRequest::default();
             add(&mut options, None, Some(path))
                 .map(|()| options)
                 .map_err(|error| error.to_string())

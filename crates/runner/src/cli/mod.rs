@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::AllocationRequest;
 use stelia_api::RUNNER_SOCKET;
 
 use super::annotations;
@@ -132,7 +132,7 @@ pub struct CommonOptions {
     pub cpuset: String,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
-    pub allocation: AllocationOptions,
+    pub allocation: AllocationRequest,
     /// The pod's annotation scheduling.koordinator.sh/resource-spec, as a file of a downward API volume; an empty one asks nothing
     #[arg(long, value_name = "FILE")]
     pub resource_spec: Option<PathBuf>,

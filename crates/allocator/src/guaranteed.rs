@@ -1,9 +1,9 @@
-//! What becomes of Guaranteed pods of whole CPUs that are no VM, where steliad chooses the CPUs.
+//! What becomes of Guaranteed pods of whole CPUs that are not VMs, where steliad chooses the CPUs.
 //!
 //! steliad gives CPUs to who registers. Such a pod never does: kubelet's static policy gave it CPUs of its own, or nobody.
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::{CpuManagerState, PodUid};
 
 /// Who keeps such pods on CPUs of their own.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,42 @@ impl Guaranteed {
     }
 }
 
+/// A running container's own CPU list.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct RunningContainer {
+    /// The pod.
+    pub pod: PodUid,
+    /// Whether the pod is a Guaranteed one: only those ever had exclusive CPUs.
+    pub guaranteed: bool,
+    /// Whether the container is an instance: what is its own is in its record.
+    pub instance: bool,
+    /// The container's own CPU limit, thousandths of a CPU; `None` without one.
+    pub limit_milli: Option<u64>,
+    /// `cpuset.cpus`; empty where nobody restricted it.
+    pub cpus: CpuSet,
+}
+
+/// What a static CPU manager that is gone left behind: CPUs that a running Guaranteed container was once given alone. kubelet
+/// does not take the lists back when its policy becomes `none`, and its file does not name them any more.
+///
+/// What kubelet gave out exclusively was no other pod's, and as many CPUs as the container's limit. So a list that meets another
+/// pod's was the shared pool, and so was one of another length. (A newer kubelet sets no limit where it gives out CPUs.)
+pub fn leftover(containers: &[RunningContainer]) -> CpuSet {
+    let meets = |one: &RunningContainer| {
+        let others = containers.iter().filter(|other| other.pod != one.pod);
+        others.map(|other| &other.cpus).any(|cpus| !cpus.is_disjoint(&one.cpus))
+    };
+    let as_limited = |one: &RunningContainer| {
+        one.limit_milli
+            .is_none_or(|milli| milli == 1000 * one.cpus.len() as u64)
+    };
+    containers
+        .iter()
+        .filter(|one| one.guaranteed && !one.instance && as_limited(one) && !meets(one))
+        .flat_map(|one| one.cpus.iter())
+        .collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,7 +93,7 @@ mod tests {
     #[test]
     fn who_keeps_a_guaranteed_pod_that_is_no_vm_is_told_at_every_stage() {
         let none = CpuSet::new();
-        let pod = stelia_kubelet::PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         let rules = CpuManagerState {
             policy: "static".into(),
             entries: [(pod, [("instance".to_owned(), "2-3".parse().unwrap())].into())].into(),
