@@ -7,7 +7,7 @@ use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, Lea
 use stelia_allocator::evaluate::*;
 use stelia_allocator::{
     Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource,
-    HeldCpus, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;

@@ -1,6 +1,6 @@
 //! What becomes of Guaranteed pods of whole CPUs that are not VMs, where steliad chooses the CPUs.
 //!
-//! steliad gives CPUs to who registers. Such a pod never does: kubelet's static policy gave it CPUs of its own, or nobody.
+//! steliad gives CPUs to who registers. Such a pod never does: it has CPUs of its own from kubelet's static policy, or none.
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
@@ -10,10 +10,10 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 pub enum Guaranteed {
     /// kubelet's static policy still does, and these CPUs are theirs (and those of VMs that kubelet gave CPUs).
     Kubelet(CpuSet),
-    /// Nobody any more: kubelet once gave these CPUs to pods that still run. They are not given to a VM, but pods that start
+    /// kubelet once gave these CPUs to pods that still run, and does not any more. They are not given to a VM, but pods that start
     /// now may run there.
     Leftover(CpuSet),
-    /// Nobody: they run on the shared pool.
+    /// They run on the shared pool.
     Nobody,
 }
 
@@ -31,7 +31,7 @@ impl Guaranteed {
     pub fn in_words(&self) -> String {
         match self {
             Self::Kubelet(cpus) => format!(
-                "Guaranteed pods that are no VM keep CPUs of their own (now {}) only while kubelet's cpuManagerPolicy is static",
+                "Guaranteed pods that are not VMs keep CPUs of their own (now {}) only while kubelet's cpuManagerPolicy is static",
                 if cpus.is_empty() {
                     "none".to_owned()
                 } else {
@@ -39,11 +39,11 @@ impl Guaranteed {
                 }
             ),
             Self::Leftover(cpus) => format!(
-                "Guaranteed pods that are no VM run on the shared pool; CPUs {cpus}, which kubelet once gave to such pods, are given \
+                "Guaranteed pods that are not VMs run on the shared pool; CPUs {cpus}, which kubelet once gave to such pods, are given \
                  to no VM while these run, but pods that start now may run there"
             ),
             Self::Nobody => {
-                "Guaranteed pods that are no VM run on the shared pool: nobody keeps them on CPUs of their own"
+                "Guaranteed pods that are not VMs run on the shared pool: nothing keeps them on CPUs of their own"
                     .to_owned()
             }
         }
@@ -61,7 +61,7 @@ pub struct RunningContainer {
     pub instance: bool,
     /// The container's own CPU limit, thousandths of a CPU; `None` without one.
     pub limit_milli: Option<u64>,
-    /// `cpuset.cpus`; empty where nobody restricted it.
+    /// `cpuset.cpus`; empty where it is not restricted.
     pub cpus: CpuSet,
 }
 

@@ -60,13 +60,13 @@ impl RequiredBind {
     }
 }
 
-/// Which company an instance avoids: that of instances with the same policy.
+/// Which neighbours an instance avoids: instances with the same policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuExclusivePolicy {
     /// The node's own default; the allocator takes it as [`Self::None`].
     #[default]
     Default,
-    /// Nobody's.
+    /// Avoids none.
     None,
     /// On its physical cores.
     PcpuLevel,
@@ -137,7 +137,7 @@ impl NumaTopologyAlignmentPolicy {
 /// Koordinator's QoS classes that concern CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
-    /// CPUs of its own that nobody else runs on.
+    /// CPUs of its own where nothing else runs.
     Lse,
     /// CPUs of its own that [`Self::Be`] may run on.
     Lsr,
@@ -187,7 +187,7 @@ pub struct AllocatorPolicies {
     pub qos: Qos,
     /// What the bind policy Default means.
     pub bind: CpuBindPolicy,
-    /// The bind policy nobody may depart from.
+    /// The bind policy that every request must keep.
     pub required: RequiredBind,
     /// What the exclusive policy Default means.
     pub exclusive: CpuExclusivePolicy,

@@ -201,7 +201,7 @@ fn admit_allocated(
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
-        // kubelet gave it these before its policy became `none`, and they are still nobody else's.
+        // kubelet gave it these before its policy became `none`, and no other pod has got them since.
         if claim.request.asks() {
             return Err(
                 ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
@@ -221,7 +221,7 @@ fn admit_allocated(
         && !candidate.cpus.is_empty()
         && candidate.cpus.is_disjoint(&state.default_cpus)
     {
-        // CPUs that are in nobody's hands: kubelet took them from its default set and is about to say whose they are.
+        // Unassigned CPUs: kubelet took them from its default set and is about to say whose they are.
         let text = format!(
             "{} has cpuset.cpus {:?}, which kubelet's state does not name yet",
             candidate.origin,

@@ -388,7 +388,7 @@ proptest! {
             prop_assert_eq!(exclusive.len() as u32, allocation.cpus);
             let nodes: std::collections::BTreeSet<u32> =
                 exclusive.iter().map(|cpu| host.topology.cpus[&cpu].node).collect();
-            if request.alignment == Some(NumaTopologyAlignmentPolicy::SingleNumaNode) {
+            if request.numa_topology_alignment_policy == Some(NumaTopologyAlignmentPolicy::SingleNumaNode) {
                 prop_assert!(nodes.len() <= 1, "{} on {:?}", exclusive, nodes);
             }
             hold(&mut host, number, again);

@@ -56,7 +56,7 @@ impl Node {
 
 fn full() -> AllocationRequest {
     AllocationRequest {
-        bind: Some(CpuBindPolicy::FullPcpus),
+        cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
         ..AllocationRequest::default()
     }
 }

@@ -7,7 +7,7 @@ use crate::{
     NumaTopologyAlignmentPolicy, Qos,
 };
 
-/// Recorded with the instance, so that nobody has to guess later.
+/// Recorded with the instance: what it was asked for and what it got, for the same caller's next request and for `explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {

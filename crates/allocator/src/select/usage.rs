@@ -60,7 +60,7 @@ pub enum Unsatisfied {
         available: usize,
     },
     /// Whole cores are required, and the CPUs do not make any number of them.
-    #[error("{wanted} CPUs are no whole cores of {threads} CPUs, which FullPCPUs requires")]
+    #[error("{wanted} CPUs are not whole cores of {threads} CPUs, which FullPCPUs requires")]
     PartOfCore {
         /// How many are wanted.
         wanted: usize,

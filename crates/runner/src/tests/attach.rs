@@ -11,7 +11,7 @@ use crate::state::Isolation;
 fn qemu(how: &str) -> (TempDir, Child) {
     let dir = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["runner::tests::helper_qemu", "--exact", "--ignored", "--nocapture"])
+        .args(["tests::helper_qemu", "--exact", "--ignored", "--nocapture"])
         .env(DIR, dir.path())
         .env("STELIA_TEST_QEMU", how)
         .stdout(Stdio::null())

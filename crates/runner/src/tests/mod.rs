@@ -28,7 +28,7 @@ use fakes::{Behaviour, Calls};
 const DIR: &str = "STELIA_TEST_DIR";
 const ARGS: &str = "STELIA_TEST_ARGUMENTS";
 /// The sleeper is orphaned at once, as a helper that a start script left behind.
-const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" runner::tests::helper_qemu --exact --ignored --nocapture";
+const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" tests::helper_qemu --exact --ignored --nocapture";
 
 #[test]
 #[ignore = "a process of the other tests"]
@@ -132,7 +132,7 @@ impl Bench {
         wrapped.push(exe.clone().into());
         let runner = Command::new(&wrapped[0])
             .args(&wrapped[1..])
-            .args(["runner::tests::helper_runner", "--exact", "--ignored", "--nocapture"])
+            .args(["tests::helper_runner", "--exact", "--ignored", "--nocapture"])
             .env(DIR, dir.path())
             .env(ARGS, serde_json::to_string(&arguments).unwrap())
             .env("STELIA_TEST_EXE", &exe)
