@@ -6,8 +6,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::{
-    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse,
-    NumaTopologyAlignmentPolicy, Request, Room, Usage, align, allocate,
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, Host, InUse,
+    NumaTopologyAlignmentPolicy, Room, Usage, align, select_cpus,
 };
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
@@ -211,7 +211,7 @@ impl Assignments<'_> {
                 continue;
             };
             for preferred in [from.clone(), CpuSet::new()] {
-                let request = Request {
+                let request = CpuSelection {
                     count,
                     bind: allocation.bind,
                     required: allocation.required,
@@ -220,7 +220,7 @@ impl Assignments<'_> {
                     preferred,
                     nodes: nodes.clone(),
                 };
-                let Ok(answer) = allocate(&self.host, &usage, &available, &request) else {
+                let Ok(answer) = select_cpus(&self.host, &usage, &available, &request) else {
                     continue;
                 };
                 let after = self.after(pod, &answer.cpus);

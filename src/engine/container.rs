@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::decide::Instance;
 pub(super) use crate::decide::admission::NOT_THE_CALLERS;
-use stelia_allocator::Left;
+use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
@@ -228,13 +228,16 @@ fn least_milli(
 }
 
 /// The CPU lists of the containers on this host that run.
-pub(super) fn lists(cgroups: &dyn Cgroups, instances: &BTreeMap<PodUid, Instance>) -> Result<Vec<Left>, CgroupError> {
+pub(super) fn lists(
+    cgroups: &dyn Cgroups,
+    instances: &BTreeMap<PodUid, Instance>,
+) -> Result<Vec<RunningContainer>, CgroupError> {
     let mut found = Vec::new();
     for (path, container) in all(cgroups)? {
         if !populated(cgroups, &path)? {
             continue;
         }
-        found.push(Left {
+        found.push(RunningContainer {
             instance: instances
                 .get(&container.pod)
                 .is_some_and(|instance| instance.record.origin == path),

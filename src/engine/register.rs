@@ -142,13 +142,13 @@ impl Engine {
             return Err(ErrorKind::CpusetMismatch.because(text));
         }
         let allocation = known.record.allocation.as_ref();
-        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
+        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.request)) {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
         let host = Host::new(&self.picture.snapshot.topology);
-        let schedule = &claim.wish.schedule;
+        let schedule = &claim.request.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
         if let Some(text) = contradicts {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());

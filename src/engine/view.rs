@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held, Pools};
+use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
@@ -64,7 +64,7 @@ pub struct PoolsView {
     pub kubelet: CpuSet,
     /// The node's own choices.
     pub policies: AllocatorPolicies,
-    pub held: Held,
+    pub held: HeldCpus,
     #[serde(flatten)]
     pub pools: Pools,
 }
@@ -168,9 +168,9 @@ impl View {
     ///
     /// # Errors
     /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
-    pub fn ground(&self) -> Result<Ground, Error> {
+    pub fn allocator_node(&self) -> Result<AllocatorNode, Error> {
         match (&self.pools, &self.kubelet_problem, self.cpu_source) {
-            (Some(pools), _, _) => Ok(Ground::new(
+            (Some(pools), _, _) => Ok(AllocatorNode::new(
                 &self.topology,
                 pools.pools.clone(),
                 &pools.held,

@@ -6,6 +6,8 @@
 mod bus;
 #[cfg(feature = "bus")]
 pub mod client;
+#[cfg(feature = "bus")]
+pub mod dict;
 mod error;
 pub mod metrics;
 mod names;

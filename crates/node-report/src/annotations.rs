@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_allocator::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_cpus::CpuSet;
@@ -127,7 +127,7 @@ impl From<AllocatorState> for Allocator {
                 strategy: state.numa_allocate_strategy,
                 alignment: state.numa_topology_alignment_policy,
             },
-            held: Held {
+            held: HeldCpus {
                 pcpu_level: state.pcpu_level,
                 numa_node_level: state.numa_node_level,
                 unreadable: state.unreadable,

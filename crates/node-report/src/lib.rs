@@ -23,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
-use stelia_allocator::{Allocated, AllocatorPolicies, Ground, Held, KubeletView, Pools, Qos};
+use stelia_allocator::{Allocated, AllocatorNode, AllocatorPolicies, HeldCpus, KubeletView, Pools, Qos};
 use stelia_api::Error;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_cpus::{CpuSet, Topology};
@@ -62,14 +62,14 @@ impl Facts {
     ///
     /// # Errors
     /// kubelet chooses there.
-    pub fn ground(&self) -> Result<Ground, Error> {
+    pub fn allocator_node(&self) -> Result<AllocatorNode, Error> {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
         };
         let of = |qos, cpus| Allocated { qos, cpus };
         let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
         let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
-        Ok(Ground::new(&self.topology, pools, held, policies.clone()))
+        Ok(AllocatorNode::new(&self.topology, pools, held, policies.clone()))
     }
 }
 
@@ -79,7 +79,7 @@ pub struct Allocator {
     /// The node's own choices.
     pub policies: AllocatorPolicies,
     /// What instances hold.
-    pub held: Held,
+    pub held: HeldCpus,
     /// CPUs that BE may run on too, although they are an LSR instance's.
     pub lsr: CpuSet,
 }

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use stelia_allocator::{Asker, CpuSource, NumaAllocateStrategy, Qos, Wish};
+use stelia_allocator::{AllocationRequest, CpuSource, NumaAllocateStrategy, Qos, Requester};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, QosClass};
 use stelia_record::Record;
@@ -58,13 +58,13 @@ fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: A
 /// An instance of so many CPUs that has these, however it came to them.
 fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy) {
     let exclusive = cpus(list);
-    let wish = Wish {
+    let request = AllocationRequest {
         cpus: Some(exclusive.len() as u32),
-        bind: Some(bind),
-        ..Wish::default()
+        cpu_bind_policy: Some(bind),
+        ..AllocationRequest::default()
     };
     let (_, allocation) = allot(
-        &wish,
+        &request,
         &administrator(),
         &empty(),
         &Facts::of(&empty(), &policies()),
@@ -74,8 +74,8 @@ fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy)
     hold(snapshot, number, exclusive, allocation);
 }
 
-fn administrator() -> Asker {
-    Asker {
+fn administrator() -> Requester {
+    Requester {
         class: QosClass::Guaranteed,
         limit_milli: None,
         bound: false,
@@ -147,8 +147,8 @@ fn who_is_on_the_way_is_not_disturbed() {
 }
 
 /// What somebody asks for, and whether the one before it ends.
-fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
-    let wish = (
+fn histories() -> impl Strategy<Value = Vec<(AllocationRequest, bool)>> {
+    let request = (
         1u32..6,
         proptest::sample::select(&CpuBindPolicy::ALL[1..3]),
         proptest::sample::select(&CpuExclusivePolicy::ALL[..]),
@@ -156,16 +156,16 @@ fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
         proptest::sample::select(&NumaTopologyAlignmentPolicy::ALL[..]),
         proptest::sample::select(&[Qos::Lse, Qos::Lsr][..]),
     )
-        .prop_map(|(count, bind, exclusive, strategy, alignment, qos)| Wish {
+        .prop_map(|(count, bind, exclusive, strategy, alignment, qos)| AllocationRequest {
             cpus: Some(count),
             qos: Some(qos),
-            bind: Some(bind),
-            exclusive: Some(exclusive),
-            strategy: Some(strategy),
-            alignment: Some(alignment),
-            ..Wish::default()
+            cpu_bind_policy: Some(bind),
+            cpu_exclusive_policy: Some(exclusive),
+            numa_allocate_strategy: Some(strategy),
+            numa_topology_alignment_policy: Some(alignment),
+            ..AllocationRequest::default()
         });
-    proptest::collection::vec((wish, any::<bool>()), 1..12)
+    proptest::collection::vec((request, any::<bool>()), 1..12)
 }
 
 proptest! {
@@ -175,8 +175,8 @@ proptest! {
         let mut host = empty();
         host.topology = shape.topology();
         // Some ended: what they leave is what fragments a host.
-        for (number, (wish, ends)) in history.iter().enumerate() {
-            if let Ok((exclusive, allocation)) = allot(wish, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
+        for (number, (request, ends)) in history.iter().enumerate() {
+            if let Ok((exclusive, allocation)) = allot(request, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
                 if *ends && !host.instances.is_empty() {
                     host.instances.pop_first();
                 }

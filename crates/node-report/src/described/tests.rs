@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_allocator::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind, evaluate,
 };
 use stelia_cpus::testing::{Shape, shapes};
@@ -31,7 +31,7 @@ fn allocator() -> Allocator {
             strategy: NumaAllocateStrategy::DistributeEvenly,
             alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
         },
-        held: Held {
+        held: HeldCpus {
             pcpu_level: cpus("4"),
             numa_node_level: cpus("5"),
             unreadable: Some(("x.scope".to_owned(), "no JSON".to_owned())),
@@ -167,7 +167,7 @@ fn a_missing_annotation_is_named_and_so_is_a_text_that_is_too_long() {
 fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
     let mut allocator = allocator();
     allocator.policies.reserved = CpuSet::new();
-    allocator.held = Held::default();
+    allocator.held = HeldCpus::default();
     allocator.lsr = CpuSet::new();
     let facts = Facts {
         topology: Topology::default(),
@@ -182,7 +182,7 @@ fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
     let read = read(&json(&facts, ApiVersion::V1Alpha1)).unwrap();
     assert_eq!(read, facts);
     let requests = evaluate::requests(r#"[{"cpus": 1}, {"qos": "LS"}, {"qos": "BE"}]"#).unwrap();
-    let answers = evaluate::evaluate(&read.ground().unwrap(), &requests);
+    let answers = evaluate::evaluate(&read.allocator_node().unwrap(), &requests);
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::AllocationRequest;
 use stelia_api::RUNNER_SOCKET;
 
 use super::annotations;
@@ -132,7 +132,7 @@ pub(crate) struct CommonOptions {
     pub(crate) cpuset: String,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
-    pub(crate) allocation: AllocationOptions,
+    pub(crate) allocation: AllocationRequest,
     /// The pod's annotation scheduling.koordinator.sh/resource-spec, as a file of a downward API volume; an empty one asks nothing
     #[arg(long, value_name = "FILE")]
     pub(crate) resource_spec: Option<PathBuf>,

@@ -3,14 +3,16 @@
 mod link;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stelia_allocator::AllocationRequest;
 use stelia_allocator::Qos;
-use stelia_allocator::command_line::AllocationOptions;
 use stelia_api::NOT_PINNED;
 use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use stelia_api::dict::{borrowed, to_dict};
 use stelia_node::cgroup::hierarchy;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
@@ -48,7 +50,7 @@ pub(crate) enum DaemonEvent {
 pub(crate) struct Claims<'a> {
     pub(crate) pod_uid: &'a str,
     pub(crate) cpuset: &'a str,
-    pub(crate) allocation: &'a AllocationOptions,
+    pub(crate) allocation: &'a AllocationRequest,
 }
 
 /// The answer of AttachVcpus, and what the vCPUs have then.
@@ -169,7 +171,13 @@ impl Daemon {
         anchor: BorrowedFd<'_>,
     ) -> Result<Registration, Error> {
         let manager = self.manager().await?;
-        let mut options: Dict<'_> = claims.allocation.to_dbus();
+        let failed = |cause: stelia_api::Error| Error::System {
+            operation: "write the options of RegisterInstance",
+            cause: io::Error::other(cause.text),
+        };
+        let mut asked = to_dict(claims.allocation).map_err(failed)?;
+        asked.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
+        let mut options = borrowed(&asked);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
@@ -358,7 +366,7 @@ mod tests {
         let claims = Claims {
             pod_uid: "",
             cpuset: "",
-            allocation: &AllocationOptions::default(),
+            allocation: &AllocationRequest::default(),
         };
         // When registering with a second's patience
         let started = Instant::now();

@@ -121,7 +121,7 @@ fn what_becomes_of_guaranteed_pods_that_are_no_vm_is_said_at_every_stage() {
     facts.kubelet = Err("no kubelet runs".into());
     facts.state = Ok(CpuManagerState::absent());
     assert!(
-        found(&facts).contains("nobody keeps them on CPUs of their own"),
+        found(&facts).contains("nothing keeps them on CPUs of their own"),
         "{}",
         found(&facts)
     );

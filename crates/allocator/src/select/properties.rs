@@ -8,6 +8,7 @@ use stelia_cpus::Topology;
 use stelia_cpus::testing::{Shape, shapes};
 
 use super::*;
+use crate::*;
 
 /// A host, who holds what there, and what is asked for.
 #[derive(Debug, Clone)]
@@ -17,7 +18,7 @@ struct Case {
     paired: bool,
     /// By CPU: 0 to 3 are held with that exclusive policy, 4 is offline, 5 is preferred, the others are free.
     fates: Vec<usize>,
-    request: Request,
+    request: CpuSelection,
 }
 
 impl Case {
@@ -46,8 +47,8 @@ impl Case {
         Usage::exclusive((0..).zip(CpuExclusivePolicy::ALL).map(held).collect())
     }
 
-    fn request(&self, topology: &Topology) -> Request {
-        Request {
+    fn request(&self, topology: &Topology) -> CpuSelection {
+        CpuSelection {
             preferred: topology.online().iter().filter(|cpu| self.fate(*cpu) == 5).collect(),
             ..self.request.clone()
         }
@@ -58,7 +59,7 @@ fn nodes() -> impl Strategy<Value = Option<BTreeSet<u32>>> {
     proptest::option::of(proptest::collection::btree_set(0u32..8, 1..4))
 }
 
-fn requests() -> impl Strategy<Value = Request> {
+fn requests() -> impl Strategy<Value = CpuSelection> {
     (
         1usize..48,
         select(&CpuBindPolicy::ALL[..3]),
@@ -67,7 +68,7 @@ fn requests() -> impl Strategy<Value = Request> {
         select(&NumaAllocateStrategy::ALL[..]),
         nodes(),
     )
-        .prop_map(|(count, bind, required, exclusive, strategy, nodes)| Request {
+        .prop_map(|(count, bind, required, exclusive, strategy, nodes)| CpuSelection {
             count,
             bind,
             required,
@@ -94,7 +95,7 @@ fn cases() -> impl Strategy<Value = Case> {
 }
 
 /// Node by node, of those a request may use: what it took, and what was available.
-fn taken_of(topology: &Topology, available: &CpuSet, request: &Request, taken: &CpuSet) -> Vec<(usize, usize)> {
+fn taken_of(topology: &Topology, available: &CpuSet, request: &CpuSelection, taken: &CpuSet) -> Vec<(usize, usize)> {
     let mut nodes: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
     for cpu in available.iter() {
         let node = topology.cpus[&cpu].node;
@@ -120,7 +121,7 @@ proptest! {
         let topology = case.topology();
         let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
         let available = usage.available(&topology.online());
-        let answer = allocate(&host, &usage, &available, &request);
+        let answer = select_cpus(&host, &usage, &available, &request);
         let room = taken_of(&topology, &available, &request, &CpuSet::new());
         let room: usize = room.into_iter().map(|(_, room)| room).sum();
         match &answer {
@@ -139,20 +140,20 @@ proptest! {
         }
         let mut shuffled = usage.clone();
         shuffled.in_use.reverse();
-        prop_assert_eq!(&answer, &allocate(&host, &shuffled, &available, &request));
+        prop_assert_eq!(&answer, &select_cpus(&host, &shuffled, &available, &request));
     }
 
     #[test]
     fn a_strict_policy_never_gives_a_split_answer(case in cases()) {
         let topology = case.topology();
         let (host, usage) = (Host::new(&topology), case.usage(&topology));
-        let request = Request { required: true, ..case.request(&topology) };
+        let request = CpuSelection { required: true, ..case.request(&topology) };
         let available = usage.available(&topology.online());
         let whole = |cpu: u32| {
             let siblings = topology.siblings(cpu);
             siblings.len() == case.shape.threads as usize && siblings.is_subset(&available)
         };
-        match allocate(&host, &usage, &available, &request) {
+        match select_cpus(&host, &usage, &available, &request) {
             Ok(answer) => for cpu in answer.cpus.iter() {
                 let siblings = topology.siblings(cpu);
                 match request.bind {
@@ -173,7 +174,7 @@ proptest! {
     fn distribute_evenly_and_named_nodes_split_evenly(case in cases(), named in nodes()) {
         let topology = case.topology();
         let (host, usage) = (Host::new(&topology), case.usage(&topology));
-        let mut request = Request { exclusive: CpuExclusivePolicy::None, ..case.request(&topology) };
+        let mut request = CpuSelection { exclusive: CpuExclusivePolicy::None, ..case.request(&topology) };
         request.nodes = named;
         if request.nodes.is_none() {
             request.strategy = NumaAllocateStrategy::DistributeEvenly;
@@ -188,7 +189,7 @@ proptest! {
         } else {
             request.required = false;
         }
-        if let Ok(answer) = allocate(&host, &usage, &available, &request) {
+        if let Ok(answer) = select_cpus(&host, &usage, &available, &request) {
             let nodes = taken_of(&topology, &available, &request, &answer.cpus);
             prop_assert!(is_even(&nodes, if full { host.threads() } else { 1 }), "{:?}", nodes);
         }
@@ -200,7 +201,7 @@ proptest! {
         let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
         let Some(nodes) = &request.nodes else { return Ok(()) };
         let available = usage.available(&topology.online());
-        let answer = allocate(&host, &usage, &available, &request);
+        let answer = select_cpus(&host, &usage, &available, &request);
         // Everything else is taken by somebody who was not there before.
         let named: CpuSet = topology.online().iter().filter(|cpu| nodes.contains(&topology.cpus[cpu].node)).collect();
         let mut crowded = usage.clone();
@@ -210,7 +211,7 @@ proptest! {
             exclusive: request.exclusive,
         });
         let available = crowded.available(&topology.online());
-        prop_assert_eq!(answer, allocate(&host, &crowded, &available, &request));
+        prop_assert_eq!(answer, select_cpus(&host, &crowded, &available, &request));
     }
 
     #[test]
@@ -218,7 +219,7 @@ proptest! {
         let topology = case.topology();
         let (host, usage, request) = (Host::new(&topology), case.usage(&topology), case.request(&topology));
         let available = usage.available(&topology.online());
-        let Ok(answer) = allocate(&host, &usage, &available, &request) else { return Ok(()) };
+        let Ok(answer) = select_cpus(&host, &usage, &available, &request) else { return Ok(()) };
         let of = |policy: CpuExclusivePolicy| usage.in_use.iter().filter(move |held| held.exclusive == policy);
         let company = |policy, same: &dyn Fn(u32, u32) -> bool| {
             let mut others = of(policy).flat_map(|held| held.cpus.iter());
@@ -250,15 +251,15 @@ proptest! {
     ) {
         let topology = Case { fates: vec![7], ..case.clone() }.topology();
         let usage = case.usage(&topology);
-        let request = Request { required: false, nodes: None, exclusive, strategy, ..case.request(&topology) };
+        let request = CpuSelection { required: false, nodes: None, exclusive, strategy, ..case.request(&topology) };
         let (host, available) = (Host::new(&topology), usage.available(&topology.online()));
-        let wanted = Wanted {
+        let wanted = TakeCriteria {
             count: request.count,
             bind: request.bind,
             exclusive: request.exclusive,
             strategy: request.strategy,
         };
-        let ours = allocate(&host, &usage, &available, &request).map(|answer| answer.cpus);
+        let ours = select_cpus(&host, &usage, &available, &request).map(|answer| answer.cpus);
         prop_assert_eq!(ours, take_preferred_cpus(&host, &usage, &available, &request.preferred, wanted));
     }
 
@@ -270,8 +271,8 @@ proptest! {
         let (host, online) = (Host::new(&topology), topology.online());
         let mut held: BTreeMap<usize, InUse> = BTreeMap::new();
         let usage = |held: &BTreeMap<usize, InUse>| Usage::exclusive(held.values().cloned().collect());
-        let ask = |held: &BTreeMap<usize, InUse>, request: &Request| {
-            allocate(&host, &usage(held), &usage(held).available(&online), request)
+        let ask = |held: &BTreeMap<usize, InUse>, request: &CpuSelection| {
+            select_cpus(&host, &usage(held), &usage(held).available(&online), request)
         };
         for (name, request) in all.iter().enumerate() {
             if let Ok(answer) = ask(&held, request) {

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 
-use super::allocate::satisfying;
-use super::{CpuBindPolicy, Host, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Unsatisfied};
+use super::{Host, Unsatisfied, satisfying};
+use crate::{CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy};
 
 /// How many CPUs NUMA nodes have for a request, by id.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,16 +1,31 @@
-//! Which CPUs an instance gets, as Koordinator's documents say it.
+//! The choice of CPUs, as Koordinator's documents say it: which NUMA nodes ([`align`](fn@align)), which CPUs of them
+//! ([`select_cpus`]), and below them Koordinator's own functions ([`take_cpus`], [`take_preferred_cpus`]).
+
+mod accumulator;
+mod align;
+mod host;
+#[cfg(test)]
+mod properties;
+mod take;
+#[cfg(test)]
+mod tests;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_text::named;
 
-use super::take::{Wanted, take_preferred};
-use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Unsatisfied, Usage};
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
+pub use align::{Room, align, satisfies};
+pub use host::Host;
+use take::take_preferred;
+pub use take::{TakeCriteria, take_cpus, take_preferred_cpus};
+pub use usage::{InUse, Unsatisfied, Usage};
 
-/// What an instance asks for.
+/// Which CPUs an instance is to get, every default resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Request {
+pub struct CpuSelection {
     /// How many CPUs.
     pub count: usize,
     /// How they lie on cores.
@@ -47,9 +62,9 @@ named!(Exclusivity {
     Dropped = "dropped"
 });
 
-/// An allocation.
+/// The CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Answer {
+pub struct SelectedCpus {
     /// The CPUs: as many as asked for.
     pub cpus: CpuSet,
     /// Whether the exclusive policy is satisfied.
@@ -60,12 +75,17 @@ pub struct Answer {
 ///
 /// # Errors
 /// Too few CPUs, or none that satisfy a required bind policy.
-pub fn allocate(host: &Host, usage: &Usage, available: &CpuSet, request: &Request) -> Result<Answer, Unsatisfied> {
+pub fn select_cpus(
+    host: &Host,
+    usage: &Usage,
+    available: &CpuSet,
+    request: &CpuSelection,
+) -> Result<SelectedCpus, Unsatisfied> {
     if request.bind == CpuBindPolicy::ConstrainedBurst {
         return Err(Unsatisfied::NotExclusive);
     }
     let choice = suitable(host, available, request)?;
-    let answer = |cpus: CpuSet| Answer {
+    let answer = |cpus: CpuSet| SelectedCpus {
         exclusive: exclusivity(host, usage, &cpus, request.exclusive),
         cpus,
     };
@@ -95,7 +115,7 @@ struct Choice {
 }
 
 /// The available CPUs of the named nodes, and where the bind policy is required only those that satisfy it.
-fn suitable(host: &Host, available: &CpuSet, request: &Request) -> Result<Choice, Unsatisfied> {
+fn suitable(host: &Host, available: &CpuSet, request: &CpuSelection) -> Result<Choice, Unsatisfied> {
     let named = |node: &u32| request.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
     let by_node = host.by_node(available).into_iter();
     let cpus: CpuSet = by_node
@@ -147,11 +167,11 @@ fn take(
     host: &Host,
     usage: &Usage,
     choice: &Choice,
-    request: &Request,
+    request: &CpuSelection,
     exclusive: CpuExclusivePolicy,
 ) -> Result<CpuSet, Unsatisfied> {
     let run = |cpus: &CpuSet, count| {
-        let wanted = Wanted {
+        let wanted = TakeCriteria {
             count,
             bind: request.bind,
             exclusive,
@@ -179,7 +199,7 @@ fn take(
 }
 
 /// How many CPUs each node gives. The nodes together have enough.
-fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &Request) -> BTreeMap<u32, usize> {
+fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &CpuSelection) -> BTreeMap<u32, usize> {
     let room = |cpus: &dyn Fn(&CpuSet) -> usize| -> BTreeMap<u32, usize> {
         by_node.iter().map(|(node, free)| (*node, cpus(free))).collect()
     };

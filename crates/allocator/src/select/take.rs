@@ -3,11 +3,12 @@
 use stelia_cpus::CpuSet;
 
 use super::accumulator::Accumulator;
-use super::{CpuBindPolicy, CpuExclusivePolicy, Host, NumaAllocateStrategy, Unsatisfied, Usage};
+use super::{Host, Unsatisfied, Usage};
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 
-/// What to take.
+/// What to take, in Koordinator's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Wanted {
+pub struct TakeCriteria {
     /// How many CPUs.
     pub count: usize,
     /// [`CpuBindPolicy::FullPcpus`], or whatever else: spread.
@@ -22,7 +23,7 @@ pub struct Wanted {
 ///
 /// # Errors
 /// Fewer CPUs are available.
-pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Result<CpuSet, Unsatisfied> {
+pub fn take_cpus(host: &Host, usage: &Usage, available: &CpuSet, wanted: TakeCriteria) -> Result<CpuSet, Unsatisfied> {
     take_preferred_cpus(host, usage, available, &CpuSet::new(), wanted)
 }
 
@@ -35,7 +36,7 @@ pub fn take_preferred_cpus(
     usage: &Usage,
     available: &CpuSet,
     preferred: &CpuSet,
-    wanted: Wanted,
+    wanted: TakeCriteria,
 ) -> Result<CpuSet, Unsatisfied> {
     take_preferred(host, host.mean_threads(), usage, available, preferred, wanted)
 }
@@ -47,7 +48,7 @@ pub(super) fn take_preferred(
     usage: &Usage,
     available: &CpuSet,
     preferred: &CpuSet,
-    wanted: Wanted,
+    wanted: TakeCriteria,
 ) -> Result<CpuSet, Unsatisfied> {
     let online: CpuSet = host.places_of(available).map(|place| place.cpu).collect();
     if online.len() < wanted.count {
@@ -58,8 +59,9 @@ pub(super) fn take_preferred(
     }
     let first = online.intersection(preferred);
     let count = wanted.count.min(first.len());
-    let take =
-        |available: &CpuSet, count| Accumulator::new(host, threads, usage, available, Wanted { count, ..wanted }).run();
+    let take = |available: &CpuSet, count| {
+        Accumulator::new(host, threads, usage, available, TakeCriteria { count, ..wanted }).run()
+    };
     let rest = wanted.count - count;
     Ok(take(&first, count).union(&take(&online.difference(&first), rest)))
 }

@@ -2,15 +2,16 @@
 //!
 //! They narrow from one NUMA node over one socket to the whole host. The first candidate that can hold the whole
 //! request wins; candidates are in the strategy's order, then by id. Every stage that regards exclusivity runs once
-//! with it and once without, so it is best effort here; [`super::allocate`](fn@super::allocate) reports what became of it.
+//! with it and once without, so it is best effort here; [`super::select_cpus`] reports what became of it.
 
 use std::cmp::Reverse;
 
 use stelia_cpus::CpuSet;
 
 use super::host::{Host, Place};
-use super::take::Wanted;
-use super::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, Usage};
+use super::take::TakeCriteria;
+use super::usage::Usage;
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -29,7 +30,7 @@ enum Kind {
 pub(super) struct Accumulator<'a> {
     host: &'a Host,
     threads: usize,
-    wanted: Wanted,
+    wanted: TakeCriteria,
     free: Vec<bool>,
     /// Holders of each CPU; 0 where CPUs are not shared, so that they order nothing.
     refs: Vec<u32>,
@@ -40,7 +41,7 @@ pub(super) struct Accumulator<'a> {
 }
 
 impl<'a> Accumulator<'a> {
-    pub(super) fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: Wanted) -> Self {
+    pub(super) fn new(host: &'a Host, threads: usize, usage: &Usage, available: &CpuSet, wanted: TakeCriteria) -> Self {
         let mut accumulator = Self {
             host,
             threads,

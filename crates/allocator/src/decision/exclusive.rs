@@ -5,72 +5,34 @@ use std::collections::BTreeSet;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 
-use super::schedule::list;
 use super::words::{by_node, company, layout};
+use super::{Allocation, AllocatorNode, Requester, scheduled_nodes};
+use crate::request::numbers;
 use crate::{
-    Allocation, Answer, Asker, CpuBindPolicy, Ground, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Request,
-    RequiredBind, Room, Unsatisfied, Wish, align, allocate, satisfies,
+    AllocationRequest, CpuBindPolicy, CpuSelection, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos,
+    RequiredBind, Room, SelectedCpus, Unsatisfied, align, satisfies, select_cpus,
 };
 
-/// How many CPUs: what is asked for, as far as the limit goes, or the limit.
-fn count(wish: &Wish, asker: &Asker, qos: Qos) -> Result<u32, Error> {
-    let whole = asker
-        .limit_milli
-        .filter(|milli| *milli > 0 && milli.is_multiple_of(1000));
-    let limit = whole.and_then(|milli| u32::try_from(milli / 1000).ok());
-    if asker.bound && limit.is_none() {
-        let text = match asker.limit_milli {
-            Some(milli) => format!(
-                "class {} needs a whole number of CPUs as limit, the container's is {milli}m",
-                qos.name()
-            ),
-            None => format!(
-                "class {} needs a CPU limit, and the container has no cpu.max",
-                qos.name()
-            ),
-        };
-        return Err(ErrorKind::NotGuaranteed.because(text).lasting());
-    }
-    let scheduled = || {
-        wish.schedule
-            .cpus
-            .as_ref()
-            .and_then(|cpus| u32::try_from(cpus.len()).ok())
-    };
-    let count = wish.cpus.or(limit).or_else(scheduled).ok_or_else(|| {
-        ErrorKind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")
-    })?;
-    if count == 0 {
-        return Err(ErrorKind::InvalidArgument.because("option \"cpus\" is 0"));
-    }
-    if let Some(limit) = limit.filter(|limit| asker.bound && count > *limit) {
-        let text = format!("option \"cpus\" is {count}, the container's CPU limit is {limit}");
-        return Err(ErrorKind::InvalidArgument.because(text));
-    }
-    Ok(count)
-}
-
-/// Decide.
-pub(super) fn exclusive(
-    wish: &Wish,
-    asker: &Asker,
-    ground: &Ground,
+pub(super) fn allot(
+    request: &AllocationRequest,
+    requester: &Requester,
+    node: &AllocatorNode,
     mut allocation: Allocation,
 ) -> Result<(CpuSet, Allocation), Error> {
-    check(wish, ground, &allocation)?;
-    allocation.cpus = count(wish, asker, allocation.qos)?;
-    bind(wish, ground.policies.required, &mut allocation)?;
-    let Ground { host, pools, usage, .. } = ground;
-    let making = Making {
-        ground,
-        wish,
-        memory: asker.memory.as_ref(),
+    check(request, node, &allocation)?;
+    allocation.cpus = count(request, requester, allocation.qos)?;
+    bind(request, node.policies.required, &mut allocation)?;
+    let AllocatorNode { host, pools, usage, .. } = node;
+    let choice = Choice {
+        node,
+        request,
+        memory: requester.memory.as_ref(),
         allocation: &allocation,
         free: usage.available(&pools.allocatable),
     };
-    let (answer, why) = match &wish.schedule.cpus {
-        Some(chosen) => making.scheduled(chosen)?,
-        None => making.chosen()?,
+    let (answer, why) = match &request.schedule.cpus {
+        Some(chosen) => choice.scheduled(chosen)?,
+        None => choice.chosen()?,
     };
     if pools.shared.difference(&answer.cpus).is_empty() {
         let text = format!(
@@ -84,7 +46,7 @@ pub(super) fn exclusive(
             "{} CPUs for class {}; free were {}",
             allocation.cpus,
             allocation.qos.name(),
-            by_node(host, &making.free)
+            by_node(host, &choice.free)
         ),
         why,
         format!(
@@ -101,14 +63,53 @@ pub(super) fn exclusive(
     Ok((answer.cpus, allocation))
 }
 
+/// How many CPUs: what is asked for, as far as the limit goes, or the limit.
+fn count(request: &AllocationRequest, requester: &Requester, qos: Qos) -> Result<u32, Error> {
+    let whole = requester
+        .limit_milli
+        .filter(|milli| *milli > 0 && milli.is_multiple_of(1000));
+    let limit = whole.and_then(|milli| u32::try_from(milli / 1000).ok());
+    if requester.bound && limit.is_none() {
+        let text = match requester.limit_milli {
+            Some(milli) => format!(
+                "class {} needs a whole number of CPUs as limit, the container's is {milli}m",
+                qos.name()
+            ),
+            None => format!(
+                "class {} needs a CPU limit, and the container has no cpu.max",
+                qos.name()
+            ),
+        };
+        return Err(ErrorKind::NotGuaranteed.because(text).lasting());
+    }
+    let scheduled = || {
+        request
+            .schedule
+            .cpus
+            .as_ref()
+            .and_then(|cpus| u32::try_from(cpus.len()).ok())
+    };
+    let count = request.cpus.or(limit).or_else(scheduled).ok_or_else(|| {
+        ErrorKind::InvalidArgument.because("option \"cpus\" is missing, and the container has no whole CPU limit")
+    })?;
+    if count == 0 {
+        return Err(ErrorKind::InvalidArgument.because("option \"cpus\" is 0"));
+    }
+    if let Some(limit) = limit.filter(|limit| requester.bound && count > *limit) {
+        let text = format!("option \"cpus\" is {count}, the container's CPU limit is {limit}");
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
+    Ok(count)
+}
+
 /// What such a class cannot ask for, and whether anybody can be given anything.
-fn check(wish: &Wish, ground: &Ground, allocation: &Allocation) -> Result<(), Error> {
-    if let Some((scope, reason)) = &ground.unreadable {
-        let text = format!("nobody knows which CPUs {scope} has: {reason}");
+fn check(request: &AllocationRequest, node: &AllocatorNode, allocation: &Allocation) -> Result<(), Error> {
+    if let Some((scope, reason)) = &node.unreadable {
+        let text = format!("the CPUs of {scope} are unknown: {reason}");
         return Err(ErrorKind::Failed.because(text));
     }
     let class = allocation.qos.name();
-    if wish.limit_milli.is_some() {
+    if request.cpu_limit.is_some() {
         let text = format!("option \"cpu-limit\" is for ConstrainedBurst, not for class {class}");
         return Err(ErrorKind::InvalidArgument.because(text));
     }
@@ -120,16 +121,12 @@ fn check(wish: &Wish, ground: &Ground, allocation: &Allocation) -> Result<(), Er
 }
 
 /// The bind policy that must be satisfied, the pod's or the node's.
-fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<(), Error> {
-    allocation.required = wish.required.is_some();
-    let Some(required) = node.policy() else {
+fn bind(request: &AllocationRequest, of_node: RequiredBind, allocation: &mut Allocation) -> Result<(), Error> {
+    allocation.required = request.required_cpu_bind_policy.is_some();
+    let Some(required) = of_node.policy() else {
         return Ok(());
     };
-    let word = wish
-        .required
-        .or(wish.bind)
-        .filter(|bind| *bind != CpuBindPolicy::Default);
-    if word.is_some_and(|word| word != required) {
+    if ![CpuBindPolicy::Default, required].contains(&request.bind()) {
         let text = format!(
             "the node requires the bind policy {}, not {}",
             required.name(),
@@ -141,25 +138,24 @@ fn bind(wish: &Wish, node: RequiredBind, allocation: &mut Allocation) -> Result<
     Ok(())
 }
 
-/// An allocation that is being made.
-struct Making<'a> {
-    ground: &'a Ground,
-    wish: &'a Wish,
+/// The choice of CPUs; policies and the number of CPUs are known by now.
+struct Choice<'a> {
+    node: &'a AllocatorNode,
+    request: &'a AllocationRequest,
     /// The NUMA nodes that the container's memory may come from; `None` for any.
     memory: Option<&'a BTreeSet<u32>>,
-    /// Its policies and its number of CPUs are known by now.
     allocation: &'a Allocation,
     free: CpuSet,
 }
 
-impl Making<'_> {
+impl Choice<'_> {
     /// By the policies.
-    fn chosen(&self) -> Result<(Answer, String), Error> {
+    fn chosen(&self) -> Result<(SelectedCpus, String), Error> {
         let (nodes, why) = self.nodes()?;
-        let Ground { host, usage, .. } = self.ground;
-        let request = self.request(nodes);
-        let answer = allocate(host, usage, &self.free, &request).map_err(|cause| self.refused(&cause))?;
-        let Some(nodes) = request.nodes.as_ref().filter(|nodes| nodes.len() > 1) else {
+        let AllocatorNode { host, usage, .. } = self.node;
+        let selection = self.selection(nodes);
+        let answer = select_cpus(host, usage, &self.free, &selection).map_err(|cause| self.refused(&cause))?;
+        let Some(nodes) = selection.nodes.as_ref().filter(|nodes| nodes.len() > 1) else {
             return Ok((answer, why));
         };
         // An even part of each node, if it costs no whole core.
@@ -168,21 +164,22 @@ impl Making<'_> {
             .into_iter()
             .filter(|(node, _)| nodes.contains(node));
         let there = named.fold(CpuSet::new(), |all, (_, cpus)| all.union(&cpus));
-        let whole = |answer: &Answer| host.whole_cores(&answer.cpus).len();
-        let packed = allocate(host, usage, &there, &self.request(None)).ok();
-        let packed = packed.filter(|packed| request.bind == CpuBindPolicy::FullPcpus && whole(packed) > whole(&answer));
+        let whole = |answer: &SelectedCpus| host.whole_cores(&answer.cpus).len();
+        let packed = select_cpus(host, usage, &there, &self.selection(None)).ok();
+        let packed =
+            packed.filter(|packed| selection.bind == CpuBindPolicy::FullPcpus && whole(packed) > whole(&answer));
         Ok((packed.unwrap_or(answer), why))
     }
 
     /// As a scheduler chose them, where they can be had and satisfy what is required.
-    fn scheduled(&self, cpus: &CpuSet) -> Result<(Answer, String), Error> {
-        let Ground {
+    fn scheduled(&self, cpus: &CpuSet) -> Result<(SelectedCpus, String), Error> {
+        let AllocatorNode {
             host,
             usage,
             online,
             policies,
             ..
-        } = self.ground;
+        } = self.node;
         let wanted = self.allocation.cpus as usize;
         if cpus.len() != wanted {
             let text = format!(
@@ -200,16 +197,16 @@ impl Making<'_> {
             let text = format!("the scheduler chose the CPUs {cpus}, of which {some} {why}");
             return Err(ErrorKind::NotAllocated.because(text));
         }
-        if let Some(text) = self.wish.schedule.contradicts(host, cpus) {
+        if let Some(text) = self.request.schedule.contradicts(host, cpus) {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         self.admit(&host.nodes_of(cpus))?;
         // Nothing else is open: what is asked here is whether they satisfy a required bind policy, and whose company they have.
-        let request = Request {
+        let selection = CpuSelection {
             strategy: NumaAllocateStrategy::MostAllocated,
-            ..self.request(None)
+            ..self.selection(None)
         };
-        let answer = allocate(host, usage, cpus, &request).map_err(|cause| {
+        let answer = select_cpus(host, usage, cpus, &selection).map_err(|cause| {
             let text = format!("the scheduler chose the CPUs {cpus}: {cause}");
             ErrorKind::NotAllocated.because(text)
         })?;
@@ -218,20 +215,11 @@ impl Making<'_> {
 
     /// The NUMA nodes to take CPUs from, and why these.
     fn nodes(&self) -> Result<(Option<BTreeSet<u32>>, String), Error> {
-        if let Some(named) = &self.wish.schedule.nodes {
-            let here: BTreeSet<u32> = self.ground.pools.shared_by_node.keys().copied().collect();
-            if named.is_empty() || !named.is_subset(&here) {
-                let text = format!(
-                    "the scheduler named NUMA nodes {:?}, this host has {}",
-                    list(named),
-                    list(&here)
-                );
-                return Err(ErrorKind::NotAllocated.because(text));
-            }
+        if let Some(named) = scheduled_nodes(self.request, &self.node.pools)? {
             self.admit(named)?;
             return Ok((
                 Some(named.clone()),
-                format!("the scheduler named NUMA nodes {}", list(named)),
+                format!("the scheduler named NUMA nodes {}", numbers(named)),
             ));
         }
         let alignment = self.allocation.alignment;
@@ -243,8 +231,8 @@ impl Making<'_> {
             None => None,
         };
         let of_memory = match (memory, &near) {
-            (Some(memory), Some(_)) => format!(", of those that its memory comes from ({})", list(memory)),
-            (Some(memory), None) => format!("; its memory comes from {}, where too few are free", list(memory)),
+            (Some(memory), Some(_)) => format!(", of those that its memory comes from ({})", numbers(memory)),
+            (Some(memory), None) => format!("; its memory comes from {}, where too few are free", numbers(memory)),
             (None, _) => String::new(),
         };
         let nodes = match near {
@@ -252,7 +240,7 @@ impl Making<'_> {
             None => self.aligned(None).map_err(|cause| self.refused(&cause))?,
         };
         let which = match &nodes {
-            Some(nodes) => format!("NUMA nodes {}", list(nodes)),
+            Some(nodes) => format!("NUMA nodes {}", numbers(nodes)),
             None => "every NUMA node open".to_owned(),
         };
         let why = format!("alignment policy {}: {which}{of_memory}", alignment.name());
@@ -274,9 +262,9 @@ impl Making<'_> {
         if alignment == NumaTopologyAlignmentPolicy::None {
             return Ok(None);
         }
-        let Ground { host, usage, .. } = self.ground;
+        let AllocatorNode { host, usage, .. } = self.node;
         let by = |free: &CpuSet, bind: Option<CpuBindPolicy>| {
-            let room = Room::new(host, &self.ground.capacity(), free, bind);
+            let room = Room::new(host, &self.node.capacity(), free, bind);
             let room = within.map_or_else(|| room.clone(), |nodes| room.within(nodes));
             align(alignment, strategy, self.count(), &room)
         };
@@ -308,11 +296,9 @@ impl Making<'_> {
     /// Whether CPUs of these NUMA nodes satisfy the alignment policy, where it is more than a preference.
     fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Error> {
         let policy = self.allocation.alignment;
-        let strict = matches!(
-            policy,
-            NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
-        );
-        let away = self.memory.filter(|memory| strict && !nodes.is_subset(memory));
+        let away = self
+            .memory
+            .filter(|memory| policy.is_strict() && !nodes.is_subset(memory));
         let cause = Unsatisfied::Alignment {
             wanted: self.count(),
             policy,
@@ -321,7 +307,7 @@ impl Making<'_> {
             Some(memory) => Err(self.away_from(memory, &cause)),
             None if satisfies(policy, nodes.len(), self.count(), &self.room()) => Ok(()),
             None => {
-                let text = format!("the scheduler chose NUMA nodes {}: {cause}", list(nodes));
+                let text = format!("the scheduler chose NUMA nodes {}: {cause}", numbers(nodes));
                 Err(ErrorKind::NotAllocated.because(text))
             }
         }
@@ -336,12 +322,12 @@ impl Making<'_> {
     }
 
     fn room(&self) -> Room {
-        let ground = self.ground;
-        Room::new(&ground.host, &ground.capacity(), &self.free, self.required())
+        let node = self.node;
+        Room::new(&node.host, &node.capacity(), &self.free, self.required())
     }
 
-    fn request(&self, nodes: Option<BTreeSet<u32>>) -> Request {
-        Request {
+    fn selection(&self, nodes: Option<BTreeSet<u32>>) -> CpuSelection {
+        CpuSelection {
             count: self.count(),
             bind: self.allocation.bind,
             required: self.allocation.required,
@@ -353,14 +339,14 @@ impl Making<'_> {
     }
 
     fn refused(&self, cause: &Unsatisfied) -> Error {
-        ErrorKind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.ground.host, &self.free)))
+        ErrorKind::NotAllocated.because(format!("{cause}; free: {}", by_node(&self.node.host, &self.free)))
     }
 
     fn away_from(&self, memory: &BTreeSet<u32>, cause: &Unsatisfied) -> Error {
-        let free = by_node(&self.ground.host, &self.free);
+        let free = by_node(&self.node.host, &self.free);
         let text = format!(
             "{cause}; its memory comes from NUMA nodes {}, free: {free}",
-            list(memory)
+            numbers(memory)
         );
         ErrorKind::NotAllocated.because(text)
     }

@@ -5,6 +5,7 @@ use stelia_cpus::Topology;
 use stelia_cpus::testing::Shape;
 
 use super::*;
+use crate::*;
 
 fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -21,8 +22,8 @@ fn topology(nodes: u32, cores: u32) -> Topology {
     .topology()
 }
 
-fn request(count: usize, bind: CpuBindPolicy) -> Request {
-    Request {
+fn request(count: usize, bind: CpuBindPolicy) -> CpuSelection {
+    CpuSelection {
         count,
         bind,
         required: false,
@@ -42,14 +43,14 @@ fn held(text: &str, exclusive: CpuExclusivePolicy) -> InUse {
 }
 
 /// What is chosen on a host of which this is in use.
-fn choose(topology: &Topology, in_use: &[InUse], request: &Request) -> Result<(String, Exclusivity), Unsatisfied> {
+fn choose(topology: &Topology, in_use: &[InUse], request: &CpuSelection) -> Result<(String, Exclusivity), Unsatisfied> {
     let usage = Usage::exclusive(in_use.to_vec());
     let available = usage.available(&topology.online());
-    let answer = allocate(&Host::new(topology), &usage, &available, request)?;
+    let answer = select_cpus(&Host::new(topology), &usage, &available, request)?;
     Ok((answer.cpus.to_string(), answer.exclusive))
 }
 
-fn chosen(topology: &Topology, in_use: &[InUse], request: &Request) -> String {
+fn chosen(topology: &Topology, in_use: &[InUse], request: &CpuSelection) -> String {
     choose(topology, in_use, request).unwrap().0
 }
 
@@ -162,7 +163,7 @@ fn a_cpu_may_have_several_holders_where_that_is_allowed() {
     let available = usage.available(&host.online());
     assert_eq!(available, cpus("0,2-3"));
     let request = request(2, CpuBindPolicy::SpreadByPcpus);
-    let answer = allocate(&Host::new(&host), &usage, &available, &request).unwrap();
+    let answer = select_cpus(&Host::new(&host), &usage, &available, &request).unwrap();
     // The CPU nobody holds before the one that has a holder.
     assert_eq!(answer.cpus, cpus("2-3"));
 }
@@ -283,7 +284,10 @@ fn a_host_of_1024_cpus_takes_milliseconds() {
     request.exclusive = CpuExclusivePolicy::PcpuLevel;
     let started = std::time::Instant::now();
     for _ in 0..10 {
-        assert_eq!(allocate(&host, &usage, &available, &request).unwrap().cpus.len(), 777);
+        assert_eq!(
+            select_cpus(&host, &usage, &available, &request).unwrap().cpus.len(),
+            777
+        );
     }
     // Unoptimised and on a busy host; what is quadratic takes far longer.
     assert!(started.elapsed().as_secs() < 2, "{:?}", started.elapsed());
