@@ -178,7 +178,7 @@ fn of_several_pods_one_must_be_named() {
 #[case("{limits: {example.com/nic: 1500m}}", "limits.example.com/nic: devices are whole")]
 #[case(
     "{limits: {cpu: 1, hugepages-2Mi: 3Mi}}",
-    "limits.hugepages-2Mi: it is no multiple of a page, which has 2097152 bytes"
+    "limits.hugepages-2Mi: it is not a multiple of the page size, 2097152 bytes"
 )]
 #[case(
     "{limits: {hugepages-2Mi: 4Mi}}",
@@ -204,7 +204,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
 )]
 #[case(
     "initContainers: [{name: i, restartPolicy: Maybe}], containers: [{name: a}]",
-    r#"spec.initContainers[0].restartPolicy: "Maybe" is no restart policy"#
+    r#"spec.initContainers[0].restartPolicy: "Maybe" is not a restart policy"#
 )]
 #[case(
     "resources: {limits: {example.com/nic: 1}}, containers: [{name: a}]",

@@ -27,15 +27,14 @@ pub const ROOTS: [&str; 3] = [
 /// The socket in its root directory on which kubelet tells of pods' resources (on by default since Kubernetes 1.15).
 const SOCKET: &str = "pod-resources/kubelet.sock";
 
-/// A directory that may be kubelet's, as it was found.
+/// A directory that may be kubelet's.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Home {
-    /// The directory.
-    pub root: PathBuf,
+struct Home {
+    root: PathBuf,
     /// Whether it holds `cpu_manager_state`.
-    pub has_state: bool,
-    /// The process that listens on kubelet's socket in it, root's and no pod's.
-    pub listener: Option<i32>,
+    has_state: bool,
+    /// The process that listens on kubelet's socket in it: one that runs as root and not in a pod.
+    listener: Option<i32>,
 }
 
 /// More than one directory could be kubelet's.
@@ -56,10 +55,7 @@ fn list(homes: &[Home]) -> String {
 
 /// Choose kubelet's: where it answers, else the one that holds its state; `None` where there is neither. `before` is what was
 /// found when it answered, and stays while kubelet is away.
-///
-/// # Errors
-/// [`Unclear`].
-pub fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Path>, Unclear> {
+fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Path>, Unclear> {
     let answering = || homes.iter().filter(|home| home.listener.is_some());
     let holding = || homes.iter().filter(|home| home.has_state);
     let found: Vec<&Home> = if answering().next().is_some() {
@@ -78,9 +74,9 @@ pub fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a
     }
 }
 
-/// Look at the known root directories below `root` (`/`); one that is another by a link is left out. Who listens is asked only
-/// where there is more than one, because to ask kubelet is to connect to it.
-pub fn look(root: &Path) -> Vec<Home> {
+/// Look at the known root directories below `root` (`/`); of two that are the same by a link the first. The listener is looked
+/// up only where there is more than one, because that connects to kubelet.
+fn look(root: &Path) -> Vec<Home> {
     let mut homes: Vec<(PathBuf, Home)> = Vec::new();
     for known in ROOTS {
         let place = root.join(known.trim_start_matches('/'));
@@ -105,11 +101,8 @@ pub fn look(root: &Path) -> Vec<Home> {
     homes
 }
 
-/// kubelet's root directory below `root` (`/`): the one that is found, else kubelet's default.
-///
-/// # Errors
-/// [`Unclear`].
-pub fn root_below(root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
+/// The root directory that is found below `root` (`/`), else kubelet's default.
+fn root_below(root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
     let homes = look(root);
     let default = || root.join(ROOTS[0].trim_start_matches('/'));
     Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))

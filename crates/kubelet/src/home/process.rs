@@ -22,7 +22,7 @@ pub enum Host {
     Kubelite,
     /// MicroShift.
     MicroShift,
-    /// Of another name, and it answers on kubelet's socket.
+    /// Another program that answers on kubelet's socket.
     Unknown,
 }
 
@@ -43,29 +43,29 @@ impl Host {
 /// The kubelet that runs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
-    /// Its process.
+    /// Its number.
     pub pid: i32,
     /// That process's name (`comm`).
     pub name: String,
-    /// What it is.
+    /// The program, as its name says.
     pub host: Host,
     /// The root directory in which it answers on its socket, without what is before `/`; `None` where it was found by name.
     pub root: Option<PathBuf>,
 }
 
-/// The process that listens on a socket, by the kernel's word. It is connected to, and the connection closed at once.
+/// The process that listens on a socket (`SO_PEERCRED`). This connects, and closes the connection at once.
 pub(super) fn listener(path: &Path) -> Option<i32> {
     let address = UnixAddr::new(path).ok()?;
-    // Not to be kept waiting by one that does not accept.
+    // A listener that does not accept must not block this.
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None).ok()?;
     connect(stream.as_raw_fd(), &address).ok()?;
     let pid = getsockopt(&stream, PeerCredentials).ok()?.pid();
-    // 0: in a PID namespace that is not seen from here.
+    // 0: its PID namespace is not visible from here.
     (pid > 0).then_some(pid)
 }
 
-/// Find the kubelet that runs: who answers on its socket in one of the known root directories, else who has a name that is known.
+/// Find the kubelet that runs: the process that answers on its socket in a known root directory, else one with a known name.
 /// `proc` is `/proc`, `root` is `/`.
 ///
 /// # Errors
@@ -101,8 +101,8 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
     }
 }
 
-/// A process that runs as root and in nobody's pod: anybody can take a name, and a pod may have kubelet's directory. One that ends
-/// while it is looked at is none.
+/// The process, if it runs as root and not in a pod: any process can take a name, and a pod may mount kubelet's directory.
+/// `None` too for one that ends meanwhile.
 pub(super) fn look(proc: &Path, pid: i32) -> Option<Process> {
     let read = |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).ok();
     let name = read("comm")?.trim_end().to_owned();
