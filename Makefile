@@ -15,12 +15,16 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale
+SECTIONS ?= sid soak emulated laws scale upgrade
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
 # How often a container is registered and deregistered in the test of that.
 CYCLES  ?= 50
+# The release that the section "upgrade" upgrades from: a commit of this clone's history.
+FROM    ?= 8faae6e
+# An older release's package, for the node test of its upgrade.
+FROM_DEB ?=
 # Another folder of recorded cases for `make vectors`.
 DIR     ?=
 # How long `make fuzz` runs each target, and which targets (all).
@@ -39,13 +43,14 @@ RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
 SELINUX  := target/selinux
 TOOLS    := target/tools
 NODE_JOB := target/node-test
+OLDER    := target/from/$(FROM)
 # Our tools work for seconds: what they are built with asks for minutes of optimising.
 INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -162,10 +167,12 @@ package-test: package-lint deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to th
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
-	@$(CARGO) test --locked --no-run --test node --message-format=json | packaging/test-binary node > $(NODE_JOB)/.path
-	@cp "$$(cat $(NODE_JOB)/.path)" $(NODE_JOB)/node-tests
-	@$(CARGO) build --quiet --locked -p stelia-simulator --bins
-	@cp target/debug/steliad-failpoints target/debug/stelia-simulate $(NODE_JOB)/
+	@$(if $(FROM_DEB),cp "$(FROM_DEB)" $(NODE_JOB)/from.deb)
+	@$(CARGO) build --locked -p steliad --test node -p stelia-simulator --bins --message-format=json-render-diagnostics > $(NODE_JOB)/.built
+	@cp "$$(packaging/test-binary node < $(NODE_JOB)/.built)" $(NODE_JOB)/node-tests
+	@for program in steliad-failpoints stelia-simulate; do \
+	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
+	done
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) tests/node/suite $(NODE_JOB)
 
@@ -182,7 +189,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -203,10 +210,22 @@ long-laws: # every property of the library, with many more cases than the tests 
 long-scale: # as many instances as a node of 32 CPUs carries: the daemon killed, systemd standing still
 	@NODE_CPUS=32 $(MAKE) --no-print-directory node-test
 
+# The older release's own Makefile builds its package, in a tree and a target folder of its own; [workspace] makes it no part of this one.
+$(OLDER)/steliad.deb: | $(TOOLS)/bin/cargo-deb
+	@git cat-file -e "$(FROM)^{commit}" 2> /dev/null || { echo "commit $(FROM) is not in this clone: git fetch --unshallow" >&2; exit 1; }
+	@rm -rf $(OLDER)/tree && mkdir -p $(OLDER)/tree && git archive "$(FROM)" | tar -x -C $(OLDER)/tree
+	@grep -q '^\[workspace\]' $(OLDER)/tree/Cargo.toml || printf '\n[workspace]\n' >> $(OLDER)/tree/Cargo.toml
+	@mkdir -p $(OLDER)/tree/target && ln -sfn "$(CURDIR)/$(TOOLS)" $(OLDER)/tree/target/tools
+	@$(MAKE) --no-print-directory -C $(OLDER)/tree deb FAST=1 > $(OLDER)/log 2>&1 || { tail -n 30 $(OLDER)/log >&2; exit 1; }
+	@cp "$$(ls -1t $(OLDER)/tree/target/debian/steliad_*.deb | head -n 1)" $@ && rm -rf $(OLDER)/tree
+
+long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
+	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb
+
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
 	@cp target/image/stelia-runner.tar packaging/kubernetes/vm.yaml target/demo/
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB)
+	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB) target/from

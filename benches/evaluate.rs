@@ -10,7 +10,7 @@ use std::hint::black_box;
 use anyhow::ensure;
 use criterion::Criterion;
 use stelia_allocator::evaluate::{Request, answer};
-use stelia_allocator::{AllocatorPolicies, CpuSource, Ground, Held, NumaTopologyAlignmentPolicy};
+use stelia_allocator::{AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, NumaTopologyAlignmentPolicy};
 use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node_report::numa::{Memory, NumaNode};
@@ -32,17 +32,15 @@ fn main() -> anyhow::Result<()> {
         yamls.iter().take(10).all(|text| read(text).is_ok()),
         "a description in YAML is not read"
     );
-    let grounds = texts
+    let nodes = texts
         .iter()
         .map(|text| read(text))
-        .collect::<anyhow::Result<Vec<Ground>>>()?;
-    let request = Request {
-        cpus: Some(8),
-        numa_topology_alignment_policy: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
-        ..Request::default()
-    };
-    let fit = grounds.iter().filter(|ground| answer(ground, &request).is_ok()).count();
-    ensure!(fit == grounds.len(), "{fit} of {} nodes have room", grounds.len());
+        .collect::<anyhow::Result<Vec<AllocatorNode>>>()?;
+    let mut request = Request::default();
+    request.allocation.cpus = Some(8);
+    request.allocation.numa_topology_alignment_policy = Some(NumaTopologyAlignmentPolicy::SingleNumaNode);
+    let fit = nodes.iter().filter(|node| answer(node, &request).is_ok()).count();
+    ensure!(fit == nodes.len(), "{fit} of {} nodes have room", nodes.len());
 
     let mut report = String::new();
     let mut timed = |name: &str, run: &dyn Fn()| {
@@ -52,8 +50,8 @@ fn main() -> anyhow::Result<()> {
         report += &format!("{name:<38} {took:>10.1?} for {NODES} nodes: {rate:>10.0} a second\n");
     };
     timed("answers, descriptions read before", &|| {
-        for ground in &grounds {
-            black_box(answer(black_box(ground), &request).is_ok());
+        for node in &nodes {
+            black_box(answer(black_box(node), &request).is_ok());
         }
     });
     for (name, texts) in [("JSON", &texts), ("YAML", &yamls)] {
@@ -65,7 +63,7 @@ fn main() -> anyhow::Result<()> {
     }
     timed("descriptions read, JSON, and answers", &|| {
         for text in &texts {
-            black_box(read(text).is_ok_and(|ground| answer(&ground, &request).is_ok()));
+            black_box(read(text).is_ok_and(|node| answer(&node, &request).is_ok()));
         }
     });
     criterion.final_summary();
@@ -80,8 +78,8 @@ fn yaml(json: &str) -> anyhow::Result<String> {
     Ok(serde_saphyr::to_string_with_options(&object, options)?)
 }
 
-fn read(text: &str) -> anyhow::Result<Ground> {
-    Ok(described::read(text)?.ground()?)
+fn read(text: &str) -> anyhow::Result<AllocatorNode> {
+    Ok(described::read(text)?.allocator_node()?)
 }
 
 /// A node's description, as it is printed.
@@ -131,7 +129,7 @@ fn text(number: u32) -> anyhow::Result<String> {
                 reserved: reserved.clone(),
                 ..AllocatorPolicies::default()
             },
-            held: Held::default(),
+            held: HeldCpus::default(),
             lsr: CpuSet::new(),
         }),
         reserved,

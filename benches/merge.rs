@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use criterion::Criterion;
-use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, Refusal, naive};
+use kubelet_planner::merge::{Hint, HintList, Merger, NodeMask, Options, Policy, TopologyRefusal, naive};
 use stelia_cpus::CpuSet;
 
 use timing::median;
@@ -72,53 +72,26 @@ fn main() -> anyhow::Result<()> {
 fn cases() -> Vec<Case> {
     let full = |nodes, lists| (1..=lists).map(|width| every_mask(nodes, width)).collect();
     let within = |milliseconds| Some(Duration::from_millis(milliseconds));
-    vec![
-        Case {
-            name: "8 nodes, 2 lists of 255",
-            nodes: 8,
-            lists: full(8, 2),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 3 lists of 255",
-            nodes: 8,
-            lists: full(8, 3),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 4 lists of 255",
-            nodes: 8,
-            lists: full(8, 4),
-            within: within(1),
-        },
-        Case {
-            name: "8 nodes, 6 lists of 255",
-            nodes: 8,
-            lists: full(8, 6),
-            within: within(2),
-        },
-        Case {
-            name: "16 nodes, 3 lists of 200",
-            nodes: 16,
-            lists: (1..=3).map(|width| some_masks(16, 200, width)).collect(),
-            within: within(50),
-        },
-        Case {
-            name: "16 nodes, 4 lists of 1000",
-            nodes: 16,
-            lists: (1..=4).map(|width| some_masks(16, 1000, width)).collect(),
-            within: within(50),
-        },
-        Case {
-            name: "16 nodes, 4 lists of 65535",
-            nodes: 16,
-            lists: full(16, 4),
-            within: None,
-        },
-    ]
+    let some = |count, lists| (1..=lists).map(|width| some_masks(16, count, width)).collect();
+    let cases = [
+        ("8 nodes, 2 lists of 255", 8, full(8, 2), within(1)),
+        ("8 nodes, 3 lists of 255", 8, full(8, 3), within(1)),
+        ("8 nodes, 4 lists of 255", 8, full(8, 4), within(1)),
+        ("8 nodes, 6 lists of 255", 8, full(8, 6), within(2)),
+        ("16 nodes, 3 lists of 200", 16, some(200, 3), within(50)),
+        ("16 nodes, 4 lists of 1000", 16, some(1000, 4), within(50)),
+        ("16 nodes, 4 lists of 65535", 16, full(16, 4), None),
+    ];
+    let case = |(name, nodes, lists, within)| Case {
+        name,
+        nodes,
+        lists,
+        within,
+    };
+    cases.map(case).into()
 }
 
-fn merger(nodes: u32) -> Result<Merger, Refusal> {
+fn merger(nodes: u32) -> Result<Merger, TopologyRefusal> {
     let row = |node: u32| (0..nodes).map(|other| 10 + u64::from(node.abs_diff(other))).collect();
     let distances: BTreeMap<u32, Vec<u64>> = (0..nodes).map(|node| (node, row(node))).collect();
     let options = Options {

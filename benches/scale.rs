@@ -21,8 +21,7 @@ use stelia_settings::Settings;
 use stelia_simulator::{attach_request, register_request};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Counts, Kernel, Model, topology};
-use steliad::decide::admission::Claim;
-use steliad::engine::{Engine, Handle, Peer, RegisterRequest};
+use steliad::engine::{Claim, Engine, Handle, Peer, RegisterRequest};
 use tokio_util::sync::CancellationToken;
 
 /// CPU time to bring up one VM, at any number of them.

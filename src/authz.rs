@@ -2,7 +2,8 @@
 
 use std::fmt::Write as _;
 
-/// Who calls.
+use stelia_text::named;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
     /// uid 0 on the system bus.
@@ -15,30 +16,20 @@ pub enum Role {
     Stranger,
 }
 
-/// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// RegisterInstance.
     Register,
-    /// AttachVcpus.
     Attach,
-    /// Deregister, of either interface.
     Deregister,
-    /// ListInstances, GetInstance, GetInstanceByPID, an Instance's properties.
     List,
-    /// Describe, NodeTopology, EvaluatePlacement, the Manager's properties.
     Describe,
-    /// Audit of one instance.
     Audit,
-    /// Reconcile.
     Reconcile,
-    /// Rebind, dry runs included.
+    /// Dry runs included.
     Rebind,
-    /// Reload.
     Reload,
 }
 
-/// The answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decision {
     /// For every instance.
@@ -47,7 +38,6 @@ pub enum Decision {
     Own,
     /// For every instance, if polkit says so; without polkit no.
     Ask(Action),
-    /// No.
     Deny,
 }
 
@@ -60,62 +50,32 @@ pub enum Action {
     Maintain,
 }
 
-impl Action {
-    /// Every action.
-    pub const ALL: [Self; 2] = [Self::ManageInstances, Self::Maintain];
+named!(Action {
+    ManageInstances = "io.stelia.Isolation1.manage-instances",
+    Maintain = "io.stelia.Isolation1.maintain"
+});
 
-    /// Its name in polkit.
-    pub fn id(self) -> &'static str {
-        match self {
-            Self::ManageInstances => "io.stelia.Isolation1.manage-instances",
-            Self::Maintain => "io.stelia.Isolation1.maintain",
-        }
-    }
-}
+named!(Role {
+    Root = "root (bus)",
+    User = "other user (bus)",
+    Pod = "pod (runner socket)",
+    Stranger = "no pod (runner socket)"
+});
 
-impl Role {
-    /// Every role.
-    pub const ALL: [Self; 4] = [Self::Root, Self::User, Self::Pod, Self::Stranger];
-
-    fn heading(self) -> &'static str {
-        match self {
-            Self::Root => "root (bus)",
-            Self::User => "other user (bus)",
-            Self::Pod => "pod (runner socket)",
-            Self::Stranger => "no pod (runner socket)",
-        }
-    }
-}
+named!(Operation {
+    Register = "register",
+    Attach = "attach",
+    Deregister = "deregister",
+    List = "list",
+    Describe = "describe",
+    Audit = "audit",
+    Reconcile = "reconcile",
+    Rebind = "rebind",
+    Reload = "reload"
+});
 
 impl Operation {
-    /// Every operation.
-    pub const ALL: [Self; 9] = [
-        Self::Register,
-        Self::Attach,
-        Self::Deregister,
-        Self::List,
-        Self::Describe,
-        Self::Audit,
-        Self::Reconcile,
-        Self::Rebind,
-        Self::Reload,
-    ];
-
-    /// As the metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Register => "register",
-            Self::Attach => "attach",
-            Self::Deregister => "deregister",
-            Self::List => "list",
-            Self::Describe => "describe",
-            Self::Audit => "audit",
-            Self::Reconcile => "reconcile",
-            Self::Rebind => "rebind",
-            Self::Reload => "reload",
-        }
-    }
-
+    /// The members of the contract that it stands for.
     fn members(self) -> &'static str {
         match self {
             Self::Register => "RegisterInstance",
@@ -131,7 +91,6 @@ impl Operation {
     }
 }
 
-/// The table.
 pub fn decide(role: Role, operation: Operation) -> Decision {
     use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
     match (role, operation) {
@@ -143,15 +102,15 @@ pub fn decide(role: Role, operation: Operation) -> Decision {
     }
 }
 
-/// The table as Markdown.
+/// The table as Markdown, for `docs/authorization.md`.
 pub fn table() -> String {
     let cell = |role, operation| match decide(role, operation) {
         Decision::Allow => "yes".to_owned(),
         Decision::Own => "its own".to_owned(),
-        Decision::Ask(action) => format!("polkit: `{}`", action.id()),
+        Decision::Ask(action) => format!("polkit: `{}`", action.name()),
         Decision::Deny => "no".to_owned(),
     };
-    let headings = Role::ALL.map(Role::heading).join(" | ");
+    let headings = Role::ALL.map(Role::name).join(" | ");
     let mut text = format!("| member | {headings} |\n|---|---|---|---|---|\n");
     for operation in Operation::ALL {
         let cells = Role::ALL.map(|role| cell(role, operation)).join(" | ");
@@ -200,6 +159,6 @@ mod tests {
             .skip(1)
             .filter_map(|rest| rest.split('"').next())
             .collect();
-        assert_eq!(declared, Action::ALL.map(Action::id));
+        assert_eq!(declared, Action::ALL.map(Action::name));
     }
 }

@@ -27,7 +27,10 @@ use crate::{dbus, engine, journal};
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
 
-/// Said before the daemon acts on it.
+/// The user for whom every call on the system bus is permitted.
+const ROOT: u32 = 0;
+
+/// Printed by `--check-config`, before a daemon acts on it.
 const TAKE_OVER: &str = "cpu-source is steliad: a Guaranteed pod that is no VM has CPUs of its own only while kubelet's \
                          cpuManagerPolicy is static; with the policy none it runs on the shared pool (allocator.md)";
 
@@ -55,7 +58,7 @@ pub fn main() -> ExitCode {
     main_on(|system| system)
 }
 
-/// The program on another system than the one it finds: `beneath` may put something between.
+/// The program on a changed system: `beneath` may put a layer between it and the one it finds.
 pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     let arguments = Arguments::parse();
     if arguments.hold_scope {
@@ -83,7 +86,7 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     log();
     let result = tokio::runtime::Builder::new_current_thread()
         .enable_all()
-        // Blocking work is one pass at a time; the rest is head room for the runtime's own.
+        // Blocking work is one reading at a time; the rest is room for the runtime's own.
         .max_blocking_threads(4)
         .build()
         .context("start the runtime")
@@ -167,7 +170,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         first.steps
     );
 
-    let mut name = dbus::serve_bus(&bus, handle.clone())
+    let mut name = dbus::serve_bus(&bus, handle.clone(), ROOT)
         .await
         .context("serve on the system bus")?;
     let socket = runner_socket().context("take the runner socket from systemd")?;
@@ -187,7 +190,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     let mut told = None;
     let failure = loop {
         let count = views.borrow_and_update().instances.len();
-        // Each word to systemd wakes it.
+        // Each notification wakes systemd.
         if told.replace(count) != Some(count) {
             notify(&[NotifyState::Status(&format!("{count} instances"))]);
         }

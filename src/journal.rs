@@ -1,4 +1,4 @@
-//! `MESSAGE_ID`s of the journal entries that tell of something an operator should know. `packaging/journal/steliad.catalog`
+//! `MESSAGE_ID`s of the journal's messages for the operator. `packaging/journal/steliad.catalog`
 //! says of each what it means and what to do (`journalctl -x`); a test holds one to the other.
 
 macro_rules! messages {
@@ -34,7 +34,7 @@ messages! {
     ATTACH_REFUSED = "5f2e992f0a1e4d8eb8eb853ecfe96993";
     /// vCPUs could not be placed as the policy wants.
     PLACEMENT = "2df205ce59044b50b8e5bea6032680a2";
-    /// An instance has company that its exclusive policy was to avoid.
+    /// An instance shares cores or NUMA nodes that its exclusive policy was to avoid sharing.
     COMPANY = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
     /// An instance was moved to better CPUs.
     REBOUND = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
@@ -42,31 +42,31 @@ messages! {
     REBIND_ENDED = "0f6c2d9a7b5e4c1d8a3f6e9b2c4d7a18";
     /// An instance's CPUs are another pod's now; its vCPU threads float.
     EVICTED = "70588df9ba7e4bc2bc413648d91fe03d";
-    /// An instance was given back.
+    /// An instance was deregistered, and is gone.
     DEREGISTERED = "e1048495ed2d4d419b3db7c74dbb70a6";
-    /// An instance ended without being given back.
+    /// An instance ended without being deregistered.
     GONE = "77f756195716464fade9e7a86f2fe991";
 
-    /// The promise to an instance is not whole.
+    /// The promise to an instance is not kept.
     DEGRADED = "fd923e76039b4c51ad3036c89ae67172";
     /// The same, because the anchor ended.
     ANCHOR_LOST = "443058d2cc8c477f8fc9cf8cad9ffb36";
     /// The same, because the kernel calls the partition invalid.
     PARTITION_INVALID = "b07ad7a862a74151b9ee1257aaf98573";
-    /// The promise to an instance is whole again.
+    /// The promise to an instance is kept again.
     WHOLE = "959e6b6231204ccfbf696e5b1f36976b";
-    /// Something that only this program writes was changed by somebody else.
+    /// Drift: another program changed what only this one writes.
     DRIFT = "8e5be1c0b4a84b3f9d2a6f0c7d1e4a52";
-    /// All of it is as it was left.
+    /// All of it was repaired.
     REPAIRED = "d5385bdda6c24023a7b323983e7e8193";
-    /// Some of it is not.
+    /// Some of it could not be repaired.
     NOT_REPAIRED = "e51f019ee6a74f4eae6c7e0203429eef";
 
     /// kubelet's state file cannot be used.
     KUBELET_REFUSED = "4ca02977deaa4cf49712d97ab4d6d041";
     /// kubelet's state file can be used again.
     KUBELET_USABLE = "bb532729b7dc4fce98dbf2f9b63d4a93";
-    /// Who keeps Guaranteed pods that are no VM on CPUs of their own, where steliad chooses the CPUs.
+    /// Where steliad chooses the CPUs: who gives Guaranteed pods that are not VMs CPUs of their own.
     GUARANTEED = "fdedfe3a14bb4580906f89ef59b62f72";
     /// A pass changed something.
     PASS = "763a2569fc39483e945705834831a41d";

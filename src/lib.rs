@@ -7,7 +7,7 @@
 //! |---|---|
 //! | [`daemon`] | the program: command line, start, threads, watchdog, end |
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
-//! | [`authz`] | who may call what: a table |
+//! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | [`decide`] | pure decisions: admission, placement, the steps that bring a node to what is promised |
 //! | [`journal`] | the ids of messages for operators |
@@ -19,12 +19,12 @@
 //! assert!(Arguments::try_parse_from(["steliad", "--print-config"]).is_ok());
 //! ```
 
-pub mod authz;
+pub(crate) mod authz;
 pub mod daemon;
 pub mod dbus;
-pub mod decide;
+pub(crate) mod decide;
 pub mod engine;
-#[cfg(fuzzing)]
+#[cfg(feature = "fuzzing")]
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;

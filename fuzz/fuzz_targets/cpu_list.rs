@@ -30,7 +30,7 @@ fuzz_target!(|text: &str| {
         next = high + 2;
     }
     assert_eq!(count as usize, set.len());
-    // The order of the parts is nothing to it, nor is a part that is given twice.
+    // Neither the order of the parts nor a repeated part changes the set.
     let list = text.strip_suffix('\n').unwrap_or(text);
     let backwards: Vec<&str> = list.rsplit(',').collect();
     same(&backwards.join(",").parse(), &Ok(set.clone()), "backwards");

@@ -24,7 +24,7 @@ fn check(state: &CpuManagerState) {
         .chain(pods.values())
         .collect();
     assert!(lists.iter().map(|list| list.len()).sum::<usize>() + state.default_cpus.len() <= MAX_LISTED);
-    // The shared pool is nobody's.
+    // No CPU of the shared pool is assigned.
     let (assigned, pool) = (state.assigned(), state.shared_pool());
     assert!(
         lists
@@ -34,7 +34,7 @@ fn check(state: &CpuManagerState) {
     assert!(pool.is_subset(&state.default_cpus) && state.default_cpus.is_subset(&pool.union(&assigned)));
     for pod in by_pod.keys().chain(pods.keys()) {
         same(&PodUid::parse(pod.as_str()).as_ref(), &Ok(pod), "a pod's UID");
-        // What a pod shares is its own, some CPU at least, and no CPU of a container that has others too.
+        // What a pod shares is within its own CPUs, is not empty, and has no CPU of a container with exclusive CPUs.
         let Some(shared) = state.pod_shared_pool(pod, &Uses::new()) else {
             continue;
         };

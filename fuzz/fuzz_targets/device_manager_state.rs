@@ -1,7 +1,7 @@
 //! kubelet's `kubelet_internal_checkpoint`.
 #![no_main]
 
-use kubelet_planner::devices::State;
+use kubelet_planner::devices::DeviceState;
 use libfuzzer_sys::fuzz_target;
 use stelia_kubelet::{DeviceManagerState, PodUid};
 use steliad_fuzz::{checkpoint, same};
@@ -9,7 +9,7 @@ use steliad_fuzz::{checkpoint, same};
 fuzz_target!(|file: &[u8]| checkpoint(file, DeviceManagerState::parse, check));
 
 fn check(state: &DeviceManagerState) {
-    let known = State::from(state);
+    let known = DeviceState::from(state);
     for (resource, ids) in &state.registered {
         let given = known.given(resource);
         for id in known.available(resource) {

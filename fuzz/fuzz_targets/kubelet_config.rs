@@ -6,7 +6,7 @@ use stelia_kubelet::KubeletConfig;
 use stelia_kubelet::config::{ConfigError, Flags, Fragment};
 use steliad_fuzz::{fits, same};
 
-/// A value that no message may tell: the file can hold more than this program is to quote.
+/// A value that no error may quote: the file can hold credentials.
 const SECRET: &str = "Zk9vQ7";
 
 fuzz_target!(|text: &str| {
@@ -36,21 +36,21 @@ fuzz_target!(|text: &str| {
             return fits(&error);
         }
     };
-    // A source told twice says nothing new, and one that says nothing changes nothing.
+    // A source given twice changes nothing, nor does an empty one.
     let twice: Vec<Fragment> = files.iter().flat_map(|file| [file.clone(), file.clone()]).collect();
     same(
         &KubeletConfig::new(twice, flags.clone()).unwrap(),
         &config,
         "each file twice",
     );
-    let silent = [Fragment::default()]
+    let empty = [Fragment::default()]
         .into_iter()
         .chain(files.clone())
         .chain([Fragment::default()]);
     same(
-        &KubeletConfig::new(silent, flags.clone()).unwrap(),
+        &KubeletConfig::new(empty, flags.clone()).unwrap(),
         &config,
-        "between two that say nothing",
+        "between two empty files",
     );
     // Flags given twice are the same flags.
     let doubled: Vec<String> = argv.iter().chain(&argv[1..]).cloned().collect();

@@ -29,24 +29,23 @@ fuzz_target!(|text: &str| {
         &report(&facts, version),
         "printed and read again",
     );
-    same(&again.ground().is_ok(), &facts.ground().is_ok(), "who chooses");
-    let Ok(ground) = facts.ground() else { return };
-    let of = |cpus, qos| Request {
-        cpus,
-        qos: Some(qos),
-        numa_topology_alignment_policy: Some(NumaTopologyAlignmentPolicy::BestEffort),
-        ..Request::default()
+    same(&again.allocator_node().is_ok(), &facts.allocator_node().is_ok(), "who chooses");
+    let Ok(node) = facts.allocator_node() else { return };
+    let of = |cpus, qos| {
+        let mut request = Request::default();
+        request.allocation.cpus = cpus;
+        request.allocation.qos = Some(qos);
+        request.allocation.numa_topology_alignment_policy = Some(NumaTopologyAlignmentPolicy::BestEffort);
+        request
     };
-    let burst = Request {
-        cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
-        cpu_limit: Some(1500),
-        ..of(None, Qos::Ls)
-    };
+    let mut burst = of(None, Qos::Ls);
+    burst.allocation.cpu_bind_policy = Some(CpuBindPolicy::ConstrainedBurst);
+    burst.allocation.cpu_limit = Some(1500);
     let requests = [of(Some(1), Qos::Lse), of(Some(3), Qos::Lsr), of(None, Qos::Be), burst];
-    for answer in evaluate(&ground, &requests) {
+    for answer in evaluate(&node, &requests) {
         match answer {
             Ok(answer) => {
-                assert!(answer.cpus.is_subset(&facts.shared), "{} is somebody's", answer.cpus);
+                assert!(answer.cpus.is_subset(&facts.shared), "{} is assigned", answer.cpus);
                 assert!(answer.cpus.is_disjoint(&facts.reserved), "{} is reserved", answer.cpus);
                 assert!(
                     answer.score.numa <= 100 && answer.score.cpus <= 100,

@@ -2,7 +2,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_node::fuzzing::{ns_numbers, start_time, thread_group, unified_cgroup};
+use stelia_node::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
 
 fuzz_target!(|bytes: &[u8]| {
     // Files that are anything at all.

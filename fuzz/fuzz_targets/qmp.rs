@@ -1,14 +1,12 @@
-//! What QEMU answers: `query-cpus-fast`, `query-iothreads`, `query-status`, and what it tells unasked.
+//! What QEMU answers: `query-cpus-fast`, `query-iothreads`, `query-status`, and its events.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use stelia_runner::qmp::events::reaction;
-use stelia_runner::qmp::wire::Event;
-use stelia_runner::qmp::{Iothread, Status, Vcpu};
+use stelia_runner::qmp::{Event, Iothread, StatusInfo, Vcpu, reaction};
 use zbus::Variant;
 
 fuzz_target!(|bytes: &[u8]| {
-    if let Ok(status) = serde_json::from_slice::<Status>(bytes) {
+    if let Ok(status) = serde_json::from_slice::<StatusInfo>(bytes) {
         // A guest that runs is asked to power down.
         assert!(!status.is_deaf() || !["running", "paused"].contains(&status.status.as_str()));
     }
@@ -27,12 +25,12 @@ fuzz_target!(|bytes: &[u8]| {
         for (name, value) in &vcpu.props {
             let number = value.as_i64().filter(|_| known.contains(&name.as_str()));
             let number = number.filter(|number| (i64::from(i32::MIN)..=i64::from(u32::MAX)).contains(number));
-            let told = props.get(name.as_str()).map(|value| match value {
+            let sent = props.get(name.as_str()).map(|value| match value {
                 Variant::U32(number) => i64::from(*number),
                 Variant::I32(number) => i64::from(*number),
                 other => panic!("{other:?}"),
             });
-            assert_eq!(told, number, "{name}");
+            assert_eq!(sent, number, "{name}");
         }
         assert!(props.keys().all(|name| vcpu.props.contains_key(*name)));
         // And steliad takes every name.

@@ -3,7 +3,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use serde_json::Value;
-use stelia_node::fuzzing::runtime_config;
+use stelia_node::runtime::Config;
 
 /// How many devices and classes every container may open.
 const ALWAYS: usize = 10;
@@ -11,9 +11,10 @@ const DEVICES: &str = "Character devices:\n  1 mem\n136 pts\n\nBlock devices:\n 
 
 fuzz_target!(|text: &str| {
     let (json, numbers) = text.split_once('\0').unwrap_or((text, DEVICES));
-    let Some((name, devices)) = runtime_config(json, numbers) else {
+    let Some(config) = Config::parse(json) else {
         return;
     };
+    let (name, devices) = (config.annotated_name(), config.devices(numbers));
     // What is passed over is looked at less closely: a number that is too large is none for this parser.
     let Ok(file) = serde_json::from_str::<Value>(json) else {
         return;

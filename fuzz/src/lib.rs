@@ -5,7 +5,7 @@ use std::fmt::{Debug, Display};
 use stelia_kubelet::CheckpointError;
 use stelia_kubelet::checkpoint::MAX_BYTES;
 
-/// No error about a text of somebody else's is longer than this, in bytes, however long the text is.
+/// The limit in bytes of any error's text, however long the input is.
 pub const LONGEST_ERROR: usize = 1000;
 
 /// An error's text is one line that fits a journal entry or a D-Bus error.
@@ -37,8 +37,8 @@ fn with_checksum(file: &[u8], found: u32, computed: u32) -> Option<Vec<u8>> {
     Some(format!("{}{computed}{}", &text[..start], &text[end..]).into_bytes())
 }
 
-/// A checkpoint of kubelet's is read, and `check` holds what is understood of it to what must be true of it. Where the checksum
-/// is wrong, the same file with the right one as well.
+/// Reads a checkpoint of kubelet's and gives the result to `check`. Where only the checksum is wrong, the file with the right
+/// checksum is read as well.
 pub fn checkpoint<T: PartialEq + Debug>(
     file: &[u8],
     parse: fn(&[u8]) -> Result<T, CheckpointError>,
@@ -66,13 +66,13 @@ pub fn checkpoint<T: PartialEq + Debug>(
         Ok(state) => understood(state, &repaired),
         Err(error) => {
             fits(&error);
-            // The checksum is that of the schema whose complaint was told, so this schema has no other about it.
+            // The checksum computed is of the same schema, so this schema must not find it wrong again.
             assert!(!matches!(error, CheckpointError::Checksum { .. }), "{error}");
         }
     }
 }
 
-/// Both are the same, or the input that told them apart is shown.
+/// Like `assert_eq!`, with what was compared in the message.
 pub fn same<T: PartialEq + Debug>(one: &T, other: &T, what: &str) {
     assert!(one == other, "{what}:\n{one:?}\n{other:?}");
 }

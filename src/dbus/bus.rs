@@ -70,10 +70,12 @@ async fn already_running(bus: &DBusProxy<'_>) -> BusError {
 
 /// Serve the engine on this connection, and then take the name: not from somebody who has it, and for good.
 ///
+/// The user `root` may do everything: 0 for a daemon, whoever plays a simulated one.
+///
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
-pub async fn serve(connection: &Bus, engine: Handle) -> Result<Name, BusError> {
-    let door = Door::Bus(Users::default());
+pub async fn serve(connection: &Bus, engine: Handle, root: u32) -> Result<Name, BusError> {
+    let door = Door::Bus(Users::with_root(root));
     let exporter = Exporter::new(engine.clone(), door.clone(), None);
     exporter.attach(connection);
     let server = connection.object_server();

@@ -1,5 +1,5 @@
-//! What every method call has in common: who asks is admitted, how long it took and how it was answered is counted, and a
-//! caller that left takes its call with it.
+//! What every method call has in common: the caller is admitted, the time and the answer are counted, and the call ends
+//! when its caller disconnects.
 
 use std::time::{Duration, Instant};
 
@@ -13,7 +13,6 @@ use super::caller::{Caller, Door};
 use crate::authz::Operation;
 use crate::engine::Handle;
 
-/// A method call that came in.
 pub(super) struct Call<'a> {
     pub(super) engine: &'a Handle,
     pub(super) door: &'a Door,
@@ -22,7 +21,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Do the work for a caller that may have it done, and count it.
+    /// Do the work if the caller may do `operation`, count the call, and cut an error down to what the caller may read.
     ///
     /// zbus lets a call go on whose connection is closed. Here it ends where it waits, and does not try again or ask the
     /// engine for more. That is safe at any point: a command that the engine has begun goes on to its end there.
@@ -38,14 +37,14 @@ impl Call<'_> {
             let admit = self.door.admit(self.engine, self.connection, self.header, operation);
             work(admit.await?).await
         };
-        // Nobody reads what a caller that left is told, and it is no answer to be counted.
-        let left = || ErrorKind::Failed.because("the caller left");
+        // Nobody reads this, and it is not counted as an answer.
+        let left = || ErrorKind::Failed.because("the caller disconnected");
         let answer = tokio::select! {
             biased;
             answer = while_connected(self.connection, admitted) => answer.ok_or_else(left)?,
             () = leaves(self.connection, self.header) => return Err(left()),
         };
-        // What went wrong is in the journal by now; here it is for the caller's eyes.
+        // The journal has the whole error by now.
         let answer = answer.map_err(|error| self.engine.told(error));
         let refused = answer.as_ref().err().map(|error| error.kind);
         self.engine.metrics().answered(operation, refused, began.elapsed());
@@ -62,7 +61,7 @@ async fn while_connected<T>(connection: &Connection, work: impl Future<Output = 
     }
 }
 
-/// A call on the bus that takes longer than this is one whose caller may leave; most end before anybody could.
+/// How long a call on the bus takes before its caller is watched: most end sooner, and watching costs calls to the bus.
 const SLOW: Duration = Duration::from_secs(1);
 
 /// Wait until the sender has left the bus. A peer of the runner socket has no name: its connection is closed.
@@ -82,7 +81,7 @@ async fn leaves(connection: &Connection, header: &Header<'_>) {
         }
         Ok::<(), zbus::Error>(())
     };
-    // Without the bus' word it counts as waiting.
+    // If the bus does not answer, the caller counts as waiting.
     if left.await.is_err() {
         std::future::pending().await
     }

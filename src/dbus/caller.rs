@@ -16,32 +16,32 @@ use crate::engine::{Handle, Peer};
 
 /// The door a connection came through.
 #[derive(Debug, Clone)]
-pub enum Door {
+pub(super) enum Door {
     /// The system bus.
     Bus(Users),
     /// The runner socket; the descriptor is the peer's pidfd, as the kernel gave it (SO_PEERPIDFD).
     Runner(Arc<OwnedFd>),
 }
 
-/// A caller that was allowed in.
+/// A caller that was admitted.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Caller {
+pub(super) struct Caller {
     /// For every instance (`None`) or for one pod's.
-    pub only: Option<PodUid>,
+    pub(super) only: Option<PodUid>,
     /// The process and who it is, on the runner socket.
-    pub process: Option<(i32, Peer)>,
+    pub(super) process: Option<(i32, Peer)>,
 }
 
 impl Door {
     /// The peer process of the runner socket, by its cgroup now. The runner moves (by registering), so this is asked at
     /// each call; the pidfd is asked again after the cgroup was read, or the number could be somebody else's by then.
-    pub fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Error> {
+    pub(super) fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Error> {
         let Self::Runner(pidfd) = self else { return Ok(None) };
-        let ended = |cause| ErrorKind::NotPermitted.because(format!("the caller cannot be identified: {cause}"));
+        let ended = ErrorKind::NotPermitted.context("the caller cannot be identified");
         let procs = &engine.system().procs;
-        let pid = procs.pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
-        let cgroup = procs.cgroup(pid).map_err(ended)?;
-        procs.pid_of_pidfd(pidfd.as_fd()).map_err(ended)?;
+        let pid = procs.pid_of_pidfd(pidfd.as_fd()).map_err(&ended)?;
+        let cgroup = procs.cgroup(pid).map_err(&ended)?;
+        procs.pid_of_pidfd(pidfd.as_fd()).map_err(&ended)?;
         Ok(Some((pid, Peer::of(cgroup))))
     }
 
@@ -51,17 +51,11 @@ impl Door {
             return Err(ErrorKind::NotPermitted.because("the message has no sender"));
         };
         let user = users.of(connection, sender).await?;
-        // The daemon runs as root; a simulated one belongs to whoever started it.
-        let own = rustix::process::geteuid().as_raw();
-        Ok(if user == 0 || user == own {
-            Role::Root
-        } else {
-            Role::User
-        })
+        Ok(if user == users.root { Role::Root } else { Role::User })
     }
 
     /// Decide whether the caller of this message may do `operation`.
-    pub async fn admit(
+    pub(super) async fn admit(
         &self,
         engine: &Handle,
         connection: &Connection,
@@ -93,7 +87,7 @@ impl Door {
 
 impl Caller {
     /// Whether the caller may see this pod's instance.
-    pub fn sees(&self, pod: &PodUid) -> bool {
+    pub(super) fn sees(&self, pod: &PodUid) -> bool {
         self.only.as_ref().is_none_or(|only| only == pod)
     }
 }
@@ -101,12 +95,23 @@ impl Caller {
 /// The users of senders on the bus, as the bus told them. A connection's user never changes, and the bus gives no unique name
 /// twice (D-Bus specification, "Message Bus Names").
 #[derive(Debug, Clone, Default)]
-pub struct Users(Arc<Mutex<BTreeMap<String, u32>>>);
+pub(super) struct Users {
+    /// The user who may do everything.
+    root: u32,
+    known: Arc<Mutex<BTreeMap<String, u32>>>,
+}
 
 /// So many are remembered; then all are asked for anew.
 const USERS: usize = 256;
 
 impl Users {
+    pub(super) fn with_root(root: u32) -> Self {
+        Self {
+            root,
+            known: Arc::default(),
+        }
+    }
+
     pub(super) async fn of(&self, connection: &Connection, sender: &UniqueName<'_>) -> Result<u32, Error> {
         let known = |users: &Self| users.lock().get(sender.as_str()).copied();
         if let Some(user) = known(self) {
@@ -128,6 +133,6 @@ impl Users {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<String, u32>> {
         // A map that is whole after every call.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! What is told of an instance that changed: one `PropertiesChanged` with every property that did.
+//! One `PropertiesChanged` for all properties of an instance that changed.
 
 use std::collections::HashMap;
 
@@ -12,7 +12,7 @@ use crate::engine::InstanceView;
 const INTERFACE: &str = "org.freedesktop.DBus.Properties";
 const SIGNAL: &str = "PropertiesChanged";
 
-/// The interface, the properties that changed with their values, and those whose values are not told: none.
+/// The interface, the properties that changed with their values, and those whose values are left out: none.
 type Body<'a> = (String, HashMap<&'static str, Variant<'a>>, &'static [&'static str]);
 
 /// A property's name, whether it changed, and its value now.
@@ -48,7 +48,7 @@ fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
     (!changed.is_empty()).then(|| (Instance::name().to_string(), changed, [].as_slice()))
 }
 
-/// Tell of what differs between two views.
+/// Emit the signal, if anything differs between two views.
 pub(super) async fn tell(emitter: &SignalEmitter<'_>, old: &InstanceView, new: &InstanceView) -> zbus::Result<()> {
     match body(old, new) {
         Some(body) => emitter.emit(INTERFACE, SIGNAL, &body).await,

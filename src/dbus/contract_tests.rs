@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use stelia_api::MANAGER_PATH;
+use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
 use stelia_node::System;
 use stelia_node::cgroup::{KernelCgroups, Limits};
@@ -161,7 +162,7 @@ async fn manager_is_what_its_xml_says() {
 #[tokio::test]
 async fn instance_is_what_its_xml_says() {
     let root = tempfile::tempdir().unwrap();
-    let instance = super::instance::Instance::for_introspection(handle(root.path()));
+    let instance = super::instance::Instance::for_introspection(handle(root.path()), 0);
     let mut xml = String::new();
     instance.introspect_to_writer(&mut xml, 0);
     compare(
@@ -278,8 +279,9 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
     let engine = handle(root.path());
     let bus = PrivateBus::start();
     let (daemon, client) = (bus.connect().await, bus.connect().await);
-    let _name = super::serve_bus(&daemon, engine.clone()).await.unwrap();
-    let instance = super::instance::Instance::for_introspection(engine);
+    let own = rustix::process::geteuid().as_raw();
+    let _name = super::serve_bus(&daemon, engine.clone(), own).await.unwrap();
+    let instance = super::instance::Instance::for_introspection(engine, own);
     let server = daemon.object_server();
     server.at("/one", instance).await.unwrap();
     let contracts = [
@@ -322,4 +324,19 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
             assert!(text.is_some_and(|text| text.contains("no-such-option")), "{told}");
         }
     }
+}
+
+#[tokio::test]
+async fn a_user_other_than_root_may_look_and_without_polkit_no_more() {
+    let root = tempfile::tempdir().unwrap();
+    let bus = PrivateBus::start();
+    let (daemon, client) = (bus.connect().await, bus.connect().await);
+    let another = rustix::process::geteuid().as_raw() + 1;
+    let _name = super::serve_bus(&daemon, handle(root.path()), another).await.unwrap();
+    let manager = ManagerProxy::new(&client).await.unwrap();
+    assert_eq!(manager.list_instances().await.unwrap(), []);
+    let Err(zbus::Error::MethodError(name, ..)) = manager.reload().await else {
+        panic!("the configuration was read again")
+    };
+    assert_eq!(name.as_str(), "io.stelia.Isolation1.Error.NotPermitted");
 }

@@ -1,8 +1,8 @@
 //! EvaluatePlacement: what the allocator would answer, by the engine's last view.
 
-use stelia_allocator::evaluate::{MAX_REQUESTS, Place, Request, Told, evaluate};
+use stelia_allocator::evaluate::{Answer, MAX_REQUESTS, Request, evaluate};
+use stelia_api::dict::to_dict;
 use stelia_api::{Error, ErrorKind};
-use zbus::{OwnedVariant, Variant};
 
 use super::manager::Options;
 use super::options;
@@ -19,9 +19,9 @@ pub(super) async fn answers(
     options::known(given, &[])?;
     let requests = read(requests)?;
     let engine = engine.clone();
-    let answers = readings.read(move |_| Ok(evaluate(&engine.view().ground()?, &requests)));
-    let answers = answers.await?;
-    answers.iter().map(|answer| dict(Told::from(answer))).collect()
+    let answers = readings.read(move |_| Ok(evaluate(&engine.view().allocator_node()?, &requests)));
+    let answers = answers.await?.into_iter().map(Answer::from);
+    answers.map(|answer| to_dict(&answer)).collect()
 }
 
 fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
@@ -31,85 +31,31 @@ fn read(requests: &[Options]) -> Result<Vec<Request>, Error> {
     }
     let numbered = |(at, request): (usize, &Options)| {
         let named = |cause: Error| cause.kind.because(format!("request {at}: {cause}"));
-        options::request(request).map_err(named)
+        options::evaluation(request).map_err(named)
     };
     requests.iter().enumerate().map(numbered).collect()
-}
-
-fn dict(told: Told) -> Result<Options, Error> {
-    let Told {
-        fit,
-        error,
-        reason,
-        place,
-    } = told;
-    let mut dict = Options::new();
-    let mut put = |name: &str, value: Variant<'static>| -> Result<(), Error> {
-        let value =
-            OwnedVariant::try_from(value).map_err(|cause| ErrorKind::Failed.because(format!("answer: {cause}")))?;
-        dict.insert(name.to_owned(), value);
-        Ok(())
-    };
-    put("fit", fit.into())?;
-    for (name, text) in [("error", error), ("reason", reason)] {
-        if let Some(text) = text {
-            put(name, text.into())?;
-        }
-    }
-    if let Some(place) = place {
-        let Place {
-            qos,
-            cpus,
-            runs_on,
-            numa_nodes,
-            aligned,
-            exclusivity,
-            score,
-            score_numa,
-            score_cpus,
-        } = place;
-        for (name, text) in [
-            ("qos", qos),
-            ("cpus", cpus),
-            ("runs-on", runs_on),
-            ("exclusivity", exclusivity),
-        ] {
-            put(name, text.into())?;
-        }
-        for (name, number) in [("score", score), ("score-numa", score_numa), ("score-cpus", score_cpus)] {
-            put(name, number.into())?;
-        }
-        put("numa-nodes", numa_nodes.into())?;
-        put("aligned", aligned.into())?;
-    }
-    Ok(dict)
 }
 
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use serde_json::Value;
-    use steliactl::evaluate::to_dbus;
     use steliactl::view::json_of;
+    use zbus::Variant;
 
     use super::*;
-    use crate::decide::evaluate_tests::{any_host, any_request, ground};
-
-    fn own(request: &Request) -> Options {
-        let own = |(name, value): (&str, Variant<'static>)| (name.to_owned(), value.try_into().unwrap());
-        to_dbus(request).into_iter().map(own).collect()
-    }
+    use crate::decide::evaluate_tests::{allocator_node, any_host, any_request};
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(50))]
 
         #[test]
         fn what_is_asked_and_told_comes_over_the_bus_as_it_is((host, node) in any_host(), request in any_request()) {
-            prop_assert_eq!(&read(&[own(&request)]).unwrap(), std::slice::from_ref(&request));
-            for answer in evaluate(&ground(&host, &node), &[request]) {
-                let told = Told::from(&answer);
-                let sent = json_of(&dict(told.clone()).unwrap());
-                prop_assert_eq!(serde_json::from_value::<Told>(Value::Object(sent.clone())).unwrap(), told.clone());
+            prop_assert_eq!(&read(&[to_dict(&request).unwrap()]).unwrap(), std::slice::from_ref(&request));
+            for answer in evaluate(&allocator_node(&host, &node), &[request]) {
+                let told = Answer::from(answer);
+                let sent = json_of(&to_dict(&told).unwrap());
+                prop_assert_eq!(serde_json::from_value::<Answer>(Value::Object(sent.clone())).unwrap(), told.clone());
                 prop_assert_eq!(serde_json::to_value(told).unwrap(), Value::Object(sent));
             }
         }
@@ -117,7 +63,7 @@ mod tests {
 
     #[test]
     fn the_request_at_fault_is_named_and_there_is_a_limit() {
-        let mut wrong = own(&Request::default());
+        let mut wrong = to_dict(&Request::default()).unwrap();
         wrong.insert("memory".to_owned(), Variant::from(1u32).try_into().unwrap());
         let refused = read(&[Options::new(), wrong]).unwrap_err();
         assert_eq!(

@@ -17,16 +17,16 @@ use super::job::{Job, job_path};
 use super::manager::{Manager, object_path};
 use crate::engine::{self, Handle, InstanceView, View};
 
-/// An instance as an object of it shows it.
+/// An instance as its object shows it.
 pub(super) type Shown = Arc<InstanceView>;
 
 /// The objects of one connection. On the runner socket that is at most the peer's own instance.
 pub(super) struct Exporter {
     engine: Handle,
     door: Door,
-    /// Whose instance is shown; `None`: everybody's.
+    /// The pod whose instance is shown; `None`: all are.
     only: Option<PodUid>,
-    /// The connection's own objects hold this, so it must be let go or neither is ever freed.
+    /// The connection's objects hold this exporter: without [`Self::detach`] neither would ever be freed.
     connection: RwLock<Option<Connection>>,
     shown: Mutex<BTreeMap<PodUid, Arc<RwLock<Shown>>>>,
     jobs: Mutex<BTreeMap<u32, Arc<RwLock<engine::Job>>>>,
@@ -44,12 +44,10 @@ impl Exporter {
         })
     }
 
-    /// Name the connection, once it is built.
     pub(super) fn attach(&self, connection: &Connection) {
         *self.connection.write().unwrap_or_else(PoisonError::into_inner) = Some(connection.clone());
     }
 
-    /// Let go of the connection, once it is closed.
     pub(super) fn detach(&self) {
         *self.connection.write().unwrap_or_else(PoisonError::into_inner) = None;
     }
@@ -75,7 +73,7 @@ impl Exporter {
         }
     }
 
-    /// The instance of `pod` as the connection was last told of it.
+    /// The instance of `pod` as it was last shown on the connection.
     pub(super) async fn told(&self, pod: &PodUid) -> Option<Shown> {
         let shown = self.shown.lock().await;
         let cell = shown.get(pod)?;
@@ -86,7 +84,7 @@ impl Exporter {
         self.connection.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Tell of what changed of the node itself; a pod is not told.
+    /// Emit changes of the node's properties, which are not for pods.
     async fn tell(&self, old: &View, new: &View) -> Result<(), Error> {
         let (Some(connection), Door::Bus(_)) = (&self.connection(), &self.door) else {
             return Ok(());
@@ -96,7 +94,7 @@ impl Exporter {
         Ok(manager.get().await.changed(&emitter, old, new).await?)
     }
 
-    /// Make the objects what the view says, and tell of the difference.
+    /// Make the objects match the view, and emit the signals of what changed.
     pub(super) async fn sync(&self, view: &View) -> Result<(), Error> {
         let Some(connection) = &self.connection() else {
             return Ok(());
@@ -117,7 +115,7 @@ impl Exporter {
         self.sync_jobs(connection, view).await
     }
 
-    /// The same of the one instance that is shown.
+    /// The same for the one instance that is shown.
     pub(super) async fn sync_own(&self, pod: &PodUid, new: Option<&Shown>) -> Result<(), Error> {
         let Some(connection) = &self.connection() else {
             return Ok(());
@@ -195,7 +193,7 @@ impl Exporter {
     }
 }
 
-/// Take the object of an instance that is gone away.
+/// Remove the object of an instance that is gone.
 async fn remove(
     connection: &Connection,
     shown: &mut BTreeMap<PodUid, Arc<RwLock<Shown>>>,

@@ -20,7 +20,6 @@ use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
 use crate::journal;
 
-/// One VM's object.
 pub(super) struct Instance {
     pub(super) engine: Handle,
     pub(super) door: Door,
@@ -31,12 +30,12 @@ pub(super) struct Instance {
 
 impl Instance {
     #[cfg(test)]
-    pub(super) fn for_introspection(engine: Handle) -> Self {
+    pub(super) fn for_introspection(engine: Handle, root: u32) -> Self {
         let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
         let view = Arc::new(InstanceView::registered(pod.clone()));
         Self {
             engine,
-            door: Door::Bus(Default::default()),
+            door: Door::Bus(super::caller::Users::with_root(root)),
             pod,
             shown: Arc::new(RwLock::new(view)),
         }
@@ -47,7 +46,7 @@ impl Instance {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Answer a call of somebody who may know of this instance.
+    /// As [`Call::answer`], for callers that may see this instance; to others it does not exist.
     async fn answer<T, F>(
         &self,
         connection: &Connection,
@@ -75,7 +74,7 @@ impl Instance {
     }
 }
 
-/// QMP's properties are small integers; of which D-Bus type does not matter.
+/// QMP's properties are small integers, of any integer type of D-Bus.
 fn integer(value: &Variant<'_>) -> Option<i64> {
     match value {
         Variant::U8(number) => Some(i64::from(*number)),
@@ -92,7 +91,7 @@ fn integer(value: &Variant<'_>) -> Option<i64> {
 /// AttachVcpus' one option: `iothreads`, `au` or `ai`, thread ids.
 fn iothreads(options: &Options) -> Result<Vec<i32>, Error> {
     options::known(options, &["iothreads"])?;
-    let wrong = || ErrorKind::InvalidArgument.because("option \"iothreads\" is no array of thread ids");
+    let wrong = || ErrorKind::InvalidArgument.because("option \"iothreads\" is not an array of thread ids");
     match options.get("iothreads").map(|value| &**value) {
         None => Ok(Vec::new()),
         Some(Variant::Array(list)) => {
@@ -122,7 +121,7 @@ impl Instance {
                 for (name, value) in given {
                     let number = integer(&value).ok_or_else(|| {
                         let shown: String = name.chars().take(64).collect();
-                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is no integer"))
+                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is not an integer"))
                     })?;
                     props.insert(name, number);
                 }
@@ -134,7 +133,7 @@ impl Instance {
             let qemu = qemu_pidfd
                 .as_fd()
                 .try_clone_to_owned()
-                .map_err(|cause| ErrorKind::Failed.because(format!("duplicate qemu_pidfd: {cause}")))?;
+                .map_err(ErrorKind::Failed.context("duplicate qemu_pidfd"))?;
             let placed = self
                 .engine
                 .attach(AttachRequest {
@@ -155,7 +154,7 @@ impl Instance {
                 .into_iter()
                 .map(|placed| {
                     (
-                        placed.vcpu,
+                        placed.role.into(),
                         placed.thread.unsigned_abs(),
                         placed.cpu.unwrap_or(NOT_PINNED),
                     )

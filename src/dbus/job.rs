@@ -3,21 +3,17 @@
 use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::MANAGER_PATH;
+use stelia_api::client::MoveRow;
 use zbus::interface;
 use zbus::object_server::SignalEmitter;
 
 use crate::engine;
 
-/// A move as it is told: pod UID, CPUs before, CPUs since, what it gained.
-pub(super) type MoveRow = (String, String, String, String);
-
-/// One job's object.
 pub(super) struct Job {
     /// The job last exported; the exporter replaces it.
     pub(super) shown: Arc<RwLock<engine::Job>>,
 }
 
-/// The object path of a job.
 pub(super) fn job_path(id: u32) -> String {
     format!("{MANAGER_PATH}/job/{id}")
 }
@@ -35,7 +31,7 @@ impl Job {
         of(&self.shown.read().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Tell of every property that differs.
+    /// Emit PropertiesChanged for every property that differs.
     pub(super) async fn changed(
         &self,
         emitter: &SignalEmitter<'_>,
@@ -51,7 +47,7 @@ impl Job {
         if old.ended_us != new.ended_us {
             self.ended_timestamp_changed(emitter).await?;
         }
-        // Last: who waits for the phase finds the rest told.
+        // Last: whoever waits for the phase finds the rest changed already.
         if old.phase != new.phase {
             self.phase_changed(emitter).await?;
         }

@@ -1,29 +1,26 @@
 //! `io.stelia.Isolation1.Manager`, for both doors. The contract is `dbus-interfaces/`.
 
-use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 
+pub(super) use stelia_api::client::OwnedDict as Options;
+use stelia_api::client::{InstanceRow, MoveRow};
 use stelia_api::{Error, ErrorKind, instance_path};
 use stelia_kubelet::PodUid;
 use zbus::message::Header;
 use zbus::object_server::SignalEmitter;
-use zbus::{Connection, ObjectPath, OwnedObjectPath, OwnedVariant, interface};
+use zbus::{Connection, ObjectPath, OwnedObjectPath, interface};
 
 use super::call::Call;
 use super::caller::{Caller, Door};
 use super::export::Exporter;
-use super::job::{MoveRow, job_path, rows};
+use super::job::{job_path, rows};
 use super::readings::{Readings, Recent};
 use super::report::{preview_dict, report_dict};
 use super::{evaluate, node_topology, options, registration};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
 
-pub(super) type Options = HashMap<String, OwnedVariant>;
-type InstanceRow = (String, String, OwnedObjectPath, String, String);
-
-/// The interface's object; it holds no state of its own.
 pub(super) struct Manager {
     pub(super) engine: Handle,
     pub(super) door: Door,
@@ -34,10 +31,10 @@ pub(super) struct Manager {
 pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
-        .map_err(|cause| ErrorKind::Failed.because(format!("object path of pod {pod}: {cause}")))
+        .map_err(ErrorKind::Failed.context(format_args!("object path of pod {pod}")))
 }
 
-/// Everything that the daemon knows, as JSON.
+/// The JSON of Describe.
 fn description(engine: &Handle, recent: &mut Recent) -> String {
     let view = engine.view();
     let config = match recent.kubelet_config() {
@@ -53,7 +50,7 @@ fn description(engine: &Handle, recent: &mut Recent) -> String {
 }
 
 impl Manager {
-    /// A fact of the node. Like the description it is not for pods: it tells of others.
+    /// A property of the node. Pods may not read it, because it tells of other pods.
     fn show<T>(&self, of: impl FnOnce(&View) -> T) -> Result<T, Error> {
         match self.door {
             Door::Bus(_) => Ok(of(&self.engine.view())),
@@ -63,7 +60,7 @@ impl Manager {
         }
     }
 
-    /// Tell of every property that differs between two views.
+    /// Emit PropertiesChanged for every property that differs between two views.
     pub(super) async fn changed(&self, emitter: &SignalEmitter<'_>, old: &View, new: &View) -> zbus::Result<()> {
         if old.kubelet_problem != new.kubelet_problem {
             self.kubelet_problem_changed(emitter).await?;
@@ -94,7 +91,7 @@ impl Manager {
         }
     }
 
-    /// The pod a caller names, or its own.
+    /// The pod with an instance that a caller names, or its own.
     fn named(&self, caller: &Caller, pod_uid: &str) -> Result<PodUid, Error> {
         if pod_uid.is_empty() {
             return caller
@@ -102,8 +99,7 @@ impl Manager {
                 .clone()
                 .ok_or_else(|| ErrorKind::InvalidArgument.because("pod_uid is empty"));
         }
-        let pod =
-            PodUid::parse(pod_uid).map_err(|cause| ErrorKind::InvalidArgument.because(format!("pod_uid: {cause}")))?;
+        let pod = PodUid::parse(pod_uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"))?;
         // What a caller may not see answers as what does not exist.
         if caller.sees(&pod) && self.engine.view().instances.contains_key(&pod) {
             Ok(pod)
@@ -259,10 +255,8 @@ impl Manager {
                 let (job, moves) = self.engine.rebind(request).await?;
                 // The object must be there when the caller reads the answer.
                 self.exporter.sync(&self.engine.view()).await?;
-                let path = job.map_or_else(|| "/".to_owned(), job_path);
-                let path = path
-                    .try_into()
-                    .map_err(|cause| ErrorKind::Failed.because(format!("object path of the job: {cause}")))?;
+                let path = job.map_or_else(|| "/".to_owned(), job_path).try_into();
+                let path = path.map_err(ErrorKind::Failed.context("object path of the job"))?;
                 Ok((path, rows(&moves)))
             })
             .await
@@ -319,7 +313,7 @@ impl Manager {
         self.call(connection, &header)
             .answer(Operation::Reload, |_| async move {
                 let loaded = stelia_settings::load(Path::new("/"))
-                    .map_err(|cause| ErrorKind::Failed.because(format!("configuration not changed: {cause}")))?;
+                    .map_err(ErrorKind::Failed.context("configuration not changed"))?;
                 self.engine.reload(loaded.settings).await
             })
             .await

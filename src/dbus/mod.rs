@@ -1,4 +1,4 @@
-//! The D-Bus side: names, client proxies, errors, interfaces and the two doors (system bus, runner socket).
+//! The D-Bus objects and the two doors through which they are reached: the system bus and the runner socket.
 
 mod bus;
 mod call;

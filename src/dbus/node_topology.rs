@@ -22,19 +22,16 @@ fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, version: A
     // Without it the report tells less, and the truth.
     let config = recent.kubelet_config().as_ref().ok();
     let name = match named {
-        Some(named) => name::check(named)
-            .map_err(|cause| ErrorKind::InvalidArgument.because(format!("option \"node-name\": {cause}")))?,
+        Some(named) => name::check(named).map_err(ErrorKind::InvalidArgument.context("option \"node-name\""))?,
         None => {
             let overridden = config.and_then(|config| config.hostname_override.as_deref());
             let host = rustix::system::uname();
             let named = name::of_host(overridden, &host.nodename().to_string_lossy());
-            name::check(named)
-                .map_err(|cause| ErrorKind::Failed.because(format!("option \"node-name\" is needed: {cause}")))?
+            name::check(named).map_err(ErrorKind::Failed.context("option \"node-name\" is needed"))?
         }
     };
     let numa = numa::read(&engine.system().sys).map_err(|cause| ErrorKind::Failed.because(cause.to_string()))?;
     let facts = node_facts(&engine.view(), config, numa, name)
         .map_err(|problem| ErrorKind::KubeletStateUnusable.because(problem))?;
-    serde_json::to_string(&report(&facts, version))
-        .map_err(|cause| ErrorKind::Failed.because(format!("write the object: {cause}")))
+    serde_json::to_string(&report(&facts, version)).map_err(ErrorKind::Failed.context("write the object"))
 }

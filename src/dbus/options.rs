@@ -2,38 +2,17 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
-use stelia_allocator::evaluate::{Request, ScoringStrategy};
-use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule, Wish,
-};
+use stelia_allocator::evaluate::Request;
+use stelia_allocator::{AllocationRequest, Schedule};
+use stelia_api::dict::from_dict;
 use stelia_api::{Error, ErrorKind};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
 use zbus::Variant;
 
 use super::manager::Options;
 
-/// RegisterInstance's, beside those of [`WISH`].
-pub(super) const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
-
-/// What is asked of steliad's own allocator: of RegisterInstance, and of each request of EvaluatePlacement.
-pub(super) const WISH: [&str; 8] = [
-    "cpus",
-    "qos",
-    "cpu-bind-policy",
-    "required-cpu-bind-policy",
-    "cpu-limit",
-    "cpu-exclusive-policy",
-    "numa-allocate-strategy",
-    "numa-topology-alignment-policy",
-];
-
-/// What a scheduler chose, of RegisterInstance alone: whoever asks before has no choice yet.
-pub(super) const SCHEDULE: [&str; 2] = ["scheduled-cpuset", "scheduled-numa-nodes"];
-
-/// Those of EvaluatePlacement's requests beside them.
-const EVALUATE: [&str; 2] = ["kubernetes-class", "scoring-strategy"];
+/// RegisterInstance's that are not asked of the allocator: a descriptor, and what the caller's rights decide.
+const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
 
 /// NodeTopology's.
 pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
@@ -54,7 +33,7 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     match options.get(name).map(|value| &**value) {
         None => Ok(false),
         Some(Variant::Bool(yes)) => Ok(*yes),
-        Some(_) => Err(ErrorKind::InvalidArgument.because(format!("option {name:?} is no boolean"))),
+        Some(_) => Err(ErrorKind::InvalidArgument.because(format!("option {name:?} must be a boolean (b)"))),
     }
 }
 
@@ -74,17 +53,6 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
     }
 }
 
-fn number(options: &Options, name: &str) -> Result<Option<u32>, Error> {
-    match options.get(name).map(|value| &**value) {
-        None => Ok(None),
-        Some(Variant::U32(number)) => Ok(Some(*number)),
-        Some(other) => Err(ErrorKind::InvalidArgument.because(format!(
-            "option {name:?} must be a number (u), not {}",
-            other.value_signature()
-        ))),
-    }
-}
-
 /// A text.
 pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Error> {
     match options.get(name).map(|value| &**value) {
@@ -99,90 +67,34 @@ pub(super) fn text(options: &Options, name: &str) -> Result<Option<String>, Erro
 
 /// The version of the object that is asked for.
 pub(super) fn api_version(options: &Options) -> Result<ApiVersion, Error> {
+    let version = match options.get("api-version").map(|value| &**value) {
+        None => Some(ApiVersion::default()),
+        Some(Variant::Str(text)) => ApiVersion::parse(text.as_str()),
+        Some(_) => None,
+    };
     let names = || ApiVersion::ALL.map(ApiVersion::name).join(", ");
-    Ok(named(options, "api-version", ApiVersion::parse, names)?.unwrap_or_default())
-}
-
-/// One of a list of names.
-fn named<T>(
-    options: &Options,
-    name: &str,
-    parse: impl Fn(&str) -> Option<T>,
-    allowed: impl Fn() -> String,
-) -> Result<Option<T>, Error> {
-    match options.get(name).map(|value| &**value) {
-        None => Ok(None),
-        Some(Variant::Str(text)) if parse(text.as_str()).is_some() => Ok(parse(text.as_str())),
-        Some(_) => Err(ErrorKind::InvalidArgument.because(format!("option {name:?} must be one of {}", allowed()))),
-    }
+    let wrong = || ErrorKind::InvalidArgument.because(format!("option \"api-version\" must be one of {}", names()));
+    version.ok_or_else(wrong)
 }
 
 /// What a scheduler asks about.
-///
-/// # Errors
-/// `InvalidArgument`: an option's name, type or value.
-pub(super) fn request(options: &Options) -> Result<Request, Error> {
-    known(options, &[EVALUATE.as_slice(), &WISH].concat())?;
-    let wish = wish(options)?;
-    let classes = || QosClass::ALL.map(QosClass::name).join(", ");
-    let strategies = || ScoringStrategy::ALL.map(ScoringStrategy::name).join(", ");
-    Ok(Request {
-        kubernetes_class: named(options, "kubernetes-class", QosClass::parse, classes)?,
-        qos: wish.qos,
-        cpus: wish.cpus,
-        cpu_limit: wish.limit_milli,
-        cpu_bind_policy: wish.bind,
-        required_cpu_bind_policy: wish.required,
-        cpu_exclusive_policy: wish.exclusive,
-        numa_allocate_strategy: wish.strategy,
-        numa_topology_alignment_policy: wish.alignment,
-        scoring_strategy: named(options, "scoring-strategy", ScoringStrategy::parse, strategies)?.unwrap_or_default(),
-    })
+pub(super) fn evaluation(options: &Options) -> Result<Request, Error> {
+    let (allocation, options) = from_dict(options, &[])?;
+    Ok(Request { allocation, options })
 }
 
-/// What is asked of steliad's own allocator.
-///
-/// # Errors
-/// `InvalidArgument`: an option's type or value.
-pub(super) fn wish(options: &Options) -> Result<Wish, Error> {
-    macro_rules! one_of {
-        ($name:literal, $type:ident) => {
-            named(options, $name, $type::parse, || {
-                $type::ALL.map($type::name).join(", ")
-            })?
-        };
-    }
-    Ok(Wish {
-        cpus: number(options, "cpus")?,
-        qos: one_of!("qos", Qos),
-        bind: one_of!("cpu-bind-policy", CpuBindPolicy),
-        required: one_of!("required-cpu-bind-policy", CpuBindPolicy),
-        limit_milli: number(options, "cpu-limit")?,
-        exclusive: one_of!("cpu-exclusive-policy", CpuExclusivePolicy),
-        strategy: one_of!("numa-allocate-strategy", NumaAllocateStrategy),
-        alignment: one_of!("numa-topology-alignment-policy", NumaTopologyAlignmentPolicy),
-        schedule: Schedule {
-            cpus: numbers(options, "scheduled-cpuset")?,
-            nodes: numbers(options, "scheduled-numa-nodes")?.map(|nodes| nodes.iter().collect()),
-        },
-    })
-}
-
-/// A list such as `0-3,8`, with something in it.
-fn numbers(options: &Options, name: &str) -> Result<Option<CpuSet>, Error> {
-    let Some(text) = text(options, name)? else {
-        return Ok(None);
-    };
-    let wrong = |cause: String| ErrorKind::InvalidArgument.because(format!("option {name:?}: {cause}"));
-    let numbers: CpuSet = text.parse().map_err(|cause| wrong(format!("{cause}")))?;
-    match numbers.is_empty() {
-        true => Err(wrong("the list is empty".to_owned())),
-        false => Ok(Some(numbers)),
-    }
+/// What RegisterInstance asks of the allocator.
+pub(super) fn registration(options: &Options) -> Result<AllocationRequest, Error> {
+    let (request, schedule): (AllocationRequest, Schedule) = from_dict(options, &REGISTER)?;
+    Ok(AllocationRequest { schedule, ..request })
 }
 
 #[cfg(test)]
 mod tests {
+    use stelia_allocator::evaluate::{SchedulerOptions, ScoringStrategy};
+    use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
+    use stelia_kubelet::QosClass;
+
     use super::*;
 
     fn options(pairs: Vec<(&str, Variant<'static>)>) -> Options {
@@ -204,42 +116,42 @@ mod tests {
             ("numa-allocate-strategy", Variant::from("DistributeEvenly")),
             ("numa-topology-alignment-policy", Variant::from("SingleNUMANode")),
         ]);
-        assert!(known(&given, &[WISH.as_slice(), &SCHEDULE].concat()).is_ok());
         assert!(
-            known(&given, &WISH).is_err(),
+            evaluation(&given).is_err(),
             "a scheduler that asks has chosen nothing yet"
         );
-        let expected = Wish {
+        let expected = AllocationRequest {
             cpus: Some(4),
             qos: Some(Qos::Lsr),
-            bind: Some(CpuBindPolicy::FullPcpus),
-            required: Some(CpuBindPolicy::SpreadByPcpus),
-            limit_milli: Some(2500),
-            exclusive: Some(CpuExclusivePolicy::NumaNodeLevel),
-            strategy: Some(NumaAllocateStrategy::DistributeEvenly),
-            alignment: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
+            cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
+            required_cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
+            cpu_limit: Some(2500),
+            cpu_exclusive_policy: Some(CpuExclusivePolicy::NumaNodeLevel),
+            numa_allocate_strategy: Some(NumaAllocateStrategy::DistributeEvenly),
+            numa_topology_alignment_policy: Some(NumaTopologyAlignmentPolicy::SingleNumaNode),
             schedule: Schedule {
                 cpus: Some("0-1,6-7".parse().unwrap()),
                 nodes: Some([0, 1].into()),
             },
         };
-        assert_eq!(wish(&given).unwrap(), expected);
-        assert_eq!(wish(&Options::new()).unwrap(), Wish::default());
+        assert_eq!(registration(&given).unwrap(), expected);
+        assert_eq!(registration(&Options::new()).unwrap(), AllocationRequest::default());
     }
 
     #[test]
     fn a_wrong_type_or_value_is_named_with_what_is_allowed() {
         for (name, value, says) in [
-            ("cpus", Variant::from("4"), "number"),
-            ("cpu-limit", Variant::from(-1i32), "number"),
+            ("cpus", Variant::from("4"), "number (u), not s"),
+            ("cpu-limit", Variant::from(-1i32), "number (u), not i"),
             ("qos", Variant::from("lse"), "LSE, LSR, LS, BE"),
-            ("qos", Variant::from(1u32), "LSE, LSR, LS, BE"),
+            ("qos", Variant::from(1u32), "string (s), not u"),
             ("cpu-bind-policy", Variant::from("Full"), "FullPCPUs"),
             ("scheduled-cpuset", Variant::from("0-3;"), "3;"),
             ("scheduled-cpuset", Variant::from(""), "empty"),
-            ("scheduled-numa-nodes", Variant::from(0u32), "string"),
+            ("scheduled-numa-nodes", Variant::from(0u32), "string (s), not u"),
+            ("kubernetes-class", Variant::from("Burstable"), "not known"),
         ] {
-            let refused = wish(&options(vec![(name, value)])).unwrap_err();
+            let refused = registration(&options(vec![(name, value)])).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{name} was taken");
             let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");
@@ -256,15 +168,19 @@ mod tests {
             ("scoring-strategy", Variant::from("BalancedAllocation")),
         ]);
         let expected = Request {
-            kubernetes_class: Some(QosClass::Burstable),
-            qos: Some(Qos::Ls),
-            cpu_limit: Some(2500),
-            cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
-            scoring_strategy: ScoringStrategy::BalancedAllocation,
-            ..Request::default()
+            allocation: AllocationRequest {
+                qos: Some(Qos::Ls),
+                cpu_limit: Some(2500),
+                cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
+                ..AllocationRequest::default()
+            },
+            options: SchedulerOptions {
+                kubernetes_class: Some(QosClass::Burstable),
+                scoring_strategy: ScoringStrategy::BalancedAllocation,
+            },
         };
-        assert_eq!(request(&given).unwrap(), expected);
-        assert_eq!(request(&Options::new()).unwrap(), Request::default());
+        assert_eq!(evaluation(&given).unwrap(), expected);
+        assert_eq!(evaluation(&Options::new()).unwrap(), Request::default());
         for (name, value, says) in [
             ("anchor", Variant::from(1u32), "not known"),
             (
@@ -278,7 +194,7 @@ mod tests {
                 "Guaranteed, Burstable, BestEffort",
             ),
         ] {
-            let refused = request(&options(vec![(name, value)])).unwrap_err();
+            let refused = evaluation(&options(vec![(name, value)])).unwrap_err();
             assert_eq!(refused.kind, ErrorKind::InvalidArgument, "{name} was taken");
             let text = refused.text;
             assert!(text.contains(name) && text.contains(says), "{text}");

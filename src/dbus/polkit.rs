@@ -44,7 +44,7 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
     let authority = AuthorityProxy::new(connection).await?;
     let answer = authority.check_authorization(
         &subject,
-        action.id(),
+        action.name(),
         HashMap::new(),
         if interactive { INTERACTIVE } else { 0 },
         "",
@@ -57,10 +57,10 @@ pub(super) async fn ask(connection: &Connection, header: &Header<'_>, action: Ac
             } else {
                 ""
             };
-            Err(ErrorKind::NotPermitted.because(format!("polkit does not permit {}{how}", action.id())))
+            Err(ErrorKind::NotPermitted.because(format!("polkit does not permit {}{how}", action.name())))
         }
         Err(cause) => {
-            Err(ErrorKind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.id())))
+            Err(ErrorKind::NotPermitted.because(format!("polkit cannot be asked about {}: {cause}", action.name())))
         }
     }
 }

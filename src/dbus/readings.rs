@@ -1,5 +1,5 @@
-//! What everybody on the host may ask for and takes a while to tell: one after the other, off the reactor, and what is dear
-//! to read not more often than needed. An unprivileged user who asks without end must not keep the daemon from its work.
+//! Expensive readings that every user of the host may ask for: one at a time, off the reactor, and cached for a moment. An
+//! unprivileged user who asks without end must not keep the daemon from its work.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -17,14 +17,14 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use crate::engine::{Usage, View, localities, usage};
 
-/// What was read serves so long.
+/// How long a reading is used.
 const FRESH: Duration = Duration::from_secs(1);
-/// Where memory lies serves so long: it is more to read, and moves seldom.
+/// How long the locality of memory is used: it is more to read, and changes seldom.
 const FRESH_LOCALITY: Duration = Duration::from_secs(5);
-/// After a reading nobody reads for so many times as long.
+/// After a reading there is a pause of this many times its duration.
 const PAUSES: u32 = 2;
 
-/// The turn of those who ask, and what was read last. One for the whole daemon.
+/// The queue for readings, and the last ones. There is one for the whole daemon.
 #[derive(Clone)]
 pub(super) struct Readings {
     turn: Arc<Semaphore>,
@@ -49,13 +49,8 @@ impl Readings {
         &self,
         work: impl FnOnce(&mut Recent) -> Result<T, Error> + Send + 'static,
     ) -> Result<T, Error> {
-        let failed = |cause: &dyn std::fmt::Display| ErrorKind::Failed.because(format!("a reading: {cause}"));
-        let turn = self
-            .turn
-            .clone()
-            .acquire_owned()
-            .await
-            .map_err(|cause| failed(&cause))?;
+        let turn = self.turn.clone().acquire_owned().await;
+        let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
         let (recent, runtime) = (self.recent.clone(), Handle::current());
         let work = tokio::task::spawn_blocking(move || {
             // Here and not with the caller, who may leave before it is done: the next one's turn is after it, and after a
@@ -68,7 +63,7 @@ impl Readings {
             // What a panicking reader left is as old as its time says.
             work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
         });
-        work.await.map_err(|cause| failed(&cause))?
+        work.await.map_err(ErrorKind::Failed.context("a reading"))?
     }
 }
 
@@ -89,7 +84,7 @@ impl Drop for Turn {
     }
 }
 
-/// What was read in the last moment.
+/// The last readings.
 #[derive(Default)]
 pub(super) struct Recent {
     config: Kept<Result<KubeletConfig, String>>,

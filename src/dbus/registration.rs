@@ -26,18 +26,14 @@ pub(super) async fn register(
     cpuset: &str,
     options: &Options,
 ) -> Result<(PodUid, CgroupPath), Error> {
-    options::known(
-        options,
-        &[options::REGISTER.as_slice(), &options::WISH, &options::SCHEDULE].concat(),
-    )?;
-    let wish = options::wish(options)?;
+    let request = options::registration(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;
     let request = RegisterRequest {
         claim: Claim {
             pod: pod_uid.to_owned(),
             cpuset: cpuset.to_owned(),
-            wish,
+            request,
         },
         caller: door.peer(engine)?,
         origin,

@@ -28,7 +28,7 @@ use super::manager::Manager;
 use super::readings::Readings;
 use crate::engine::{Handle, InstanceView, View};
 
-/// Accept until cancelled; each peer is who the kernel says it is.
+/// Accept until cancelled; the kernel says which process each peer is.
 pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationToken) {
     let identify = {
         let engine = engine.clone();
@@ -37,7 +37,7 @@ pub async fn serve(listener: UnixListener, engine: Handle, cancel: CancellationT
     accept(listener, identify, engine, cancel).await;
 }
 
-/// Accept until cancelled; every peer is taken for the process of `pidfd`. Only the simulator knows its peers so well.
+/// Accept until cancelled; every peer counts as the process of `pidfd`. For the simulator.
 pub async fn serve_as(listener: UnixListener, pidfd: Arc<OwnedFd>, engine: Handle, cancel: CancellationToken) {
     accept(listener, |_, _| Ok(pidfd.clone()), engine, cancel).await;
 }
@@ -85,10 +85,10 @@ async fn accept(
     }
 }
 
-/// The next connection. `queue_was_empty`: when the kernel last said that none was waiting, in clock ticks since boot. That
-/// it is asked for itself: the runtime also lets wait who has had his share of it, or before it has heard of a connection.
+/// The next connection. `queue_was_empty`: when the kernel last said that none was waiting, in clock ticks since boot. The
+/// kernel is asked directly, because the runtime also waits when its budget is used up or before it has seen a connection.
 async fn next(listener: &UnixListener, queue_was_empty: &mut Option<u64>) -> io::Result<UnixStream> {
-    // Whoever connects all the time is not all that the runtime has to do.
+    // A peer that connects all the time must not keep the runtime from everything else.
     tokio::task::consume_budget().await;
     let before = ticks_since_boot();
     match accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
@@ -119,7 +119,8 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
         result => return Ok(result?),
     }
     let pid = getsockopt(stream, sockopt::PeerCredentials)?.pid();
-    let number = rustix::process::Pid::from_raw(pid).context("the peer is in no PID namespace that we see")?;
+    let number =
+        rustix::process::Pid::from_raw(pid).context("the peer is outside the PID namespaces that are visible here")?;
     let pidfd = rustix::process::pidfd_open(number, rustix::process::PidfdFlags::empty())?;
     let task = engine.system().procs.identify(pid)?;
     // The pidfd's process lives still, so what was read of its number was read of it.
@@ -127,25 +128,25 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
     let certain = queue_was_empty.is_some_and(|empty| task.start < empty);
     anyhow::ensure!(
         certain,
-        "process {pid} is too young to be surely the one that connected"
+        "process {pid} started after the queue was last empty: another process may have connected"
     );
     Ok(pidfd)
 }
 
-/// The pods that have an instance, or CPUs of kubelet's for one.
+/// The pods that have an instance, or exclusive CPUs for one.
 fn known(view: &View) -> BTreeSet<&str> {
     let instances = view.instances.keys();
     let pods = instances.chain(view.entries.keys()).chain(view.pod_entries.keys());
     pods.map(PodUid::as_str).collect()
 }
 
-/// Messages of a peer that wait to be looked at: of its calls no more are under way (see [`gate`]).
+/// Messages of a peer that may wait for zbus; the calls under way are bounded by [`gate`].
 const QUEUED: NonZeroUsize = NonZeroUsize::MIN.saturating_add(3);
 
 /// One peer, from its first byte to its last.
 async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gate: &Gate) -> anyhow::Result<()> {
     let (mut peer, socket) = Peer::admit(stream, pidfd, engine, gate)?;
-    // All that zbus needs is given back when the connection rests, which it does for nearly as long as its VM runs.
+    // What zbus allocates is freed while the connection rests, which is nearly as long as its VM runs.
     Box::pin(peer.attend(Builder::socket(socket).server(Guid::generate()))).await?;
     while peer.rest().await {
         let builder = Builder::authenticated_socket(GatedSocket::again(&peer.line), Guid::generate());
@@ -155,16 +156,14 @@ async fn connection(stream: UnixStream, pidfd: Arc<OwnedFd>, engine: Handle, gat
     Ok(())
 }
 
-/// A peer that was let in.
 struct Peer {
     engine: Handle,
     door: Door,
     pod: PodUid,
     line: Arc<Line>,
-    /// Its instance. There are as many of these connections as VMs: none is to wake, nor to compare anything, for what
-    /// happens to others.
+    /// Its own instance only: there are as many connections as VMs, and none should wake for a change of another.
     own: watch::Receiver<Option<Shown>>,
-    /// The instance as the peer was last told of it.
+    /// The instance as it was last shown to the peer.
     told: Option<Shown>,
 }
 
@@ -193,14 +192,14 @@ impl Peer {
         Ok((peer, socket))
     }
 
-    /// Answer the peer and tell it of its instance, until it leaves or its connection rests.
+    /// Answer the peer and show it its instance, until it disconnects or its connection rests.
     async fn attend(&mut self, builder: Builder<'_>) -> anyhow::Result<()> {
         let exporter = Exporter::new(self.engine.clone(), self.door.clone(), Some(self.pod.clone()));
         let manager = Manager {
             engine: self.engine.clone(),
             door: self.door.clone(),
             exporter: exporter.clone(),
-            // A pod may have none of them.
+            // Pods are not permitted any of them.
             readings: Readings::default(),
         };
         let build = builder
@@ -224,7 +223,7 @@ impl Peer {
         Ok(connection.close().await?)
     }
 
-    /// Tell the peer of its instance until the engine or the connection is gone.
+    /// Show the peer its instance until the engine or the connection is gone.
     async fn tell(&mut self, connection: &Connection, exporter: &Exporter) -> Result<(), Error> {
         // Nothing of this is written: after a rest the peer knows it.
         let known = exporter.sync_own(&self.pod, self.told.as_ref()).await;
@@ -250,7 +249,7 @@ impl Peer {
     /// Wait until zbus is needed again: the peer sends something, or its instance comes or goes. False when the connection
     /// does not rest, or the peer has left.
     ///
-    /// What a change of one VM is to others, CPUs of the shared pool, all of them are told: that does without zbus.
+    /// A change of the shared pool is written to all peers, without zbus.
     async fn rest(&mut self) -> bool {
         if !self.line.is_resting() {
             return false;

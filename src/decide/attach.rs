@@ -3,30 +3,46 @@
 use std::collections::BTreeMap;
 
 use stelia_allocator::Qos;
+use stelia_api::ThreadRole;
 use stelia_node::proc::TaskId;
-use stelia_record::{Phase, Record, Vcpu, VcpuThread, is_iothread};
+use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
 use super::placement::place;
 use super::{Instance, Snapshot, placed};
 
-/// The record of an instance with these threads attached, by vCPU index, and what is to be said of their placement.
-pub fn attached(
+/// The record of an instance with these threads attached, and what is to be said of their placement.
+pub(crate) fn attached(
     snapshot: &Snapshot,
     policies: &Policies,
     known: &Instance,
-    tasks: BTreeMap<u32, TaskId>,
+    tasks: BTreeMap<ThreadRole, TaskId>,
     guest: Vec<Vcpu>,
 ) -> (Record, Option<String>) {
     let former = &known.record;
-    let placement = place(policies.placement, &guest, &former.exclusive, &snapshot.topology);
+    let placement = place(
+        policies.placement,
+        &guest,
+        tasks.keys().copied(),
+        &former.exclusive,
+        &snapshot.topology,
+    );
     let threads: Vec<VcpuThread> = tasks
         .into_iter()
-        .map(|(index, task)| VcpuThread { index, task, cpu: None })
+        .map(|(role, task)| VcpuThread { role, task, cpu: None })
         .collect();
+    // An isolated partition of an earlier version's stays for the VM's life: on a kernel that had better make none, to change the kind
+    // of a live one is as dangerous.
+    let is_isolated = |text: &str| text == Partition::Isolated.name();
+    let kept = former.partition == Partition::Isolated && known.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
+    let auto = if kept {
+        Partition::Isolated
+    } else {
+        snapshot.safe_partition
+    };
     // BE may run on LSR's CPUs: no partition may keep it out.
     let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
-        policies.partition.unwrap_or(snapshot.safe_partition)
+        policies.partition.unwrap_or(auto)
     } else {
         Partition::Member
     };
@@ -34,11 +50,7 @@ pub fn attached(
     let next = Record {
         vcpus,
         partition,
-        props: guest
-            .into_iter()
-            .filter(|vcpu| !is_iothread(vcpu.index))
-            .map(|vcpu| (vcpu.index, vcpu.props))
-            .collect(),
+        props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
         placement: policies.placement,
         ..former.clone()
     };

@@ -1,4 +1,4 @@
-//! Why an instance's promise is not whole, in words; nothing on the good day.
+//! Why the promise to an instance is not kept, in words; empty where it is kept.
 
 use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
@@ -16,12 +16,10 @@ struct Reasons<'a> {
 }
 
 impl Reasons<'_> {
-    /// One with the instance's own particulars.
     fn own(&mut self, kind: Amiss, text: impl Into<String>) {
         self.found.push(Reason::of(self.pod, kind, text));
     }
 
-    /// One of the node's.
     fn node(&mut self, kind: Amiss, text: impl Into<String>) {
         self.found.push(Reason::of_node(kind, text));
     }
@@ -49,7 +47,7 @@ pub(super) fn degraded(
         (Ok(_), Some(float)) => astray(snapshot, instance, float, &mut reasons),
     }
     match entitlement {
-        // With the origin gone too nothing is on its way any more.
+        // With the origin gone too, kubelet is not about to write an entry.
         Entitlement::Gone if snapshot.unsettled.contains(&record.pod) && instance.origin_procs.is_some() => {}
         Entitlement::Gone => reasons.own(
             Amiss::EntryGone,
@@ -77,7 +75,7 @@ pub(super) fn degraded(
     reasons.found
 }
 
-/// What is amiss with the container itself.
+/// Reasons that are in the container: its cgroup, its anchor, its limits.
 fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if instance.origin_procs.is_none() {
@@ -113,7 +111,7 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     }
 }
 
-/// An instance that has a NUMA node's shared pool, of which nothing is left.
+/// An instance of a NUMA node's shared pool in which no CPU is free.
 fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mut Reasons<'_>) {
     let allocation = instance.record.allocation.as_ref();
     let Some(node) = allocation.and_then(|allocation| allocation.numa_node) else {
@@ -132,7 +130,7 @@ fn vcpus(facts: &Facts, instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     for (thread, now) in record.vcpus.iter().zip(&instance.vcpus) {
         if now.is_none() {
-            let text = format!("the thread {} of {} ended", thread.task.id, thread.what());
+            let text = format!("the thread {} of {} ended", thread.task.id, thread.role);
             reasons.own(Amiss::ThreadEnded, text);
         }
     }

@@ -1,4 +1,4 @@
-//! What changed between two looks at the system although nobody but this program writes there.
+//! What changed between two looks at the system in files that only this program writes.
 
 use std::collections::BTreeMap;
 
@@ -7,21 +7,19 @@ use stelia_kubelet::PodUid;
 
 use super::{Instance, Leaf, Outside, Slice};
 
-/// One thing that is not as it was left.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
-pub struct Finding {
+/// One value that another program changed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Finding {
     /// The instance; `None` for what all share.
     pub pod: Option<PodUid>,
-    /// What, with its place.
+    /// The file and its cgroup, or the property of a thread.
     pub what: String,
-    /// As it was left.
-    pub was: String,
-    /// As it is.
-    pub is: String,
+    pub expected: String,
+    pub found: String,
 }
 
-/// What differs in one instance that was left as `before`. One that enters another phase has nothing to compare.
-pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
+/// What differs in an instance since the look that gave `before`. Nothing is compared when its record changed meanwhile.
+pub(crate) fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
     let mut findings = Vec::new();
     if before.populated && now.populated && before.tree == now.tree && before.record == now.record {
         compare(before, now, &mut findings);
@@ -29,8 +27,8 @@ pub fn of_instance(before: &Instance, now: &Instance) -> Vec<Finding> {
     findings
 }
 
-/// What differs in the slice and of the kernel's workers, with as many instances as they were left with.
-pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
+/// What differs in stelia.slice and of the kernel's workers. `before` belongs to the same set of instances.
+pub(crate) fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
     // The file appears, empty, with the first scope.
     let list = |slice: &Slice| slice.exclusive.clone().unwrap_or_default();
     let (was, is) = (list(before), list(now));
@@ -39,8 +37,8 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
         findings.push(Finding {
             pod: None,
             what: what.into(),
-            was: was.to_string(),
-            is: is.to_string(),
+            expected: was.to_string(),
+            found: is.to_string(),
         });
     };
     if was != is {
@@ -54,28 +52,28 @@ pub fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
     findings
 }
 
-/// What differs in the units outside that are restricted.
-pub fn of_outside(left: &BTreeMap<String, Outside>, found: &BTreeMap<String, Outside>) -> Vec<Finding> {
+/// What differs in the units outside stelia.slice that are restricted.
+pub(crate) fn of_outside(before: &BTreeMap<String, Outside>, now: &BTreeMap<String, Outside>) -> Vec<Finding> {
     let differs = |(unit, now): (&String, &Outside)| {
-        let before = left.get(unit).filter(|before| before.saved.is_some())?;
+        let before = before.get(unit).filter(|before| before.saved.is_some())?;
         (before.cpus != now.cpus).then(|| Finding {
             pod: None,
             what: format!("cpuset.cpus of {unit}"),
-            was: before.cpus.to_string(),
-            is: now.cpus.to_string(),
+            expected: before.cpus.to_string(),
+            found: now.cpus.to_string(),
         })
     };
-    found.iter().filter_map(differs).collect()
+    now.iter().filter_map(differs).collect()
 }
 
 fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
-    let mut differ = |what: String, was: String, is: String| {
-        if was != is {
+    let mut differ = |what: String, expected: String, found: String| {
+        if expected != found {
             findings.push(Finding {
                 pod: Some(now.record.pod.clone()),
                 what,
-                was,
-                is,
+                expected,
+                found,
             });
         }
     };
@@ -106,7 +104,7 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
     }
     for ((thread, was), is) in before.record.vcpus.iter().zip(&before.vcpus).zip(&now.vcpus) {
         let (Some(was), Some(is)) = (was, is) else { continue };
-        let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.what());
+        let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.role);
         differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
         differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
     }
@@ -118,7 +116,8 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
         0.to_string(),
         moved.count().to_string(),
     );
-    // kubelet may resize the container; what does not fit its entry is nobody's resize. One that ended has no list.
+    // kubelet may resize the container; a list that differs from its entry was written by another program. A container
+    // that ended has no list.
     if now.origin_procs.is_some() && now.origin_cpus != now.record.entry {
         differ(
             "cpuset.cpus of the container's own cgroup".into(),
@@ -139,8 +138,9 @@ mod tests {
 
     #[test]
     fn what_somebody_else_changed_is_named_once_with_both_values() {
-        let mut left = isolated();
-        left.first_mut()
+        let mut before = isolated();
+        before
+            .first_mut()
             .inner
             .as_mut()
             .unwrap()
@@ -149,15 +149,15 @@ mod tests {
             .unwrap()
             .threads
             .push(99);
-        assert_eq!(of_instance(left.first(), left.first()), []);
-        let mut found = left.clone();
+        assert_eq!(of_instance(before.first(), before.first()), []);
+        let mut found = before.clone();
         let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.partition = "member".into();
         vcpu.threads.push(99);
         found.first_mut().vcpus[1].as_mut().unwrap().affinity = "2-3".parse().unwrap();
-        let told: Vec<(String, String, String)> = of_instance(left.first(), found.first())
+        let told: Vec<(String, String, String)> = of_instance(before.first(), found.first())
             .into_iter()
-            .map(|finding| (finding.what, finding.was, finding.is))
+            .map(|finding| (finding.what, finding.expected, finding.found))
             .collect();
         let expect = |what: &str, was: &str, is: &str| (what.to_owned(), was.to_owned(), is.to_owned());
         assert_eq!(
@@ -172,10 +172,10 @@ mod tests {
 
     #[test]
     fn a_thread_born_among_the_vcpus_is_no_drift() {
-        let left = isolated();
-        let mut found = left.clone();
+        let before = isolated();
+        let mut found = before.clone();
         let vcpu = found.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
         vcpu.threads.push(99);
-        assert_eq!(of_instance(left.first(), found.first()), []);
+        assert_eq!(of_instance(before.first(), found.first()), []);
     }
 }

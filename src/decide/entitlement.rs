@@ -1,5 +1,5 @@
-//! What kubelet says now of the CPUs an instance was registered with. kubelet is the authority; the record is what the
-//! tree was built for.
+//! What kubelet's file says of the CPUs an instance was registered with. The file decides; the record says what the cgroups
+//! were built for.
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::CpuSet;
@@ -8,27 +8,23 @@ use stelia_record::Record;
 
 use super::{Facts, Instance, Snapshot};
 
-/// kubelet's word on an instance's CPUs.
+/// kubelet's file compared with an instance's record.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Entitlement {
+pub(crate) enum Entitlement {
     /// kubelet's state cannot be used: everything stays as it is.
     Unknown,
-    /// As recorded.
     Same,
-    /// There is no entry any more, and nobody else has the CPUs: the VM stays where it is.
+    /// There is no entry any more, and the CPUs are not in another: the VM keeps them.
     Gone,
     /// The container has other CPUs now (a resize in place).
     Changed {
-        /// Its entry.
         entry: CpuSet,
         /// What of the entry is this container's alone.
         exclusive: CpuSet,
     },
     /// Some CPUs are another pod's now: the VM's threads must leave before the new owner runs.
     Lost {
-        /// Those CPUs.
         cpus: CpuSet,
-        /// Their owner.
         to: PodUid,
     },
 }
@@ -43,7 +39,7 @@ fn entry<'a>(state: &'a CpuManagerState, record: &Record) -> Option<&'a CpuSet> 
     by_name().or_else(by_id)
 }
 
-/// What of `wanted` is in the hands of another pod.
+/// The CPUs of `wanted` that are in another pod's entry, and that pod.
 fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet) -> Option<(CpuSet, PodUid)> {
     let owner = facts.other_owner(&record.pod, wanted)?;
     let containers = state.entries.get(owner).into_iter().flat_map(|own| own.values());
@@ -54,14 +50,14 @@ fn lost(state: &CpuManagerState, facts: &Facts, record: &Record, wanted: &CpuSet
     Some((named.intersection(wanted), owner.clone()))
 }
 
-/// Hold an instance's record against kubelet's state.
-pub fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
+/// Compare an instance's record with kubelet's file.
+pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Entitlement {
     let Ok(state) = &snapshot.kubelet else {
         return Entitlement::Unknown;
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        // Ours to give; but where kubelet's static policy gave them to another pod, kubelet's word counts.
+        // steliad chose them; but where kubelet's static policy gave them to another pod, kubelet's file counts.
         return match lost(state, facts, record, &record.exclusive) {
             Some((cpus, to)) => Entitlement::Lost { cpus, to },
             None => Entitlement::Same,

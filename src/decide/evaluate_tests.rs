@@ -6,8 +6,8 @@ use stelia_allocator::evaluate::score::ScoringStrategy;
 use stelia_allocator::evaluate::score::ScoringStrategy::{BalancedAllocation, LeastAllocated, MostAllocated};
 use stelia_allocator::evaluate::*;
 use stelia_allocator::{
-    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Ground, Held, NumaAllocateStrategy,
-    NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource,
+    NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_api::ErrorKind;
 use stelia_cpus::CpuSet;
@@ -57,8 +57,8 @@ fn facts(host: &Snapshot, node: &AllocatorPolicies) -> Facts {
     Facts::of(host, &policies)
 }
 
-pub(crate) fn ground(host: &Snapshot, node: &AllocatorPolicies) -> Ground {
-    Ground::new(
+pub(crate) fn allocator_node(host: &Snapshot, node: &AllocatorPolicies) -> AllocatorNode {
+    AllocatorNode::new(
         &host.topology,
         facts(host, node).pools().cloned().unwrap(),
         &crate::decide::allocator::held(host),
@@ -82,11 +82,10 @@ fn hold(host: &mut Snapshot, number: usize, (exclusive, allocation): (CpuSet, Al
 }
 
 fn of_cpus(cpus: u32, scoring_strategy: ScoringStrategy) -> Request {
-    Request {
-        cpus: Some(cpus),
-        scoring_strategy,
-        ..Request::default()
-    }
+    let mut request = Request::default();
+    request.allocation.cpus = Some(cpus);
+    request.options.scoring_strategy = scoring_strategy;
+    request
 }
 
 #[rstest]
@@ -98,15 +97,13 @@ fn the_documents_example_scores_as_it_says(#[case] strategy: ScoringStrategy, #[
         alignment: NumaTopologyAlignmentPolicy::None,
         ..ours()
     };
-    let ground = ground(&host(shape(8, 1)), &unaligned);
-    let request = Request {
-        cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
-        ..of_cpus(4, strategy)
-    };
-    let answer = answer(&ground, &request).unwrap();
+    let allocator_node = allocator_node(&host(shape(8, 1)), &unaligned);
+    let mut request = of_cpus(4, strategy);
+    request.allocation.cpu_bind_policy = Some(CpuBindPolicy::FullPcpus);
+    let answer = answer(&allocator_node, &request).unwrap();
     assert_eq!(answer.numa_nodes, BTreeSet::from([0, 1]));
     assert_eq!(
-        (answer.score.numa, answer.score.cpus, answer.score.sum()),
+        (answer.score.numa, answer.score.cpus, answer.score.sum),
         (0, score, score)
     );
 }
@@ -119,8 +116,8 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
     // Two nodes of 8 CPUs: 2 of node 0's are held. With 4 more it is 6 of 8 there, or 4 of 8 on node 1.
     let mut host = host(shape(2, 4));
     let held = allot(
-        &of_cpus(2, strategy).wish(),
-        &asker(&Request::default()),
+        &of_cpus(2, strategy).wanted(),
+        &Request::default().requester(),
         &host,
         &facts(&host, &ours()),
         &ours(),
@@ -132,7 +129,7 @@ fn a_is_the_least_of_the_nodes_that_have_room(#[case] strategy: ScoringStrategy,
         alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
         ..ours()
     };
-    let answer = answer(&ground(&host, &node), &of_cpus(4, strategy)).unwrap();
+    let answer = answer(&allocator_node(&host, &node), &of_cpus(4, strategy)).unwrap();
     // BalancedAllocation: 75 and 0 percent used, 37.5 about their mean; on node 1 it would be 25 and 50.
     assert_eq!(answer.numa_nodes, BTreeSet::from([0]));
     assert_eq!((answer.score.numa, answer.score.cpus), (a, b));
@@ -148,10 +145,10 @@ fn an_instance_on_several_nodes_is_scored_by_its_parts() {
         ..ours()
     };
     // Nodes of 4 CPUs, 2 of the first reserved: 3 CPUs of two others each.
-    let answer = answer(&ground(&host(shape(4, 2)), &node), &of_cpus(6, MostAllocated)).unwrap();
+    let answer = answer(&allocator_node(&host(shape(4, 2)), &node), &of_cpus(6, MostAllocated)).unwrap();
     assert_eq!(answer.numa_nodes.len(), 2);
-    assert_eq!(answer.score, Score { numa: 75, cpus: 50 });
-    assert!(!Told::from(&Ok(answer)).place.unwrap().aligned);
+    assert_eq!(answer.score, Score::new(75, 50));
+    assert!(!answer.aligned);
 }
 
 #[test]
@@ -160,32 +157,40 @@ fn classes_without_cpus_of_their_own_are_scored_by_a_alone() {
         alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
         ..ours()
     };
-    let ground = ground(&host(shape(2, 4)), &node);
-    let of = |qos, limit| Request {
-        qos: Some(qos),
-        cpu_limit: Some(limit),
-        scoring_strategy: LeastAllocated,
-        ..Request::default()
+    let allocator_node = allocator_node(&host(shape(2, 4)), &node);
+    let of = |qos, limit| {
+        let mut request = Request::default();
+        request.allocation.qos = Some(qos);
+        request.allocation.cpu_limit = Some(limit);
+        request.options.scoring_strategy = LeastAllocated;
+        request
     };
-    let ls = answer(&ground, &of(Qos::Ls, 3500)).unwrap();
+    let ls = answer(&allocator_node, &of(Qos::Ls, 3500)).unwrap();
     assert_eq!((ls.cpus, ls.runs_on.to_string().as_str()), (CpuSet::new(), "0-7"));
-    assert_eq!(ls.score, Score { numa: 50, cpus: 0 });
-    let be = answer(&ground, &of(Qos::Be, 3500)).unwrap();
-    assert_eq!((be.runs_on, be.score), (cpus("0-15"), Score { numa: 0, cpus: 0 }));
-    let refused = answer(&ground, &of(Qos::Ls, 9000)).unwrap_err();
+    assert_eq!(ls.score, Score::new(50, 0));
+    let be = answer(&allocator_node, &of(Qos::Be, 3500)).unwrap();
+    assert_eq!((be.runs_on, be.score), (cpus("0-15"), Score::new(0, 0)));
+    let refused = answer(&allocator_node, &of(Qos::Ls, 9000)).unwrap_err();
     assert_eq!(refused.kind, ErrorKind::NotAllocated);
 }
 
 #[test]
 fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
-    let ground = ground(&host(shape(2, 4)), &ours());
-    let of = |class: QosClass, limit: u32| Request {
-        kubernetes_class: Some(class),
-        cpu_limit: Some(limit),
-        qos: Some(Qos::Lse),
-        ..Request::default()
+    let allocator_node = allocator_node(&host(shape(2, 4)), &ours());
+    let of = |class: QosClass, limit: u32| {
+        let mut request = Request::default();
+        request.options.kubernetes_class = Some(class);
+        request.allocation.cpu_limit = Some(limit);
+        request.allocation.qos = Some(Qos::Lse);
+        request
     };
-    assert_eq!(answer(&ground, &of(QosClass::Guaranteed, 4000)).unwrap().cpus.len(), 4);
+    assert_eq!(
+        answer(&allocator_node, &of(QosClass::Guaranteed, 4000))
+            .unwrap()
+            .cpus
+            .len(),
+        4
+    );
     for (request, says) in [
         (of(QosClass::Burstable, 4000), "a Burstable pod cannot be of class LSE"),
         (
@@ -193,11 +198,11 @@ fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
             "whole number of CPUs as limit, the container's is 2500m",
         ),
     ] {
-        let refused = answer(&ground, &request).unwrap_err();
+        let refused = answer(&allocator_node, &request).unwrap_err();
         assert_eq!(refused.kind, ErrorKind::NotGuaranteed);
         assert!(refused.text.contains(says), "{refused}");
     }
-    let told = Told::from(&answer(&ground, &of_cpus(99, MostAllocated)));
+    let told = Answer::from(answer(&allocator_node, &of_cpus(99, MostAllocated)));
     assert_eq!(
         (told.fit, told.error.as_deref(), told.place),
         (false, Some("NotAllocated"), None)
@@ -208,15 +213,14 @@ fn a_pods_kubernetes_class_bounds_it_and_its_limit_is_its_number() {
 #[test]
 fn requests_are_read_strictly() {
     let read = requests(r#"[{"cpus": 4, "qos": "LSR", "scoring-strategy": "LeastAllocated"}, {}]"#).unwrap();
-    let first = Request {
-        qos: Some(Qos::Lsr),
-        ..of_cpus(4, LeastAllocated)
-    };
+    let mut first = of_cpus(4, LeastAllocated);
+    first.allocation.qos = Some(Qos::Lsr);
     assert_eq!(read, [first, Request::default()]);
     assert_eq!(requests(r#"{"kubernetes-class": "Burstable"}"#).unwrap().len(), 1);
     for (text, says) in [
         ("", "EOF"),
         (r#"[{"cpu": 4}]"#, "unknown field `cpu`"),
+        (r#"[{"scheduled-cpuset": "1"}]"#, "unknown field `scheduled-cpuset`"),
         (r#"[{"qos": "lse"}]"#, "unknown variant `lse`"),
         (r#"[{"cpus": -1}]"#, "invalid value"),
         (
@@ -253,17 +257,22 @@ pub(crate) fn any_request() -> impl Strategy<Value = Request> {
     )
         .prop_map(
             |(class, qos, cpus, limit, bind, required, exclusive, strategy, alignment, scoring)| Request {
-                kubernetes_class: class,
-                qos,
-                cpus,
-                // Whole ones are what pods mostly have.
-                cpu_limit: limit.map(|limit| if limit % 3 == 0 { limit } else { limit / 1000 * 1000 }),
-                cpu_bind_policy: bind,
-                required_cpu_bind_policy: required,
-                cpu_exclusive_policy: exclusive,
-                numa_allocate_strategy: strategy,
-                numa_topology_alignment_policy: alignment,
-                scoring_strategy: scoring,
+                allocation: AllocationRequest {
+                    qos,
+                    cpus,
+                    // Whole ones are what pods mostly have.
+                    cpu_limit: limit.map(|limit| if limit % 3 == 0 { limit } else { limit / 1000 * 1000 }),
+                    cpu_bind_policy: bind,
+                    required_cpu_bind_policy: required,
+                    cpu_exclusive_policy: exclusive,
+                    numa_allocate_strategy: strategy,
+                    numa_topology_alignment_policy: alignment,
+                    ..AllocationRequest::default()
+                },
+                options: SchedulerOptions {
+                    kubernetes_class: class,
+                    scoring_strategy: scoring,
+                },
             },
         )
 }
@@ -295,7 +304,13 @@ pub(crate) fn any_host() -> impl Strategy<Value = (Snapshot, AllocatorPolicies)>
         };
         host.leftover = host.topology.online().iter().rev().take(kubelets).collect();
         for (number, request) in held.iter().enumerate() {
-            if let Ok(allotted) = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node) {
+            if let Ok(allotted) = allot(
+                &request.wanted(),
+                &request.requester(),
+                &host,
+                &facts(&host, &node),
+                &node,
+            ) {
                 hold(&mut host, number, allotted);
             }
         }
@@ -313,12 +328,12 @@ proptest! {
     fn what_fits_is_admitted_with_the_same_cpus_and_nothing_else_is(
         (host, node) in any_host(), requests in proptest::collection::vec(any_request(), 1..6),
     ) {
-        let ground = ground(&host, &node);
-        let answers = evaluate(&ground, &requests);
+        let allocator_node = allocator_node(&host, &node);
+        let answers = evaluate(&allocator_node, &requests);
         prop_assert_eq!(answers.len(), requests.len());
         for (request, told) in requests.iter().zip(&answers) {
-            let admitted = allot(&request.wish(), &asker(request), &host, &facts(&host, &node), &node);
-            prop_assert_eq!(told, &answer(&ground, request), "each alone");
+            let admitted = allot(&request.wanted(), &request.requester(), &host, &facts(&host, &node), &node);
+            prop_assert_eq!(told, &answer(&allocator_node, request), "each alone");
             match (told, admitted) {
                 (Err(refusal), Err(same)) => prop_assert_eq!(refusal, &same),
                 (Ok(told), Ok((cpus, allocation))) => {

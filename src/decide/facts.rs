@@ -1,5 +1,5 @@
-//! What is derived from a snapshot once, for everybody: kubelet's word by CPU, the pools, and what all instances have
-//! together. What concerns one instance only is its [`Assessment`].
+//! What is derived from a snapshot once, for all instances: which pod kubelet gave which CPU, the pools, and totals over the
+//! instances. What is derived for one instance is its [`Assessment`].
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,27 +15,22 @@ use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
 
-/// What is derived from a snapshot.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Facts {
-    /// Every CPU that an entry of kubelet names.
+pub(crate) struct Facts {
     assigned: CpuSet,
-    /// kubelet's shared pool.
     kubelets_pool: CpuSet,
-    /// The pods whose entries name a CPU.
+    /// The pods whose entries name a CPU: more than one while kubelet contradicts itself.
     claims: BTreeMap<u32, Vec<PodUid>>,
-    /// CPUs of whole pods.
     of_pods: CpuSet,
-    /// The CPUs of each NUMA node.
     nodes: BTreeMap<u32, CpuSet>,
     online: CpuSet,
     totals: Totals,
     pools: Option<Pools>,
-    /// What floats may have, by whom it depends on: see [`Self::replace`].
+    /// Where floats may run. When this changes, other instances are concerned: see [`Self::replace`].
     open: Open,
 }
 
-/// The pools less what is somebody's alone.
+/// The pools, without the CPUs that instances own.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Open {
     shared: CpuSet,
@@ -43,22 +38,21 @@ struct Open {
     of_pods: CpuSet,
 }
 
-/// What is derived of one instance, once a look at it.
+/// What is derived for one instance, once after each look at it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Assessment {
-    /// kubelet's word on its CPUs.
+pub(crate) struct Assessment {
+    /// What kubelet's file says of its CPUs.
     pub entitlement: Entitlement,
-    /// Whether it floats although it has vCPUs: its CPUs are another's.
+    /// Its vCPU threads float, because kubelet gave its CPUs to another pod.
     pub evicted: bool,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
-    /// Why its promise is not whole; empty on the good day.
+    /// Why the promise to it is not kept; empty where it is.
     pub degraded: Vec<Reason>,
 }
 
 impl Assessment {
-    /// Of this instance.
-    pub fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
+    pub(crate) fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, facts, instance);
         let float = float_cpus(snapshot, facts, policies, instance);
         Self {
@@ -71,8 +65,7 @@ impl Assessment {
 }
 
 impl Facts {
-    /// Of this snapshot.
-    pub fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
+    pub(crate) fn of(snapshot: &Snapshot, policies: &Policies) -> Self {
         let state = snapshot.kubelet.as_ref().ok();
         let mut nodes: BTreeMap<u32, CpuSet> = BTreeMap::new();
         for (number, cpu) in &snapshot.topology.cpus {
@@ -102,8 +95,9 @@ impl Facts {
         facts
     }
 
-    /// One instance changed, came or went, in a snapshot that is otherwise the same. Whether that concerns others.
-    pub fn replace(
+    /// Follow one instance that changed, came or went in a snapshot that is otherwise the same. Returns whether others are
+    /// concerned, because the CPUs their floats may have changed.
+    pub(crate) fn replace(
         &mut self,
         snapshot: &Snapshot,
         policies: &Policies,
@@ -128,7 +122,7 @@ impl Facts {
         self.open != open
     }
 
-    /// Divide the CPUs that are nobody's alone.
+    /// Divide the unassigned CPUs into pools.
     fn divide(&mut self, snapshot: &Snapshot, policies: &Policies) {
         self.pools = allocator::pools(snapshot, self, &policies.allocator.reserved);
         let owned = self.totals.owned();
@@ -144,37 +138,34 @@ impl Facts {
     }
 
     /// The shared pool, kubelet's or steliad's.
-    pub fn shared_pool(&self) -> &CpuSet {
+    pub(crate) fn shared_pool(&self) -> &CpuSet {
         self.pools.as_ref().map_or(&self.kubelets_pool, |pools| &pools.shared)
     }
 
     /// The pools, where steliad makes them.
-    pub fn pools(&self) -> Option<&Pools> {
+    pub(crate) fn pools(&self) -> Option<&Pools> {
         self.pools.as_ref()
     }
 
-    /// Every CPU that an entry of kubelet names.
-    pub fn assigned(&self) -> &CpuSet {
+    pub(crate) fn assigned(&self) -> &CpuSet {
         &self.assigned
     }
 
-    /// What all instances have together.
-    pub fn totals(&self) -> &Totals {
+    pub(crate) fn totals(&self) -> &Totals {
         &self.totals
     }
 
-    /// Whether anybody has CPUs that no partition protects.
-    pub fn has_contained(&self) -> bool {
+    /// Whether any instance is contained: no partition protects its CPUs.
+    pub(crate) fn has_contained(&self) -> bool {
         !self.totals.contained().is_empty()
     }
 
-    /// The online CPUs.
-    pub fn online(&self) -> &CpuSet {
+    pub(crate) fn online(&self) -> &CpuSet {
         &self.online
     }
 
-    /// The CPUs of the NUMA nodes that these CPUs are of.
-    pub fn near(&self, cpus: &CpuSet) -> CpuSet {
+    /// All CPUs of the NUMA nodes that these CPUs belong to.
+    pub(crate) fn near(&self, cpus: &CpuSet) -> CpuSet {
         let mut near = CpuSet::new();
         for node in self.nodes.values().filter(|node| !node.is_disjoint(cpus)) {
             near.union_with(node);
@@ -206,218 +197,4 @@ fn claims(state: &CpuManagerState) -> BTreeMap<u32, Vec<PodUid>> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-    use proptest::sample::{Index, select};
-    use stelia_allocator::{
-        Allocation, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Exclusivity, NumaAllocateStrategy,
-        NumaTopologyAlignmentPolicy,
-    };
-    use stelia_node::cgroup::HugePage;
-    use stelia_record::Phase;
-    use stelia_settings::Partition;
-
-    use super::*;
-    use crate::decide::steps::properties::{Case, INSTANCES, cases, pod};
-    use crate::decide::steps::tests::apply;
-    use crate::decide::{plan, plan_for};
-
-    /// What happens to one instance.
-    #[derive(Debug, Clone)]
-    enum Event {
-        Goes,
-        Comes,
-        Dies,
-        Enters(Phase),
-        Has(Partition),
-        Loses(Index),
-        Gets(Index),
-        Holds(Index),
-        Stays(Index),
-        Weighs(Option<u64>),
-        Limits(bool),
-        /// A step of a plan is taken, whomever it is for.
-        Step(Index),
-    }
-
-    fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
-        let at = any::<Index>;
-        let phases = vec![
-            Phase::Registered,
-            Phase::Floating,
-            Phase::Attaching,
-            Phase::Isolated,
-            Phase::Contained,
-            Phase::Leaving,
-        ];
-        let event = prop_oneof![
-            Just(Event::Goes),
-            Just(Event::Comes),
-            Just(Event::Dies),
-            select(phases).prop_map(Event::Enters),
-            select(vec![Partition::Isolated, Partition::Root, Partition::Member]).prop_map(Event::Has),
-            at().prop_map(Event::Loses),
-            at().prop_map(Event::Gets),
-            at().prop_map(Event::Holds),
-            at().prop_map(Event::Stays),
-            proptest::option::of(1u64..10_000).prop_map(Event::Weighs),
-            any::<bool>().prop_map(Event::Limits),
-            at().prop_map(Event::Step),
-        ];
-        proptest::collection::vec((0..INSTANCES, event), 1..12)
-    }
-
-    /// Who chose an instance's CPUs, and for which class: it stays that for life.
-    fn classes() -> impl Strategy<Value = Vec<Option<Qos>>> {
-        let class = select(vec![None, Some(Qos::Lse), Some(Qos::Lsr), Some(Qos::Ls), Some(Qos::Be)]);
-        proptest::collection::vec(class, INSTANCES)
-    }
-
-    fn allocation(qos: Qos) -> Allocation {
-        Allocation {
-            qos,
-            cpus: 1,
-            bind: CpuBindPolicy::FullPcpus,
-            required: false,
-            exclusive: CpuExclusivePolicy::None,
-            strategy: NumaAllocateStrategy::MostAllocated,
-            alignment: NumaTopologyAlignmentPolicy::None,
-            limit_milli: 1000,
-            numa_node: None,
-            exclusivity: Exclusivity::NotAsked,
-            explanation: Vec::new(),
-        }
-    }
-
-    fn happens(event: &Event, online: &CpuSet, owned: &CpuSet, instance: &mut Instance) {
-        // Nobody has what another has.
-        let one = |at: &Index| -> CpuSet {
-            let cpu: CpuSet = online.iter().nth(at.index(online.len())).into_iter().collect();
-            cpu.difference(owned)
-        };
-        let record = &mut instance.record;
-        match event {
-            Event::Goes | Event::Comes | Event::Step(_) => {}
-            Event::Dies => instance.populated = false,
-            Event::Enters(phase) => record.phase = *phase,
-            Event::Has(partition) => record.partition = *partition,
-            // What was allocated is as many CPUs for life; kubelet may take some back.
-            Event::Loses(_) if record.allocation.is_some() => {}
-            Event::Loses(at) => {
-                let lost = record.exclusive.iter().nth(at.index(record.exclusive.len().max(1)));
-                record.exclusive = record.exclusive.difference(&lost.into_iter().collect());
-            }
-            Event::Gets(at) => record.exclusive = record.exclusive.union(&one(at)),
-            Event::Holds(at) => instance.scope_exclusive = one(at),
-            Event::Stays(at) => {
-                if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
-                    vcpu.exclusive = vcpu.exclusive.union(&one(at));
-                }
-            }
-            Event::Weighs(weight) => instance.scope_limits.cpu_weight = *weight,
-            Event::Limits(limited) => {
-                if let Some(limits) = &mut instance.origin_limits {
-                    limits.hugetlb.insert(HugePage::Mb2, limited.then_some(1));
-                    limits.memory_low = if *limited { u64::MAX } else { 0 };
-                }
-            }
-        }
-    }
-
-    fn trimmed(facts: &Facts) -> Facts {
-        let totals = facts.totals.clone().trimmed();
-        Facts {
-            totals,
-            ..facts.clone()
-        }
-    }
-
-    fn assess(snapshot: &Snapshot, facts: &Facts, policies: &Policies) -> BTreeMap<PodUid, Assessment> {
-        let of = |instance| Assessment::of(snapshot, facts, policies, instance);
-        let live = snapshot.live();
-        live.map(|instance| (instance.record.pod.clone(), of(instance)))
-            .collect()
-    }
-
-    /// Whom an event changes, and what that one was before; the snapshot is as it is afterwards.
-    fn change(
-        now: &mut Snapshot,
-        start: &Snapshot,
-        policies: &Policies,
-        number: usize,
-        event: &Event,
-    ) -> Option<(PodUid, Option<Instance>)> {
-        let mut whom = pod(number);
-        let mut step = None;
-        if let Event::Step(at) = event {
-            let steps = plan(now, policies);
-            let taken = (!steps.is_empty()).then(|| steps[at.index(steps.len())].clone())?;
-            if let Some(pod) = &taken.pod {
-                whom.clone_from(pod);
-            }
-            step = Some(taken);
-        }
-        let before = now.instances.get(&whom).cloned();
-        match event {
-            Event::Goes => drop(now.instances.remove(&whom)),
-            Event::Comes => {
-                let again = start.instances.get(&whom).filter(|_| before.is_none());
-                let free = |instance: &&Instance| instance.owned().is_disjoint(&now.owned());
-                if let Some(instance) = again.filter(free).cloned() {
-                    now.put(instance);
-                }
-            }
-            Event::Step(_) => apply(now, step.as_slice()),
-            _ => {
-                let (online, owned) = (now.topology.online(), now.owned());
-                if let Some(instance) = now.instances.get_mut(&whom) {
-                    happens(event, &online, &owned, instance);
-                }
-            }
-        }
-        Some((whom, before))
-    }
-
-    fn start(case: &Case, ours: bool, classes: &[Option<Qos>]) -> (Snapshot, Policies) {
-        let mut start = case.start();
-        start.kubelet = Ok(case.kubelet(&case.after, &case.gone));
-        let mut policies = Policies {
-            float: case.float,
-            ..Policies::default()
-        };
-        if ours {
-            start.source = CpuSource::Steliad;
-            policies.allocator.source = CpuSource::Steliad;
-            policies.allocator.reserved = CpuSet::below(1);
-            for (instance, qos) in start.instances.values_mut().zip(classes) {
-                instance.record.allocation = qos.map(allocation);
-            }
-        }
-        (start, policies)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(100))]
-        #[test]
-        fn facts_that_are_kept_up_are_those_of_a_look_at_everything(
-            case in cases(), ours in any::<bool>(), classes in classes(), events in events(),
-        ) {
-            let (start, policies) = start(&case, ours, &classes);
-            let mut now = start.clone();
-            let mut kept = Facts::of(&now, &policies);
-            for (number, event) in &events {
-                let assessed = assess(&now, &kept, &policies);
-                let Some((whom, before)) = change(&mut now, &start, &policies, *number, event) else { continue };
-                let others = kept.replace(&now, &policies, before.as_ref(), now.instances.get(&whom));
-                let anew = Facts::of(&now, &policies);
-                prop_assert_eq!(trimmed(&kept), trimmed(&anew), "after {:?}", event);
-                let planned = assess(&now, &kept, &policies);
-                prop_assert_eq!(plan_for(&now, &kept, &policies, &planned).steps, plan(&now, &policies));
-                // Whom it does not concern is not looked at again.
-                for (pod, was) in assessed.iter().filter(|(pod, _)| !others && **pod != whom) {
-                    prop_assert_eq!(Some(was), planned.get(pod), "{} after {:?}", pod, event);
-                }
-            }
-        }
-    }
-}
+mod tests;

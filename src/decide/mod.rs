@@ -1,34 +1,42 @@
 //! Every decision, as pure functions over plain values: no I/O, no clock, the same answer for the same input.
 //!
-//! [`admission`] decides whether a container becomes an instance, [`allocator`] on which CPUs where kubelet does not,
-//! [`evaluate`] what it would answer, [`placement`] which vCPU gets which CPU, [`locality`] whether memory is near them, [`plan`] what must be written so that the kernel
-//! is as the records say.
+//! | module | what it decides |
+//! |---|---|
+//! | [`admission`] | whether a container becomes an instance |
+//! | [`allocator`] | on which CPUs, where steliad chooses them |
+//! | `attach`, [`placement`] | which vCPU gets which CPU, and the kind of partition |
+//! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
+//! | [`entitlement`], [`pools`], [`pod_pool`] | whose CPUs they are by kubelet's file; where a float runs |
+//! | `steps` | what must be written so that the system is as the records say |
+//! | [`workers`] | where the kernel's unbound workers may run |
+//! | `degraded`, [`drift`] | why a promise is not kept; what another program changed |
+//! | [`rebind`] | which instances would be better off on other CPUs |
 
-pub mod admission;
-pub mod allocator;
+pub(crate) mod admission;
+pub(crate) mod allocator;
 mod attach;
 mod degraded;
-pub mod drift;
-pub mod entitlement;
+pub(crate) mod drift;
+pub(crate) mod entitlement;
 #[cfg(test)]
 pub(crate) mod evaluate_tests;
 mod facts;
-pub mod placement;
-pub mod pod_pool;
-pub mod pools;
-pub mod rebind;
+pub(crate) mod placement;
+pub(crate) mod pod_pool;
+pub(crate) mod pools;
+pub(crate) mod rebind;
 #[cfg(test)]
 mod replay;
 mod snapshot;
 mod steps;
 mod totals;
-pub mod workers;
+pub(crate) mod workers;
 
-pub use attach::attached;
-pub use facts::{Assessment, Facts};
-pub use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
-pub use steps::{
+pub(crate) use attach::attached;
+pub(crate) use facts::{Assessment, Facts};
+pub(crate) use snapshot::{Inner, Instance, Leaf, Outside, Slice, Snapshot, Tree, VcpuNow};
+pub(crate) use steps::{
     OUTSIDE, Plan, Planned, Step, is_restricted, is_throttled, limits_are_carried, limits_of_scope, placed, plan,
     plan_for, too_much_memory,
 };
-pub use totals::Totals;
+pub(crate) use totals::Totals;

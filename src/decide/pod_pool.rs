@@ -1,17 +1,15 @@
 //! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
 
-use std::collections::BTreeSet;
-
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{Use, Uses};
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::CpuManagerState;
+use stelia_kubelet::checkpoint::Use;
 use stelia_node::containers::{LiveContainer, uses};
 use stelia_record::Record;
 
 use super::{Instance, Snapshot};
 
-/// The pool of a record's pod; what was once known of it stands while kubelet's file says nothing against it.
-pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
+/// The pool of a record's pod. What was recorded once counts until kubelet's file contradicts it.
+pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
     let mut uses = uses(state, &record.pod, running);
     let entry = state
         .entries
@@ -30,12 +28,11 @@ pub fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer])
 
 /// Whether the other containers of a record's pod have to be looked at: the pod has CPUs of its own besides the record's,
 /// and which of them are its shared pool is not known yet.
-pub fn is_open(state: &CpuManagerState, record: &Record) -> bool {
+pub(crate) fn is_open(state: &CpuManagerState, record: &Record) -> bool {
     let own = state.pod_entries.get(&record.pod);
     own.is_some_and(|own| !own.is_subset(&record.entry)) && pool(state, record, &[]).is_none()
 }
 
-/// The pool of an instance's pod as the snapshot shows it.
 pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
     let state = snapshot.kubelet.as_ref().ok()?;
     let running = snapshot.siblings.get(&instance.record.pod);
@@ -46,11 +43,12 @@ pub(super) fn of(snapshot: &Snapshot, instance: &Instance) -> Option<CpuSet> {
 mod tests {
     use std::collections::BTreeMap;
 
-    use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+    use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+    use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
     use proptest::prelude::*;
     use stelia_cpus::{Cpu, Topology};
     use stelia_kubelet::CpuRequest;
-    use stelia_kubelet::checkpoint::Schema;
+    use stelia_kubelet::checkpoint::{Schema, Uses};
     use stelia_record::testing::record;
 
     use super::*;
@@ -177,8 +175,12 @@ mod tests {
 
     /// A pod's containers: what each is, its CPUs in thousandths, whether it asks for them as a Guaranteed one, whether
     /// it runs.
-    fn pods() -> impl Strategy<Value = Vec<(Kind, u64, bool, bool)>> {
-        let kind = prop_oneof![Just(Kind::Init), Just(Kind::Sidecar), Just(Kind::App)];
+    fn pods() -> impl Strategy<Value = Vec<(ContainerKind, u64, bool, bool)>> {
+        let kind = prop_oneof![
+            Just(ContainerKind::Init),
+            Just(ContainerKind::Sidecar),
+            Just(ContainerKind::App)
+        ];
         let container = (kind, prop_oneof![Just(0), Just(500), Just(1000), Just(2000)]);
         proptest::collection::vec((container, any::<bool>(), any::<bool>()), 1..5).prop_map(|some| {
             let flat = some
@@ -186,38 +188,47 @@ mod tests {
                 .map(|((kind, milli), own, runs)| (kind, milli, own, runs));
             let mut all: Vec<_> = flat.collect();
             // Init containers and sidecars are listed before the others.
-            all.sort_by_key(|(kind, ..)| *kind == Kind::App);
+            all.sort_by_key(|(kind, ..)| *kind == ContainerKind::App);
             all
         })
     }
 
+    fn resources(milli_cpus: u64, guaranteed: bool) -> Resources {
+        let requests = Amounts {
+            milli_cpus: Some(milli_cpus),
+            memory: Some(1 << 30),
+            ..Amounts::default()
+        };
+        match guaranteed {
+            true => Resources::guaranteed(requests),
+            false => Resources {
+                requests,
+                limits: Amounts::default(),
+            },
+        }
+    }
+
     /// What kubelet gives that pod, with a VM of 2 CPUs among its containers.
-    fn divided(all: &[(Kind, u64, bool, bool)], vm_at: usize, cpus: u64) -> Option<(Vec<Container>, State)> {
-        let container = |(at, (kind, milli_cpus, guaranteed, _)): (usize, &(Kind, u64, bool, bool))| Container {
-            name: format!("c{at}"),
-            kind: *kind,
-            milli_cpus: *milli_cpus,
-            guaranteed: *guaranteed,
+    fn divided(
+        all: &[(ContainerKind, u64, bool, bool)],
+        vm_at: usize,
+        cpus: u64,
+    ) -> Option<(Vec<Container>, CpuState)> {
+        let container = |(at, (kind, milli_cpus, guaranteed, _)): (usize, &(ContainerKind, u64, bool, bool))| {
+            Container::new(&format!("c{at}"), *kind, resources(*milli_cpus, *guaranteed))
         };
         let mut containers: Vec<Container> = all.iter().enumerate().map(container).collect();
-        let vm = Container {
-            name: "instance".into(),
-            kind: Kind::App,
-            milli_cpus: 2000,
-            guaranteed: true,
-        };
         // Before containers of other kinds it is a sidecar itself.
         let at = vm_at % (containers.len() + 1);
-        let kind = if containers.get(at).is_some_and(|next| next.kind != Kind::App) {
-            Kind::Sidecar
+        let kind = if containers.get(at).is_some_and(|next| next.kind != ContainerKind::App) {
+            ContainerKind::Sidecar
         } else {
-            Kind::App
+            ContainerKind::App
         };
-        containers.insert(at, Container { kind, ..vm });
+        containers.insert(at, Container::new("instance", kind, resources(2000, true)));
         let pod = Pod {
             uid: record().pod.to_string(),
-            guaranteed: true,
-            milli_cpus: Some(1000 * cpus),
+            resources: Some(resources(1000 * cpus, true)),
             containers,
         };
         let cpu = |cpu: u32| {
@@ -233,7 +244,7 @@ mod tests {
             ..Kubelet::default()
         };
         let mut policy = StaticPolicy::new(&topology, Options::default(), kubelet, 0, &CpuSet::new()).ok()?;
-        let mut given = State::default();
+        let mut given = CpuState::default();
         policy.start(&mut given).ok()?;
         policy.allocate_pod(&mut given, &pod, None).ok()??;
         Some((pod.containers, given))
@@ -254,34 +265,37 @@ mod tests {
             state.pod_entries = [(pod.clone(), own.clone())].into();
             state.entries = [(pod.clone(), entries.clone())].into();
             let at = containers.iter().position(|container| container.name == "instance").unwrap();
-            let exclusive = |container: &Container| container.guaranteed && container.milli_cpus.is_multiple_of(1000) && container.milli_cpus > 0;
+            let asked = |container: &Container| container.resources.requests.milli_cpus.unwrap_or(0);
+            let exclusive = |container: &Container| {
+                container.resources.limits.milli_cpus.is_some() && asked(container).is_multiple_of(1000) && asked(container) > 0
+            };
             // While the VM runs the ordinary init containers before it have ended; those after it run one by one, and what
             // is listed after one, sidecars too, starts when it has ended.
-            let is_init = |one: &Container| one.kind == Kind::Init && runs(&all, one);
+            let is_init = |one: &Container| one.kind == ContainerKind::Init && runs(&all, one);
             let init = containers.iter().enumerate().position(|(place, one)| place > at && is_init(one));
             let alive = |(place, one): &(usize, &Container)| {
                 let started = match one.kind {
-                    Kind::Init => init == Some(*place),
-                    Kind::Sidecar | Kind::App => init.is_none_or(|init| *place < init),
+                    ContainerKind::Init => init == Some(*place),
+                    ContainerKind::Sidecar | ContainerKind::App => init.is_none_or(|init| *place < init),
                 };
                 started && one.name != "instance" && runs(&all, one)
             };
             let running: Vec<LiveContainer> = containers.iter().enumerate().filter(alive).map(|(_, one)| {
-                let asked = if one.milli_cpus == 0 { 1000 * count } else { one.milli_cpus };
+                let shares = if asked(one) == 0 { 1000 * count } else { asked(one) };
                 let name = named.then_some(one.name.as_str());
-                running(name, &entries[&one.name].to_string(), asked * 1024 / 1000)
+                running(name, &entries[&one.name].to_string(), shares * 1024 / 1000)
             }).collect();
             let record = Record { entry: entries["instance"].clone(), ..record() };
             if let Some(found) = pool(&state, &record, &running) {
                 prop_assert!(!found.is_empty() && found.is_subset(&own));
-                for one in containers.iter().filter(|one| one.kind != Kind::Init && exclusive(one)) {
+                for one in containers.iter().filter(|one| one.kind != ContainerKind::Init && exclusive(one)) {
                     prop_assert!(found.is_disjoint(&entries[&one.name]), "{found} meets {} in {:?} of {:?}", one.name, entries, containers);
                 }
             }
         }
     }
 
-    fn runs(all: &[(Kind, u64, bool, bool)], container: &Container) -> bool {
+    fn runs(all: &[(ContainerKind, u64, bool, bool)], container: &Container) -> bool {
         let at = container
             .name
             .strip_prefix('c')

@@ -5,7 +5,7 @@ use stelia_settings::FloatPolicy;
 
 /// What a float is chosen from.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Shared<'a> {
+pub(crate) struct Shared<'a> {
     /// kubelet's shared pool: no CPU of any entry.
     pub pool: &'a CpuSet,
     /// The pod's own shared pool, where kubelet gave it one.
@@ -16,9 +16,9 @@ pub struct Shared<'a> {
     pub owned: &'a CpuSet,
 }
 
-/// The CPUs to float on: none of them is anybody's exclusive CPU, whatever the policy. `None` when nothing is left.
-pub fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
-    // A list of offline CPUs only would be no list at all to the kernel.
+/// The CPUs to float on, never an exclusive one, whatever the policy. `None` when no CPU is free.
+pub(crate) fn float(policy: FloatPolicy, least: usize, shared: &Shared<'_>, online: &CpuSet) -> Option<CpuSet> {
+    // The kernel treats a list of offline CPUs as empty.
     let usable = |cpus: &CpuSet| {
         let cpus = cpus.difference(shared.owned);
         let usable = !cpus.is_disjoint(online);

@@ -1,14 +1,13 @@
 //! Which instances would be better off on other CPUs: the moves that undo fragmentation, one after the other.
 //!
-//! Each move is good by itself: nobody's NUMA span gets longer, nobody's policies are kept worse, and the host as a whole
-//! gets better by [`Disorder`], which only ever falls. So the moves end, and stopping after any of them leaves everyone at
-//! least as well off as before.
+//! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and [`Disorder`] of the host falls.
+//! So the moves end, and after any of them every instance is at least as well off as before.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::{
-    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, Host, InUse,
-    NumaTopologyAlignmentPolicy, Request, Room, Usage, align, allocate,
+    Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, Host, InUse,
+    NumaTopologyAlignmentPolicy, Room, Usage, align, select_cpus,
 };
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
@@ -20,14 +19,13 @@ use super::{Facts, Instance, Snapshot};
 
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Scope {
+pub(crate) enum RebindScope {
     /// Every one whose CPUs steliad chose.
     Node,
-    /// One.
     Pod(PodUid),
 }
 
-impl Scope {
+impl RebindScope {
     fn has(&self, pod: &PodUid) -> bool {
         match self {
             Self::Node => true,
@@ -36,24 +34,20 @@ impl Scope {
     }
 }
 
-/// One instance on other CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Move {
-    /// The instance.
+pub(crate) struct Move {
     pub pod: PodUid,
-    /// Its CPUs now.
     pub from: CpuSet,
-    /// Its CPUs then: free now, or its own.
+    /// CPUs that are free now, or its own.
     pub to: CpuSet,
     /// How its exclusive policy is kept then.
     pub exclusivity: Exclusivity,
-    /// What it gains, in words.
     pub gain: String,
 }
 
-/// How far a host is from what its instances were promised, most important first; less is better.
+/// How far a host is from what its instances asked for, most important first; less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Disorder {
+pub(crate) struct Disorder {
     /// NUMA nodes that instances are spread over, all together.
     pub spans: usize,
     /// CPUs that lie on cores otherwise than the bind policy wants.
@@ -66,26 +60,26 @@ pub struct Disorder {
     pub scattered: usize,
 }
 
-/// What one instance has of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Own {
+/// The part of [`Disorder`] that is one instance's.
+#[derive(Clone, Copy, Default)]
+struct OwnDisorder {
     span: usize,
     misbound: usize,
     company: usize,
 }
 
 /// The next move, or none where nothing gets better. Of several the one that leaves least disorder, then by pod.
-pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &Scope) -> Option<Move> {
+pub(crate) fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &RebindScope) -> Option<Move> {
     let pools = facts.pools()?;
-    let board = Board {
+    let now = Assignments {
         host: Host::new(&snapshot.topology),
         topology: &snapshot.topology,
         everything: snapshot.topology.online().difference(&node.reserved),
         free: pools.allocatable.clone(),
-        held: snapshot
+        owners: snapshot
             .instances
             .values()
-            .map(|instance| (instance.record.pod.clone(), Held::of(instance)))
+            .map(|instance| (instance.record.pod.clone(), Owner::of(instance)))
             .collect(),
     };
     let movable = |instance: &&Instance| {
@@ -95,7 +89,7 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
         );
         settled && instance.populated && scope.has(&instance.record.pod) && !is_evicted(snapshot, facts, instance)
     };
-    let before = board.disorder();
+    let before = now.disorder();
     let mut best: Option<(Disorder, Move)> = None;
     for instance in snapshot.instances.values().filter(movable) {
         let Some(allocation) = instance.record.allocation.as_ref().filter(|one| one.qos.is_exclusive()) else {
@@ -104,7 +98,7 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
         if instance.record.scheduled {
             continue;
         }
-        for (disorder, step) in board.moves(&instance.record.pod, allocation, before) {
+        for (disorder, step) in now.moves(&instance.record.pod, allocation, before) {
             let better = best
                 .as_ref()
                 .is_none_or(|(least, known)| (disorder, &step.pod, &step.to) < (*least, &known.pod, &known.to));
@@ -116,8 +110,8 @@ pub fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope:
     best.map(|(_, step)| step)
 }
 
-/// Every move in turn, as if each had been made: what a dry run tells.
-pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move> {
+/// Every move in turn, as if each had been made: for a dry run.
+pub(crate) fn all(snapshot: &Snapshot, policies: &Policies, scope: &RebindScope) -> Vec<Move> {
     let mut snapshot = snapshot.clone();
     let mut moves = Vec::new();
     while let Some(step) = next(&snapshot, &Facts::of(&snapshot, policies), &policies.allocator, scope) {
@@ -128,28 +122,27 @@ pub fn all(snapshot: &Snapshot, policies: &Policies, scope: &Scope) -> Vec<Move>
 }
 
 /// The snapshot after a move, as far as the next one depends on it.
-pub fn made(snapshot: &mut Snapshot, step: &Move) {
-    {
-        if let Some(instance) = snapshot.instances.get_mut(&step.pod) {
-            instance.record.exclusive = step.to.clone();
-            instance.record.entry = step.to.clone();
-            if let Some(allocation) = &mut instance.record.allocation {
-                allocation.exclusivity = step.exclusivity;
-            }
-            // Its vCPUs went along.
-            if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
-                vcpu.cpus = step.to.clone();
-                if !vcpu.exclusive.is_empty() {
-                    vcpu.exclusive = step.to.clone();
-                }
-            }
+pub(crate) fn made(snapshot: &mut Snapshot, step: &Move) {
+    let Some(instance) = snapshot.instances.get_mut(&step.pod) else {
+        return;
+    };
+    instance.record.exclusive = step.to.clone();
+    instance.record.entry = step.to.clone();
+    if let Some(allocation) = &mut instance.record.allocation {
+        allocation.exclusivity = step.exclusivity;
+    }
+    // Its vCPUs went along.
+    if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
+        vcpu.cpus = step.to.clone();
+        if !vcpu.exclusive.is_empty() {
+            vcpu.exclusive = step.to.clone();
         }
     }
 }
 
-/// What an instance holds.
+/// An instance as the owner of CPUs.
 #[derive(Debug, Clone)]
-struct Held {
+struct Owner {
     cpus: CpuSet,
     bind: Option<CpuBindPolicy>,
     exclusive: CpuExclusivePolicy,
@@ -157,7 +150,7 @@ struct Held {
     memory: CpuSet,
 }
 
-impl Held {
+impl Owner {
     fn of(instance: &Instance) -> Self {
         let allocation = instance.record.allocation.as_ref();
         Self {
@@ -169,35 +162,34 @@ impl Held {
     }
 }
 
-/// Who holds what.
+/// Which instance owns which CPUs, as they are or as they would be after a move.
 #[derive(Clone)]
-struct Board<'a> {
+struct Assignments<'a> {
     host: Host,
     topology: &'a Topology,
-    /// What could be allocated with nobody there.
+    /// What could be allocated without any instance.
     everything: CpuSet,
-    /// What can be allocated now.
     free: CpuSet,
-    held: BTreeMap<PodUid, Held>,
+    owners: BTreeMap<PodUid, Owner>,
 }
 
-impl Board<'_> {
+impl Assignments<'_> {
     /// The moves of one instance that are good.
     fn moves(&self, pod: &PodUid, allocation: &Allocation, before: Disorder) -> Vec<(Disorder, Move)> {
-        let Some(held) = self.held.get(pod) else {
+        let Some(owner) = self.owners.get(pod) else {
             return Vec::new();
         };
-        let from = &held.cpus;
+        let from = &owner.cpus;
         let own = self.own(pod);
-        let available = self.open_to(held).union(&from.intersection(&self.everything));
+        let available = self.open_to(owner).union(&from.intersection(&self.everything));
         let usage = Usage::exclusive(
-            self.held
+            self.owners
                 .iter()
                 .filter(|(other, _)| *other != pod)
-                .map(|(_, held)| InUse {
-                    cpus: held.cpus.clone(),
+                .map(|(_, owner)| InUse {
+                    cpus: owner.cpus.clone(),
                     refs: 1,
-                    exclusive: held.exclusive,
+                    exclusive: owner.exclusive,
                 })
                 .collect(),
         );
@@ -208,7 +200,7 @@ impl Board<'_> {
             allocation.alignment,
             NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
         );
-        // Who asked for no alignment is glad of one.
+        // Without an alignment that was asked for, best-effort is tried too.
         let alignments = [
             Some(allocation.alignment),
             (!strict).then_some(NumaTopologyAlignmentPolicy::BestEffort),
@@ -219,7 +211,7 @@ impl Board<'_> {
                 continue;
             };
             for preferred in [from.clone(), CpuSet::new()] {
-                let request = Request {
+                let request = CpuSelection {
                     count,
                     bind: allocation.bind,
                     required: allocation.required,
@@ -228,12 +220,12 @@ impl Board<'_> {
                     preferred,
                     nodes: nodes.clone(),
                 };
-                let Ok(answer) = allocate(&self.host, &usage, &available, &request) else {
+                let Ok(answer) = select_cpus(&self.host, &usage, &available, &request) else {
                     continue;
                 };
                 let after = self.after(pod, &answer.cpus);
                 let (disorder, then) = (after.disorder(), after.own(pod));
-                // Nobody is worse off in anything, and the whole is better.
+                // No instance is worse off in anything, and the host as a whole is better.
                 let no_worse = then.span <= own.span && then.misbound <= own.misbound && then.company <= own.company;
                 if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
                     let step = Move {
@@ -251,16 +243,16 @@ impl Board<'_> {
     }
 
     /// The free CPUs of the NUMA nodes that kubelet bound its memory to: the memory stays where it is.
-    fn open_to(&self, held: &Held) -> CpuSet {
+    fn open_to(&self, owner: &Owner) -> CpuSet {
         let near = |cpu: &u32| {
             let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
-            held.memory.is_empty() || node.is_some_and(|node| held.memory.contains(node))
+            owner.memory.is_empty() || node.is_some_and(|node| owner.memory.contains(node))
         };
         self.free.iter().filter(near).collect()
     }
 
     fn nobody_else_worse(&self, after: &Self, pod: &PodUid) -> bool {
-        let others = self.held.keys().filter(|other| *other != pod);
+        let others = self.owners.keys().filter(|other| *other != pod);
         others
             .into_iter()
             .all(|other| after.own(other).company <= self.own(other).company)
@@ -268,63 +260,59 @@ impl Board<'_> {
 
     fn after(&self, pod: &PodUid, cpus: &CpuSet) -> Self {
         let mut after = self.clone();
-        if let Some(held) = after.held.get_mut(pod) {
-            let back = held.cpus.intersection(&self.everything);
+        if let Some(owner) = after.owners.get_mut(pod) {
+            let back = owner.cpus.intersection(&self.everything);
             after.free = after.free.union(&back).difference(cpus);
-            held.cpus = cpus.clone();
+            owner.cpus = cpus.clone();
         }
         after
     }
 
-    fn own(&self, pod: &PodUid) -> Own {
-        let Some(held) = self.held.get(pod) else {
-            return Own {
-                span: 0,
-                misbound: 0,
-                company: 0,
-            };
+    fn own(&self, pod: &PodUid) -> OwnDisorder {
+        let Some(owner) = self.owners.get(pod) else {
+            return OwnDisorder::default();
         };
-        Own {
-            span: self.host.nodes_of(&held.cpus).len(),
-            misbound: self.misbound(held),
-            company: self.company(pod, held),
+        OwnDisorder {
+            span: self.host.nodes_of(&owner.cpus).len(),
+            misbound: self.misbound(owner),
+            company: self.company(pod, owner),
         }
     }
 
     /// FullPCPUs: CPUs beyond the part of a core that the number makes anyway, on cores shared with others. SpreadByPCPUs: CPUs
     /// that have a sibling of the same instance.
-    fn misbound(&self, held: &Held) -> usize {
-        let whole = self.host.whole_cores(&held.cpus).len();
-        match held.bind {
+    fn misbound(&self, owner: &Owner) -> usize {
+        let whole = self.host.whole_cores(&owner.cpus).len();
+        match owner.bind {
             Some(CpuBindPolicy::FullPcpus) => {
                 let threads = self.host.threads().max(1);
-                (held.cpus.len() / threads * threads).saturating_sub(whole)
+                (owner.cpus.len() / threads * threads).saturating_sub(whole)
             }
             Some(CpuBindPolicy::SpreadByPcpus) => {
-                held.cpus.len() - self.host.one_per_core(&held.cpus, &CpuSet::new()).len()
+                owner.cpus.len() - self.host.one_per_core(&owner.cpus, &CpuSet::new()).len()
             }
             _ => 0,
         }
     }
 
     /// 1 for a NUMA node shared with an instance of the same policy that was to be avoided, 2 for a core.
-    fn company(&self, pod: &PodUid, held: &Held) -> usize {
+    fn company(&self, pod: &PodUid, owner: &Owner) -> usize {
         let same = |policies: &[CpuExclusivePolicy]| -> CpuSet {
             let others = self
-                .held
+                .owners
                 .iter()
                 .filter(|(other, theirs)| *other != pod && policies.contains(&theirs.exclusive));
             others.flat_map(|(_, theirs)| theirs.cpus.iter()).collect()
         };
-        match held.exclusive {
+        match owner.exclusive {
             CpuExclusivePolicy::Default | CpuExclusivePolicy::None => 0,
-            policy @ CpuExclusivePolicy::PcpuLevel => 2 * usize::from(self.share_cores(&held.cpus, &same(&[policy]))),
+            policy @ CpuExclusivePolicy::PcpuLevel => 2 * usize::from(self.share_cores(&owner.cpus, &same(&[policy]))),
             policy @ CpuExclusivePolicy::NumaNodeLevel => {
-                if self.share_cores(&held.cpus, &same(&[policy, CpuExclusivePolicy::PcpuLevel])) {
+                if self.share_cores(&owner.cpus, &same(&[policy, CpuExclusivePolicy::PcpuLevel])) {
                     2
                 } else {
                     let theirs = self.host.nodes_of(&same(&[policy]));
-                    usize::from(!self.host.nodes_of(&held.cpus).is_disjoint(&theirs))
+                    usize::from(!self.host.nodes_of(&owner.cpus).is_disjoint(&theirs))
                 }
             }
         }
@@ -340,7 +328,7 @@ impl Board<'_> {
     }
 
     fn disorder(&self) -> Disorder {
-        let all: Vec<Own> = self.held.keys().map(|pod| self.own(pod)).collect();
+        let all: Vec<OwnDisorder> = self.owners.keys().map(|pod| self.own(pod)).collect();
         let free = self.host.by_node(&self.free);
         let room = self.free.len();
         Disorder {
@@ -354,8 +342,7 @@ impl Board<'_> {
     }
 }
 
-/// What is better, in words.
-fn gain((own, before): (Own, Disorder), (then, after): (Own, Disorder)) -> String {
+fn gain((own, before): (OwnDisorder, Disorder), (then, after): (OwnDisorder, Disorder)) -> String {
     let mut parts = Vec::new();
     let mut fewer = |what: &str, was: usize, is: usize| {
         if is < was {

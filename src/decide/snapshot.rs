@@ -1,4 +1,4 @@
-//! What is, as plain values: the input of [`plan`](super::plan()).
+//! What was read of the system, as plain values: the input of every decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,37 +12,34 @@ use stelia_settings::Partition;
 
 use super::workers::Workers;
 
-/// kubelet's word and the cgroup tree at one moment.
+/// kubelet's file and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Snapshot {
+pub(crate) struct Snapshot {
     /// Who chooses exclusive CPUs on this node.
     pub source: CpuSource,
-    /// kubelet's state, or why it cannot be used. Where steliad chooses, one without entries stands for no kubelet.
+    /// kubelet's state, or why it cannot be used. Where steliad chooses and kubelet has no file, it has no entries.
     pub kubelet: Result<CpuManagerState, String>,
-    /// CPUs that a static CPU manager which rules no more gave to containers that still run.
+    /// CPUs that kubelet's static policy assigned, before it was switched off, to containers that still run.
     pub leftover: CpuSet,
-    /// What kind of partition this kernel makes without danger to the node.
+    /// The kind of partition that is safe on this kernel: see `isolated_is_safe`.
     pub safe_partition: Partition,
-    /// The online CPUs.
     pub topology: Topology,
-    /// `stelia.slice`.
     pub slice: Slice,
     /// The units outside stelia.slice that a contained instance keeps off its CPUs, by name, where they have a cgroup.
     pub outside: BTreeMap<String, Outside>,
     /// Units that were restricted and are gone: what they had is still recorded.
     pub outside_gone: BTreeSet<String>,
-    /// Instances by pod.
     pub instances: BTreeMap<PodUid, Instance>,
     /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
     /// which of them its containers share.
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
     /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
     pub unsettled: BTreeSet<PodUid>,
-    /// Scopes whose record cannot be used, with the reason; left alone.
+    /// Scopes whose record cannot be used, with the reason. Nothing is changed in them.
     pub unreadable: Vec<(String, String)>,
     /// `cpuset.cpus.exclusive` of those scopes: the slice must go on covering it, or their partitions would break.
     pub left_alone: CpuSet,
-    /// Why the kernel does not tell of changes to kubelet's file or the slice; `None` when it does.
+    /// Why there are no events for kubelet's file or the slice; `None` when there are.
     pub unwatched: Option<String>,
     /// Empty scopes that systemd does not remove: without a record, or for too long a time.
     pub abandoned: Vec<CgroupPath>,
@@ -50,7 +47,7 @@ pub struct Snapshot {
 
 /// `stelia.slice` as found.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Slice {
+pub(crate) struct Slice {
     /// `cpuset.cpus.exclusive`; `None` while there is no slice, no cpuset controller in it, or no such file in this
     /// kernel (before 6.7).
     pub exclusive: Option<CpuSet>,
@@ -66,8 +63,8 @@ pub struct Slice {
 
 /// A unit outside stelia.slice.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Outside {
-    /// `cpuset.cpus`; empty where nobody restricted it.
+pub(crate) struct Outside {
+    /// `cpuset.cpus`; empty where it is not restricted.
     pub cpus: CpuSet,
     /// What `cpus` was before we restricted it; `None` when we did not.
     pub saved: Option<CpuSet>,
@@ -75,10 +72,8 @@ pub struct Outside {
 
 /// One instance as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Instance {
-    /// What its scope's attributes say.
+pub(crate) struct Instance {
     pub record: Record,
-    /// Where its cgroups are.
     pub tree: Tree,
     /// Whether any process is in the scope or below.
     pub populated: bool,
@@ -86,11 +81,9 @@ pub struct Instance {
     pub scope_procs: Vec<i32>,
     /// Controllers enabled for the scope's children.
     pub scope_controllers: BTreeSet<String>,
-    /// `cpuset.cpus.exclusive` of the scope.
     pub scope_exclusive: CpuSet,
     /// `instance/`, once it is there.
     pub inner: Option<Inner>,
-    /// Limits on the scope.
     pub scope_limits: Limits,
     /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
     pub origin_limits: Option<Limits>,
@@ -100,7 +93,6 @@ pub struct Instance {
     pub origin_procs: Option<Vec<i32>>,
     /// `cpuset.cpus` of the origin; empty when it is gone.
     pub origin_cpus: CpuSet,
-    /// Whether the anchor still lives.
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
     pub vcpus: Vec<Option<VcpuNow>>,
@@ -108,13 +100,13 @@ pub struct Instance {
     pub refusals: u32,
     /// Its processes were to be frozen and are not, for too long a time (a task in uninterruptible sleep).
     pub does_not_freeze: bool,
-    /// Why the kernel does not tell of its changes; `None` when it does.
+    /// Why there are no events for its files; `None` when there are.
     pub unwatched: Option<String>,
 }
 
 /// Where an instance's cgroups are.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Tree {
+pub(crate) struct Tree {
     scope: CgroupPath,
     inner: CgroupPath,
     float: CgroupPath,
@@ -123,7 +115,7 @@ pub struct Tree {
 
 impl Tree {
     /// In a scope of its own: `instance/` and in that `float/` and `vcpu/`.
-    pub fn in_scope(scope: CgroupPath) -> Self {
+    pub(crate) fn in_scope(scope: CgroupPath) -> Self {
         let inner = scope.child("instance");
         Self {
             float: inner.child("float"),
@@ -134,34 +126,31 @@ impl Tree {
     }
 
     /// The unit's cgroup, on which the record is.
-    pub fn scope(&self) -> &CgroupPath {
+    pub(crate) fn scope(&self) -> &CgroupPath {
         &self.scope
     }
 
-    /// The threaded domain's root.
-    pub fn inner(&self) -> &CgroupPath {
+    pub(crate) fn inner(&self) -> &CgroupPath {
         &self.inner
     }
 
     /// The place of all that is no vCPU.
-    pub fn float(&self) -> &CgroupPath {
+    pub(crate) fn float(&self) -> &CgroupPath {
         &self.float
     }
 
     /// The place of the vCPUs.
-    pub fn vcpu(&self) -> &CgroupPath {
+    pub(crate) fn vcpu(&self) -> &CgroupPath {
         &self.vcpu
     }
 }
 
 /// `instance/`: the threaded domain's root.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Inner {
+pub(crate) struct Inner {
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
-    /// `cpuset.cpus.exclusive`.
     pub exclusive: CpuSet,
-    /// `cpuset.mems`.
     pub mems: String,
     /// Every process of the domain (float's and vcpu's included).
     pub procs: Vec<i32>,
@@ -169,65 +158,54 @@ pub struct Inner {
     pub freeze: bool,
     /// Whether they do (`cgroup.events`).
     pub frozen: bool,
-    /// `float/`.
     pub float: Option<Leaf>,
-    /// `vcpu/`.
     pub vcpu: Option<Leaf>,
 }
 
 /// A threaded cgroup.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Leaf {
-    /// Whether `cgroup.type` is `threaded` already.
+pub(crate) struct Leaf {
     pub threaded: bool,
-    /// `cpuset.cpus`.
     pub cpus: CpuSet,
-    /// `cpuset.cpus.exclusive`.
     pub exclusive: CpuSet,
     /// `cpuset.cpus.partition` as printed; empty where the kernel has none.
     pub partition: String,
     /// `cpu.max` as printed; empty without the controller.
     pub cpu_max: String,
-    /// Threads in it.
     pub threads: Vec<i32>,
 }
 
-/// A recorded vCPU thread now.
+/// A recorded vCPU thread as found.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct VcpuNow {
-    /// The process it belongs to.
+pub(crate) struct VcpuNow {
     pub process: i32,
-    /// Where it is.
     pub cgroup: CgroupPath,
-    /// Where it may run.
     pub affinity: CpuSet,
 }
 
 impl Snapshot {
-    /// The instances that live.
-    pub fn live(&self) -> impl Iterator<Item = &Instance> {
+    /// Instances with a process in their scope.
+    pub(crate) fn live(&self) -> impl Iterator<Item = &Instance> {
         self.instances.values().filter(|instance| instance.populated)
     }
 
-    /// Put an instance in; what was known of it before.
-    pub fn put(&mut self, instance: Instance) -> Option<Instance> {
+    /// Replaces what was known of the instance, and returns that.
+    pub(crate) fn put(&mut self, instance: Instance) -> Option<Instance> {
         self.instances.insert(instance.record.pod.clone(), instance)
     }
 
-    /// Whether this kernel can take CPUs from everybody else.
-    pub fn has_partitions(&self) -> bool {
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which there are no partitions below a slice.
+    pub(crate) fn has_partitions(&self) -> bool {
         self.slice.exclusive.is_some()
     }
 }
 
 #[cfg(test)]
 impl Snapshot {
-    /// The one instance of a test.
     pub(crate) fn first(&self) -> &Instance {
         self.instances.values().next().unwrap()
     }
 
-    /// The one instance of a test.
     pub(crate) fn first_mut(&mut self) -> &mut Instance {
         self.instances.values_mut().next().unwrap()
     }
@@ -242,7 +220,6 @@ impl Snapshot {
         super::Assessment::of(self, &super::Facts::of(self, policies), policies, instance)
     }
 
-    /// Every instance's exclusive CPUs.
     pub(crate) fn owned(&self) -> CpuSet {
         self.facts().totals().owned().clone()
     }
@@ -255,7 +232,7 @@ impl Snapshot {
 
 impl Instance {
     /// A container that was admitted and has no scope yet.
-    pub fn admitted(record: Record, tree: Tree) -> Self {
+    pub(crate) fn admitted(record: Record, tree: Tree) -> Self {
         Self {
             populated: false,
             scope_procs: Vec::new(),
@@ -277,18 +254,16 @@ impl Instance {
         }
     }
 
-    /// `vcpu/`, once it is there.
-    pub fn vcpu(&self) -> Option<&Leaf> {
+    pub(crate) fn vcpu(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.vcpu.as_ref()
     }
 
-    /// `float/`, once it is there.
-    pub fn float(&self) -> Option<&Leaf> {
+    pub(crate) fn float(&self) -> Option<&Leaf> {
         self.inner.as_ref()?.float.as_ref()
     }
 
     /// The CPUs that are its: those it is to have, and those its vCPUs have not left yet.
-    pub fn owned(&self) -> CpuSet {
+    pub(crate) fn owned(&self) -> CpuSet {
         let mut owned = self.record.exclusive.clone();
         if let Some(vcpu) = self.vcpu().filter(|_| self.populated) {
             owned = owned.union(&vcpu.exclusive);
@@ -300,7 +275,7 @@ impl Instance {
     }
 
     /// Its unit's cgroup.
-    pub fn scope(&self) -> &CgroupPath {
+    pub(crate) fn scope(&self) -> &CgroupPath {
         self.tree.scope()
     }
 }

@@ -1,4 +1,5 @@
-//! What all instances have together, kept up to date as each of them changes: nothing is summed anew because one did.
+//! Totals over all instances, kept up to date by subtracting an instance as it was and adding it as it is: hundreds of
+//! instances are not summed again because one changed.
 
 use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
@@ -10,7 +11,7 @@ use super::{Facts, Instance, Snapshot};
 /// The kernel's and systemd's default weight.
 pub(super) const DEFAULT_WEIGHT: u64 = 100;
 
-/// CPUs that any number of instances have at a time.
+/// How many instances have each CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Tally {
     counts: Vec<u32>,
@@ -33,7 +34,7 @@ impl Tally {
         }
     }
 
-    fn take(&mut self, cpus: &CpuSet) {
+    fn subtract(&mut self, cpus: &CpuSet) {
         let mut gone = CpuSet::new();
         for cpu in cpus.iter() {
             if let Some(count) = self.counts.get_mut(cpu as usize) {
@@ -49,9 +50,9 @@ impl Tally {
     }
 }
 
-/// What one instance adds.
+/// What one instance adds to the totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Share {
+struct Contribution {
     owned: CpuSet,
     qos: Option<Qos>,
     exclusive: CpuSet,
@@ -66,7 +67,7 @@ struct Share {
     live: bool,
 }
 
-impl Share {
+impl Contribution {
     fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Self {
         let live = instance.populated;
         let record = &instance.record;
@@ -117,42 +118,40 @@ impl Share {
     }
 }
 
-/// The sums.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Totals {
+pub(crate) struct Totals {
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     owned: Tally,
     /// The same without LSR's, on which BE may run.
     owned_but_lsr: Tally,
-    /// What is recorded as LSR's and as everybody else's.
+    /// Recorded exclusive CPUs of every class but LSR.
     recorded: Tally,
     recorded_lsr: Tally,
-    /// The lists of those that have, or are to have, CPUs which the kernel keeps everybody else off.
+    /// The exclusive lists of instances whose partition is in force or about to be made.
     growing: Tally,
-    /// Of those the ones whose partition leaves the kernel's unbound workers where they are.
+    /// Of those the ones of kind `root`, which do not keep the kernel's unbound workers off.
     root: Tally,
-    /// What scopes hold.
+    /// `cpuset.cpus.exclusive` of the scopes.
     held: Tally,
-    /// The CPUs of instances that no partition protects.
+    /// The exclusive CPUs of contained instances, which no partition protects.
     contained: Tally,
     weight: u64,
-    /// Wider than each: "everything" is the largest number there is, and several may say that.
+    /// `u128`, as several instances may say `max`, which is `u64::MAX`.
     protected: (u128, u128),
     huge_pages: usize,
     live: usize,
 }
 
 impl Totals {
-    /// Of every instance.
     pub(super) fn of(snapshot: &Snapshot, facts: &Facts) -> Self {
         let mut totals = Self::default();
         for instance in snapshot.instances.values() {
-            totals.add(&Share::of(snapshot, facts, instance));
+            totals.add(&Contribution::of(snapshot, facts, instance));
         }
         totals
     }
 
-    /// One instance changed, came or went.
+    /// Follow one instance that changed, came or went.
     pub(super) fn replace(
         &mut self,
         snapshot: &Snapshot,
@@ -160,16 +159,16 @@ impl Totals {
         before: Option<&Instance>,
         now: Option<&Instance>,
     ) {
-        let share = |instance: Option<&Instance>| instance.map(|one| Share::of(snapshot, facts, one));
+        let share = |instance: Option<&Instance>| instance.map(|one| Contribution::of(snapshot, facts, one));
         let (before, now) = (share(before), share(now));
         if before == now {
             return;
         }
-        before.iter().for_each(|share| self.take(share));
+        before.iter().for_each(|share| self.subtract(share));
         now.iter().for_each(|share| self.add(share));
     }
 
-    fn add(&mut self, share: &Share) {
+    fn add(&mut self, share: &Contribution) {
         for (tally, cpus) in self.tallies(share) {
             tally.add(cpus);
         }
@@ -180,9 +179,9 @@ impl Totals {
         self.live += usize::from(share.live);
     }
 
-    fn take(&mut self, share: &Share) {
+    fn subtract(&mut self, share: &Contribution) {
         for (tally, cpus) in self.tallies(share) {
-            tally.take(cpus);
+            tally.subtract(cpus);
         }
         self.weight -= share.weight;
         self.protected.0 -= u128::from(share.protected.0);
@@ -191,7 +190,7 @@ impl Totals {
         self.live -= usize::from(share.live);
     }
 
-    fn tallies<'a, 'b>(&'a mut self, share: &'b Share) -> Vec<(&'a mut Tally, &'b CpuSet)> {
+    fn tallies<'a, 'b>(&'a mut self, share: &'b Contribution) -> Vec<(&'a mut Tally, &'b CpuSet)> {
         let mut tallies = vec![
             (&mut self.owned, &share.owned),
             (&mut self.growing, &share.growing),
@@ -208,20 +207,19 @@ impl Totals {
         tallies
     }
 
-    /// Every instance's exclusive CPUs.
-    pub fn owned(&self) -> &CpuSet {
+    pub(crate) fn owned(&self) -> &CpuSet {
         self.owned.cpus()
     }
 
     /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
-    pub fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
+    pub(crate) fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
         match qos {
             Some(Qos::Be) => self.owned_but_lsr.cpus(),
             _ => self.owned.cpus(),
         }
     }
 
-    /// What instances are recorded to have, LSR's apart.
+    /// Recorded exclusive CPUs: of every class but LSR, and of LSR.
     pub(super) fn recorded(&self) -> (&CpuSet, &CpuSet) {
         (self.recorded.cpus(), self.recorded_lsr.cpus())
     }
@@ -230,8 +228,8 @@ impl Totals {
         self.growing.cpus()
     }
 
-    /// The CPUs that the kernel's unbound workers must be told to keep off.
-    pub fn closed_to_workers(&self) -> &CpuSet {
+    /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
+    pub(crate) fn closed_to_workers(&self) -> &CpuSet {
         self.root.cpus()
     }
 
@@ -243,18 +241,18 @@ impl Totals {
         self.contained.cpus()
     }
 
-    /// The weights of those that live; 0 without any.
+    /// The sum of `cpu.weight`; 0 without a live instance.
     pub(super) fn weight(&self) -> u64 {
         self.weight
     }
 
-    /// `memory.min` and `memory.low` of those that live, bytes: below the slice as much counts as is on the slice.
+    /// The sums of `memory.min` and `memory.low`, bytes. In the slice no more is protected than is set on it.
     pub(super) fn protected_memory(&self) -> (u64, u64) {
         let capped = |sum: u128| u64::try_from(sum).unwrap_or(u64::MAX);
         (capped(self.protected.0), capped(self.protected.1))
     }
 
-    /// Whether anybody has a limit of huge pages.
+    /// Whether any instance has a limit of huge pages.
     pub(super) fn limits_huge_pages(&self) -> bool {
         self.huge_pages > 0
     }
@@ -262,12 +260,12 @@ impl Totals {
 
 #[cfg(test)]
 impl Totals {
-    /// Without the room that was made for CPUs which nobody has any more: to be compared.
+    /// Without counters of zero at the end, so that equal totals compare equal.
     pub(super) fn trimmed(mut self) -> Self {
-        let nothing = Share::default();
-        let lsr = Share {
+        let nothing = Contribution::default();
+        let lsr = Contribution {
             qos: Some(Qos::Lsr),
-            ..Share::default()
+            ..Contribution::default()
         };
         for share in [&nothing, &lsr] {
             for (tally, _) in self.tallies(share) {

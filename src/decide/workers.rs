@@ -2,14 +2,13 @@
 
 use stelia_cpus::CpuSet;
 
-/// What was found.
+/// The workers' mask as found, and what was recorded of it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Workers {
-    /// Where they may run.
+pub(crate) struct Workers {
     pub cpus: CpuSet,
     /// CPUs that were taken from them, to be given back.
     pub taken: CpuSet,
-    /// CPUs that the kernel keeps them off by itself. Looked at where it counts.
+    /// CPUs that the kernel keeps them off by itself. Empty where `taken` is to stay taken: it was not read then.
     pub isolated: CpuSet,
 }
 
@@ -21,12 +20,17 @@ pub(super) fn are_to_change(workers: &Workers, closed: &CpuSet) -> bool {
 
 /// Where they may run and what is recorded as taken from them, so that they are kept off these CPUs and off those that the kernel
 /// keeps them off, and have everything else that they were `requested` to have or that was `taken` from them. `None` where
-/// nothing would be left, which the kernel does not take.
-pub fn masks(requested: &CpuSet, isolated: &CpuSet, taken: &CpuSet, closed: &CpuSet) -> Option<(CpuSet, CpuSet)> {
+/// the mask would be empty, which the kernel refuses.
+pub(crate) fn masks(
+    requested: &CpuSet,
+    isolated: &CpuSet,
+    taken: &CpuSet,
+    closed: &CpuSet,
+) -> Option<(CpuSet, CpuSet)> {
     let all = requested.union(taken);
-    let left = all.difference(closed).difference(isolated);
-    let taken = all.difference(&left);
-    (!left.is_empty()).then_some((left, taken))
+    let allowed = all.difference(closed).difference(isolated);
+    let taken = all.difference(&allowed);
+    (!allowed.is_empty()).then_some((allowed, taken))
 }
 
 #[cfg(test)]

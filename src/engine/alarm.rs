@@ -18,9 +18,6 @@ pub(super) struct Alarm {
 
 impl Alarm {
     /// Belongs to the runtime it is called in.
-    ///
-    /// # Errors
-    /// The kernel gives no timer.
     pub(super) fn new() -> io::Result<Self> {
         let timer = timerfd_create(
             TimerfdClockId::Monotonic,
@@ -32,10 +29,10 @@ impl Alarm {
         })
     }
 
-    /// Sleep until then. Whoever stops waiting for it may ask for another time.
+    /// Sleep until then. The future may be dropped, and another time asked for.
     pub(super) async fn until(&mut self, when: Instant) {
         if let Err(cause) = self.ring(when).await {
-            tracing::debug!("a timer of the kernel's: {cause}");
+            tracing::debug!("set a timer: {cause}");
             tokio::time::sleep_until(when.into()).await;
         }
     }
@@ -43,14 +40,14 @@ impl Alarm {
     async fn ring(&mut self, when: Instant) -> io::Result<()> {
         if self.set != Some(when) {
             // 0 would stop the timer.
-            let left = when
+            let wait = when
                 .saturating_duration_since(Instant::now())
                 .max(Duration::from_nanos(1));
             let none = Timespec { tv_sec: 0, tv_nsec: 0 };
-            let left = Timespec::try_from(left).map_err(io::Error::other)?;
+            let wait = Timespec::try_from(wait).map_err(io::Error::other)?;
             let time = Itimerspec {
                 it_interval: none,
-                it_value: left,
+                it_value: wait,
             };
             timerfd_settime(&self.timer, TimerfdTimerFlags::empty(), &time)?;
             self.set = Some(when);
@@ -58,7 +55,7 @@ impl Alarm {
         loop {
             self.timer.readable().await?;
             match self.timer.try_read(&mut [0u8; 8]) {
-                // It was set anew after it had rung.
+                // It was set again after it had expired.
                 Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => continue,
                 read => read?,
             };

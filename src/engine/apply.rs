@@ -4,17 +4,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use stelia_allocator::CpuSource;
+use stelia_api::{Error, ErrorKind};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::{System, workqueue};
 
-use super::observe::{OWN, TAKEN, outside, saved_attribute, taken};
+use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::store;
 use crate::decide::{Instance, Planned, Step, workers};
-use crate::engine::fault::Fault;
 
-/// So many steps of an instance are taken in one turn; the rest is planned anew, when others have had theirs.
+/// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const STEPS: usize = 1024;
 
 /// What was done for one instance, or for what all share.
@@ -26,11 +26,10 @@ pub(super) struct Outcome {
     pub writes: u32,
     /// Cgroup moves of processes and threads.
     pub moves: u32,
-    /// What failed.
     pub errors: Vec<String>,
-    /// Of what all share: what failed, by its subject; nothing for what did not.
+    /// The steps that all instances share, by subject, with what failed of each.
     pub subjects: Vec<(String, Option<String>)>,
-    /// Whether only the record changed, so that nothing has to be read anew.
+    /// Whether only the record changed, so that nothing has to be read again.
     pub recorded_only: bool,
     /// Whether only float's CPUs changed, besides the record.
     pub float_only: bool,
@@ -60,33 +59,16 @@ pub(super) fn apply(
         }
         count(outcome, &step);
         tracing::debug!(pod = pod.as_ref().map(PodUid::as_str), ?step, "step");
-        if step.is_systemds().is_some() {
-            // Its cgroup goes first: with that gone there is nothing that stopping the unit could kill.
-            let removed = match &step {
-                Step::Forget(scope) => system.cgroups.remove(scope).map_err(Fault::from),
-                _ => Ok(()),
-            };
-            if pod.is_none() {
-                outcome
-                    .subjects
-                    .push((step.subject(), removed.as_ref().err().map(Fault::to_string)));
-            }
-            match removed {
-                Ok(()) => systemds.push(Planned { pod, step }),
-                Err(error) => outcome.errors.push(error.to_string()),
-            }
-            continue;
-        }
         let instance = pod.as_ref().and_then(|pod| instances.get_mut(pod));
-        let taken = take(system, instance, &step);
+        let failure = take(system, instance, &step).err().map(|fault| fault.to_string());
         if pod.is_none() {
-            outcome
-                .subjects
-                .push((step.subject(), taken.as_ref().err().map(Fault::to_string)));
+            outcome.subjects.push((step.subject(), failure.clone()));
         }
-        if let Err(error) = taken {
-            outcome.errors.push(error.to_string());
+        if let Some(failure) = failure {
+            outcome.errors.push(failure);
             failed.extend(pod);
+        } else if step.is_systemds().is_some() {
+            systemds.push(Planned { pod, step });
         }
     }
     (outcomes, systemds)
@@ -94,21 +76,13 @@ pub(super) fn apply(
 
 fn count(outcome: &mut Outcome, step: &Step) {
     outcome.steps += 1;
+    if step.is_of_record() {
+        return;
+    }
     match step {
         Step::MoveProcess(..) | Step::MoveThread(..) => outcome.moves += 1,
-        Step::Create(_)
-        | Step::Write(..)
-        | Step::Remove(_)
-        | Step::Forget(_)
-        | Step::Limit(..)
-        | Step::Weigh(_)
-        | Step::Protect { .. }
-        | Step::Restrict { .. }
-        | Step::Unrecord(_)
-        | Step::KeepWorkersOff(_)
-        | Step::Restore(..) => outcome.writes += 1,
         Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) => {}
-        Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_) => return,
+        _ => outcome.writes += 1,
     }
     outcome.recorded_only = false;
     outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
@@ -120,12 +94,13 @@ fn count(outcome: &mut Outcome, step: &Step) {
     };
 }
 
-fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Fault> {
+fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result<(), Error> {
     let cgroups = &*system.cgroups;
     match step {
         Step::Create(path) => Ok(cgroups.create(path)?),
         Step::Write(path, file, value) => Ok(cgroups.write(path, *file, value)?),
-        Step::Remove(path) => Ok(cgroups.remove(path)?),
+        // The scope's cgroup goes first: with that gone there is nothing that stopping the unit could kill.
+        Step::Remove(path) | Step::Forget(path) => Ok(cgroups.remove(path)?),
         Step::MoveProcess(id, to) => moved(system, *id, to, File::Procs),
         Step::MoveThread(id, to) => moved(system, *id, to, File::Threads),
         Step::ResetThread(tid) => affinity(system, *tid, None),
@@ -154,14 +129,17 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
 
 /// Keep the kernel's unbound workers off these CPUs, and let them have what else was taken from them. What is taken is written
 /// down first, and forgotten last.
-fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Fault> {
+fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
     let Some(masks) = workqueue::masks(&system.sys)? else {
         return Ok(());
     };
     let before = taken(&**cgroups)?;
     let Some((cpus, taken)) = workers::masks(&masks.requested, &masks.isolated, &before, closed) else {
-        return Err(Fault::NoCpuForWorkers(masks.requested.union(&before)));
+        return Err(ErrorKind::Failed.because(format!(
+            "the kernel's unbound workers may run on CPUs {} alone, which are exclusive now",
+            masks.requested.union(&before)
+        )));
     };
     let record = |taken: &CpuSet| {
         if taken.is_empty() {
@@ -183,11 +161,11 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Fault> {
 /// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
 /// is written first, with every CPU of the machine: one that is offline now may come back. It stays in force where systemd
 /// keeps it.
-pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Fault> {
+pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Error> {
     let systemd = &system.systemd;
     let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await;
     if saved.is_empty() {
-        let present = Topology::present(&system.sys)?;
+        let present = Topology::present(&system.sys).map_err(ErrorKind::Failed.context("read the CPU topology"))?;
         allow(&present).await?;
         allow(&CpuSet::new()).await?;
     } else {
@@ -203,9 +181,6 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
 
 /// Give every unit outside stelia.slice, and the kernel's unbound workers, back what they had; the names of those that were
 /// restricted.
-///
-/// # Errors
-/// stelia.slice cannot be read, or systemd refuses.
 pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     let mut released = Vec::new();
     let (units, _) = outside(&*system.cgroups, CpuSource::Steliad)?;
@@ -222,15 +197,15 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     Ok(released)
 }
 
-/// A task that ended meanwhile needs no move; the next observation tells whether its cgroup went with it.
-fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Fault> {
+/// A task that ended meanwhile needs no move; the next look shows whether its cgroup went with it.
+fn moved(system: &System, id: i32, to: &CgroupPath, file: File) -> Result<(), Error> {
     match system.cgroups.write(to, file, &id.to_string()) {
         Err(error) if error.cause.raw_os_error() == Some(nix::libc::ESRCH) => Ok(()),
         result => Ok(result?),
     }
 }
 
-fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Fault> {
+fn affinity(system: &System, tid: i32, cpu: Option<u32>) -> Result<(), Error> {
     match system.procs.set_affinity(tid, cpu) {
         Err(error) if error.is_gone() => Ok(()),
         result => Ok(result?),

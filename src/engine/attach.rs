@@ -3,11 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 
-use stelia_api::{Amiss, Error, ErrorKind, Reason};
+use stelia_api::{Amiss, Error, ErrorKind, Reason, ThreadRole};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_record::{IOTHREADS, Phase, Record, Vcpu, VcpuThread, is_iothread, is_prop_name};
+use stelia_record::{Phase, Record, Vcpu, VcpuThread, is_prop_name};
 use stelia_settings::Partition;
 use stelia_text::excerpt::excerpt;
 
@@ -16,8 +16,8 @@ use super::container::identify_pidfd;
 use super::dirty::Stale;
 use super::handle::Reply;
 use super::inbox::Asker;
+use super::pass::Numbers;
 use super::task::Engine;
-use super::turn::Numbers;
 use super::{late, store};
 use crate::decide::attached;
 use crate::journal;
@@ -48,25 +48,19 @@ pub struct AttachRequest {
 }
 
 impl AttachRequest {
-    /// The I/O threads beside the vCPUs: their indexes tell them apart.
-    fn join(&mut self) {
-        let iothreads = std::mem::take(&mut self.iothreads);
-        self.vcpus
-            .extend((IOTHREADS..).zip(iothreads).map(|(index, thread)| VcpuRequest {
-                vcpu: Vcpu {
-                    index,
-                    props: BTreeMap::new(),
-                },
-                thread,
-            }));
+    /// Every thread with its number in the container's PID namespace.
+    fn threads(&self) -> Vec<(ThreadRole, i32)> {
+        let vcpus = self.vcpus.iter().map(|given| (given.vcpu.index.into(), given.thread));
+        let iothreads = (0..).map(ThreadRole::IoThread).zip(self.iothreads.iter().copied());
+        vcpus.chain(iothreads).collect()
     }
 }
 
-/// Where a vCPU was put.
+/// Where a thread was put.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// vCPU index.
-    pub vcpu: u32,
+    /// Which thread of QEMU's.
+    pub role: ThreadRole,
     /// Thread id on the host.
     pub thread: i32,
     /// CPU; `None` when it is not pinned.
@@ -124,14 +118,14 @@ impl Engine {
         }
     }
 
-    fn begin_attach(&mut self, mut request: AttachRequest) -> Result<Begun, Error> {
-        if let Some(wrong) = request.vcpus.iter().find(|vcpu| is_iothread(vcpu.vcpu.index)) {
-            return Err(ErrorKind::InvalidArgument.because(format!("vCPU index {} is too large", wrong.vcpu.index)));
+    fn begin_attach(&mut self, request: AttachRequest) -> Result<Begun, Error> {
+        let too_large = |index: &u32| matches!(ThreadRole::from(*index), ThreadRole::IoThread(_));
+        if let Some(index) = request.vcpus.iter().map(|given| given.vcpu.index).find(too_large) {
+            return Err(ErrorKind::InvalidArgument.because(format!("vCPU index {index} is too large")));
         }
         if request.vcpus.is_empty() {
             return Err(ErrorKind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
         }
-        request.join();
         let pod = request.pod.clone();
         // Which of those that are attached have ended tells an unplugged vCPU from another list.
         if self
@@ -152,9 +146,11 @@ impl Engine {
         let tasks = resolve(&self.system, known.scope(), &request)?;
         if former.qos().is_some_and(|qos| !qos.is_exclusive()) {
             // vCPUs of a class without CPUs of its own stay in float, on its pool: nothing is recorded or moved.
-            let vcpus = tasks.into_iter().filter(|(vcpu, _)| !is_iothread(*vcpu));
-            let placed = |(vcpu, task): (u32, TaskId)| Placed {
-                vcpu,
+            let vcpus = tasks
+                .into_iter()
+                .filter(|(role, _)| matches!(role, ThreadRole::Vcpu(_)));
+            let placed = |(role, task): (ThreadRole, TaskId)| Placed {
+                role,
                 thread: task.id,
                 cpu: None,
             };
@@ -209,10 +205,10 @@ impl Engine {
                 self.system.clone(),
                 now.tree.vcpu().clone(),
                 attached,
-                self.watcher.teller(pod),
+                self.watcher.notifier(pod),
             );
             let placed = |thread: &VcpuThread| Placed {
-                vcpu: thread.index,
+                role: thread.role,
                 thread: thread.task.id,
                 cpu: thread.cpu,
             };
@@ -270,22 +266,23 @@ impl Engine {
     }
 }
 
-/// The host's threads for the caller's thread numbers, by vCPU index.
+/// The host's threads for the caller's thread numbers.
 fn resolve(
     system: &stelia_node::System,
     scope: &CgroupPath,
     request: &AttachRequest,
-) -> Result<BTreeMap<u32, TaskId>, Error> {
-    let vcpus = &request.vcpus;
-    if vcpus.is_empty() || vcpus.len() > MAX_VCPUS {
-        return Err(ErrorKind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", vcpus.len())));
+) -> Result<BTreeMap<ThreadRole, TaskId>, Error> {
+    let asked = request.threads();
+    if asked.len() > MAX_VCPUS {
+        return Err(ErrorKind::InvalidArgument.because(format!("{} vCPUs: give 1 to {MAX_VCPUS}", asked.len())));
     }
-    let indexes: BTreeSet<u32> = vcpus.iter().map(|vcpu| vcpu.vcpu.index).collect();
-    if indexes.len() != vcpus.len() {
+    let roles: BTreeSet<ThreadRole> = asked.iter().map(|(role, _)| *role).collect();
+    if roles.len() != asked.len() {
         return Err(ErrorKind::InvalidArgument.because("a vCPU index is given twice"));
     }
     // A name is a key of the instance's record: one that the record cannot hold would make it unreadable.
-    if let Some(name) = vcpus
+    if let Some(name) = request
+        .vcpus
         .iter()
         .flat_map(|vcpu| vcpu.vcpu.props.keys())
         .find(|name| !is_prop_name(name))
@@ -296,36 +293,30 @@ fn resolve(
         );
         return Err(ErrorKind::InvalidArgument.because(text));
     }
-    let numbers: BTreeSet<i32> = vcpus.iter().map(|vcpu| vcpu.thread).collect();
-    if numbers.len() != vcpus.len() {
+    let numbers: BTreeSet<i32> = asked.iter().map(|(_, thread)| *thread).collect();
+    if numbers.len() != asked.len() {
         let text = "two vCPUs or I/O threads have the same thread: single-threaded emulation (-accel tcg,thread=single) cannot be isolated";
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     let foreign = |text: String| ErrorKind::ForeignProcess.because(text);
-    let qemu = identify_pidfd(system, &request.qemu).map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
-    let cgroup = system
-        .procs
-        .cgroup(qemu.id)
-        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let unclear = ErrorKind::ForeignProcess.context("qemu_pidfd");
+    let qemu = identify_pidfd(system, &request.qemu).map_err(&unclear)?;
+    let cgroup = system.procs.cgroup(qemu.id).map_err(&unclear)?;
     if !cgroup.is_within(scope) {
         let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
         return Err(foreign(text).detail(format!("it is process {} in {cgroup}", qemu.id)));
     }
-    let threads = system
-        .procs
-        .threads(qemu.id)
-        .map_err(|cause| foreign(format!("qemu_pidfd: {cause}")))?;
+    let threads = system.procs.threads(qemu.id).map_err(&unclear)?;
     let by_number: BTreeMap<i32, TaskId> = threads
         .iter()
         .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))
         .collect();
-    vcpus
-        .iter()
-        .map(|vcpu| match by_number.get(&vcpu.thread) {
-            Some(task) => Ok((vcpu.vcpu.index, *task)),
+    asked
+        .into_iter()
+        .map(|(role, thread)| match by_number.get(&thread) {
+            Some(task) => Ok((role, *task)),
             None => Err(foreign(format!(
-                "thread {} of vCPU {} is no thread of the QEMU process handed over",
-                vcpu.thread, vcpu.vcpu.index
+                "thread {thread} of {role} is not a thread of the QEMU process handed over"
             ))),
         })
         .collect()

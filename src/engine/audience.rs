@@ -1,7 +1,7 @@
-//! What whoever asks may know. Whatever is for a pod's eyes is cut to that pod here, whichever way it goes out: what a
-//! [`Handle`](super::Handle) on behalf of a pod shows, what a follower of an instance is told, what a call is refused with.
+//! What a pod may see. Everything that is sent to a pod is restricted here: the view of a [`Handle`](super::Handle) on behalf
+//! of a pod, the changes of an instance it follows, the refusal of its call.
 //!
-//! It goes by whose a thing is and never by what a text says: of other pods nothing is left, of the node general words
+//! The owner of a value decides, never its text: a pod sees nothing of other pods, and of the node general words
 //! ([`Amiss::in_general`](stelia_api::Amiss::in_general), [`ErrorKind::says`](stelia_api::ErrorKind::says)).
 
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use stelia_kubelet::PodUid;
 
 use super::{InstanceView, Report, View};
 
-/// Something that a pod may be told in part.
+/// A value of which a pod may see a part.
 pub(crate) trait ToldTo: Sized {
     /// What this pod may know of it.
     fn told_to(self, pod: &PodUid) -> Self;
 }
 
-/// As it is for the operator, and cut for a pod.
+/// Whole for the operator (`None`), restricted for a pod.
 pub(super) fn cut<T: ToldTo>(value: T, reader: Option<&PodUid>) -> T {
     match reader {
         None => value,

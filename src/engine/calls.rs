@@ -1,4 +1,4 @@
-//! Calls that wait: for an instance to be where it was asked to be, for what may pass in a moment, or for everything.
+//! Calls that wait: for an instance to reach what was asked for, or for a refusal's cause to pass.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
@@ -9,16 +9,15 @@ use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::holder::Hold;
 use stelia_record::Phase;
-use stelia_settings::Settings;
 
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
+use super::pass::Numbers;
+use super::reconcile::{Sweep, SweepAnswer};
 use super::register::Waiting;
 use super::task::Engine;
-use super::turn::Numbers;
 use super::{Report, Trigger};
-use crate::decide::Step;
 
 /// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
@@ -56,36 +55,23 @@ pub(super) enum Goal {
     },
 }
 
-/// One call under way.
 pub(super) struct Call {
     pub(super) asker: Asker,
     pub(super) goal: Goal,
-}
-
-/// What is to be settled before a call about everything is answered.
-struct Round {
-    left: BTreeSet<Option<PodUid>>,
-    before: Numbers,
-    answer: RoundAnswer,
-}
-
-enum RoundAnswer {
-    Reconcile(Vec<Reply<Report>>),
-    Reload(Reply<()>),
 }
 
 /// The calls under way.
 #[derive(Default)]
 pub(super) struct Calls {
     of: BTreeMap<PodUid, Vec<Call>>,
-    /// Instances that are gone, and the slice's list not narrowed yet.
-    parting: Vec<(PodUid, Call)>,
+    /// Of instances that are gone while their CPUs are still in the slice's list.
+    gone: Vec<(PodUid, Call)>,
     pub(super) waiting: BTreeMap<PodUid, Vec<Waiting>>,
-    rounds: Vec<Round>,
+    pub(super) sweeps: Vec<Sweep>,
 }
 
 impl Calls {
-    /// When a call is to be looked at although nothing happens.
+    /// The next deadline of a call.
     pub(super) fn next(&self) -> Option<Instant> {
         let goals = self.of.values().flatten().filter_map(|call| match &call.goal {
             Goal::Gone { deadline, .. } => Some(*deadline),
@@ -97,9 +83,22 @@ impl Calls {
 }
 
 impl Engine {
-    /// A call comes in.
+    /// Answer a call, however many callers joined it; the next one of its pod may begin.
+    pub(super) fn finish<T: Clone>(
+        &mut self,
+        asker: &Asker,
+        replies: impl IntoIterator<Item = Reply<T>>,
+        answer: Result<T, Error>,
+    ) {
+        for reply in replies {
+            // A caller that left hears nothing.
+            let _ = reply.send(answer.clone());
+        }
+        self.inbox.release(asker);
+    }
+
     pub(super) fn come_in(&mut self, asker: Asker, command: Command) {
-        // Who asks again for what is under way already waits with the first.
+        // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
             let mut gone = under_way.filter_map(|call| match &mut call.goal {
@@ -115,7 +114,7 @@ impl Engine {
         self.inbox.push(asker, command);
     }
 
-    /// Begin with a call: what it says is looked at and written down; the turns do the rest.
+    /// Check and record what a call asks for; the turns bring the system there.
     pub(super) fn begin(&mut self, asker: Asker, command: Command) {
         self.trigger.get_or_insert(Trigger::Call);
         match command {
@@ -124,70 +123,39 @@ impl Engine {
             Command::Deregister(pod, replies) => self.deregister(asker, &pod, replies),
             Command::Audit(pod, replies) => {
                 if self.picture.find(&pod).is_none() {
-                    for reply in replies {
-                        let _ = reply.send(Err(no_instance(&pod)));
-                    }
-                    return self.inbox.release(&asker);
+                    return self.finish(&asker, replies, Err(no_instance(&pod)));
                 }
-                // It is looked at as by the audit: a rest is not cut short, or a tenant could ask for ever.
+                // As the audit looks: a rest is not cut short, or a tenant could keep the engine busy.
                 self.dirty.audit.insert(pod.clone());
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }
             Command::Reconcile(replies) => {
                 self.audit(Trigger::Call);
-                self.round(RoundAnswer::Reconcile(replies));
+                self.sweep(SweepAnswer::Reconcile(replies));
                 self.inbox.release(&asker);
             }
             Command::Preview(reply) => {
-                let _ = reply.send(self.preview());
-                self.inbox.release(&asker);
+                let preview = self.preview();
+                self.finish(&asker, [reply], preview);
             }
             Command::Reload(settings, reply) => {
                 self.reload(*settings);
-                self.round(RoundAnswer::Reload(reply));
+                self.sweep(SweepAnswer::Reload(reply));
                 self.inbox.release(&asker);
             }
             Command::Rebind(request, reply) => {
-                let _ = reply.send(self.rebind(&request));
-                self.inbox.release(&asker);
+                let planned = self.rebind(&request);
+                self.finish(&asker, [reply], planned);
             }
         }
     }
 
-    /// Use new settings, every one of them.
-    fn reload(&mut self, settings: Settings) {
-        self.trigger = Some(Trigger::Reload);
-        self.next_audit_in(settings.audit_interval);
-        self.settings = settings;
-        self.picture.use_settings(&self.settings);
-        self.audit(Trigger::Reload);
-        self.dirty.everyone = true;
-    }
-
-    /// Answer when each of the instances that are there now has been looked at.
-    fn round(&mut self, answer: RoundAnswer) {
-        // Scopes that nobody knows yet are to be in it: the node is looked at first.
-        let mut found = BTreeSet::new();
-        self.dirty.everyone |= self.look_at_node(&mut found);
-        self.dirty.plan.extend(found);
-        // A scope that is being made is systemd's to make: nobody waits for that.
-        let starting = &self.picture.starting;
-        let pods = self.picture.snapshot.instances.keys();
-        let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
-        self.calls.rounds.push(Round {
-            left: pods.chain([None]).collect(),
-            before: self.total,
-            answer,
-        });
-    }
-
-    /// A caller waits.
     pub(super) fn wait(&mut self, pod: &PodUid, asker: Asker, goal: Goal) {
         self.calls.of.entry(pod.clone()).or_default().push(Call { asker, goal });
     }
 
-    /// Keep the process that keeps a new scope until its registration is answered.
+    /// Keep the holder of a new scope until its registration is answered.
     pub(super) fn hold(&mut self, pod: &PodUid, keeps: Box<dyn Hold>) {
         for call in self.calls.of.get_mut(pod).into_iter().flatten() {
             if let Goal::Registered { holder, .. } = &mut call.goal {
@@ -197,20 +165,17 @@ impl Engine {
         }
     }
 
-    /// A registration came to nothing before anything was moved.
+    /// A registration failed before any process was moved.
     pub(super) fn refuse_registration(&mut self, pod: &PodUid, refusal: &Error) {
         for call in self.calls.of.remove(pod).into_iter().flatten() {
             match call.goal {
-                Goal::Registered { reply, .. } => {
-                    let _ = reply.send(Err(refusal.clone()));
-                    self.inbox.release(&call.asker);
-                }
+                Goal::Registered { reply, .. } => self.finish(&call.asker, [reply], Err(refusal.clone())),
                 goal => self.wait(pod, call.asker, goal),
             }
         }
     }
 
-    /// Those instances, and what all share (`None`), are settled: nothing is left to do, or nothing more can be done.
+    /// Go on with the calls of these instances, and of what all share (`None`): no step remains, or none can be taken now.
     pub(super) fn answer(&mut self, settled: BTreeSet<Option<PodUid>>) {
         for pod in settled.iter().flatten() {
             for call in self.calls.of.remove(pod).into_iter().flatten() {
@@ -218,86 +183,19 @@ impl Engine {
             }
         }
         if !self.dirty.slice && !self.dirty.shared {
-            for (pod, call) in std::mem::take(&mut self.calls.parting) {
-                self.part(&pod, call);
+            for (pod, call) in std::mem::take(&mut self.calls.gone) {
+                self.answer_gone(&pod, call);
             }
         }
         if settled.is_empty() {
             return;
         }
-        for round in std::mem::take(&mut self.calls.rounds) {
-            self.settle_round(round, &settled);
+        for sweep in std::mem::take(&mut self.calls.sweeps) {
+            self.settle_sweep(sweep, &settled);
         }
     }
 
-    fn settle_round(&mut self, mut round: Round, settled: &BTreeSet<Option<PodUid>>) {
-        let picture = &self.picture;
-        // The audit has not come by yet.
-        let waits = |who: &Option<PodUid>| match who {
-            Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod),
-            None => !self.dirty.audit.is_empty(),
-        };
-        let gone = |who: &Option<PodUid>| {
-            let here = |pod: &PodUid| picture.snapshot.instances.contains_key(pod);
-            who.as_ref().is_some_and(|pod| !here(pod))
-        };
-        round
-            .left
-            .retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
-        if !round.left.is_empty() {
-            self.calls.rounds.push(round);
-            return;
-        }
-        match round.answer {
-            RoundAnswer::Reconcile(replies) => {
-                let report = self.report(round.before);
-                for reply in replies {
-                    let _ = reply.send(Ok(report.clone()));
-                }
-            }
-            RoundAnswer::Reload(reply) => drop(reply.send(Ok(()))),
-        }
-    }
-
-    /// What was done since, and what is not whole.
-    fn report(&self, before: Numbers) -> Report {
-        let view = self.view.borrow();
-        let instances = view.instances.iter();
-        let reasons = instances.flat_map(|(pod, instance)| {
-            let reasons = instance.degraded.iter().cloned();
-            reasons.map(move |reason| (Some(pod.clone()), reason))
-        });
-        let failures = self.patience.all_failures().chain(self.shared.all_failures());
-        let failures = failures.chain(&self.problems);
-        let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
-        let degraded = reasons.chain(failures).collect();
-        report_of(None, self.passes, self.total.since(before), degraded)
-    }
-
-    /// What was done since for one instance, and what is not whole of it. Nothing in it counts what others had done.
-    fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
-        let now = self.numbers.get(pod).copied().unwrap_or_default();
-        let degraded = self.amiss(pod).into_iter();
-        let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
-        report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
-    }
-
-    /// What is not whole of one instance, and what could not be done for it.
-    pub(super) fn amiss(&self, pod: &PodUid) -> Vec<Reason> {
-        let view = self.view.borrow();
-        let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
-        let mut all = reasons.unwrap_or_default();
-        let own = self.patience.failures(pod).iter();
-        all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
-        // Of what all share only what it waits for.
-        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
-        let shared = self.shared.failures_of(needed);
-        all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
-        all
-    }
-
-    /// An instance is settled: what is that to a call?
+    /// Go on with a call of an instance for which no step remains.
     fn settle(&mut self, pod: &PodUid, call: Call) {
         let Call { asker, goal } = call;
         let Some(phase) = self.picture.find(pod).map(|instance| instance.record.phase) else {
@@ -307,106 +205,73 @@ impl Engine {
             Goal::Registered { reply, holder } => self.settle_registered(pod, asker, reply, holder, phase),
             Goal::Attached(attaching) => self.settle_attached(pod, asker, attaching),
             Goal::Detached { attaching, causes } => {
-                let _ = attaching.reply.send(Err(failed(pod, "isolation", causes)));
-                self.inbox.release(&asker);
+                self.finish(&asker, [attaching.reply], Err(failed(pod, "isolation", causes)));
             }
             Goal::Audited { replies, before } => {
                 let report = self.report_on(pod, before);
-                for reply in replies {
-                    let _ = reply.send(Ok(report.clone()));
-                }
-                self.inbox.release(&asker);
+                self.finish(&asker, replies, Ok(report));
             }
             goal @ (Goal::Gone { .. } | Goal::Undone { .. }) => self.settle_leaving(pod, Call { asker, goal }),
         }
     }
 
-    /// The instance is gone: what is that to a call?
+    /// Go on with a call of an instance that is gone.
     fn settle_gone(&mut self, pod: &PodUid, call: Call) {
         match call.goal {
+            // Empty, and systemd has not removed it yet.
+            Goal::Gone { .. } | Goal::Undone { .. } if self.picture.snapshot.instances.contains_key(pod) => {
+                self.calls.of.entry(pod.clone()).or_default().push(call);
+            }
+            // One more look at what all share: stelia.slice's list is narrowed too.
             Goal::Gone { .. } | Goal::Undone { .. } => {
-                let here = self.picture.snapshot.instances.contains_key(pod);
-                match here {
-                    // Empty, and systemd has not removed it yet.
-                    true => self.calls.of.entry(pod.clone()).or_default().push(call),
-                    // One more look at what all share: stelia.slice's list is narrowed too.
-                    false => {
-                        self.dirty.shared = true;
-                        self.calls.parting.push((pod.clone(), call));
-                    }
-                }
+                self.dirty.shared = true;
+                self.calls.gone.push((pod.clone(), call));
             }
             Goal::Registered { reply, .. } => {
                 let ended = vec![Reason::of(pod, Amiss::OriginGone, "its container ended")];
-                let _ = reply.send(Err(failed(pod, "registration", ended)));
-                self.inbox.release(&call.asker);
+                self.finish(&call.asker, [reply], Err(failed(pod, "registration", ended)));
             }
             Goal::Attached(attaching) | Goal::Detached { attaching, .. } => {
-                let _ = attaching.reply.send(Err(no_instance(pod)));
-                self.inbox.release(&call.asker);
+                self.finish(&call.asker, [attaching.reply], Err(no_instance(pod)));
             }
-            Goal::Audited { replies, .. } => {
-                for reply in replies {
-                    let _ = reply.send(Err(no_instance(pod)));
-                }
-                self.inbox.release(&call.asker);
-            }
+            Goal::Audited { replies, .. } => self.finish(&call.asker, replies, Err(no_instance(pod))),
         }
     }
 
-    /// An instance is gone, and its CPUs are everybody's.
-    fn part(&mut self, pod: &PodUid, call: Call) {
+    /// The instance is gone, and its CPUs are out of the slice's list.
+    fn answer_gone(&mut self, pod: &PodUid, call: Call) {
         match call.goal {
             Goal::Gone { replies, exclusive, .. } => {
                 self.tell_deregistered(pod, &exclusive);
-                for reply in replies {
-                    let _ = reply.send(Ok(()));
-                }
+                self.finish(&call.asker, replies, Ok(()));
             }
-            Goal::Undone { reply, causes } => drop(reply.send(Err(failed(pod, "registration", causes)))),
-            _ => {}
+            Goal::Undone { reply, causes } => {
+                self.finish(&call.asker, [reply], Err(failed(pod, "registration", causes)));
+            }
+            _ => self.inbox.release(&call.asker),
         }
-        self.inbox.release(&call.asker);
     }
 
-    /// Deadlines: of those who leave, and of those who wait for what may pass.
+    /// Calls whose deadline has passed.
     pub(super) fn calls_in_time(&mut self, now: Instant) {
         let late = |call: &Call| matches!(&call.goal, Goal::Gone { deadline, .. } if *deadline <= now);
-        let pods: Vec<PodUid> = self
-            .calls
-            .of
-            .iter()
-            .filter(|(_, calls)| calls.iter().any(late))
-            .map(|(pod, _)| pod.clone())
-            .collect();
-        for pod in pods {
-            let (late, rest): (Vec<Call>, Vec<Call>) = self
-                .calls
-                .of
-                .remove(&pod)
-                .into_iter()
-                .flatten()
-                .partition(|call| late(call));
-            if !rest.is_empty() {
-                self.calls.of.insert(pod.clone(), rest);
-            }
-            for call in late {
-                self.give_up_leaving(&pod, call);
-            }
+        let mut given_up = Vec::new();
+        self.calls.of.retain(|pod, calls| {
+            given_up.extend(calls.extract_if(.., |call| late(call)).map(|call| (pod.clone(), call)));
+            !calls.is_empty()
+        });
+        for (pod, call) in given_up {
+            self.give_up_leaving(&pod, call);
         }
-        let due: Vec<PodUid> = self
-            .calls
-            .waiting
-            .iter()
-            .filter(|(_, waiting)| waiting.iter().any(|one| one.deadline <= now))
-            .map(|(pod, _)| pod.clone())
-            .collect();
+        let waiting = self.calls.waiting.iter();
+        let due = waiting.filter(|(_, waiting)| waiting.iter().any(|one| one.deadline <= now));
+        let due: Vec<PodUid> = due.map(|(pod, _)| pod.clone()).collect();
         for pod in due {
             self.retry_pod(&pod);
         }
     }
 
-    /// kubelet's file says something else: whoever waited for its word on one's own pod is tried again.
+    /// Try again the registrations that wait for a change of kubelet's file, where it changed for their pod.
     pub(super) fn retry_waiting(&mut self, before: &Result<CpuManagerState, String>) {
         let now = &self.picture.snapshot.kubelet;
         let differs = |pod: &PodUid| match (before, now) {
@@ -424,32 +289,19 @@ impl Engine {
         }
     }
 
-    /// Whoever waits for something of this pod is tried again.
+    /// Try the waiting registrations of this pod again.
     pub(super) fn retry_pod(&mut self, pod: &PodUid) {
         for waiting in self.calls.waiting.remove(pod).into_iter().flatten() {
             self.inbox.again(waiting);
         }
     }
 
-    /// The phase an instance that is asked about again is in, for one that is being registered.
     pub(super) fn is_registering(&self, pod: &PodUid) -> bool {
         self.picture.starting.contains(pod)
             || self
                 .picture
                 .find(pod)
                 .is_some_and(|one| one.record.phase == Phase::Registered)
-    }
-}
-
-fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
-    Report {
-        pod,
-        pass,
-        steps: did.steps,
-        writes: did.writes,
-        moves: did.moves,
-        repaired: did.repaired,
-        degraded,
     }
 }
 

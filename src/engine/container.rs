@@ -1,4 +1,4 @@
-//! Who a process is, by its cgroup, and what a container looks like before it is an instance.
+//! Which container a process belongs to, by its cgroup, and what is read of a container before it becomes an instance.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::decide::Instance;
 pub(super) use crate::decide::admission::NOT_THE_CALLERS;
-use stelia_allocator::Left;
+use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, PodUid, QosClass};
@@ -21,7 +21,7 @@ use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 /// A container with more processes than this is not looked at one by one: others wait meanwhile.
 const MAX_PROCESSES: usize = 4096;
 
-/// Who a process is, by where the kernel says it runs.
+/// What a process belongs to, by its cgroup.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Peer {
     /// It is in a container's own cgroup.
@@ -33,7 +33,7 @@ pub enum Peer {
 }
 
 impl Peer {
-    /// Tell by the cgroup's path.
+    /// By the path of its cgroup.
     pub fn of(cgroup: CgroupPath) -> Self {
         let ours = cgroup
             .as_str()
@@ -58,18 +58,18 @@ impl Peer {
     }
 }
 
-/// A call of RegisterInstance, with what the door knows of the caller.
+/// A call of RegisterInstance, with what the kernel says of the caller.
 #[derive(Debug)]
 pub struct RegisterRequest {
-    /// The caller's words.
+    /// What the caller claims.
     pub claim: Claim,
     /// The caller, where it is one of the containers' processes (runner socket).
     pub caller: Option<(i32, Peer)>,
     /// The container's cgroup as an administrator named it (system bus).
     pub origin: Option<CgroupPath>,
-    /// The anchor's pidfd.
+    /// A pidfd of the process that stays behind, so that the container's own cgroup is kept.
     pub anchor: Option<OwnedFd>,
-    /// How long what may pass is waited for: kubelet's second write, an old scope's end.
+    /// How long to wait where the cause of a refusal may pass: kubelet's second write, an old scope's end.
     pub patience: Duration,
 }
 
@@ -83,9 +83,6 @@ pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, Pr
 }
 
 /// The container a registration is about.
-///
-/// # Errors
-/// The caller is no container, or the words pick none or more than one.
 pub(super) fn find_origin(
     system: &System,
     request: &RegisterRequest,
@@ -135,10 +132,7 @@ pub(super) fn find_origin(
     }
 }
 
-/// Look at the container.
-///
-/// # Errors
-/// Its cgroup or processes cannot be read, or the anchor is no process.
+/// Read what admission must know of the container.
 pub(super) fn candidate(
     system: &System,
     request: &RegisterRequest,
@@ -149,15 +143,13 @@ pub(super) fn candidate(
     let anchor = match &request.anchor {
         None => None,
         Some(fd) => {
-            let bad = |cause: ProcError| ErrorKind::NoAnchor.because(format!("anchor: {cause}"));
-            let task = identify_pidfd(system, fd).map_err(bad)?;
-            Some((task, system.procs.cgroup(task.id).map_err(bad)?))
+            let bad = ErrorKind::NoAnchor.context("anchor");
+            let task = identify_pidfd(system, fd).map_err(&bad)?;
+            Some((task, system.procs.cgroup(task.id).map_err(&bad)?))
         }
     };
     let cpus = cgroups.read(&origin, File::Cpus)?;
-    let cpus = cpus
-        .parse()
-        .map_err(|cause| ErrorKind::Failed.because(format!("{origin}: {cause}")))?;
+    let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&origin))?;
     let mut processes = Vec::new();
     let pids = numbers(&cgroups.read(&origin, File::Procs)?);
     if pids.len() > MAX_PROCESSES {
@@ -226,31 +218,26 @@ fn least_milli(
     cgroups: &dyn Cgroups,
     levels: impl IntoIterator<Item = CgroupPath>,
 ) -> Result<Option<u64>, CgroupError> {
-    let mut least = None;
+    let mut least: Option<u64> = None;
     for level in levels {
-        let limit = own_limit_milli(cgroups, &level)?;
-        least = match (least, limit) {
-            (Some(one), Some(other)) => Some(std::cmp::min(one, other)),
-            (one, other) => one.or(other),
-        };
+        let text = optional(cgroups.read(&level, File::CpuMax))?;
+        let limit = text.and_then(|text| CpuQuota::parse(&text)?.milli());
+        least = least.into_iter().chain(limit).min();
     }
     Ok(least)
 }
 
-/// A cgroup's own `cpu.max`, thousandths of a CPU.
-fn own_limit_milli(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
-    let text = optional(cgroups.read(cgroup, File::CpuMax))?;
-    Ok(text.and_then(|text| CpuQuota::parse(&text)?.milli()))
-}
-
 /// The CPU lists of the containers on this host that run.
-pub(super) fn lists(cgroups: &dyn Cgroups, instances: &BTreeMap<PodUid, Instance>) -> Result<Vec<Left>, CgroupError> {
+pub(super) fn lists(
+    cgroups: &dyn Cgroups,
+    instances: &BTreeMap<PodUid, Instance>,
+) -> Result<Vec<RunningContainer>, CgroupError> {
     let mut found = Vec::new();
     for (path, container) in all(cgroups)? {
         if !populated(cgroups, &path)? {
             continue;
         }
-        found.push(Left {
+        found.push(RunningContainer {
             instance: instances
                 .get(&container.pod)
                 .is_some_and(|instance| instance.record.origin == path),

@@ -25,7 +25,7 @@ proptest! {
         let version = if second { ApiVersion::V1Alpha2 } else { ApiVersion::V1Alpha1 };
         let text = serde_json::to_string(&report(&facts, version)).unwrap();
         let described = described::read(&text).unwrap();
-        let answers = evaluate(&described.ground().unwrap(), &requests);
-        prop_assert_eq!(answers, evaluate(&view.ground().unwrap(), &requests));
+        let answers = evaluate(&described.allocator_node().unwrap(), &requests);
+        prop_assert_eq!(answers, evaluate(&view.allocator_node().unwrap(), &requests));
     }
 }

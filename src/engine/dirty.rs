@@ -1,33 +1,31 @@
-//! What may be out of date, as events, calls and this program's own steps say it.
+//! What may be out of date, after events, calls and this program's own steps.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 
 use stelia_kubelet::PodUid;
 
-/// So many instances are read in one turn.
+/// Instances read in one turn.
 const PORTION: usize = 32;
-/// So many turns the audit stands back in a row.
-const STANDS_BACK: u32 = 8;
+/// Turns in a row in which the audit waits for changed instances.
+const AUDIT_WAITS: u32 = 8;
 
 /// What of an instance may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stale {
-    /// It was this program that changed it.
+    /// This program changed it, so a difference is not drift.
     pub(super) ours: bool,
-    /// Its limits too, although they were as they should be.
-    pub(super) limits: Limits,
+    pub(super) limits: StaleLimits,
 }
 
 /// Which limits of an instance may be out of date. They are half of what there is to read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Limits {
-    /// None that anybody knows of.
+pub(super) enum StaleLimits {
+    /// None.
     #[default]
     None,
-    /// None that the kernel told of. The audit looks all the same: at the container's and at the scope's, by turns.
-    Untold,
-    /// Any of them.
+    /// There was no event, but the audit reads some: the container's and the scope's in turn.
+    Audited,
     All,
 }
 
@@ -41,28 +39,28 @@ pub(super) struct Dirty {
     pub(super) leftover: bool,
     /// Scopes may have come or gone.
     pub(super) scopes: bool,
-    /// Scopes nobody knows.
+    /// Scopes that are no known instance.
     pub(super) unknown: BTreeSet<PodUid>,
-    /// Instances, and what of them.
+    /// Instances to be read, and what of them.
     pub(super) instances: BTreeMap<PodUid, Stale>,
-    /// Instances of which nothing but float's CPUs; true where it was this program that changed them.
+    /// Instances of which only float's CPUs are to be read; true where this program changed them.
     pub(super) floats: BTreeMap<PodUid, bool>,
-    /// Instances the audit has not come by yet.
+    /// Instances that the audit has not read yet.
     pub(super) audit: BTreeSet<PodUid>,
-    /// The last one it came by: the next is the one after it, so that whoever asks again and again is not first each time.
+    /// The last one it read. The next is the one after it, so that a pod which asks again and again is not first each time.
     audited: Option<PodUid>,
-    /// For how many turns the audit has stood back.
-    stood_back: u32,
-    /// Instances to be planned for, as they are known.
+    /// For how many turns the audit has waited.
+    waited: u32,
+    /// Instances to be planned for without being read.
     pub(super) plan: BTreeSet<PodUid>,
-    /// Everybody is to be planned for.
+    /// All instances are to be planned for.
     pub(super) everyone: bool,
     /// What all share is to be planned.
     pub(super) shared: bool,
 }
 
 impl Dirty {
-    /// Whether anything is to be looked at that does not rest.
+    /// Whether anything is to be read or planned for that does not rest.
     pub(super) fn is_due(&self, rests: impl Fn(&PodUid) -> bool) -> bool {
         let node = self.kubelet || self.topology || self.slice || self.outside || self.leftover || self.scopes;
         node || self.everyone
@@ -74,13 +72,23 @@ impl Dirty {
             || self.instances.keys().any(|pod| !rests(pod))
     }
 
-    /// Whether an instance is to be looked at or planned for.
+    /// Everything of the node, except for units outside.
+    pub(super) fn node(&mut self) {
+        self.kubelet = true;
+        self.topology = true;
+        self.slice = true;
+        self.leftover = true;
+        self.scopes = true;
+        self.shared = true;
+    }
+
+    /// Whether an instance is to be read or planned for.
     pub(super) fn has(&self, pod: &PodUid) -> bool {
         let known = self.instances.contains_key(pod) || self.floats.contains_key(pod) || self.plan.contains(pod);
         known || self.everyone || self.unknown.contains(pod)
     }
 
-    /// Somebody may have changed it.
+    /// Another program may have changed it.
     pub(super) fn changed(&mut self, pod: PodUid) {
         self.instances.entry(pod).or_default();
     }
@@ -90,27 +98,27 @@ impl Dirty {
         self.instances.entry(pod).or_default().ours = true;
     }
 
-    /// This program made it.
+    /// This program made its scope.
     pub(super) fn made(&mut self, pod: PodUid) {
         self.instances.insert(
             pod,
             Stale {
                 ours: true,
-                limits: Limits::All,
+                limits: StaleLimits::All,
             },
         );
     }
 
-    /// Somebody wrote a limit of it, or of its container.
+    /// A limit of it or of its container was written.
     pub(super) fn limited(&mut self, pod: PodUid) {
-        self.instances.entry(pod).or_default().limits = Limits::All;
+        self.instances.entry(pod).or_default().limits = StaleLimits::All;
     }
 
-    /// It is to be looked at again: what differs is this program's doing, unless somebody else may have changed it as well.
+    /// It is to be read again. What differs is this program's doing, unless it is marked as [`Self::changed`] as well.
     pub(super) fn again(&mut self, pod: PodUid) {
         self.instances.entry(pod).or_insert(Stale {
             ours: true,
-            limits: Limits::None,
+            limits: StaleLimits::None,
         });
     }
 
@@ -123,8 +131,8 @@ impl Dirty {
         Some(next)
     }
 
-    /// The instances to be read in this turn: those that changed; a few for the audit, which any pod may ask for as often as its
-    /// socket lets it, where nothing changed, and now and then all the same.
+    /// The instances to be read in this turn: those that changed, then some of the audit. Any pod may ask for an audit as often
+    /// as its socket lets it, so the audit waits while something changed, but not for ever.
     pub(super) fn due(&mut self, rests: impl Fn(&PodUid) -> bool) -> Vec<(PodUid, Stale)> {
         let changed = self.instances.iter().filter(|(pod, _)| !rests(pod)).take(PORTION);
         let mut due: Vec<(PodUid, Stale)> = changed.map(|(pod, stale)| (pod.clone(), *stale)).collect();
@@ -132,11 +140,11 @@ impl Dirty {
             self.instances.remove(pod);
         }
         let has_work = !due.is_empty() || !self.floats.is_empty();
-        if has_work && !self.audit.is_empty() && self.stood_back < STANDS_BACK {
-            self.stood_back += 1;
+        if has_work && !self.audit.is_empty() && self.waited < AUDIT_WAITS {
+            self.waited += 1;
             return due;
         }
-        self.stood_back = 0;
+        self.waited = 0;
         while due.len() < PORTION
             && let Some(pod) = self.next_of_audit()
         {
@@ -144,7 +152,7 @@ impl Dirty {
                 pod,
                 Stale {
                     ours: false,
-                    limits: Limits::Untold,
+                    limits: StaleLimits::Audited,
                 },
             ));
         }
@@ -180,7 +188,7 @@ mod tests {
             assert_eq!(dirty.due(|_| false).first().map(|(pod, _)| pod.clone()), Some(pod(0)));
             turns += 1;
         }
-        assert_eq!(turns, STANDS_BACK + 1);
+        assert_eq!(turns, AUDIT_WAITS + 1);
         dirty.audit.insert(pod(1));
         assert_eq!(dirty.due(|_| false).len(), 1);
     }

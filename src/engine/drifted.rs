@@ -1,4 +1,5 @@
-//! What somebody else changed: told at once, counted, and remembered until it is right again.
+//! Drift: what another program changed of what only this one writes. Each change is logged and counted, and remembered until
+//! it is seen to be repaired.
 
 use stelia_kubelet::PodUid;
 
@@ -8,8 +9,8 @@ use crate::decide::{Instance, drift};
 use crate::journal;
 
 impl Engine {
-    /// Somebody changed what nobody but this program writes: told at once, and remembered until it is right again.
-    pub(super) fn drifted(&mut self, left: Option<Instance>, findings: Vec<Finding>) {
+    /// `expected`: the instance before the change; `None` where it is shared by all.
+    pub(super) fn drifted(&mut self, expected: Option<Instance>, findings: Vec<Finding>) {
         if findings.is_empty() {
             return;
         }
@@ -18,29 +19,29 @@ impl Engine {
                 MESSAGE_ID = journal::DRIFT,
                 STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
                 STELIA_DRIFT = finding.what,
-                STELIA_FOUND = finding.is,
-                STELIA_LEFT = finding.was,
-                "{} is {:?}, it was left as {:?}",
+                STELIA_FOUND = finding.found,
+                STELIA_LEFT = finding.expected,
+                "{}: expected {:?}, found {:?}",
                 finding.what,
-                finding.is,
-                finding.was
+                finding.expected,
+                finding.found
             );
         }
-        self.counters.drift_found += findings.len() as u64;
-        let who = left.as_ref().map(|left| left.record.pod.clone());
-        let known = self.drift.entry(who).or_insert_with(|| (left, Vec::new()));
+        self.publisher.counters.drift_found += findings.len() as u64;
+        let who = expected.as_ref().map(|expected| expected.record.pod.clone());
+        let known = self.drift.entry(who).or_insert_with(|| (expected, Vec::new()));
         known.1.extend(findings);
-        self.publish_numbers(true);
+        self.publisher.show_drift();
     }
 
-    /// Nothing is left to do: what was drifted is right again, or it is not.
+    /// No step remains for it: what still differs from what was expected could not be repaired.
     pub(super) fn repaired(&mut self, who: &Option<PodUid>) {
-        let Some((left, findings)) = self.drift.remove(who) else {
+        let Some((expected, findings)) = self.drift.remove(who) else {
             return;
         };
         let now = who.as_ref().and_then(|pod| self.picture.snapshot.instances.get(pod));
-        let still = match (&left, now) {
-            (Some(left), Some(now)) => drift::of_instance(left, now),
+        let still = match (&expected, now) {
+            (Some(expected), Some(now)) => drift::of_instance(expected, now),
             _ => Vec::new(),
         };
         let repaired = findings.iter().filter(|finding| !still.contains(finding)).count();
@@ -49,21 +50,21 @@ impl Engine {
             tracing::info!(
                 MESSAGE_ID = journal::REPAIRED,
                 STELIA_REPAIRED = repaired,
-                "{repaired} changes by others put right"
+                "{repaired} changes by other programs were repaired"
             );
         } else {
             tracing::warn!(
                 MESSAGE_ID = journal::NOT_REPAIRED,
                 STELIA_LEFT_OVER = left_over,
-                "{left_over} changes by others are not put right yet"
+                "{left_over} changes by other programs could not be repaired yet"
             );
         }
-        self.counters.drift_repaired += repaired as u64;
+        self.publisher.counters.drift_repaired += repaired as u64;
         self.total.repaired = self.total.repaired.wrapping_add(repaired as u32);
         if let Some(pod) = who {
             let numbers = self.numbers.entry(pod.clone()).or_default();
             numbers.repaired = numbers.repaired.wrapping_add(repaired as u32);
         }
-        self.publish_numbers(true);
+        self.publisher.show_drift();
     }
 }

@@ -1,4 +1,4 @@
-//! How doors speak to the engine.
+//! How doors call the engine: commands through a channel, answers and views back.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,13 +13,12 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::attach::{AttachRequest, Placed};
 use super::audience::{ToldTo, cut};
 use super::inbox::Asker;
-use super::rebind::{self, RebindRequest};
+use super::rebind::{RebindAnswer, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
 
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
 
-/// A call.
 pub(super) enum Command {
     Register(Box<RegisterRequest>, Reply<(PodUid, CgroupPath)>),
     Attach(Box<AttachRequest>, Reply<Vec<Placed>>),
@@ -28,11 +27,11 @@ pub(super) enum Command {
     Reconcile(Vec<Reply<Report>>),
     Preview(Reply<Preview>),
     Reload(Box<Settings>, Reply<()>),
-    Rebind(RebindRequest, Reply<rebind::Planned>),
+    Rebind(RebindRequest, Reply<RebindAnswer>),
 }
 
 impl Command {
-    /// Take in a call that asks the same; it comes back where it asks something else.
+    /// Let a call for the same thing share this one's answer. Returns a call that asks for something else.
     pub(super) fn join(&mut self, other: Self) -> Option<Self> {
         match (self, other) {
             (Self::Deregister(pod, replies), Self::Deregister(same, more)) if *pod == same => replies.extend(more),
@@ -43,7 +42,7 @@ impl Command {
         None
     }
 
-    /// Whether nobody waits for the answer any more.
+    /// Whether all callers have left.
     pub(super) fn is_given_up(&self) -> bool {
         fn all<T>(replies: &[Reply<T>]) -> bool {
             replies.iter().all(oneshot::Sender::is_closed)
@@ -55,14 +54,14 @@ impl Command {
             Self::Audit(_, replies) => all(replies),
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
-            // Settings count whoever still waits for them.
+            // New settings are used although the caller left.
             Self::Reload(..) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
 }
 
-/// Those who follow one instance each.
+/// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
 
 /// How doors speak to the engine.
@@ -73,13 +72,13 @@ pub struct Handle {
     pub(super) followers: Followers,
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
-    /// Whose calls come through this handle.
+    /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
 
 impl Handle {
-    /// A handle for the calls of one pod: they wait for each other and for nobody else's, and what it shows is what that
-    /// pod may know. What a call through it is refused with is whole, for the journal; `told` cuts it.
+    /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A refusal
+    /// is not restricted, because the journal gets it whole: pass it through [`Self::told`].
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {
@@ -88,7 +87,7 @@ impl Handle {
         }
     }
 
-    /// As whoever calls through this handle may know it.
+    /// The part of a value that the caller of this handle may see.
     pub(crate) fn told<T: ToldTo>(&self, value: T) -> T {
         cut(value, self.asker.as_ref())
     }
@@ -99,17 +98,17 @@ impl Handle {
         self.told(view)
     }
 
-    /// A receiver that is told of each new view; on behalf of a pod, of none: that follows its instance.
-    pub fn watch(&self) -> watch::Receiver<Arc<View>> {
+    /// A receiver of every new view. On behalf of a pod it receives none: a pod follows its instance.
+    pub(crate) fn watch(&self) -> watch::Receiver<Arc<View>> {
         match self.asker {
             None => self.view.clone(),
             Some(_) => watch::channel(self.view()).1,
         }
     }
 
-    /// A receiver that is told of one instance and no other, as its pod may know it; `None` while the pod has none.
-    pub fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
-        // Maps that are whole after every call.
+    /// A receiver of one instance's changes, restricted to its pod; `None` while the pod has no instance.
+    pub(crate) fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
+        // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         let known = || self.view.borrow().instances.get(pod).cloned().told_to(pod);
         let sender = followers
@@ -118,13 +117,13 @@ impl Handle {
         sender.subscribe()
     }
 
-    /// The seams, for doors that must look up who a process is.
-    pub fn system(&self) -> &System {
+    /// For doors, which must look up the cgroup of a calling process.
+    pub(crate) fn system(&self) -> &System {
         &self.system
     }
 
-    /// What is counted; doors count their calls in it.
-    pub fn metrics(&self) -> &Metrics {
+    /// Doors count their calls in it.
+    pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
@@ -137,7 +136,7 @@ impl Handle {
         answer.await.map_err(|_| gone())?
     }
 
-    /// Register a container; what may pass is waited for as long as the request says.
+    /// Register a container. A refusal whose cause may pass is held back for [`RegisterRequest::patience`].
     ///
     /// # Errors
     /// The [`Error`]; nothing has changed then.
@@ -154,18 +153,12 @@ impl Handle {
     }
 
     /// Give everything back; answers when the scope is gone, or with `Busy` after 20 s while it goes on.
-    ///
-    /// # Errors
-    /// The [`Error`].
-    pub async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
+    pub(crate) async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
         self.call(|reply| Command::Deregister(pod, vec![reply])).await
     }
 
     /// Look at one instance now.
-    ///
-    /// # Errors
-    /// It is gone, or the daemon is stopping.
-    pub async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
+    pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
         Ok(self.told(report))
     }
@@ -180,26 +173,19 @@ impl Handle {
     }
 
     /// What would be done now; nothing is changed.
-    ///
-    /// # Errors
-    /// The system cannot be read, or the daemon is stopping.
-    pub async fn preview(&self) -> Result<Preview, Error> {
+    pub(crate) async fn preview(&self) -> Result<Preview, Error> {
         self.call(Command::Preview).await
     }
 
-    /// Begin a rebind job, or tell what it would do.
+    /// Begin a rebind job, or list the moves it would make.
     ///
     /// # Errors
     /// The [`Error`]; nothing has begun then.
-    pub async fn rebind(&self, request: RebindRequest) -> Result<rebind::Planned, Error> {
+    pub(crate) async fn rebind(&self, request: RebindRequest) -> Result<RebindAnswer, Error> {
         self.call(|reply| Command::Rebind(request, reply)).await
     }
 
-    /// Use new settings.
-    ///
-    /// # Errors
-    /// The daemon is stopping.
-    pub async fn reload(&self, settings: Settings) -> Result<(), Error> {
+    pub(crate) async fn reload(&self, settings: Settings) -> Result<(), Error> {
         self.call(|reply| Command::Reload(Box::new(settings), reply)).await
     }
 }

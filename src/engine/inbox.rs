@@ -1,4 +1,4 @@
-//! Calls as they wait: each pod in turn, one call of a pod at a time.
+//! The queue of calls: each pod in turn, one call of a pod at a time.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -7,22 +7,22 @@ use stelia_kubelet::PodUid;
 use super::handle::Command;
 use super::register::Waiting;
 
-/// Whose call it is; `None` is an administrator's.
+/// The pod whose call it is; `None` for an administrator's.
 pub(super) type Asker = Option<PodUid>;
 
-/// The calls nobody has begun with.
+/// Calls that are not begun yet.
 #[derive(Default)]
 pub(super) struct Inbox {
     waiting: BTreeMap<Asker, VecDeque<Command>>,
     turns: VecDeque<Asker>,
     /// Pods of which a call is under way.
-    held: BTreeSet<PodUid>,
-    /// Registrations that waited for what has come.
+    busy: BTreeSet<PodUid>,
+    /// Registrations to be tried again, because what they waited for has changed.
     again: VecDeque<Waiting>,
 }
 
 impl Inbox {
-    /// A call comes in. One that asks what another of the same caller asks already is answered with it.
+    /// Queue a call, or let it share the answer of the same caller's queued call for the same thing.
     pub(super) fn push(&mut self, asker: Asker, command: Command) {
         let queue = self.waiting.entry(asker.clone()).or_default();
         let command = match queue
@@ -35,14 +35,13 @@ impl Inbox {
             Err(()) => return,
         };
         queue.push_back(command);
-        let waits = asker.as_ref().is_some_and(|pod| self.held.contains(pod));
+        let waits = asker.as_ref().is_some_and(|pod| self.busy.contains(pod));
         if !waits && !self.turns.contains(&asker) {
             self.turns.push_back(asker);
         }
     }
 
-    /// The next call to begin with; of a pod no other is begun before [`Self::release`]. A caller that left takes its call
-    /// with it.
+    /// The next call to begin. No other call of its pod is begun before [`Self::release`]. Calls whose callers left are dropped.
     pub(super) fn next(&mut self) -> Option<(Asker, Command)> {
         while let Some(asker) = self.turns.pop_front() {
             let Some(queue) = self.waiting.get_mut(&asker) else {
@@ -59,7 +58,7 @@ impl Inbox {
             }
             let Some(command) = command else { continue };
             match &asker {
-                Some(pod) => drop(self.held.insert(pod.clone())),
+                Some(pod) => drop(self.busy.insert(pod.clone())),
                 None if self.waiting.contains_key(&asker) => self.turns.push_back(None),
                 None => {}
             }
@@ -81,7 +80,7 @@ impl Inbox {
     /// A call of the pod has been answered.
     pub(super) fn release(&mut self, asker: &Asker) {
         if let Some(pod) = asker
-            && self.held.remove(pod)
+            && self.busy.remove(pod)
             && self.waiting.contains_key(asker)
         {
             self.turns.push_back(asker.clone());

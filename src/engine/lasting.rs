@@ -1,11 +1,11 @@
-//! What counts only once it has lasted.
+//! Conditions of instances that count only after they have held for a time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
 use stelia_kubelet::PodUid;
 
-/// Since when something lasts that counts once it has lasted.
+/// One condition: since when it holds for an instance, and for which instances it counts.
 #[derive(Debug)]
 pub(super) struct Lasting {
     long: Duration,
@@ -22,7 +22,7 @@ impl Lasting {
         }
     }
 
-    /// Whether it is so now; answers whether it counts.
+    /// Note whether it holds now. Returns whether it counts.
     pub(super) fn is(&mut self, pod: &PodUid, so: bool, now: Instant) -> bool {
         if !so {
             self.since.remove(pod);
@@ -35,7 +35,7 @@ impl Lasting {
         self.counts.contains(pod)
     }
 
-    /// Those for whom it begins to count.
+    /// The instances for which it begins to count.
     pub(super) fn ripe(&mut self, now: Instant) -> Vec<PodUid> {
         let long = self.long;
         let ripe = self

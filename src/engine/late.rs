@@ -1,9 +1,9 @@
 //! Threads that the kernel makes just after a guest has begun to run.
 //!
 //! KVM makes its huge page recovery thread when a vCPU enters the guest for the first time (Linux 6.12,
-//! `kvm_mmu_post_init_vm`): it is a thread of QEMU's, born in the vCPU's cgroup with the vCPU's one CPU. Nothing tells of it, and
-//! the audit is up to half a minute away. So after an attach `vcpu/` is looked at a few times, one read each, and a thread that is
-//! no vCPU wakes the engine, whose pass moves it to float.
+//! `kvm_mmu_post_init_vm`): it is a thread of QEMU's, born in the vCPU's cgroup with the vCPU's one CPU. There is no event for
+//! it, and the audit is up to half a minute away. So after an attach `vcpu/` is read a few times, and a thread that is not a vCPU
+//! wakes the engine, whose pass moves it to float.
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Deregistering: the intent is written down, the turns bring everything back, and the caller hears of it when it is gone.
+//! Deregistering: the phase is recorded, the turns undo the instance, and the caller is answered when its scope is gone.
 
 use std::time::Instant;
 
@@ -10,12 +10,10 @@ use stelia_record::{Phase, Record};
 use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
-use super::store;
 use super::task::Engine;
 use crate::journal;
 
 impl Engine {
-    /// Give everything back.
     pub(super) fn deregister(&mut self, asker: Asker, pod: &PodUid, replies: Vec<Reply<()>>) {
         let known = self.picture.find(pod).map(|known| known.record.exclusive.clone());
         let begun = known.ok_or_else(|| no_instance(pod)).and_then(|exclusive| {
@@ -33,40 +31,29 @@ impl Engine {
                 self.wait(pod, asker, goal);
             }
             Err(refusal) => {
-                for reply in replies {
-                    let _ = reply.send(Err(refusal.clone()));
-                }
-                self.inbox.release(&asker);
+                self.finish(&asker, replies, Err(refusal));
             }
         }
     }
 
-    /// Write down that an instance leaves.
+    /// Record that an instance leaves; the turns undo it.
     pub(super) fn leave(&mut self, pod: &PodUid) -> Result<(), Error> {
-        // What leaves on purpose is not missed.
-        self.told.remove(pod);
-        self.patience.wake(pod);
-        let Some(before) = self.picture.snapshot.instances.get(pod).cloned() else {
+        self.reported.forget(pod);
+        let Some(known) = self.picture.find(pod) else {
             return Ok(());
         };
         let next = Record {
             phase: Phase::Leaving,
-            ..before.record.clone()
+            ..known.record.clone()
         };
-        match store::write(&self.system, before.scope(), Some(&before.record), &next) {
+        match self.write_record(pod, next) {
             // It ended by itself.
-            Err(error) if error.is_gone() => {}
-            result => result.map_err(|error| Error::from(error).of(pod))?,
+            Err(refusal) if refusal.kind == ErrorKind::NoSuchInstance => Ok(()),
+            written => written,
         }
-        if let Some(instance) = self.picture.snapshot.instances.get_mut(pod) {
-            instance.record = next;
-        }
-        self.dirty.everyone |= self.picture.record(&self.settings.policies, &before);
-        self.dirty.wrote(pod.clone());
-        Ok(())
     }
 
-    /// Nothing is left to do for an instance that leaves, and it is still there.
+    /// No step remains for an instance that leaves, and its scope is still there.
     pub(super) fn settle_leaving(&mut self, pod: &PodUid, call: Call) {
         let Some(instance) = self.picture.find(pod) else { return };
         let stays = instance.origin_procs.is_none();
@@ -75,14 +62,10 @@ impl Engine {
                 let text = format!(
                     "pod {pod}: its CPUs are given back, but the container's own cgroup is gone: its processes stay in float"
                 );
-                for reply in replies {
-                    let _ = reply.send(Err(ErrorKind::Failed.because(text.clone()).of(pod)));
-                }
-                self.inbox.release(&call.asker);
+                self.finish(&call.asker, replies, Err(ErrorKind::Failed.because(text).of(pod)));
             }
             Goal::Undone { reply, causes } if stays => {
-                let _ = reply.send(Err(failed(pod, "registration", causes)));
-                self.inbox.release(&call.asker);
+                self.finish(&call.asker, [reply], Err(failed(pod, "registration", causes)));
             }
             goal => self.wait(pod, call.asker, goal),
         }
@@ -96,11 +79,8 @@ impl Engine {
                 GONE_WITHIN.as_secs()
             );
             let refusal = ErrorKind::Busy.because(text).of(pod).with(self.amiss(pod));
-            for reply in replies {
-                let _ = reply.send(Err(refusal.clone()));
-            }
+            self.finish(&call.asker, replies, Err(refusal));
         }
-        self.inbox.release(&call.asker);
     }
 
     pub(super) fn tell_deregistered(&self, pod: &PodUid, exclusive: &CpuSet) {

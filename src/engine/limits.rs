@@ -1,4 +1,4 @@
-//! Reading limits: the container's, with those it is in, and the scope's.
+//! Reading limits: those of the scope, and those of the container with its pod's and its ancestors'.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
 use stelia_record::Record;
 
-use super::container;
 use crate::decide::is_throttled;
 
 /// A number in a file; `None` for `max` and where there is no such file.
@@ -15,7 +14,7 @@ pub(super) fn number(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> 
     Ok(optional(cgroups.read(cgroup, file))?.and_then(|text| text.parse().ok()))
 }
 
-/// Memory that is protected, bytes: of `max` everything. `None` where there is no such file.
+/// Protected memory, bytes; `max` is `u64::MAX`. `None` where there is no such file.
 pub(super) fn protection(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Option<u64>, CgroupError> {
     let all = |text: String| {
         if text == "max" {
@@ -48,7 +47,7 @@ fn huge_pages() -> &'static [HugePage] {
     })
 }
 
-/// A cgroup's own limits; its quota where that counts, and of huge pages those of these sizes.
+/// A cgroup's own limits. Its quota is read where it counts, limits of huge pages for these sizes.
 fn own_limits(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,
@@ -178,23 +177,19 @@ pub(super) struct KnownLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
     pub(super) memory_held: Option<u64>,
-    /// Which of them are to be read anew all the same.
+    /// The side that is to be read again all the same.
     pub(super) but: Option<Side>,
 }
 
-/// One of the two that have limits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The container and those it is in.
+    /// The container, its pod and its ancestors.
     Origin,
     /// The scope.
     Scope,
 }
 
 /// Read the limits of an instance: all of them, or those of one side, or what is known.
-///
-/// # Errors
-/// They cannot be read.
 pub(super) fn read(
     cgroups: &dyn Cgroups,
     scope: &CgroupPath,
@@ -209,12 +204,12 @@ pub(super) fn read(
     let (of_scope, of_origin) = known.map(|known| (known.scope, known.origin)).unwrap_or_default();
     let of_scope = match but {
         Some(Some(Side::Origin)) => of_scope,
-        // A quota on it counts for everybody: it may be there by mistake.
+        // A quota on the scope is always read: one that should not be there throttles the VM.
         _ => own_limits(cgroups, scope, true, huge_pages())?,
     };
     let of_origin = match (but, of_origin) {
         (Some(Some(Side::Scope)), known) => known,
-        // Nothing resizes huge pages in place: unless a write of theirs is told they are what they were.
+        // Huge pages are not resized in place: without an event their limits are unchanged.
         (Some(Some(Side::Origin)), Some(known)) if here => {
             let now = limits_of_origin(cgroups, record, &[])?;
             now.map(|now| Limits {

@@ -1,45 +1,34 @@
 //! What is counted and timed since the daemon started: atomic numbers that are written where things happen and read when
-//! somebody asks. Counting allocates nothing and wakes nobody.
+//! somebody asks. Counting allocates nothing and wakes no task.
 
-use std::collections::BTreeMap;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 use stelia_api::ErrorKind;
 use stelia_api::metrics::{BOUNDS_US, Counted, Timed};
+use stelia_text::named;
 
 use super::apply::now_us;
-use super::turn::Numbers;
+use super::pass::Numbers;
 use crate::authz::Operation;
 
 /// What makes a pass happen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Trigger {
-    /// inotify told of a change.
+    /// inotify, systemd or a timer.
     Event,
-    /// The periodic audit.
     Audit,
-    /// A call.
     Call,
-    /// New settings.
     Reload,
 }
 
-impl Trigger {
-    /// Every trigger.
-    pub const ALL: [Self; 4] = [Self::Event, Self::Audit, Self::Call, Self::Reload];
-
-    /// As the journal and the metrics name it.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Event => "event",
-            Self::Audit => "audit",
-            Self::Call => "call",
-            Self::Reload => "reload",
-        }
-    }
-}
+named!(Trigger {
+    Event = "event",
+    Audit = "audit",
+    Call = "call",
+    Reload = "reload"
+});
 
 /// The counters; one for the engine and all doors.
 #[derive(Debug)]
@@ -77,7 +66,6 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// A pass ended.
     pub(super) fn passed(&self, trigger: Trigger, did: Numbers, took: Duration) {
         for (counter, number) in [
             (&self.steps, did.steps),
@@ -90,7 +78,7 @@ impl Metrics {
         self.passes[trigger as usize].observe(took);
     }
 
-    /// kubelet's file was looked at.
+    /// Note whether kubelet's file could be used, and since when.
     pub(super) fn saw_kubelet(&self, usable: bool) {
         let was = self.kubelet_usable.swap(usable, Relaxed);
         if was != usable || self.kubelet_since_us.load(Relaxed) == 0 {
@@ -104,8 +92,7 @@ impl Metrics {
             .observe(Duration::from_micros(now_us().saturating_sub(written_us)));
     }
 
-    /// A call was answered.
-    pub fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
+    pub(crate) fn answered(&self, call: Operation, refused: Option<ErrorKind>, took: Duration) {
         self.calls[call as usize].observe(took);
         if let Some(kind) = refused {
             self.refusals[kind as usize].fetch_add(1, Relaxed);

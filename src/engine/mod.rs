@@ -1,19 +1,24 @@
-//! The loop that owns the state and changes the system: an event says what may have changed, a turn looks at just that, plans
-//! for whom it concerns and takes the steps; the audit alone looks at everything, a few instances a turn.
+//! The loop that owns the state and changes the system. An event marks what may be out of date; a turn reads just that, plans
+//! for the instances concerned and takes the steps. The audit alone reads everything, a few instances a turn.
 //!
 //! | file | its job |
 //! |---|---|
-//! | `handle`, `inbox` | calls come in, and wait for their turn, pod by pod |
-//! | `task` | the loop: calls, events, timers, the watchdog |
-//! | `picture`, `observe` | what is known, and the reading of what may be out of date |
-//! | `watch`, `dirty`, `lasting` | what tells of a change, what is to be read anew, what counts once it has lasted |
-//! | `turn`, `apply`, `errands` | one bounded pass; its steps; calls to systemd, which nobody waits for |
-//! | `patience` | how often an instance is tried, and how long it rests |
-//! | `register`, `attach`, `leave`, `calls` | what a call writes down, and when it is answered |
+//! | `handle`, `inbox` | how doors call the engine; the queue of calls, pods in turn |
+//! | `task`, `alarm` | the loop; its one timer |
+//! | `watch`, `events`, `dirty` | inotify; what an event puts out of date; what is to be read again |
+//! | `picture` (`node`, `instance`) | what is known, and its parts read again |
+//! | `observe`, `outside`, `limits`, `siblings`, `kubelet_file` | reading cgroups, units outside and workers, limits, other containers, kubelet's file |
+//! | `lasting`, `late` | conditions that count after a time; threads that appear after the guest has started |
+//! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
+//! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
+//! | `patience` | how often an instance is tried, and how long it then rests |
+//! | `register`, `container`, `attach`, `leave` | what a call checks and records |
+//! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
 //! | `store` | the one writer of records |
-//! | `publish`, `view`, `tell`, `drifted` | what doors and the journal are told |
-//! | `locality` | where the VMs' memory and devices are, when somebody asks |
-//! | `audience` | what of it a pod may know |
+//! | `publish`, `view` | the view that doors read |
+//! | `reported`, `drifted` | messages of the journal; drift until it is repaired |
+//! | `audience` | the part of all this that a pod may see |
+//! | `metrics`, `report`, `locality` | counters; facts for schedulers; where memory and devices are |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
 mod alarm;
@@ -26,11 +31,10 @@ mod container;
 mod described_tests;
 mod dirty;
 mod drifted;
-mod errands;
-mod fault;
+mod events;
 mod handle;
-mod home;
 mod inbox;
+mod kubelet_file;
 mod lasting;
 mod late;
 mod leave;
@@ -40,28 +44,36 @@ mod metrics;
 #[cfg(test)]
 mod model_tests;
 mod observe;
+mod outside;
+mod pass;
 mod patience;
 mod picture;
 mod publish;
 mod rebind;
+mod reconcile;
 mod register;
 mod report;
+mod reported;
 mod siblings;
 mod store;
+mod systemd_calls;
 mod task;
-mod tell;
 mod turn;
 mod view;
 mod watch;
 
-pub use apply::release_host;
+pub use crate::decide::admission::Claim;
 pub use attach::{AttachRequest, Placed, VcpuRequest};
 pub use container::{Peer, RegisterRequest};
 pub use handle::Handle;
-pub use locality::localities;
-pub use metrics::{Metrics, Trigger};
-pub use rebind::{Job, JobPhase, Made, RebindRequest};
-pub use report::node_facts;
 pub use task::Engine;
-pub use turn::{Preview, Report};
-pub use view::{Counters, InstanceView, LastPass, Usage, View, usage};
+
+pub(crate) use apply::release_host;
+pub(crate) use locality::localities;
+pub(crate) use metrics::{Metrics, Trigger};
+pub(crate) use pass::{Preview, Report};
+#[cfg(test)]
+pub(crate) use rebind::JobPhase;
+pub(crate) use rebind::{Job, Made, RebindRequest};
+pub(crate) use report::node_facts;
+pub(crate) use view::{Counters, InstanceView, LastPass, Usage, View, usage};

@@ -1,114 +1,23 @@
-//! Reading the system into a [`Snapshot`]. Reads only.
+//! Reading cgroups into the parts of a [`Snapshot`]. Nothing is written.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::io::ErrorKind;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
-use std::time::SystemTime;
+use std::io;
 
 use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_node::System;
 use stelia_node::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, cpus, is_populated, numbers, optional, populated, set,
 };
 use stelia_node::proc::TaskId;
-use stelia_node::workqueue::WorkqueueError;
-use stelia_node::{System, workqueue};
 use stelia_record::{Record, RecordError, VcpuThread};
 use stelia_settings::{Partition, isolated_is_safe};
-use stelia_text::excerpt::excerpt;
 
 use super::container::lists;
 use super::limits::{self, KnownLimits, number, protection};
-use super::siblings;
-use crate::decide::workers::Workers;
-use crate::decide::{Inner, Instance, Leaf, OUTSIDE, Outside, Slice, Snapshot, Tree, VcpuNow, is_restricted, pod_pool};
+use crate::decide::{Inner, Instance, Leaf, Slice, Snapshot, Tree, VcpuNow};
 
-/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
-/// at all; but a file that is there must be understood.
-pub fn kubelet(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
-    let path = root.join(CPU_MANAGER_STATE);
-    let bytes = match fs::read(&path) {
-        Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
-            return Ok(CpuManagerState::absent());
-        }
-        read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
-    };
-    let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
-    if !state.is_static() && source == CpuSource::Kubelet {
-        return Err(format!(
-            "{}: CPU manager policy is {:?}, not \"static\"",
-            path.display(),
-            excerpt(&state.policy)
-        ));
-    }
-    Ok(state)
-}
-
-/// What tells one version of kubelet's file from the next, without reading it: each is a file of its own, renamed into place.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Version {
-    inode: u64,
-    length: u64,
-    changed: (i64, i64),
-    /// When it was written.
-    pub modified: Option<SystemTime>,
-}
-
-/// The version of kubelet's state that is there now.
-pub(super) fn kubelet_version(root: &Path) -> Option<Version> {
-    let metadata = fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?;
-    Some(Version {
-        inode: metadata.ino(),
-        length: metadata.len(),
-        changed: (metadata.ctime(), metadata.ctime_nsec()),
-        modified: metadata.modified().ok(),
-    })
-}
-
-/// Everything at once, as a daemon that starts finds it.
-///
-/// # Errors
-/// `stelia.slice` exists and cannot be listed, or the CPU topology cannot be read. A single instance that cannot be read
-/// is in [`Snapshot::unreadable`].
-pub fn snapshot(
-    system: &System,
-    kubelet: &Result<CpuManagerState, String>,
-    source: CpuSource,
-) -> Result<Snapshot, CgroupError> {
-    let cgroups = &*system.cgroups;
-    let mut snapshot = empty(kubelet.clone(), source, topology(system)?);
-    snapshot.safe_partition = safe_partition(system);
-    snapshot.slice = slice(cgroups)?;
-    snapshot.slice.workers = workers(system, &CpuSet::new(), None)?;
-    (snapshot.outside, snapshot.outside_gone) = outside(cgroups, source)?;
-    for name in scopes(cgroups)? {
-        match adopt(system, &name)? {
-            Adopted::Instance(instance) => {
-                let record = &instance.record;
-                if let Ok(state) = kubelet
-                    && pod_pool::is_open(state, record)
-                {
-                    snapshot
-                        .siblings
-                        .insert(record.pod.clone(), siblings::of(system, record));
-                }
-                snapshot.put(*instance);
-            }
-            Adopted::Unreadable(reason) => snapshot.unreadable.push((name, reason)),
-            Adopted::Abandoned(scope) => snapshot.abandoned.push(scope),
-            Adopted::Nothing => {}
-        }
-    }
-    snapshot.left_alone = left_alone(cgroups, &snapshot.unreadable)?;
-    snapshot.leftover = leftovers(cgroups, &snapshot)?;
-    Ok(snapshot)
-}
-
-/// Nothing known but this.
 pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
     Snapshot {
         source,
@@ -129,12 +38,15 @@ pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource,
     }
 }
 
-/// The online CPUs.
 pub(super) fn topology(system: &System) -> Result<Topology, CgroupError> {
-    Topology::read(&system.sys).map_err(|cause| CgroupError {
+    Topology::read(&system.sys).map_err(|cause| topology_error(system, cause))
+}
+
+pub(super) fn topology_error(system: &System, cause: io::Error) -> CgroupError {
+    CgroupError {
         operation: format!("read the CPU topology below {}", system.sys.display()),
         cause,
-    })
+    }
 }
 
 /// `stelia.slice`; without it nothing is set.
@@ -161,46 +73,7 @@ pub(super) fn safe_partition(system: &System) -> Partition {
     }
 }
 
-/// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
-pub(super) const TAKEN: &str = "worker-cpus";
-
-/// The kernel's unbound workers, who are to be kept off these CPUs. What was `taken` from them is read where it is not known.
-pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
-    let error = |error: WorkqueueError| CgroupError {
-        operation: error.operation,
-        cause: error.cause,
-    };
-    let Some(now) = workqueue::in_force(&system.sys).map_err(error)? else {
-        return Ok(None);
-    };
-    let taken = match known {
-        Some(known) => known,
-        None => taken(&*system.cgroups)?,
-    };
-    // What the kernel keeps them off by itself tells only whether something can be given back.
-    let isolated = if taken.is_subset(closed) {
-        CpuSet::new()
-    } else {
-        workqueue::isolated(&system.sys).map_err(error)?
-    };
-    Ok(Some(Workers {
-        cpus: now,
-        taken,
-        isolated,
-    }))
-}
-
-/// What is recorded as taken from the workers.
-pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
-    let text = optional(
-        cgroups
-            .attribute(&CgroupPath::slice(), TAKEN)
-            .map(Option::unwrap_or_default),
-    )?;
-    Ok(cpus(&text.unwrap_or_default()))
-}
-
-/// The names of the scopes that are instances', or were to be.
+/// The names of the scopes in stelia.slice that have an instance's name.
 pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> {
     let slice = CgroupPath::slice();
     if !cgroups.exists(&slice) {
@@ -211,23 +84,19 @@ pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> 
     Ok(names)
 }
 
-/// What a scope is that nobody knows yet.
+/// What is found in a scope that is no known instance.
 pub(super) enum Adopted {
-    /// An instance.
     Instance(Box<Instance>),
-    /// One that must be left alone, with the reason.
+    /// An instance whose record cannot be used: nothing in it may be changed.
     Unreadable(String),
-    /// One whose maker died: its holder has ended with the maker, so systemd removes it, unless the holder ended before
-    /// systemd could put it there. Nothing of a container is in it.
+    /// No record and no process: the daemon that asked for it died, and its holder with it. systemd removes the scope, unless
+    /// the holder ended before systemd could move it there.
     Abandoned(CgroupPath),
-    /// It is gone; or it has no record yet, and somebody is in it: its maker is at work.
+    /// It is gone, or it is being made: it has a process and no record yet.
     Nothing,
 }
 
 /// Read a scope with its record.
-///
-/// # Errors
-/// The kernel does not say whether anybody is in it.
 pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = CgroupPath::slice().child(name);
@@ -253,7 +122,7 @@ pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError>
     }
 }
 
-/// `cpuset.cpus.exclusive` of scopes that are left alone.
+/// `cpuset.cpus.exclusive` of scopes whose record cannot be used.
 pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)]) -> Result<CpuSet, CgroupError> {
     let mut all = CpuSet::new();
     for (name, _) in unreadable {
@@ -263,7 +132,7 @@ pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)])
     Ok(all)
 }
 
-/// What a static CPU manager left behind. While it rules, its file says everything.
+/// CPUs that kubelet's static policy assigned before it was switched off. While it is on, its file says everything.
 pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<CpuSet, CgroupError> {
     let rules = snapshot.kubelet.as_ref().is_ok_and(CpuManagerState::is_static);
     if snapshot.source == CpuSource::Kubelet || rules {
@@ -272,86 +141,7 @@ pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<Cp
     Ok(leftover(&lists(cgroups, &snapshot.instances)?))
 }
 
-const SAVED: &str = "allowed-cpus.";
-/// The attribute of a unit that keeps what it had itself.
-pub(super) const OWN: &str = "allowed-cpus";
-
-/// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
-pub(super) fn saved_attribute(unit: &str) -> String {
-    format!("{SAVED}{unit}")
-}
-
-/// The units outside that are restricted, or were: as they are and as they were. And those that have a record of what they
-/// had and no cgroup: pods that ended.
-pub(super) fn outside(
-    cgroups: &dyn Cgroups,
-    source: CpuSource,
-) -> Result<(BTreeMap<String, Outside>, BTreeSet<String>), CgroupError> {
-    let slice = CgroupPath::slice();
-    if !cgroups.exists(&slice) {
-        return Ok(Default::default());
-    }
-    let attributes = cgroups.attributes(&slice)?;
-    let root = CgroupPath::root();
-    let kubepods = root.child("kubepods.slice");
-    let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| cpus(text));
-    let mut units: Vec<(CgroupPath, String)> = OUTSIDE
-        .iter()
-        .map(|unit| (root.child(unit), (*unit).to_owned()))
-        .collect();
-    // Pods' slices are restricted only where steliad chooses; what was restricted is given back, whoever chooses now. Those that
-    // stelia.slice had no room for are known by themselves alone, and there are some only where it has pods'.
-    let of_pods = |name: &&str| !OUTSIDE.contains(name);
-    let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
-    let looks = source == CpuSource::Steliad || saved_pods.clone().any(|name| of_pods(&name));
-    if looks {
-        let names = if cgroups.exists(&kubepods) {
-            cgroups.children(&kubepods)?
-        } else {
-            Vec::new()
-        };
-        let mine = |name: &String| is_restricted(name, CpuSource::Steliad) || recorded(name).is_some();
-        units.extend(names.into_iter().filter(mine).map(|name| (kubepods.child(&name), name)));
-    }
-    let mut found = BTreeMap::new();
-    for (cgroup, unit) in units {
-        let Some(text) = optional(cgroups.read(&cgroup, File::Cpus))? else {
-            continue;
-        };
-        // More units than the kernel keeps attributes of one cgroup have theirs on themselves.
-        let own =
-            || -> Result<Option<CpuSet>, CgroupError> { Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))) };
-        let saved = match recorded(&unit) {
-            Some(saved) => Some(saved),
-            None if of_pods(&unit.as_str()) => own()?,
-            None => None,
-        };
-        // Where kubelet chooses nobody else is kept off, only given back what it had.
-        if saved.is_none() && !is_restricted(&unit, source) {
-            continue;
-        }
-        found.insert(
-            unit,
-            Outside {
-                cpus: cpus(&text),
-                saved,
-            },
-        );
-    }
-    // A unit of the host's own may come back, restricted as it was.
-    let gone = saved_pods
-        .filter(of_pods)
-        .filter(|unit| !found.contains_key(*unit))
-        .map(str::to_owned)
-        .collect();
-    Ok((found, gone))
-}
-
-/// Read an instance whose record is known. `freezes`: look whether its tasks stand still, too. `known`: limits that are not to
-/// be read.
-///
-/// # Errors
-/// It is gone, or cannot be read.
+/// Read an instance whose record is known. `freezes`: also whether its tasks are frozen. `known`: limits that are not to be read.
 pub(super) fn instance(
     system: &System,
     record: Record,
@@ -420,7 +210,7 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
             exclusive: set(cgroups, path, File::CpusExclusive)?,
             partition: optional(cgroups.read(path, File::Partition))?.unwrap_or_default(),
             cpu_max: optional(cgroups.read(path, File::CpuMax))?.unwrap_or_default(),
-            // A cgroup that is no threaded one yet has no threads of ours; reading would fail below a threaded one.
+            // Before it is threaded it has no threads of ours, and below a threaded cgroup the read would fail.
             threads: if threaded {
                 numbers(&cgroups.read(path, File::Threads)?)
             } else {

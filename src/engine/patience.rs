@@ -8,7 +8,6 @@ const ROUNDS: u32 = 8;
 /// How long the first rest is; each further one is twice as long, up to 32 times.
 const REST: Duration = Duration::from_secs(1);
 
-/// One instance's.
 #[derive(Debug, Clone, Default)]
 struct Trial {
     /// Rounds in a row with something to do.
@@ -19,7 +18,7 @@ struct Trial {
     failures: Vec<String>,
 }
 
-/// Who is tried, and who rests.
+/// Retries, and rests between them.
 #[derive(Debug)]
 pub(super) struct Patience<K>(BTreeMap<K, Trial>);
 
@@ -30,7 +29,7 @@ impl<K> Default for Patience<K> {
 }
 
 impl<K: Ord + Clone> Patience<K> {
-    /// Nothing is left to do, or it is gone.
+    /// No step remains, or it is gone.
     pub(super) fn done(&mut self, who: &K) {
         self.0.remove(who);
     }
@@ -53,7 +52,7 @@ impl<K: Ord + Clone> Patience<K> {
         }
     }
 
-    /// It is tried now, whatever was: kubelet wrote, somebody asks, or the audit comes by.
+    /// End its rest: kubelet wrote, or a call is about it.
     pub(super) fn wake(&mut self, who: &K) {
         if let Some(trial) = self.0.get_mut(who) {
             trial.until = None;
@@ -61,7 +60,7 @@ impl<K: Ord + Clone> Patience<K> {
         }
     }
 
-    /// Everybody is tried now.
+    /// End every rest.
     pub(super) fn wake_all(&mut self) {
         for trial in self.0.values_mut() {
             trial.until = None;
@@ -69,7 +68,6 @@ impl<K: Ord + Clone> Patience<K> {
         }
     }
 
-    /// Whether it rests.
     pub(super) fn rests(&self, who: &K) -> bool {
         self.0.get(who).is_some_and(|trial| trial.until.is_some())
     }
@@ -84,23 +82,21 @@ impl<K: Ord + Clone> Patience<K> {
         self.0.values().flat_map(|trial| &trial.failures)
     }
 
-    /// What could not be done of these.
     pub(super) fn failures_of(&self, of: impl Fn(&K) -> bool) -> impl Iterator<Item = &String> {
         let these = self.0.iter().filter(move |(who, _)| of(who));
         these.flat_map(|(_, trial)| &trial.failures)
     }
 
-    /// Whether any of these rests.
     pub(super) fn any_rests(&self, of: impl Fn(&K) -> bool) -> bool {
         self.0.iter().any(|(who, trial)| trial.until.is_some() && of(who))
     }
 
-    /// Nothing is left to do for others than these.
+    /// Forget all others: no step remains for them.
     pub(super) fn keep(&mut self, of: impl Fn(&K) -> bool) {
         self.0.retain(|who, _| of(who));
     }
 
-    /// Who has rested long enough; they rest no more.
+    /// End the rests whose time has passed.
     pub(super) fn rested(&mut self, now: Instant) -> Vec<K> {
         let rested = self
             .0

@@ -4,38 +4,55 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
 use stelia_kubelet::PodUid;
+use stelia_settings::Policies;
+use tokio::sync::watch;
 
 use super::audience::ToldTo;
-use super::task::Engine;
-use super::{InstanceView, View, apply};
-use crate::decide::Assessment;
+use super::handle::Followers;
+use super::picture::Picture;
+use super::rebind::Job;
+use super::{Counters, InstanceView, LastPass, View, apply};
+use crate::decide::{Assessment, Snapshot};
 
-impl Engine {
-    /// Show those instances, and that others are gone; the journal is told as well.
-    pub(super) fn show(&mut self, assessed: &BTreeMap<PodUid, Assessment>, gone: &BTreeSet<PodUid>) {
+/// The view that doors read, and the subscribers to single instances.
+pub(super) struct Publisher {
+    pub(super) view: watch::Sender<Arc<View>>,
+    pub(super) followers: Followers,
+    pub(super) counters: Counters,
+}
+
+impl Publisher {
+    pub(super) fn view(&self) -> Arc<View> {
+        self.view.borrow().clone()
+    }
+
+    /// Show the instances that were looked at, and that others are gone.
+    pub(super) fn show(
+        &self,
+        picture: &mut Picture,
+        policies: &Policies,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        gone: &BTreeSet<PodUid>,
+    ) {
         let mut changed: BTreeMap<PodUid, Option<Arc<InstanceView>>> = BTreeMap::new();
-        {
-            let view = self.view.borrow();
-            for (pod, assessment) in assessed {
-                let now = self
-                    .picture
-                    .find(pod)
-                    .map(|instance| InstanceView::of(instance, assessment));
-                let before = view.instances.get(pod);
-                if before.map(|before| &**before) != now.as_ref() {
-                    changed.insert(pod.clone(), now.map(Arc::new));
-                }
-            }
-            for pod in gone {
-                if view.instances.contains_key(pod) && !assessed.contains_key(pod) {
-                    changed.insert(pod.clone(), None);
-                }
+        let view = self.view();
+        for (pod, assessment) in assessed {
+            let now = picture.find(pod).map(|instance| InstanceView::of(instance, assessment));
+            let before = view.instances.get(pod);
+            if before.map(|before| &**before) != now.as_ref() {
+                changed.insert(pod.clone(), now.map(Arc::new));
             }
         }
-        let node = self.picture.take_news();
-        let differs = self.shared_differs();
+        for pod in gone {
+            if view.instances.contains_key(pod) && !assessed.contains_key(pod) {
+                changed.insert(pod.clone(), None);
+            }
+        }
+        let node = picture.take_node_changed();
+        let differs = shared_differs(&view, &picture.snapshot);
+        // Otherwise the change below would copy the whole view.
+        drop(view);
         if node || differs || !changed.is_empty() {
-            let (picture, policies) = (&self.picture, &self.settings.policies);
             self.view.send_modify(|view| {
                 let view = Arc::make_mut(view);
                 if node {
@@ -53,28 +70,14 @@ impl Engine {
                 view.show_shared(&picture.snapshot);
             });
         }
-        self.tell_followers(changed);
-        self.tell(assessed, gone);
+        self.show_followers(changed);
     }
 
-    /// Whether what changes with any instance is not as it is shown.
-    fn shared_differs(&self) -> bool {
-        let (view, snapshot) = (self.view.borrow(), &self.picture.snapshot);
-        let exclusive = snapshot.slice.exclusive.as_ref();
-        let same = exclusive.map_or(view.slice_exclusive.is_empty(), |now| *now == view.slice_exclusive);
-        let saved = snapshot
-            .outside
-            .values()
-            .filter(|outside| outside.saved.is_some())
-            .count();
-        !same || view.unreadable != snapshot.unreadable || view.restricted.len() != saved
-    }
-
-    fn tell_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {
+    fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {
         if changed.is_empty() {
             return;
         }
-        // Maps that are whole after every call.
+        // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
         for (pod, now) in changed {
             let Some(sender) = followers.get(&pod) else { continue };
@@ -86,36 +89,45 @@ impl Engine {
         }
     }
 
-    /// Show what was counted. That a pass ended is no news to those who follow the view: they are told of drift only.
-    pub(super) fn publish_numbers(&self, news: bool) {
-        let (counters, last_pass) = (self.counters, self.last_pass);
+    /// Show the counters of drift, and wake subscribers.
+    pub(super) fn show_drift(&self) {
+        let counters = self.counters;
+        self.view.send_modify(|view| Arc::make_mut(view).counters = counters);
+    }
+
+    /// No subscriber is woken because a pass ended.
+    pub(super) fn show_pass(&self, last_pass: LastPass) {
         self.view.send_if_modified(|view| {
-            let shown = Arc::make_mut(view);
-            shown.counters = counters;
-            shown.last_pass = last_pass;
-            news
+            Arc::make_mut(view).last_pass = Some(last_pass);
+            false
         });
     }
 
-    /// systemd does not answer, or answers again.
-    pub(super) fn systemd_is_slow(&self, problem: Option<String>) {
-        self.view.send_if_modified(|view| {
-            let changed = view.systemd_problem != problem;
-            if changed {
-                Arc::make_mut(view).systemd_problem = problem;
-            }
-            changed
-        });
+    /// What systemd has not answered about; `None` when it answers again.
+    pub(super) fn show_systemd(&self, problem: Option<String>) {
+        self.set(|view| &mut view.systemd_problem, |view| &view.systemd_problem, problem);
     }
 
-    pub(super) fn publish_jobs(&self) {
-        let jobs = self.jobs.list.clone();
-        self.view.send_if_modified(|view: &mut Arc<View>| {
-            let changed = view.jobs != jobs;
-            if changed {
-                Arc::make_mut(view).jobs = jobs;
+    pub(super) fn show_jobs(&self, jobs: Vec<Job>) {
+        self.set(|view| &mut view.jobs, |view| &view.jobs, jobs);
+    }
+
+    /// Set one field, and wake subscribers, where it differs.
+    fn set<T: PartialEq>(&self, field: fn(&mut View) -> &mut T, shown: fn(&View) -> &T, now: T) {
+        self.view.send_if_modified(|view| {
+            let differs = *shown(view) != now;
+            if differs {
+                *field(Arc::make_mut(view)) = now;
             }
-            changed
+            differs
         });
     }
+}
+
+/// Whether the view is behind in what any instance may change.
+fn shared_differs(view: &View, snapshot: &Snapshot) -> bool {
+    let exclusive = snapshot.slice.exclusive.as_ref();
+    let same = exclusive.map_or(view.slice_exclusive.is_empty(), |now| *now == view.slice_exclusive);
+    let restricted = snapshot.outside.values().filter(|outside| outside.saved.is_some());
+    !same || view.unreadable != snapshot.unreadable || view.restricted.len() != restricted.count()
 }

@@ -1,5 +1,5 @@
-//! Registering: what a call writes down. Each step leaves its intent where a daemon that starts finds it: one that dies in
-//! between is gone on from.
+//! Registering: admission, the scope, the record. The record is written before a process is moved, so that a daemon which
+//! starts in between goes on.
 
 use std::time::Instant;
 
@@ -23,7 +23,7 @@ use crate::decide::admission::{CheckedClaim, admit};
 use crate::decide::limits_of_scope;
 use crate::journal;
 
-/// A registration that waits for what may pass: kubelet's second write, an old scope's end.
+/// A registration whose refusal may pass: it waits for kubelet's second write, or an old scope's end.
 pub(super) struct Waiting {
     pub(super) asker: Asker,
     pub(super) request: RegisterRequest,
@@ -31,16 +31,13 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
 }
 
-/// What a registration comes to.
 enum Admitted {
     /// The pod has this instance already, for the same container.
     Known(PodUid),
-    /// It is to have one.
     New(Box<Record>, Box<Limits>),
 }
 
 impl Engine {
-    /// Register a container.
     pub(super) fn register(&mut self, asker: Asker, request: RegisterRequest, reply: Reply<(PodUid, CgroupPath)>) {
         let deadline = Instant::now() + request.patience;
         self.try_to_register(Waiting {
@@ -51,12 +48,12 @@ impl Engine {
         });
     }
 
-    /// One attempt.
+    /// Register, refuse, or wait where the cause may pass.
     pub(super) fn try_to_register(&mut self, waiting: Waiting) {
         if waiting.reply.is_closed() {
             return self.inbox.release(&waiting.asker);
         }
-        // What kubelet wrote a moment ago counts: its file is another one then.
+        // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
         let mut found = Default::default();
         self.dirty.everyone |= self.look_at_node(&mut found);
@@ -70,12 +67,11 @@ impl Engine {
             }
             Ok(Admitted::Known(pod)) => {
                 let scope = CgroupPath::slice().child(&pod.scope());
-                let _ = waiting.reply.send(Ok((pod, scope)));
-                self.inbox.release(&waiting.asker);
+                self.finish(&waiting.asker, [waiting.reply], Ok((pod, scope)));
             }
             Ok(Admitted::New(record, limits)) => {
                 let pod = record.pod.clone();
-                self.errands.start(&self.system, &record, *limits);
+                self.systemd_calls.start(&self.system, &record, *limits);
                 self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record);
                 let (reply, holder) = (waiting.reply, None);
                 self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
@@ -84,10 +80,7 @@ impl Engine {
                 Some(pod) if refusal.may_pass && Instant::now() < waiting.deadline => {
                     self.calls.waiting.entry(pod).or_default().push(waiting);
                 }
-                _ => {
-                    let _ = waiting.reply.send(Err(refusal));
-                    self.inbox.release(&waiting.asker);
-                }
+                _ => self.finish(&waiting.asker, [waiting.reply], Err(refusal)),
             },
         }
     }
@@ -112,7 +105,7 @@ impl Engine {
         record.registered_us = now_us();
         let scope = CgroupPath::slice().child(&record.pod.scope());
         if self.system.cgroups.exists(&scope) {
-            // A daemon that died left it, if nobody is in it.
+            // It may be empty, of a daemon that died.
             self.dirty.unknown.insert(record.pod.clone());
             let text = format!(
                 "{scope} exists: the former instance of pod {} has not ended yet",
@@ -121,7 +114,7 @@ impl Engine {
             return Err(ErrorKind::InstanceExists.because(text));
         }
         // systemd is still to stop the former scope, which is gone: it must not come to stop the new one.
-        if self.errands.has(scope.name()) {
+        if self.systemd_calls.has(scope.name()) {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(ErrorKind::InstanceExists.because(text));
         }
@@ -149,13 +142,13 @@ impl Engine {
             return Err(ErrorKind::CpusetMismatch.because(text));
         }
         let allocation = known.record.allocation.as_ref();
-        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.wish)) {
+        if let Some(option) = allocation.and_then(|allocation| allocation.differs(&claim.request)) {
             let text = format!("pod {pod} has an instance already, registered with another {option}");
             return Err(ErrorKind::InstanceExists.because(text));
         }
-        // CPUs that kubelet gave may be others by now, by a resize, and then kubelet's word counts.
+        // CPUs that kubelet gave may have changed by a resize: then its file counts, not what the scheduler chose.
         let host = Host::new(&self.picture.snapshot.topology);
-        let schedule = &claim.wish.schedule;
+        let schedule = &claim.request.schedule;
         let contradicts = allocation.and_then(|_| schedule.contradicts(&host, &known.record.entry));
         if let Some(text) = contradicts {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
@@ -166,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// systemd has made the scope, or has not.
+    /// systemd answered whether the scope was made.
     pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Error>) {
         self.picture.starting.remove(pod);
         let written = result.and_then(|holder| {
@@ -211,23 +204,20 @@ impl Engine {
             if first {
                 self.tell_registered(pod);
             }
-            let _ = reply.send(Ok((pod.clone(), scope)));
-            return self.inbox.release(&asker);
+            return self.finish(&asker, [reply], Ok((pod.clone(), scope)));
         }
         let mut causes = self.amiss(pod);
         if !first || phase == Phase::Leaving {
-            let _ = reply.send(Err(failed(pod, "registration", causes)));
-            return self.inbox.release(&asker);
+            return self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
         }
-        // Nothing half-done: what was moved goes back.
+        // A registration is done whole or undone.
         let cause = joined(&causes);
         tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
         match self.leave(pod) {
             Ok(()) => self.wait(pod, asker, Goal::Undone { reply, causes }),
             Err(also) => {
                 causes.push(undoing(pod, &also));
-                let _ = reply.send(Err(failed(pod, "registration", causes)));
-                self.inbox.release(&asker);
+                self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
             }
         }
     }
@@ -245,7 +235,7 @@ impl Engine {
     }
 }
 
-/// An exclusive policy that could not be kept is nothing to find out later.
+/// Log an exclusive policy that could not be kept.
 fn tell_company(pod: &PodUid, allocation: Option<&Allocation>) {
     let Some(allocation) = allocation else { return };
     if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {

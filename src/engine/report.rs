@@ -91,7 +91,7 @@ fn allocations(view: &View) -> Vec<PodAllocation> {
 
 #[cfg(test)]
 mod tests {
-    use stelia_allocator::{AllocatorPolicies, Held, Pools};
+    use stelia_allocator::{AllocatorPolicies, HeldCpus, Pools};
     use stelia_cpus::testing::Shape;
 
     use super::*;
@@ -180,7 +180,7 @@ mod tests {
             reserved: cpus("1"),
             kubelet: cpus("2-4"),
             policies: AllocatorPolicies::default(),
-            held: Held::default(),
+            held: HeldCpus::default(),
             pools: Pools {
                 allocatable: cpus("0,5"),
                 exclusive: cpus("2-4,6-7"),

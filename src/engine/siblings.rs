@@ -5,11 +5,11 @@ use stelia_node::System;
 use stelia_node::containers::{LiveContainer, beside, live};
 use stelia_record::Record;
 
-/// The other containers of an instance's pod. A pod that cannot be read tells nothing, which moves nobody.
+/// The other containers of an instance's pod. None where they cannot be read: then nothing follows from them.
 pub(super) fn of(system: &System, record: &Record) -> Vec<LiveContainer> {
     let cgroups = &*system.cgroups;
     let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);
     let found = beside(cgroups, &record.origin).and_then(|found| live(cgroups, &system.run, found, own.as_deref()));
-    let told = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
-    told.unwrap_or_default()
+    let found = found.inspect_err(|error| tracing::debug!("the containers of pod {}: {error}", record.pod));
+    found.unwrap_or_default()
 }

@@ -1,12 +1,9 @@
 //! The loop: calls, events, timers, the watchdog.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem::Discriminant;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use stelia_allocator::{CpuSource, Guaranteed};
 use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
@@ -19,23 +16,24 @@ use tokio_util::sync::CancellationToken;
 use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
-use super::errands::{Done, Errands};
 use super::handle::{Command, Followers, Handle};
 use super::inbox::{Asker, Inbox};
+use super::pass::{Numbers, Pass};
 use super::patience::Patience;
 use super::picture::Picture;
+use super::publish::Publisher;
 use super::rebind::Jobs;
-use super::tell::Told;
-use super::turn::{Numbers, Pass};
-use super::watch::{Event, Watcher};
-use super::{Counters, LastPass, Metrics, Trigger, View};
+use super::reported::Reported;
+use super::systemd_calls::SystemdCalls;
+use super::watch::Watcher;
+use super::{Counters, Metrics, Trigger};
 use crate::decide::Instance;
 use crate::decide::drift::Finding;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
 
-/// The state's one owner.
+/// Owns the state and changes the system; doors reach it through a [`Handle`] only.
 pub struct Engine {
     pub(super) system: System,
     pub(super) settings: Settings,
@@ -46,16 +44,16 @@ pub struct Engine {
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
     pub(super) patience: Patience<PodUid>,
-    /// The same of what all share, by what it is about.
+    /// The same for steps that all instances share, by subject.
     pub(super) shared: Patience<String>,
-    pub(super) errands: Errands,
-    /// What was drifted and is not right again yet, with the instance as it was left.
+    pub(super) systemd_calls: SystemdCalls,
+    /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
-    /// What could not be read of the node.
+    /// What could not be read of the node at the last look.
     pub(super) problems: Vec<String>,
-    /// Instances that wait for what all share.
+    /// Instances that wait for a step which all share.
     pub(super) waiting: BTreeSet<PodUid>,
-    /// What differs in the slice and outside was changed by this program.
+    /// This program wrote to the slice or units outside: a difference there is not drift.
     pub(super) wrote_shared: bool,
     pub(super) pass: Option<Pass>,
     pub(super) passes: u32,
@@ -63,16 +61,9 @@ pub struct Engine {
     pub(super) trigger: Option<Trigger>,
     pub(super) total: Numbers,
     pub(super) numbers: BTreeMap<PodUid, Numbers>,
-    pub(super) counters: Counters,
-    pub(super) last_pass: Option<LastPass>,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) view: watch::Sender<Arc<View>>,
-    pub(super) followers: Followers,
-    /// What was last told of each instance.
-    pub(super) told: BTreeMap<PodUid, Told>,
-    /// Who keeps Guaranteed pods that are no VM on CPUs of their own, as it was told last.
-    pub(super) told_guaranteed: Option<Discriminant<Guaranteed>>,
-    /// Rebind jobs.
+    pub(super) publisher: Publisher,
+    pub(super) reported: Reported,
     pub(super) jobs: Jobs,
     next_audit: Instant,
     alarm: Alarm,
@@ -82,7 +73,7 @@ impl Engine {
     /// Make the engine and the handle to it, in the runtime it is to run in.
     ///
     /// # Errors
-    /// inotify or a timer is not to be had.
+    /// The kernel gives no inotify instance or no timer.
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
@@ -103,7 +94,7 @@ impl Engine {
             dirty: Dirty::default(),
             patience: Patience::default(),
             shared: Patience::default(),
-            errands: Errands::of(runtime::Handle::current()),
+            systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
             problems: Vec::new(),
             waiting: BTreeSet::new(),
@@ -113,13 +104,13 @@ impl Engine {
             trigger: None,
             total: Numbers::default(),
             numbers: BTreeMap::new(),
-            counters: Counters::default(),
-            last_pass: None,
             metrics: handle.metrics.clone(),
-            view,
-            followers: handle.followers.clone(),
-            told: BTreeMap::new(),
-            told_guaranteed: None,
+            publisher: Publisher {
+                view,
+                followers: handle.followers.clone(),
+                counters: Counters::default(),
+            },
+            reported: Reported::default(),
             jobs: Jobs::default(),
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
@@ -132,13 +123,13 @@ impl Engine {
     /// Have systemd called in another runtime: where the connection to it is, so that each answer is one wake-up.
     #[must_use]
     pub fn calling_systemd_in(mut self, runtime: runtime::Handle) -> Self {
-        self.errands = Errands::of(runtime);
+        self.systemd_calls = SystemdCalls::of(runtime);
         self
     }
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // systemd is waited for, once, and not for ever.
+        // Before anything is planned: a unit without a cgroup must not be made again. But not for ever.
         let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
         let mut stopped = std::pin::pin!(stopped);
         loop {
@@ -146,7 +137,7 @@ impl Engine {
             tokio::select! {
                 result = &mut stopped => {
                     if result.is_err() {
-                        tracing::warn!("systemd (PID 1) does not answer: scopes that a former daemon left are not looked for");
+                        tracing::warn!("systemd (PID 1) does not answer: units of scopes that have no cgroup any more are not stopped");
                     }
                     break;
                 }
@@ -157,7 +148,7 @@ impl Engine {
         self.recall_job();
         let mut said = Instant::now();
         loop {
-            // Not at every turn: it wakes systemd, which those who start VMs wait for.
+            // Not at every turn: it wakes systemd, which starting VMs wait for.
             if said.elapsed() >= heartbeat / 4 {
                 said = Instant::now();
                 alive();
@@ -167,7 +158,7 @@ impl Engine {
                 return;
             }
             if self.advance() {
-                // Whoever tells of events and carries calls has a turn too.
+                // The tasks that carry events and calls run too.
                 tokio::task::yield_now().await;
                 continue;
             }
@@ -178,19 +169,19 @@ impl Engine {
                     Some((asker, command)) => self.come_in(asker, command),
                     None => return,
                 },
-                Some(done) = self.errands.done.recv() => self.done(done),
-                () = self.watcher.news() => {}
+                Some(done) = self.systemd_calls.done.recv() => self.done(done),
+                () = self.watcher.changed() => {}
                 () = self.alarm.until(wake) => {}
             }
         }
     }
 
-    /// Take in what has come meanwhile.
+    /// Take in calls, answers, events and timers that came meanwhile.
     fn take_in(&mut self) {
         while let Ok((asker, command)) = self.commands.try_recv() {
             self.come_in(asker, command);
         }
-        while let Ok(done) = self.errands.done.try_recv() {
+        while let Ok(done) = self.systemd_calls.done.try_recv() {
             self.done(done);
         }
         for event in self.watcher.take() {
@@ -202,10 +193,10 @@ impl Engine {
             self.dirty.again(pod);
         }
         self.dirty.shared |= !self.shared.rested(now).is_empty();
-        if let Some(text) = self.errands.slow(now) {
-            self.systemd_is_slow(Some(text));
-        } else if self.errands.is_idle() {
-            self.systemd_is_slow(None);
+        if let Some(text) = self.systemd_calls.slow(now) {
+            self.publisher.show_systemd(Some(text));
+        } else if self.systemd_calls.is_idle() {
+            self.publisher.show_systemd(None);
         }
         self.calls_in_time(now);
         if now >= self.next_audit {
@@ -214,14 +205,14 @@ impl Engine {
         }
     }
 
-    /// One call is begun, and one turn taken; whether there was anything to do.
+    /// Begin one call and take one turn; whether there was anything to do.
     fn advance(&mut self) -> bool {
         let mut busy = false;
         if let Some(waiting) = self.inbox.next_again() {
             self.try_to_register(waiting);
             busy = true;
         }
-        // kubelet's word comes before anybody's.
+        // kubelet's file is read before a call is begun.
         if !self.dirty.kubelet
             && let Some((asker, command)) = self.inbox.next()
         {
@@ -238,18 +229,18 @@ impl Engine {
         busy
     }
 
-    /// When there is something to do next, or it is to be said that the engine is alive; that may be `late`.
+    /// When to wake next: the first timer, or the watchdog's time, which a timer may pass by `late`.
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
             self.picture.next(),
             self.patience.next(),
             self.shared.next(),
-            self.errands.next(),
+            self.systemd_calls.next(),
             self.calls.next(),
             self.jobs.next(),
         ];
         let wake = timers.into_iter().flatten().min().unwrap_or(self.next_audit);
-        // An audit that is about to come feeds the watchdog as well.
+        // One wake-up serves both the watchdog and an audit that follows soon.
         let wake = wake.min(self.next_audit);
         if wake <= alive + late { wake } else { alive }
     }
@@ -258,147 +249,15 @@ impl Engine {
         self.next_audit = Instant::now() + interval;
     }
 
-    /// Something happened on the node.
-    fn happened(&mut self, event: Event) {
-        self.trigger.get_or_insert(Trigger::Event);
-        let dirty = &mut self.dirty;
-        match event {
-            Event::Kubelet => dirty.kubelet = true,
-            Event::Slice => dirty.slice = true,
-            Event::Scope(pod) if self.picture.snapshot.instances.contains_key(&pod) => {
-                dirty.changed(pod);
-            }
-            Event::Scope(pod) => {
-                dirty.unknown.insert(pod);
-            }
-            Event::Pods => {
-                dirty.leftover = true;
-                self.look_outside();
-            }
-            Event::Instance(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.changed(pod);
-                    // A partition may have ended because its CPUs went offline.
-                    dirty.topology = true;
-                }
-            }
-            Event::Limits(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.limited(pod);
-                }
-            }
-            Event::Float(pod) => {
-                if self.picture.snapshot.instances.contains_key(&pod) {
-                    dirty.floats.entry(pod).or_insert(false);
-                }
-            }
-            Event::Lost => {
-                self.audit(Trigger::Event);
-                let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
-                everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
-            }
-        }
-    }
-
-    /// Look at everything.
-    pub(super) fn audit(&mut self, trigger: Trigger) {
-        self.trigger.get_or_insert(trigger);
-        let (setting, root) = (&self.settings.kubelet_root, self.system.root());
-        self.picture.kubelet.find(setting, root);
-        self.picture.forget_version();
-        self.dirty.kubelet = true;
-        self.dirty.topology = true;
-        self.dirty.slice = true;
-        self.dirty.leftover = true;
-        self.dirty.scopes = true;
-        self.dirty.shared = true;
-        self.look_outside();
-        self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
-        self.patience.wake_all();
-        self.shared.wake_all();
-        self.watch_node();
-    }
-
-    /// What there is outside is read where it matters, and else as soon as it does.
-    pub(super) fn look_outside(&mut self) {
-        if self.picture.outside_matters() {
-            self.dirty.outside = true;
-        } else {
-            self.picture.forget_outside();
-        }
-    }
-
-    /// Watch what is the node's; what cannot be watched is said.
-    pub(super) fn watch_node(&mut self) {
-        let directory =
-            |cgroup: &CgroupPath| -> PathBuf { self.system.cgroup_root.join(cgroup.as_str().trim_start_matches('/')) };
-        let slice = directory(&CgroupPath::slice());
-        let pods = directory(&CgroupPath::root().child("kubepods.slice"));
-        // A pod that comes must be kept off CPUs that no partition protects, and one that goes frees what kubelet gave it.
-        let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
-        let kubelet = self.watcher.kubelet(self.picture.kubelet.path());
-        let watched = kubelet.and(self.watcher.slice(&slice)).and(self.watcher.pods(pods));
-        let unwatched = watched.err();
-        if unwatched != self.picture.snapshot.unwatched {
-            self.picture.snapshot.unwatched = unwatched;
-            self.dirty.everyone = true;
-        }
-    }
-
-    /// A call to systemd ended.
-    fn done(&mut self, done: Done) {
-        match done {
-            Done::Unit { unit, pod, result } => {
-                self.errands.ended(&unit);
-                if let Err(error) = result {
-                    let (error, now) = (error.to_string(), Instant::now());
-                    self.total.failed = self.total.failed.wrapping_add(1);
-                    self.log_failure(pod.as_ref(), &error);
-                    match &pod {
-                        Some(pod) => self.patience.tried(pod, 1, vec![error], now),
-                        None => self.shared.tried(&unit, 1, vec![error], now),
-                    }
-                }
-                match pod {
-                    Some(pod) => self.dirty.wrote(pod),
-                    None => {
-                        self.picture.removed(&unit);
-                        self.dirty.slice = true;
-                        self.look_outside();
-                        self.wrote_shared = true;
-                        self.shared_changed();
-                        if let Some(pod) = PodUid::from_scope(&unit) {
-                            self.look_for(&pod);
-                            self.retry_pod(&pod);
-                        }
-                    }
-                }
-            }
-            Done::Started { pod, result } => {
-                self.errands.ended(&pod.scope());
-                self.started(&pod, result);
-            }
-        }
-    }
-
-    /// A scope came or went.
-    fn look_for(&mut self, pod: &PodUid) {
-        if self.picture.snapshot.instances.contains_key(pod) {
-            self.dirty.wrote(pod.clone());
-        } else {
-            self.dirty.unknown.insert(pod.clone());
-        }
-    }
-
     /// Stop scopes without a cgroup: a daemon that died between removing the one and stopping the other left them. systemd
-    /// believes in them for ever, and would make their cgroups anew at its next reload.
+    /// keeps them, and would make their cgroups again at its next reload.
     fn stop_bare_scopes(&self) -> impl Future<Output = ()> + use<> {
         let system = self.system.clone();
         async move {
             let stopped = async {
                 for (unit, cgroup) in system.systemd.scopes(PodUid::SCOPES).await? {
                     let ours = CgroupPath::slice().child(&unit);
-                    // Of the same name but elsewhere: somebody else's.
+                    // A scope of the same name in another slice is not ours.
                     if cgroup == ours.as_str() && !system.cgroups.exists(&ours) {
                         system.systemd.stop_emptied(&unit).await?;
                     }

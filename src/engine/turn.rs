@@ -1,135 +1,26 @@
-//! One turn: look at what may be out of date, plan for whom it concerns, take the steps. What is left is the next turn's, and
-//! between two turns everybody else has theirs.
+//! One turn: read what may be out of date, plan for the instances concerned, take the steps. A turn is bounded; between two
+//! turns calls and events are taken in.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Instant;
 
-use stelia_api::{Error, Reason};
 use stelia_kubelet::PodUid;
 
 use super::apply::{self, Outcome, apply};
 use super::dirty::Stale;
 use super::metrics::Trigger;
+use super::pass::Pass;
+use super::picture;
 use super::task::Engine;
-use super::{LastPass, observe, picture};
-use crate::decide::{Assessment, Facts, Instance, Plan, Planned, Step, plan_for};
+use crate::decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
 use crate::{decide, journal};
 
-/// What was done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
-    /// Looks at the one instance whose numbers these are.
-    pub(super) looks: u32,
-    pub(super) steps: u32,
-    pub(super) writes: u32,
-    pub(super) moves: u32,
-    pub(super) repaired: u32,
-    pub(super) failed: u32,
-}
-
-impl Numbers {
-    fn add(&mut self, outcome: &Outcome) {
-        self.steps = self.steps.wrapping_add(outcome.steps);
-        self.writes = self.writes.wrapping_add(outcome.writes);
-        self.moves = self.moves.wrapping_add(outcome.moves);
-        self.failed = self.failed.wrapping_add(outcome.errors.len() as u32);
-    }
-
-    /// What was done since.
-    pub(super) fn since(self, before: Self) -> Self {
-        Self {
-            looks: self.looks.wrapping_sub(before.looks),
-            steps: self.steps.wrapping_sub(before.steps),
-            writes: self.writes.wrapping_sub(before.writes),
-            moves: self.moves.wrapping_sub(before.moves),
-            repaired: self.repaired.wrapping_sub(before.repaired),
-            failed: self.failed.wrapping_sub(before.failed),
-        }
-    }
-}
-
-/// What was done for a call, in all its turns.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Report {
-    /// The instance it is of; `None`: the whole node.
-    pub pod: Option<PodUid>,
-    /// The pass's number since the daemon started; of one instance, how often that was looked at.
-    pub pass: u32,
-    /// Steps taken.
-    pub steps: u32,
-    /// Writes to cgroup files.
-    pub writes: u32,
-    /// Cgroup moves.
-    pub moves: u32,
-    /// Things somebody else had changed, and that are again as they were.
-    pub repaired: u32,
-    /// What could not be done or is not whole, each with the instance that it is amiss with.
-    pub degraded: Vec<(Option<PodUid>, Reason)>,
-}
-
-impl Report {
-    /// What is amiss, a line each.
-    pub fn lines(&self) -> Vec<String> {
-        let line = |(pod, reason): &(Option<PodUid>, Reason)| match pod {
-            Some(pod) => format!("{pod}: {reason}"),
-            None => reason.to_string(),
-        };
-        self.degraded.iter().map(line).collect()
-    }
-}
-
-/// What a pass would do now.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Preview {
-    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
-    pub steps: Vec<(Option<PodUid>, String)>,
-    /// What is not whole now, by pod.
-    pub degraded: Vec<(PodUid, Reason)>,
-}
-
-/// A pass: from the first turn with something to look at to the last.
-#[derive(Debug)]
-pub(super) struct Pass {
-    began: Instant,
-    trigger: Trigger,
-    before: Numbers,
-    /// When kubelet wrote what this pass follows, microseconds since the epoch.
-    follows_us: Option<u64>,
-}
-
 impl Engine {
-    /// Observe and plan, and leave it at that.
-    pub(super) fn preview(&mut self) -> Result<Preview, Error> {
-        let policies = &self.settings.policies;
-        let source = policies.allocator.source;
-        let kubelet = self.picture.kubelet.state(source);
-        let mut snapshot = observe::snapshot(&self.system, &kubelet, source)?;
-        snapshot.unsettled.clone_from(&self.picture.snapshot.unsettled);
-        let facts = Facts::of(&snapshot, policies);
-        let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
-        let degraded = snapshot.live().flat_map(|instance| {
-            let pod = instance.record.pod.clone();
-            assess(instance)
-                .degraded
-                .into_iter()
-                .map(move |reason| (pod.clone(), reason))
-        });
-        let steps = decide::plan(&snapshot, policies);
-        Ok(Preview {
-            steps: steps
-                .into_iter()
-                .map(|planned| (planned.pod, planned.step.to_string()))
-                .collect(),
-            degraded: degraded.collect(),
-        })
-    }
-
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
         self.dirty.is_due(|pod| self.patience.rests(pod))
     }
 
-    /// One turn.
     pub(super) fn turn(&mut self) {
         let now = Instant::now();
         if self.pass.is_none() {
@@ -159,28 +50,30 @@ impl Engine {
             let assessment = self.picture.assess(&self.settings.policies, pod, now);
             assessed.extend(assessment.map(|assessment| (pod.clone(), assessment)));
         }
-        self.show(&assessed, &gone);
+        self.publisher
+            .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
+        self.reported.instances(&self.picture, &assessed, &gone);
         assessed.retain(|pod, _| !self.patience.rests(pod));
         let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
         self.answer(settled.chain(self.resting(&whom)).collect());
-        if !self.is_due() && self.errands.is_idle() {
+        if !self.is_due() && self.systemd_calls.is_idle() {
             self.end_pass();
         }
     }
 
-    /// Of those, who rests: nothing more is done for them now.
+    /// Those that rest: no step is taken for them now.
     fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
         let resting = whom.iter().filter(|pod| self.patience.rests(pod));
         resting.cloned().map(Some).collect()
     }
 
-    /// Read what of the node may be out of date; whether that concerns everybody.
+    /// Read what of the node may be out of date; whether all instances are to be planned for.
     pub(super) fn look_at_node(&mut self, whom: &mut BTreeSet<PodUid>) -> bool {
         let shared = self.dirty.slice || self.dirty.outside;
         let node = self.picture.look_at_node(&self.system, &self.settings, &mut self.dirty);
-        let picture::Node {
+        let picture::NodeLook {
             everyone,
             kubelet_before,
             findings,
@@ -195,15 +88,15 @@ impl Engine {
         if let Some(before) = kubelet_before {
             self.kubelet_changed(&before);
         }
-        self.tell_of_guaranteed();
+        self.reported.guaranteed(&self.picture.snapshot);
         self.problems = problems;
-        // What this program wrote itself is no drift.
+        // What this program wrote itself is not drift.
         let ours = shared && std::mem::take(&mut self.wrote_shared);
         self.drifted(None, if ours { Vec::new() } else { findings });
         everyone
     }
 
-    /// kubelet's file says something else.
+    /// Follow a change of kubelet's file.
     fn kubelet_changed(&mut self, before: &Result<stelia_kubelet::CpuManagerState, String>) {
         self.picture.read_all_siblings(&self.system);
         self.patience.wake_all();
@@ -221,7 +114,7 @@ impl Engine {
             }
             _ => {}
         }
-        // What comes after a file that could not be used tells nothing of time.
+        // After a file that could not be used the time since its write says nothing.
         if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.pass) {
             let modified = self.picture.version.and_then(|version| version.modified);
             pass.follows_us = modified.map(apply::us);
@@ -236,8 +129,8 @@ impl Engine {
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
             let drifted = self.picture.look_at_float(&self.system, &pod, ours, &mut self.dirty);
-            if let Some((left, findings)) = drifted {
-                self.drifted(Some(*left), findings);
+            if let Some((before, findings)) = drifted {
+                self.drifted(Some(*before), findings);
             }
             whom.insert(pod);
         }
@@ -260,8 +153,8 @@ impl Engine {
                     gone.insert(pod.clone());
                     self.forget(pod);
                 }
-                if let Some((left, findings)) = look.drifted {
-                    self.drifted(Some(*left), findings);
+                if let Some((before, findings)) = look.drifted {
+                    self.drifted(Some(*before), findings);
                 }
                 if self.picture.find(pod).is_some() {
                     let numbers = self.numbers.entry(pod.clone()).or_default();
@@ -270,7 +163,7 @@ impl Engine {
                 look.everyone
             }
             Err(error) => {
-                // What is known of it stands; it is tried again.
+                // What is known of it is kept, and the look retried.
                 self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(stale);
                 false
@@ -278,7 +171,7 @@ impl Engine {
         }
     }
 
-    /// It is gone, and what was kept for it.
+    /// Drop what was kept for an instance that is gone.
     fn forget(&mut self, pod: &PodUid) {
         self.patience.done(pod);
         self.numbers.remove(pod);
@@ -291,7 +184,7 @@ impl Engine {
         self.retry_pod(pod);
     }
 
-    /// The steps for those assessed, and for what all share.
+    /// The steps for these instances and those that all share, without any that rests or is under way.
     fn plan(&mut self, assessed: &BTreeMap<PodUid, Assessment>, shared: bool) -> Plan {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         if assessed.is_empty() && !shared {
@@ -302,14 +195,17 @@ impl Engine {
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
         self.shared.keep(|subject| subjects.contains(subject));
         steps.retain(|planned| {
-            let under_way = planned.step.is_systemds().is_some_and(|unit| self.errands.has(unit));
+            let under_way = planned
+                .step
+                .is_systemds()
+                .is_some_and(|unit| self.systemd_calls.has(unit));
             let rests = planned.pod.is_none() && self.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
         Plan { steps, waiting }
     }
 
-    /// Take the steps; who is settled then: nothing is left to do, or nothing more can be done.
+    /// Take the steps. Returns the settled: no step remains, or none can be taken now.
     fn take(
         &mut self,
         Plan { steps, waiting }: Plan,
@@ -317,7 +213,7 @@ impl Engine {
         now: Instant,
     ) -> BTreeSet<Option<PodUid>> {
         let instances = &self.picture.snapshot.instances;
-        let records = steps.iter().filter(|planned| is_of_record(&planned.step));
+        let records = steps.iter().filter(|planned| planned.step.is_of_record());
         let before: BTreeMap<PodUid, Instance> = records
             .filter_map(|planned| Some((planned.pod.clone()?, instances.get(planned.pod.as_ref()?)?.clone())))
             .collect();
@@ -326,7 +222,7 @@ impl Engine {
                 self.tell_refused(planned.pod.as_ref());
             }
         }
-        // Until that is taken nobody was planned for.
+        // Such a step was planned alone: plan again once it is taken.
         if steps.iter().any(|planned| planned.step.comes_first()) {
             self.dirty.plan.extend(assessed.keys().cloned());
             self.dirty.shared = true;
@@ -336,7 +232,7 @@ impl Engine {
             self.dirty.everyone |= self.picture.record(&self.settings.policies, instance);
         }
         for Planned { pod, step } in systemds {
-            self.errands.take(&self.system, pod, step);
+            self.systemd_calls.take(&self.system, pod, step);
         }
         let mut settled = BTreeSet::new();
         for who in assessed.keys().cloned().map(Some).chain([None]) {
@@ -348,8 +244,8 @@ impl Engine {
                             self.waiting.insert(pod.clone());
                             true
                         }
-                        Some(pod) => self.errands.has(&pod.scope()) || self.dirty.has(pod),
-                        None => self.dirty.shared || self.dirty.slice || !self.errands.is_idle(),
+                        Some(pod) => self.systemd_calls.has(&pod.scope()) || self.dirty.has(pod),
+                        None => self.dirty.shared || self.dirty.slice || !self.systemd_calls.is_idle(),
                     };
                     if waits {
                         continue;
@@ -365,14 +261,18 @@ impl Engine {
         settled
     }
 
-    /// Whether what an instance needs of what all share cannot be done now.
-    fn waits_in_vain(&self, pod: &PodUid) -> bool {
+    /// Whether an instance waits for the shared step of a subject.
+    pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
         let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        let needed = |subject: &String| partition.is_some_and(|partition| Step::is_needed(subject, partition));
-        self.shared.any_rests(needed)
+        move |subject| partition.is_some_and(|partition| Step::is_needed(subject, partition))
     }
 
-    /// What all share is another now, or cannot be brought there: those who waited for it are planned for again.
+    /// Whether a shared step that an instance waits for rests, because it failed.
+    fn waits_in_vain(&self, pod: &PodUid) -> bool {
+        self.shared.any_rests(self.waits_for(pod))
+    }
+
+    /// A shared step was taken, or failed: plan again for the instances that wait for one.
     pub(super) fn shared_changed(&mut self) {
         for pod in std::mem::take(&mut self.waiting) {
             // Files of its scope come with the slice's controllers.
@@ -387,7 +287,7 @@ impl Engine {
         }
     }
 
-    /// Steps were taken for one instance, or for what all share.
+    /// Count the steps taken for one instance (`None`: shared ones), and mark what they changed.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
         self.total.add(outcome);
         let Some(pod) = who else {
@@ -427,17 +327,6 @@ impl Engine {
         }
     }
 
-    pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
-        let trigger = self.pass.as_ref().map_or("event", |pass| pass.trigger.name());
-        tracing::warn!(
-            MESSAGE_ID = journal::PASS_FAILED,
-            STELIA_POD_UID = pod.map(PodUid::as_str),
-            STELIA_REASON = failure,
-            STELIA_TRIGGER = trigger,
-            "{failure}"
-        );
-    }
-
     fn tell_refused(&self, pod: Option<&PodUid>) {
         let Some(instance) = pod.and_then(|pod| self.picture.find(pod)) else {
             return;
@@ -447,50 +336,7 @@ impl Engine {
         tracing::warn!(
             MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %record.pod, STELIA_CPUSET = %record.exclusive,
             STELIA_PARTITION = text,
-            "the kernel gives pod {} no {} partition ({text:?}): contained instead", record.pod, record.partition.name()
+            "the kernel refused pod {} a partition of kind {} ({text:?}): contained instead", record.pod, record.partition.name()
         );
     }
-
-    /// Nothing is due any more.
-    fn end_pass(&mut self) {
-        let Some(pass) = self.pass.take() else { return };
-        let did = self.total.since(pass.before);
-        let failures = self.patience.all_failures().count() + self.shared.all_failures().count() + self.problems.len();
-        if did.steps > 0 {
-            tracing::info!(
-                MESSAGE_ID = journal::PASS,
-                STELIA_TRIGGER = pass.trigger.name(),
-                "pass {}: {} steps, {} writes, {} moves, {failures} failures",
-                self.passes,
-                did.steps,
-                did.writes,
-                did.moves,
-            );
-        }
-        let took = pass.began.elapsed();
-        self.last_pass = Some(LastPass {
-            number: self.passes,
-            trigger: pass.trigger.name(),
-            ended_us: apply::now_us(),
-            duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
-            steps: did.steps,
-            writes: did.writes,
-            moves: did.moves,
-            failures: failures as u32,
-        });
-        self.metrics.passed(pass.trigger, did, took);
-        if failures == 0 && did.steps > 0 {
-            pass.follows_us
-                .into_iter()
-                .for_each(|us| self.metrics.followed_kubelet(us));
-        }
-        self.publish_numbers(false);
-    }
-}
-
-fn is_of_record(step: &Step) -> bool {
-    matches!(
-        step,
-        Step::Enter(..) | Step::Entitle { .. } | Step::Share(..) | Step::Place(..) | Step::Contain(_)
-    )
 }

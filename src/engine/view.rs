@@ -1,9 +1,9 @@
-//! What the engine shows to the doors: plain values, published after each pass.
+//! What the engine shows to the doors, as plain values. Every turn publishes what it changed.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held, Pools};
+use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
@@ -18,15 +18,14 @@ use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
 /// The whole node as the engine last saw it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct View {
-    /// Who chooses exclusive CPUs.
     pub cpu_source: CpuSource,
     /// The shared pool, kubelet's or steliad's; `None` when kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
-    /// The pools, where steliad makes them.
+    /// Where steliad chooses the CPUs.
     pub pools: Option<Arc<PoolsView>>,
     /// Why kubelet's file cannot be used.
     pub kubelet_problem: Option<String>,
-    /// What systemd has not answered about for too long a time; `None` while it answers.
+    /// What systemd has not answered about for more than 5 s.
     pub systemd_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
     pub entries: Arc<Entries>,
@@ -44,23 +43,19 @@ pub struct View {
     pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
-    /// Whether this kernel has partitions that take CPUs from everybody else; `None` while nothing tells.
+    /// Whether this kernel has partitions; `None` without an instance, as the slice has no cpuset files then.
     pub partitions: Option<bool>,
     /// Units outside stelia.slice that are restricted for contained instances, with what they had before.
     pub restricted: BTreeMap<String, String>,
-    /// Counted since the daemon started.
     pub counters: Counters,
-    /// The last pass that came to its end.
     pub last_pass: Option<LastPass>,
-    /// Instances by pod.
     pub instances: BTreeMap<PodUid, Arc<InstanceView>>,
-    /// Rebind jobs, the last ones.
     pub jobs: Vec<Job>,
-    /// Scopes in stelia.slice that are left alone, with the reason.
+    /// Scopes whose record cannot be used, with the reason.
     pub unreadable: Vec<(String, String)>,
 }
 
-/// The pools of the online CPUs, and what is in none of them.
+/// The pools, and what they were made from.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct PoolsView {
     /// CPUs that are never allocated.
@@ -69,19 +64,16 @@ pub struct PoolsView {
     pub kubelet: CpuSet,
     /// The node's own choices.
     pub policies: AllocatorPolicies,
-    /// What instances hold.
-    pub held: Held,
-    /// The pools.
+    pub held: HeldCpus,
     #[serde(flatten)]
     pub pools: Pools,
 }
 
-/// What is counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counters {
-    /// Things found changed by somebody else.
+    /// Changes by other programs.
     pub drift_found: u64,
-    /// Those put right in the same pass.
+    /// Those that were repaired.
     pub drift_repaired: u64,
 }
 
@@ -96,26 +88,21 @@ pub struct LastPass {
     pub ended_us: u64,
     /// How long it took, microseconds.
     pub duration_us: u64,
-    /// Steps taken.
     pub steps: u32,
-    /// Writes to cgroup files.
     pub writes: u32,
-    /// Cgroup moves.
     pub moves: u32,
-    /// What could not be done.
     pub failures: u32,
 }
 
 /// One instance, as its D-Bus object shows it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct InstanceView {
-    /// The pod.
     pub pod: PodUid,
     /// The container's name in kubelet's state.
     pub container: String,
     /// Where it is in its life, by the names of the D-Bus property `State`.
     pub state: &'static str,
-    /// Reasons why the promise is not whole.
+    /// Why the promise is not kept; empty where it is.
     pub degraded: Vec<Reason>,
     /// The CPUs that are its alone.
     pub exclusive: CpuSet,
@@ -127,22 +114,18 @@ pub struct InstanceView {
     pub mems: String,
     /// `cpuset.cpus.partition` of its `vcpu/`.
     pub partition: String,
-    /// The placement policy.
     pub placement: &'static str,
-    /// The scope.
     pub scope: CgroupPath,
-    /// The container's own cgroup.
     pub origin: CgroupPath,
     /// Microseconds since the epoch.
     pub registered_us: u64,
     /// Microseconds since the epoch; 0 before isolation.
     pub isolated_us: u64,
-    /// The vCPU threads.
     pub vcpus: Vec<VcpuThread>,
 }
 
 impl View {
-    /// Show of a snapshot what is everybody's: what depends on kubelet, the topology and the pools.
+    /// Show what depends on kubelet's file, the topology and the pools.
     pub(super) fn show_node(&mut self, snapshot: &Snapshot, facts: &Facts, policies: &Policies) {
         let kubelet = snapshot.kubelet.as_ref();
         let held = || kubelet.map(|state| allocator::kubelets(snapshot, facts, state));
@@ -155,7 +138,7 @@ impl View {
                 reserved: policies.allocator.reserved.clone(),
                 kubelet: held().unwrap_or_default(),
                 policies: policies.allocator.clone(),
-                held: crate::decide::allocator::held(snapshot),
+                held: allocator::held(snapshot),
                 pools: pools.clone(),
             })
         });
@@ -167,7 +150,7 @@ impl View {
         self.topology = Arc::new(snapshot.topology.clone());
     }
 
-    /// Show of a snapshot what changes with any of its instances.
+    /// Show what any instance may change.
     pub(super) fn show_shared(&mut self, snapshot: &Snapshot) {
         let saved = snapshot.outside.iter();
         self.slice_exclusive = snapshot.slice.exclusive.clone().unwrap_or_default();
@@ -181,13 +164,13 @@ impl View {
 }
 
 impl View {
-    /// The node as the allocator regards it.
+    /// The node as the allocator sees it.
     ///
     /// # Errors
     /// What RegisterInstance would answer whatever is asked: kubelet chooses, or its file cannot be used.
-    pub fn ground(&self) -> Result<Ground, Error> {
+    pub fn allocator_node(&self) -> Result<AllocatorNode, Error> {
         match (&self.pools, &self.kubelet_problem, self.cpu_source) {
-            (Some(pools), _, _) => Ok(Ground::new(
+            (Some(pools), _, _) => Ok(AllocatorNode::new(
                 &self.topology,
                 pools.pools.clone(),
                 &pools.held,
@@ -199,7 +182,7 @@ impl View {
         }
     }
 
-    /// The CPUs that are nobody's alone, as a CPU list; empty while kubelet's file cannot be used.
+    /// The unassigned CPUs, as a CPU list; empty while kubelet's file cannot be used.
     pub fn shared_cpus(&self) -> String {
         let instances = self.instances.values();
         let owned: CpuSet = instances.flat_map(|instance| instance.exclusive.iter()).collect();
@@ -231,10 +214,8 @@ impl InstanceView {
         }
     }
 
-    /// Show an instance.
     pub(super) fn of(instance: &Instance, assessment: &Assessment) -> Self {
         let record = &instance.record;
-        let inner = instance.inner.as_ref();
         Self {
             pod: record.pod.clone(),
             container: record.container.clone(),
@@ -246,15 +227,9 @@ impl InstanceView {
             degraded: assessment.degraded.clone(),
             exclusive: record.exclusive.clone(),
             allocation: record.allocation.clone(),
-            float: inner
-                .and_then(|inner| inner.float.as_ref())
-                .map(|leaf| leaf.cpus.clone())
-                .unwrap_or_default(),
+            float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
             mems: record.mems.clone(),
-            partition: inner
-                .and_then(|inner| inner.vcpu.as_ref())
-                .map(|leaf| leaf.partition.clone())
-                .unwrap_or_default(),
+            partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
             placement: record.placement.name(),
             scope: instance.scope().clone(),
             origin: record.origin.clone(),

@@ -1,5 +1,5 @@
-//! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance what tells of a change by others. An event
-//! says what is to be looked at again; it says so once, however often it happened.
+//! inotify: kubelet's directory, stelia.slice, pods' slices, and of each instance the files that other programs may change. An
+//! event says what is to be read again, once, however often it happened.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::io;
@@ -10,13 +10,13 @@ use futures_util::StreamExt;
 use inotify::{EventMask, Inotify, WatchDescriptor, WatchMask, Watches};
 use stelia_kubelet::PodUid;
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
-use stelia_node::cgroup::{File, Limits};
+use stelia_node::System;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
 use tokio::sync::Notify;
 
-/// What is to be looked at again.
+/// What is to be read again.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Event {
-    /// kubelet wrote its file.
     Kubelet,
     /// A file of stelia.slice changed.
     Slice,
@@ -24,11 +24,11 @@ pub(super) enum Event {
     Scope(PodUid),
     /// A pod's slice came or went.
     Pods,
-    /// Something of an instance changed.
+    /// A file of an instance changed.
     Instance(PodUid),
-    /// Nothing of it but float's CPUs.
+    /// Only float's CPUs changed.
     Float(PodUid),
-    /// Somebody wrote one of its limits, or of its container's.
+    /// One of its limits was written, or of its container's.
     Limits(PodUid),
     /// The kernel dropped events.
     Lost,
@@ -36,12 +36,15 @@ pub(super) enum Event {
 
 /// What a watch is on.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum Place {
+pub(super) enum Place {
     Kubelet,
     Slice,
+    /// The directory of the pods' slices.
     Pods,
+    /// Files and directories that only this program writes, and `cgroup.events`.
     Instance(PodUid),
     Float(PodUid),
+    /// Directories of the container, its pod and the scope.
     Limits(PodUid),
 }
 
@@ -49,53 +52,50 @@ enum Place {
 struct Seen {
     events: Mutex<BTreeSet<Event>>,
     places: Mutex<HashMap<WatchDescriptor, Place>>,
-    news: Notify,
+    changed: Notify,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Sets and maps that are whole after every call.
+    // Each call changes a set or a map once: a panic leaves nothing half-made.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The watches in force.
 pub(super) struct Watcher {
     watches: Watches,
-    held: BTreeMap<(Place, PathBuf), WatchDescriptor>,
+    descriptors: BTreeMap<(Place, PathBuf), WatchDescriptor>,
     seen: Arc<Seen>,
 }
 
 impl Watcher {
-    /// Begin. Belongs to the runtime it is called in.
-    ///
-    /// # Errors
-    /// The kernel gives no inotify instance.
+    /// Belongs to the runtime it is called in.
     pub(super) fn start() -> io::Result<Self> {
         let inotify = Inotify::init()?;
         let watches = inotify.watches();
         let mut events = inotify.into_event_stream(vec![0; 4096])?;
         let seen = Arc::new(Seen::default());
-        let told = seen.clone();
+        let sink = seen.clone();
         tokio::spawn(async move {
             while let Some(event) = events.next().await {
                 let event = match event {
                     Ok(event) if event.mask.contains(EventMask::Q_OVERFLOW) => Some(Event::Lost),
                     Ok(event) => {
                         let name = event.name.as_ref().map(|name| name.to_string_lossy().into_owned());
-                        let place = lock(&told.places).get(&event.wd).cloned();
+                        let place = lock(&sink.places).get(&event.wd).cloned();
                         place.and_then(|place| meaning(place, name.as_deref()))
                     }
                     Err(_) => Some(Event::Lost),
                 };
                 if let Some(event) = event
-                    && lock(&told.events).insert(event)
+                    && lock(&sink.events).insert(event)
                 {
-                    told.news.notify_one();
+                    sink.changed.notify_one();
                 }
             }
         });
         Ok(Self {
             watches,
-            held: BTreeMap::new(),
+            descriptors: BTreeMap::new(),
             seen,
         })
     }
@@ -105,87 +105,46 @@ impl Watcher {
         std::mem::take(&mut *lock(&self.seen.events))
     }
 
-    /// Something happened, or has happened.
-    pub(super) async fn news(&self) {
-        self.seen.news.notified().await;
+    /// Returns once something happened, or at once if it has already.
+    pub(super) async fn changed(&self) {
+        self.seen.changed.notified().await;
     }
 
-    /// Tells of an instance what the kernel does not tell.
-    pub(super) fn teller(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
+    /// Reports a change of an instance that inotify has no event for.
+    pub(super) fn notifier(&self, pod: &PodUid) -> impl Fn() + Send + 'static {
         let (seen, pod) = (self.seen.clone(), pod.clone());
         move || {
             if lock(&seen.events).insert(Event::Instance(pod.clone())) {
-                seen.news.notify_one();
+                seen.changed.notify_one();
             }
         }
     }
 
-    /// Watch kubelet's directory, this one and no other.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn kubelet(&mut self, root: &Path) -> Result<(), String> {
-        self.keep(Place::Kubelet, &[root.to_owned()])
-    }
-
-    /// Watch stelia.slice.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn slice(&mut self, directory: &Path) -> Result<(), String> {
-        self.keep(Place::Slice, &[directory.to_owned()])
-    }
-
-    /// Watch the pods' slices, or no longer.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn pods(&mut self, directory: Option<PathBuf>) -> Result<(), String> {
-        self.keep(Place::Pods, &directory.into_iter().collect::<Vec<_>>())
-    }
-
-    /// Watch these files and directories of an instance; none once it is gone.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn instance(&mut self, pod: &PodUid, paths: &[PathBuf]) -> Result<(), String> {
-        self.keep(Place::Instance(pod.clone()), paths)
-    }
-
-    /// Watch the directory of an instance's float, or no longer.
-    ///
-    /// # Errors
-    /// Why it cannot be watched.
-    pub(super) fn float(&mut self, pod: &PodUid, directory: Option<PathBuf>) -> Result<(), String> {
-        self.keep(Place::Float(pod.clone()), &directory.into_iter().collect::<Vec<_>>())
-    }
-
-    /// Watch the directories whose limits are an instance's: its container's, its pod's and its scope's.
-    ///
-    /// # Errors
-    /// Why they cannot be watched.
-    pub(super) fn limits(&mut self, pod: &PodUid, directories: &[PathBuf]) -> Result<(), String> {
-        self.keep(Place::Limits(pod.clone()), directories)
-    }
-
     /// Watch nothing of an instance any more.
     pub(super) fn forget(&mut self, pod: &PodUid) {
-        // Without paths nothing can fail.
-        let _ = self.instance(pod, &[]).and(self.float(pod, None));
-        let _ = self.limits(pod, &[]);
+        for place in [Place::Instance, Place::Float, Place::Limits] {
+            // Without paths nothing can fail.
+            let _ = self.watch(place(pod.clone()), &[]);
+        }
     }
 
-    /// Watch exactly these paths for this place. One that is not there is not watched, which is no fault.
-    fn keep(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
+    /// Watch exactly these paths for this place. A path that does not exist is not watched, which is not an error.
+    ///
+    /// # Errors
+    /// Why one of them cannot be watched; the others are.
+    pub(super) fn watch(&mut self, place: Place, paths: &[PathBuf]) -> Result<(), String> {
         let from = (place.clone(), PathBuf::new());
-        let here = self.held.range(from..).take_while(|((other, _), _)| *other == place);
+        let here = self
+            .descriptors
+            .range(from..)
+            .take_while(|((other, _), _)| *other == place);
         let gone: Vec<(Place, PathBuf)> = here
             .map(|(key, _)| key)
             .filter(|(_, path)| !paths.contains(path))
             .cloned()
             .collect();
         for key in gone {
-            if let Some(descriptor) = self.held.remove(&key) {
+            if let Some(descriptor) = self.descriptors.remove(&key) {
                 lock(&self.seen.places).remove(&descriptor);
                 // The kernel drops the watch of a removed file by itself.
                 let _ = self.watches.remove(descriptor);
@@ -194,13 +153,13 @@ impl Watcher {
         let mut failed = Ok(());
         for path in paths {
             let key = (place.clone(), path.clone());
-            if self.held.contains_key(&key) {
+            if self.descriptors.contains_key(&key) {
                 continue;
             }
             match self.watches.add(path, mask(&place, path)) {
                 Ok(descriptor) => {
                     lock(&self.seen.places).insert(descriptor.clone(), place.clone());
-                    self.held.insert(key, descriptor);
+                    self.descriptors.insert(key, descriptor);
                 }
                 Err(cause) if cause.kind() == io::ErrorKind::NotFound => {}
                 Err(cause) => {
@@ -215,6 +174,11 @@ impl Watcher {
     }
 }
 
+/// Where a cgroup is mounted.
+pub(super) fn directory(system: &System, cgroup: &CgroupPath) -> PathBuf {
+    system.cgroup_root.join(cgroup.as_str().trim_start_matches('/'))
+}
+
 /// What an event at a place says; `name` is that of the file in a directory.
 fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
     match (place, name) {
@@ -224,7 +188,7 @@ fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
         (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),
         (Place::Slice, None) => Some(Event::Slice),
         (Place::Pods, _) => Some(Event::Pods),
-        // What else is written there is the runtime's business, or our own.
+        // Other files there are written by the container runtime or by this program.
         (Place::Limits(pod), Some(name)) if is_limit(name) => Some(Event::Limits(pod)),
         (Place::Limits(_), _) => None,
         (Place::Float(pod), Some(name)) if name == File::Cpus.name() => Some(Event::Float(pod)),
@@ -239,10 +203,10 @@ fn is_limit(name: &str) -> bool {
 
 fn mask(place: &Place, path: &Path) -> WatchMask {
     if let Place::Limits(_) = place {
-        // Who wrote a file closes it; the kernel's own news of memory, which a pod can make at will, are no writes.
+        // A writer closes the file; the kernel's own memory events, which a pod can cause at will, are not writes.
         WatchMask::CLOSE_WRITE
     } else if path.is_dir() {
-        // A cgroup's files are modified; the kernel tells of a partition it made invalid in the same way.
+        // A cgroup's files are modified; a partition that the kernel made invalid gives the same event.
         WatchMask::MOVED_TO
             | WatchMask::CLOSE_WRITE
             | WatchMask::MODIFY

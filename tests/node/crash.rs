@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{scope, sleep};
+use std::thread::{panicking, scope, sleep};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use stelia_api::client::{Dict, InstanceProxy, ManagerProxy};
@@ -113,15 +113,40 @@ fn a_daemon_killed_during_registration_and_attach_leaves_whole_or_nothing() {
     });
 }
 
-/// The daemon started anew, to be killed before its n-th change of the system; the one after it lives. Its process.
-pub fn daemon_that_dies_at(n: u32) -> String {
-    // In the place of the packaged one while it starts, so systemd starts that one when this is dead.
-    run(&["mount", "--bind", "/job/steliad-failpoints", DAEMON]);
-    run(&["systemctl", "set-environment", &format!("STELIAD_FAILPOINT={n}")]);
-    run(&["systemctl", "restart", "steliad"]);
-    run(&["systemctl", "unset-environment", "STELIAD_FAILPOINT"]);
-    run(&["umount", "--lazy", DAEMON]);
-    main_pid()
+/// `steliad-failpoints` (`crates/simulator`) in the place of the packaged daemon, until this is dropped. The unit's mount
+/// namespace is made from the node's whenever the daemon starts, so every daemon started meanwhile is this one.
+pub struct Failpoints(());
+
+impl Failpoints {
+    pub fn mount() -> Failpoints {
+        run(&["mount", "--bind", "/job/steliad-failpoints", DAEMON]);
+        Failpoints(())
+    }
+
+    /// Restarts the daemon, to be killed before its n-th change of the system, and returns its process; the one that systemd
+    /// starts after it lives.
+    pub fn daemon_that_dies_at(&self, n: u32) -> String {
+        run(&["systemctl", "set-environment", &format!("STELIAD_FAILPOINT={n}")]);
+        run(&["systemctl", "restart", "steliad"]);
+        run(&["systemctl", "unset-environment", "STELIAD_FAILPOINT"]);
+        main_pid()
+    }
+}
+
+impl Drop for Failpoints {
+    /// The packaged daemon runs again, also after a test that failed.
+    fn drop(&mut self) {
+        // The running daemon's namespace has a copy of the mount, which is busy until that daemon ends.
+        let unmount = output(&["umount", "--lazy", DAEMON]);
+        let unset = output(&["systemctl", "unset-environment", "STELIAD_FAILPOINT"]);
+        let restart = output(&["systemctl", "restart", "steliad"]);
+        if !panicking() {
+            assert!(
+                [&unmount, &unset, &restart].iter().all(|out| out.status.success()),
+                "{unmount:?} {unset:?} {restart:?}"
+            );
+        }
+    }
 }
 
 /// The daemon's process; nothing while there is none. systemd is not asked: it would take too long to see a daemon that dies.
@@ -186,8 +211,9 @@ fn killed_between_any_two_steps_of_register_and_attach_the_state_is_whole_or_abs
     on_node(|| {
         let pod = quiet_vm("steps");
         let before = pod.threads();
+        let failpoints = Failpoints::mount();
         for n in 1.. {
-            let daemon = daemon_that_dies_at(n);
+            let daemon = failpoints.daemon_that_dies_at(n);
             isolate(&pod);
             let died = main_pid() != daemon;
             wait_state(&pod, "isolated");
@@ -211,9 +237,10 @@ fn killed_between_any_two_steps_of_deregister_the_container_is_isolated_or_as_ku
         let pod = quiet_vm("steps");
         let origin = pod.threads();
         isolate(&pod);
+        let failpoints = Failpoints::mount();
         for n in 1.. {
             let before = assert_isolated(&pod, 2);
-            let daemon = daemon_that_dies_at(n);
+            let daemon = failpoints.daemon_that_dies_at(n);
             let done = output(&["steliactl", "deregister", &pod.uid]).status.success();
             let died = wait_until("the daemon's answer or its end", || {
                 (done || main_pid() != daemon).then_some(main_pid() != daemon)

@@ -42,3 +42,4 @@ mod scale;
 mod sid;
 mod strace;
 mod topology;
+mod upgrade;

@@ -37,7 +37,7 @@ fn installed() -> String {
 
 /// What must be the same after an upgrade: since when the slice and the VMs' scopes are active, and which directory and socket
 /// the pods have mounted.
-fn kept(pods: &[Pod]) -> Vec<String> {
+pub fn kept(pods: &[&Pod]) -> Vec<String> {
     let scopes = pods.iter().map(|pod| format!("stelia-instance-{}.scope", pod.uid));
     let units = ["stelia.slice".to_owned(), "steliad-runner.socket".to_owned()];
     let since = |unit: String| {
@@ -69,13 +69,13 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         wait_until("both float beside each other", || {
             pods.iter().all(|pod| is_isolated(pod, 2)).then_some(())
         });
-        let (before, units, pid) = (isolated(), kept(&pods), daemon());
+        let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
         run(&["apt-get", "-qq", "install", "-y", &package]);
         assert_eq!(installed(), newer);
         known(&pods, "after the upgrade");
         assert_ne!(daemon(), pid, "the daemon is still the old one");
         assert_eq!(isolated(), before);
-        assert_eq!(kept(&pods), units);
+        assert_eq!(kept(&pods.each_ref()), units);
         println!("  {}", run(&["steliactl", "verify"]));
 
         run(&["apt-get", "-qq", "remove", "-y", "steliad"]);

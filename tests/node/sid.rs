@@ -142,7 +142,7 @@ fn asked(pod: &Pod) -> (Vec<u32>, Vec<String>, bool, String) {
         let slot = qmp.has_free_cpu_slot().await?;
         let indices = vcpus.iter().map(|vcpu| vcpu.cpu_index).collect();
         let names = iothreads.into_iter().map(|thread| thread.id).collect();
-        Ok::<_, stelia_runner::error::Error>((indices, names, slot, qmp.status().await?.status))
+        Ok::<_, Box<dyn std::error::Error>>((indices, names, slot, qmp.status().await?.status))
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.expect("a runtime").block_on(answers).expect("QEMU's answers")

@@ -2,11 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use anyhow::{Context, bail};
-use kubelet_planner::cpus::{Container, Kind, Kubelet, Pod, Refusal, State, StaticPolicy};
+use anyhow::{Context, bail, ensure};
+use kubelet_planner::cpus::{CpuRefusal, CpuState, Kubelet, StaticPolicy};
+use kubelet_planner::merge::NodeMask;
+use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::CpuSet;
+use stelia_kubelet::QosClass;
 
 use crate::Verdict;
 use crate::cpus::{Machines, mask, options, refused};
@@ -60,24 +63,36 @@ struct Outcome {
 
 fn pod(uid: &str, pod: &SequencePod) -> anyhow::Result<Pod> {
     let container = |container: &SequenceContainer| {
-        Ok(Container {
-            name: container.name.clone(),
-            kind: match container.kind.as_str() {
-                "init" => Kind::Init,
-                "sidecar" => Kind::Sidecar,
-                "app" => Kind::App,
-                kind => bail!("kind {kind:?}"),
+        let kind = match container.kind.as_str() {
+            "init" => ContainerKind::Init,
+            "sidecar" => ContainerKind::Sidecar,
+            "app" => ContainerKind::App,
+            kind => bail!("kind {kind:?}"),
+        };
+        let requests = Amounts {
+            milli_cpus: Some(container.cpu_milli),
+            memory: Some(1 << 30),
+            ..Amounts::default()
+        };
+        let resources = match pod.guaranteed {
+            true => Resources::guaranteed(requests),
+            false => Resources {
+                requests,
+                limits: Amounts::default(),
             },
-            milli_cpus: container.cpu_milli,
-            guaranteed: pod.guaranteed,
-        })
+        };
+        Ok(Container::new(&container.name, kind, resources))
     };
-    Ok(Pod {
+    let read = Pod {
         uid: uid.to_owned(),
-        guaranteed: pod.guaranteed,
-        milli_cpus: None,
+        resources: None,
         containers: pod.containers.iter().map(container).collect::<Result<_, _>>()?,
-    })
+    };
+    ensure!(
+        (read.qos() == QosClass::Guaranteed) == pod.guaranteed,
+        "{uid}: its class differs"
+    );
+    Ok(read)
 }
 
 pub(crate) fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
@@ -98,15 +113,16 @@ pub(crate) fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict
             got: policy.reserved().to_string(),
         });
     }
-    let mut state = State::default();
+    let mut state = CpuState::default();
     for (index, step) in sequence.steps.iter().enumerate() {
         let (uid, name) = (step.pod.as_deref(), step.container.as_deref());
         let asked = || {
             let pod = pods.get(uid?)?;
-            Some((pod, pod.container(name?)?))
+            let name = name?;
+            Some((pod, pod.containers.iter().find(|container| container.name == name)?))
         };
         let mut hints = None;
-        let done: Result<(), Refusal> = match step.op.as_str() {
+        let done: Result<(), CpuRefusal> = match step.op.as_str() {
             "start" => policy.start(&mut state),
             "restart" => {
                 let given = step.reserved.as_ref();
@@ -122,7 +138,12 @@ pub(crate) fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict
             "allocate" | "reject" => {
                 let (pod, container) = asked().context("which container")?;
                 let given = policy.hints(&state, pod, container);
-                hints = given.map(|hints| hints.iter().map(|hint| (hint.nodes, hint.preferred.into())).collect());
+                hints = given.map(|hints| {
+                    hints
+                        .iter()
+                        .map(|hint| (hint.nodes.map_or(0, NodeMask::bits), hint.preferred.into()))
+                        .collect()
+                });
                 let affinity = step.numa_affinity.as_deref().map(mask);
                 match step.op.as_str() {
                     "reject" => Ok(()),

@@ -5,7 +5,8 @@ use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, bail, ensure};
-use kubelet_planner::cpus::{Answer, CpuTopology, Kubelet, Options, Refusal, Request, allocate, take};
+use kubelet_planner::cpus::{Answer, CpuRefusal, CpuTopology, ExclusiveRequest, Kubelet, Options, allocate, take};
+use kubelet_planner::merge::NodeMask;
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_cpus::{Cpu, CpuSet, Topology};
@@ -101,34 +102,33 @@ pub(crate) fn options(names: &[String]) -> anyhow::Result<Options> {
     Ok(Options::parse(&given)?)
 }
 
-/// Bit n for node n.
-pub(crate) fn mask(nodes: &[u32]) -> u64 {
-    nodes.iter().fold(0, |mask, node| mask | 1 << node)
+pub(crate) fn mask(nodes: &[u32]) -> NodeMask {
+    nodes.iter().copied().collect()
 }
 
 /// The name the recorded answers have for a refusal.
-pub(crate) fn class(refusal: &Refusal) -> &'static str {
+pub(crate) fn class(refusal: &CpuRefusal) -> &'static str {
     match refusal {
-        Refusal::NotEnough { .. } => "not-enough",
-        Refusal::Failed => "failed",
-        Refusal::TooFewTaken(_) => "accounting-not-enough",
-        Refusal::TooManyTaken(_) => "accounting-too-many",
-        Refusal::WouldNotReturn => "hang",
-        Refusal::NotWholeCores { .. } => "smt-not-multiple",
-        Refusal::TooFewCores { .. } => "smt-not-enough-physical",
-        Refusal::ReservedCount { .. } => "reserve-count",
-        Refusal::DefaultEmpty => "state-default-empty",
-        Refusal::ReservedInDefault { .. } => "state-strict-reserved-in-default",
-        Refusal::ReservedNotInDefault { .. } => "state-reserved-not-in-default",
-        Refusal::EntryInDefault { .. } => "state-overlap",
-        Refusal::OtherCpus { .. } => "state-cpus-differ",
+        CpuRefusal::NotEnough { .. } => "not-enough",
+        CpuRefusal::Failed => "failed",
+        CpuRefusal::TooFewTaken(_) => "accounting-not-enough",
+        CpuRefusal::TooManyTaken(_) => "accounting-too-many",
+        CpuRefusal::WouldNotReturn => "hang",
+        CpuRefusal::NotWholeCores { .. } => "smt-not-multiple",
+        CpuRefusal::TooFewCores { .. } => "smt-not-enough-physical",
+        CpuRefusal::ReservedCount { .. } => "reserve-count",
+        CpuRefusal::DefaultEmpty => "state-default-empty",
+        CpuRefusal::ReservedInDefault { .. } => "state-strict-reserved-in-default",
+        CpuRefusal::ReservedNotInDefault { .. } => "state-reserved-not-in-default",
+        CpuRefusal::EntryInDefault { .. } => "state-overlap",
+        CpuRefusal::OtherCpus { .. } => "state-cpus-differ",
         _ => "not recorded",
     }
 }
 
 /// A refusal's class, and its text where kubelet gives one.
-pub(crate) fn refused(refusal: &Refusal) -> (Option<String>, Option<String>) {
-    let text = (*refusal != Refusal::WouldNotReturn).then(|| refusal.to_string());
+pub(crate) fn refused(refusal: &CpuRefusal) -> (Option<String>, Option<String>) {
+    let text = (*refusal != CpuRefusal::WouldNotReturn).then(|| refusal.to_string());
     (Some(class(refusal).to_owned()), text)
 }
 
@@ -142,7 +142,7 @@ fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
         Ok(match case.call.as_str() {
             "take" => take(topology, options, kubelet, &case.available, case.count),
             "allocate" => {
-                let request = Request {
+                let request = ExclusiveRequest {
                     available: &case.available.difference(&case.reserved),
                     reusable: &case.reusable,
                     count: case.count,
@@ -166,7 +166,7 @@ fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
         default_after: match &released {
             _ if case.call == "take" => None,
             Ok(answer) => Some(case.available.difference(&answer.cpus)),
-            Err(Refusal::WouldNotReturn) => None,
+            Err(CpuRefusal::WouldNotReturn) => None,
             Err(_) => Some(case.available.clone()),
         },
         not_safe: released.as_ref().is_ok_and(|answer| !answer.is_safe()),
@@ -181,10 +181,10 @@ fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict> {
     })
 }
 
-fn shown(answer: &Result<Answer, Refusal>) -> String {
+fn shown(answer: &Result<Answer, CpuRefusal>) -> String {
     match answer {
         Ok(answer) => answer.cpus.to_string(),
-        Err(Refusal::WouldNotReturn) => "hang".to_owned(),
+        Err(CpuRefusal::WouldNotReturn) => "hang".to_owned(),
         Err(refusal) => format!("error: {}", class(refusal)),
     }
 }

@@ -8,7 +8,7 @@ use anyhow::{Context, anyhow};
 use serde::Deserialize;
 use serde_json::Value;
 use stelia_allocator::{
-    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, Unsatisfied, Usage, Wanted, take_cpus,
+    CpuBindPolicy, CpuExclusivePolicy, Host, InUse, NumaAllocateStrategy, TakeCriteria, Unsatisfied, Usage, take_cpus,
     take_preferred_cpus,
 };
 use stelia_cpus::{Cpu, CpuSet, Topology};
@@ -132,7 +132,7 @@ fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Resul
         max_ref_count: case.max_ref_count,
         in_use: in_use(case.allocated)?,
     };
-    let wanted = Wanted {
+    let wanted = TakeCriteria {
         count: case.count,
         bind: bind(&case.bind)?,
         exclusive: exclusive(&case.exclusive)?,

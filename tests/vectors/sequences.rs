@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use anyhow::Context;
 use serde::Deserialize;
 use serde_json::Value;
-use stelia_allocator::{Host, InUse, Request, Usage, allocate};
+use stelia_allocator::{CpuSelection, Host, InUse, Usage, select_cpus};
 use stelia_cpus::{CpuSet, Topology};
 
 use crate::Verdict;
@@ -62,7 +62,7 @@ pub(crate) fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> an
                 in_use: given_back(&held, &wanted.preferred),
             };
             let available = available.union(&wanted.preferred.intersection(&usable));
-            let request = Request {
+            let request = CpuSelection {
                 count: wanted.count,
                 bind: bind(&wanted.bind)?,
                 required: wanted.required_bind,
@@ -71,7 +71,7 @@ pub(crate) fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> an
                 preferred: wanted.preferred,
                 nodes: wanted.numa_affinity.map(|nodes| nodes.into_iter().collect()),
             };
-            let got = allocate(&host, &usage, &available, &request).ok();
+            let got = select_cpus(&host, &usage, &available, &request).ok();
             asked += 1;
             alike += usize::from(got.map(|answer| answer.cpus) == expected.cpus);
         }

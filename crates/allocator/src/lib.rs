@@ -1,135 +1,34 @@
 #![doc = include_str!("../README.md")]
 //!
-//! | step | what it decides |
+//! | module | what is there |
 //! |---|---|
-//! | [`Pools::new`] | which CPUs may be allocated, and which everybody else runs on |
-//! | [`align`](fn@align) | which NUMA nodes an allocation may use |
-//! | [`allocate`](fn@allocate) | which CPUs an LSE or LSR instance gets |
-//! | [`constrained_burst`] | which NUMA node's shared pool an LS instance gets |
-//!
-//! [`take_cpus`] and [`take_preferred_cpus`] below them answer as Koordinator's own functions of these names do;
-//! [`allocate`](fn@allocate) is where its documents win over its code. `docs/allocator.md` says what differs and why.
+//! | `policies` | the choices by Koordinator's names, and a node's own: [`AllocatorPolicies`] |
+//! | `request` | what is asked: [`AllocationRequest`], and what a scheduler chose before: [`Schedule`] |
+//! | `pools` | which CPUs may be allocated, and which everybody else runs on: [`Pools`] |
+//! | `guaranteed` | Guaranteed pods that are not VMs, and CPUs that kubelet once gave to such pods |
+//! | `decision` | from a request to an [`Allocation`]: [`AllocatorNode::allot`] checks it, resolves defaults and tells why |
+//! | `select` | which NUMA nodes and which CPUs, without classes or pods: [`align`](fn@align), [`select_cpus`] |
+//! | [`evaluate`] | the same decision for schedulers, with the documents' score |
 
-mod accumulator;
-mod align;
-mod allocate;
-#[cfg(feature = "command-line")]
-pub mod command_line;
+mod decision;
 pub mod evaluate;
-mod host;
+mod guaranteed;
 mod policies;
-mod policy;
 mod pools;
-#[cfg(test)]
-mod properties;
 mod request;
-mod take;
-#[cfg(test)]
-mod tests;
+mod select;
 
-pub use align::{Room, align, satisfies};
-pub use allocate::{Answer, Exclusivity, Request, allocate, company};
-pub use host::Host;
+pub use decision::{Allocation, AllocatorNode, HeldCpus, Requester, chosen_by_kubelet};
+pub use guaranteed::{Guaranteed, RunningContainer, guaranteed, leftover};
 pub use policies::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, RequiredBind,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
+    Qos, RequiredBind,
 };
-pub use policy::{AllocatorPolicies, CpuSource};
 pub use pools::{Allocated, KubeletView, Pools, SharedPool, constrained_burst};
-pub use request::{
-    Allocation, Asker, Ground, Guaranteed, Held, Left, Schedule, Wish, chosen_by_kubelet, guaranteed, leftover,
+#[cfg(feature = "command-line")]
+pub use request::command_line;
+pub use request::{AllocationRequest, Schedule};
+pub use select::{
+    CpuSelection, Exclusivity, Host, InUse, Room, SelectedCpus, TakeCriteria, Unsatisfied, Usage, align, company,
+    satisfies, select_cpus, take_cpus, take_preferred_cpus,
 };
-pub use take::{Wanted, take_cpus, take_preferred_cpus};
-
-use stelia_cpus::CpuSet;
-
-/// CPUs in use.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct InUse {
-    /// The CPUs.
-    pub cpus: CpuSet,
-    /// By how many instances.
-    pub refs: u32,
-    /// The exclusive policy they were allocated with.
-    pub exclusive: CpuExclusivePolicy,
-}
-
-/// Every CPU in use. It is made anew from what instances hold, so that one that is gone leaves nothing behind.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Usage {
-    /// How many instances may hold a CPU.
-    pub max_ref_count: u32,
-    /// What is held.
-    pub in_use: Vec<InUse>,
-}
-
-impl Usage {
-    /// Every CPU for one instance only, and these in use.
-    pub fn exclusive(in_use: Vec<InUse>) -> Self {
-        Self {
-            max_ref_count: 1,
-            in_use,
-        }
-    }
-
-    /// What of `allocatable` one more instance may hold.
-    pub fn available(&self, allocatable: &CpuSet) -> CpuSet {
-        let mut refs = std::collections::BTreeMap::new();
-        for held in &self.in_use {
-            for cpu in held.cpus.iter() {
-                *refs.entry(cpu).or_insert(0u32) += held.refs;
-            }
-        }
-        let free = |cpu: &u32| refs.get(cpu).is_none_or(|refs| *refs < self.max_ref_count);
-        allocatable.iter().filter(free).collect()
-    }
-}
-
-/// Why CPUs or a pool are not given.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Unsatisfied {
-    /// Too few CPUs are free.
-    #[error("{wanted} CPUs are wanted, {available} are available")]
-    NotEnough {
-        /// How many are wanted.
-        wanted: usize,
-        /// How many may be taken.
-        available: usize,
-    },
-    /// Whole cores are required, and the CPUs do not make any number of them.
-    #[error("{wanted} CPUs are no whole cores of {threads} CPUs, which FullPCPUs requires")]
-    PartOfCore {
-        /// How many are wanted.
-        wanted: usize,
-        /// CPUs of a core.
-        threads: usize,
-    },
-    /// A required bind policy finds too few CPUs that satisfy it.
-    #[error("{wanted} CPUs are wanted, {suitable} of those available satisfy the required bind policy {}", bind.name())]
-    Bind {
-        /// How many are wanted.
-        wanted: usize,
-        /// How many would do.
-        suitable: usize,
-        /// The policy.
-        bind: CpuBindPolicy,
-    },
-    /// The bind policy gives no CPUs of one's own.
-    #[error("the bind policy ConstrainedBurst gives no exclusive CPUs")]
-    NotExclusive,
-    /// No choice of NUMA nodes satisfies the alignment policy.
-    #[error("{wanted} CPUs are wanted, and no NUMA nodes satisfy the alignment policy {}", policy.name())]
-    Alignment {
-        /// How many are wanted.
-        wanted: usize,
-        /// The policy.
-        policy: NumaTopologyAlignmentPolicy,
-    },
-    /// No NUMA node's shared pool has enough CPUs.
-    #[error("{wanted} CPUs are wanted, the largest shared pool of a NUMA node has {largest}")]
-    NoSharedPool {
-        /// How many are wanted: the limit, rounded up.
-        wanted: usize,
-        /// How many the largest has.
-        largest: usize,
-    },
-}

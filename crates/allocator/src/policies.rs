@@ -1,5 +1,6 @@
-//! What a pod or an operator can choose, by Koordinator's names.
+//! What a pod or an operator can choose, by Koordinator's names, and what a node chooses for itself.
 
+use stelia_cpus::CpuSet;
 use stelia_text::named;
 
 /// How an instance's CPUs lie on physical cores.
@@ -59,13 +60,13 @@ impl RequiredBind {
     }
 }
 
-/// Which company an instance avoids: that of instances with the same policy.
+/// Which neighbours an instance avoids: instances with the same policy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuExclusivePolicy {
     /// The node's own default; the allocator takes it as [`Self::None`].
     #[default]
     Default,
-    /// Nobody's.
+    /// Avoids none.
     None,
     /// On its physical cores.
     PcpuLevel,
@@ -126,10 +127,17 @@ named!(NumaTopologyAlignmentPolicy {
     SingleNumaNode = "SingleNUMANode"
 });
 
+impl NumaTopologyAlignmentPolicy {
+    /// Whether CPUs that do not satisfy it are refused.
+    pub(crate) fn is_strict(self) -> bool {
+        matches!(self, Self::Restricted | Self::SingleNumaNode)
+    }
+}
+
 /// Koordinator's QoS classes that concern CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Qos {
-    /// CPUs of its own that nobody else runs on.
+    /// CPUs of its own where nothing else runs.
     Lse,
     /// CPUs of its own that [`Self::Be`] may run on.
     Lsr,
@@ -150,5 +158,57 @@ impl Qos {
     /// Whether it gets CPUs of its own.
     pub fn is_exclusive(self) -> bool {
         matches!(self, Self::Lse | Self::Lsr)
+    }
+}
+
+/// Who chooses exclusive CPUs on this node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CpuSource {
+    /// kubelet's static CPU manager.
+    #[default]
+    Kubelet,
+    /// steliad's own allocator. What kubelet still holds stays kubelet's.
+    Steliad,
+}
+
+named!(CpuSource {
+    Kubelet = "kubelet",
+    Steliad = "steliad"
+});
+
+/// The node's own choices.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct AllocatorPolicies {
+    /// Who chooses exclusive CPUs.
+    pub source: CpuSource,
+    /// CPUs that are never allocated.
+    pub reserved: CpuSet,
+    /// The class of a Guaranteed pod that names none.
+    pub qos: Qos,
+    /// What the bind policy Default means.
+    pub bind: CpuBindPolicy,
+    /// The bind policy that every request must keep.
+    pub required: RequiredBind,
+    /// What the exclusive policy Default means.
+    pub exclusive: CpuExclusivePolicy,
+    /// The strategy of who names none.
+    pub strategy: NumaAllocateStrategy,
+    /// The alignment policy of who names none.
+    pub alignment: NumaTopologyAlignmentPolicy,
+}
+
+/// Those of the documents' plugin configuration, where it has them.
+impl Default for AllocatorPolicies {
+    fn default() -> Self {
+        Self {
+            source: CpuSource::default(),
+            reserved: CpuSet::new(),
+            qos: Qos::Lse,
+            bind: CpuBindPolicy::FullPcpus,
+            required: RequiredBind::default(),
+            exclusive: CpuExclusivePolicy::None,
+            strategy: NumaAllocateStrategy::default(),
+            alignment: NumaTopologyAlignmentPolicy::BestEffort,
+        }
     }
 }

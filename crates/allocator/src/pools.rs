@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::{CpuSet, Topology};
 
-use super::{NumaAllocateStrategy, Qos, Unsatisfied};
+use crate::{NumaAllocateStrategy, Qos, Unsatisfied};
 
 /// CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! What a call is answered that is not done: one list of names, which the D-Bus contract, the metrics and the man page have.
+//! The errors of calls: one list of kinds for D-Bus, the metrics and the man page.
 
 use std::fmt;
 
@@ -10,15 +10,15 @@ use crate::reason::{Amiss, Reason};
 /// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// Whose particulars are in the text; `None`: it depends on the kind (`is_of_the_call`).
+    /// The pod whose particulars are in the text; `None`: the kind decides who may read it (`is_of_the_call`).
     pub pod: Option<PodUid>,
-    /// Which error.
+    /// The error's name on D-Bus.
     pub kind: ErrorKind,
-    /// What was wrong, for a reader who sees nothing else.
+    /// What was wrong; it must be understood alone.
     pub text: String,
-    /// What led to it, or what else there is to know, each with its own particulars.
+    /// Causes or details, each with the pod whose particulars it has.
     pub causes: Vec<Reason>,
-    /// Whether waiting may help.
+    /// Whether the call may succeed a moment later.
     pub may_pass: bool,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// One that waiting does not help.
+    /// The same error, but trying again does not help.
     #[must_use]
     pub fn lasting(self) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Error {
         }
     }
 
-    /// One whose text has this pod's particulars and no other's.
+    /// The same error; its text has this pod's particulars and no other's.
     #[must_use]
     pub fn of(self, pod: &PodUid) -> Self {
         Self {
@@ -54,19 +54,19 @@ impl Error {
         }
     }
 
-    /// One with its causes.
+    /// The same error with these causes.
     #[must_use]
     pub fn with(self, causes: Vec<Reason>) -> Self {
         Self { causes, ..self }
     }
 
-    /// One with what only an operator is to know.
+    /// The same error with a detail for operators only.
     #[must_use]
     pub fn detail(self, text: impl Into<String>) -> Self {
         self.with(vec![Reason::of_node(Amiss::Detail, text)])
     }
 
-    /// As this pod may read it.
+    /// What this pod may read of it.
     #[must_use]
     pub fn told_to(self, pod: &PodUid) -> Self {
         let own = match &self.pod {
@@ -82,7 +82,7 @@ impl Error {
     }
 }
 
-/// The one list: each kind's name, and what it says.
+/// Each kind's name, and what it says.
 macro_rules! kinds {
     ($($kind:ident = $says:literal),+ $(,)?) => {
         /// The refusals of the D-Bus contract.
@@ -109,7 +109,7 @@ macro_rules! kinds {
                 }
             }
 
-            /// What it says of any call: the manual page has it, and a pod is told no more where the particulars are not its own.
+            /// The meaning, for the man page, and for a pod where the particulars are not its own.
             pub fn says(self) -> &'static str {
                 match self {
                     $(Self::$kind => $says),+
@@ -139,7 +139,7 @@ kinds! {
 }
 
 impl ErrorKind {
-    /// A refusal of this kind.
+    /// An error of this kind.
     pub fn because(self, text: impl Into<String>) -> Error {
         Error {
             pod: None,
@@ -150,13 +150,18 @@ impl ErrorKind {
         }
     }
 
-    /// Whether a text of this kind speaks, as a rule, of the call alone: of its arguments, of the caller and its pod, which the
-    /// caller knows. The others' are of the node, and for the operator.
+    /// For `map_err`: an error of this kind with what was tried and its cause, as `WHAT: CAUSE`.
+    pub fn context<C: fmt::Display>(self, what: impl fmt::Display) -> impl Fn(C) -> Error {
+        move |cause| self.because(format!("{what}: {cause}"))
+    }
+
+    /// Whether texts of this kind have only what the caller knows: its arguments, itself, its pod. Texts of the other kinds have
+    /// facts of the node, which are for the operator.
     fn is_of_the_call(self) -> bool {
         !matches!(self, Self::CpusetConflict | Self::KubeletStateUnusable | Self::Failed)
     }
 
-    /// Whether waiting may help as a rule: kubelet's second write may be milliseconds away, an old scope may be emptying.
+    /// Whether the call may succeed a moment later: kubelet's second write may be milliseconds away, an old scope may be emptying.
     fn may_pass(self) -> bool {
         matches!(
             self,

@@ -6,11 +6,15 @@
 mod bus;
 #[cfg(feature = "bus")]
 pub mod client;
+#[cfg(feature = "bus")]
+pub mod dict;
 mod error;
 pub mod metrics;
 mod names;
 pub mod reason;
+mod thread;
 
 pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};
 pub use reason::{Amiss, Reason};
+pub use thread::ThreadRole;

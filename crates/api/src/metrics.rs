@@ -1,4 +1,4 @@
-//! What the daemon counts and times, as `Describe` tells it.
+//! The counters and histograms of `Describe`.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ pub const BOUNDS_US: [u64; 13] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// The numbers as plain values, as `Describe` tells them under `metrics`. What an older daemon does not tell is empty.
+/// `metrics` of `Describe`. What an older daemon does not have is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counted {

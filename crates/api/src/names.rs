@@ -12,7 +12,7 @@ pub const RUNNER_SOCKET: &str = "/run/stelia/runner/socket";
 pub const NOT_PINNED: u32 = u32::MAX;
 
 /// The object path of a pod's instance: the UID is escaped as systemd escapes labels (`_` and two hex digits for what is
-/// no letter, and for a digit in front).
+/// not a letter, and for a digit in front).
 pub fn instance_path(pod: &PodUid) -> String {
     let mut path = format!("{MANAGER_PATH}/instance/");
     for (index, byte) in pod.as_str().bytes().enumerate() {
@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn another_path_is_no_instance() {
+    fn another_path_is_not_an_instance() {
         for path in [
             MANAGER_PATH,
             "/x",

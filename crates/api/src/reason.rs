@@ -1,22 +1,22 @@
-//! Why a promise is not whole or a call failed: a value that says whose particulars its words have, so that what a pod may
-//! read is decided by that and not by what the words are.
+//! Why isolation is not complete or a call failed: each reason names the pod whose particulars its text has, which decides
+//! who may read it.
 
 use std::fmt;
 
 use stelia_kubelet::PodUid;
 
-/// A reason.
+/// Why isolation is not complete, or a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// Whose particulars are in the text: CPUs, paths, processes of this pod. `None`: the node's, which are everybody's.
+    /// The pod whose particulars (CPUs, paths, processes) are in the text; `None`: the node's.
     pub pod: Option<PodUid>,
-    /// What is amiss.
+    /// What is wrong.
     pub kind: Amiss,
     /// In words, for the operator and for the pod itself.
     pub text: String,
 }
 
-/// What may be amiss.
+/// What may be wrong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amiss {
     /// kubelet's state cannot be used.
@@ -27,7 +27,7 @@ pub enum Amiss {
     NodesPoolEmpty,
     /// kubelet has no entry for the container any more.
     EntryGone,
-    /// The CPUs are another pod's now.
+    /// kubelet gave the CPUs to another pod.
     Evicted,
     /// The container's own cgroup is gone.
     OriginGone,
@@ -49,12 +49,12 @@ pub enum Amiss {
     Unwatched,
     /// Something could not be done.
     NotDone,
-    /// What else there is to know of a refusal, for those it concerns.
+    /// A detail of an error, for operators and the pod it concerns.
     Detail,
 }
 
 impl Amiss {
-    /// What another pod than the one whose particulars they are is told, where it concerns every instance; nothing else is.
+    /// What every pod may read, where it concerns every instance; `None`: only the pod itself and operators may know of it.
     pub fn in_general(self) -> Option<&'static str> {
         match self {
             Self::KubeletUnusable => Some("kubelet's state cannot be used, float keeps its CPUs"),
@@ -80,7 +80,7 @@ impl Amiss {
 }
 
 impl Reason {
-    /// With a pod's particulars.
+    /// A reason with particulars of a pod.
     pub fn of(pod: &PodUid, kind: Amiss, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
@@ -89,7 +89,7 @@ impl Reason {
         }
     }
 
-    /// With the node's.
+    /// A reason with particulars of the node.
     pub fn of_node(kind: Amiss, text: impl Into<String>) -> Self {
         Self {
             pod: None,
@@ -98,7 +98,7 @@ impl Reason {
         }
     }
 
-    /// As this pod may read it.
+    /// What this pod may read of it.
     pub fn told_to(&self, pod: &PodUid) -> Option<Self> {
         match &self.pod {
             Some(own) if own == pod => Some(self.clone()),
@@ -120,7 +120,7 @@ impl serde::Serialize for Reason {
     }
 }
 
-/// What a pod may read of reasons. In general words each is said once.
+/// What a pod may read of reasons; what is the same for several of them is there once.
 pub fn told_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
     let mut told: Vec<Reason> = Vec::new();
     for reason in reasons.iter().filter_map(|reason| reason.told_to(pod)) {
@@ -131,7 +131,7 @@ pub fn told_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
     told
 }
 
-/// In one line.
+/// The texts in one line.
 pub fn joined(reasons: &[Reason]) -> String {
     let texts: Vec<&str> = reasons.iter().map(|reason| reason.text.as_str()).collect();
     texts.join("; ")

@@ -7,6 +7,8 @@
 
 use std::collections::BTreeMap;
 
+use stelia_text::named;
+
 use super::merge::{self, Policy};
 use super::settings::{CpuManager, MemoryManager, Settings};
 
@@ -24,16 +26,7 @@ pub enum Stage {
     Stable,
 }
 
-impl Stage {
-    /// Kubernetes' word for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alpha => "alpha",
-            Self::Beta => "beta",
-            Self::Stable => "stable",
-        }
-    }
-}
+named!(Stage { Alpha = "alpha", Beta = "beta", Stable = "stable" });
 
 /// A manager's policy, or an option of it.
 #[derive(Debug, PartialEq, Eq)]
@@ -77,7 +70,7 @@ impl Feature {
         begun.map(|(stage, _)| *stage)
     }
 
-    /// The feature gate that it needs in Kubernetes 1.`minor`; `None`: none.
+    /// The feature gate that it needs in Kubernetes 1.`minor`, if any.
     pub fn gate(&self, minor: u32) -> Option<Gate> {
         let [alpha, beta] = self.gates;
         match self.stage(minor)? {
@@ -107,15 +100,15 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// Whether it is on in a kubelet that was told these gates: `AllAlpha` and `AllBeta` stand for those of their stage
+    /// Whether it is on in a kubelet whose `featureGates` are these: `AllAlpha` and `AllBeta` stand for those of their stage
     /// that are not named.
-    pub fn is_on(self, told: &BTreeMap<String, bool>) -> bool {
+    pub fn is_on(self, set: &BTreeMap<String, bool>) -> bool {
         let all = match self.stage {
             Alpha => "AllAlpha",
             Beta | Stable => "AllBeta",
         };
-        let told = told.get(self.name).or_else(|| told.get(all));
-        told.copied().unwrap_or(self.stage != Alpha)
+        let set = set.get(self.name).or_else(|| set.get(all));
+        set.copied().unwrap_or(self.stage != Alpha)
     }
 }
 

@@ -1,6 +1,6 @@
 //! How many of a pod fit.
 
-use super::admission::{Allocation, Rejection, admit};
+use super::admission::{ContainerAllocation, Rejection, admit};
 use super::node::Node;
 use super::pod::Pod;
 
@@ -8,8 +8,8 @@ use super::pod::Pod;
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fill {
     /// What each of them gets.
-    pub pods: Vec<Vec<Allocation>>,
-    /// Why there is not one more; `None`: nobody asked for more.
+    pub pods: Vec<Vec<ContainerAllocation>>,
+    /// Why there is not one more; `None` at the most that was asked for.
     pub end: Option<Box<Rejection>>,
 }
 

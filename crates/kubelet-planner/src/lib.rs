@@ -28,9 +28,9 @@ mod pod;
 mod settings;
 mod variants;
 
-pub use admission::{Admission, Allocation, Cause, Cpus, Merge, Rejection, admit};
+pub use admission::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection, admit};
 pub use fill::{Fill, until_full};
-pub use node::{MAX_NODES, Machine, Node, NumaNode, StartError, State};
-pub use pod::{Amounts, Container, Kind, Pod, Resources};
+pub use node::{MAX_NODES, Machine, Node, NodeState, NumaNode, StartError};
+pub use pod::{Amounts, Container, ContainerKind, Pod, Resources};
 pub use settings::{CpuManager, MemoryManager, Settings};
 pub use variants::{VariantError, go_together, variants, with_settings};

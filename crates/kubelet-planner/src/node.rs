@@ -1,4 +1,4 @@
-//! A node as kubelet's managers see it: the machine, kubelet's settings, and what is given away.
+//! A node as kubelet's managers see it: the machine, kubelet's settings, and what is allocated.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -28,15 +28,15 @@ pub struct NumaNode {
     pub distances: Vec<u64>,
 }
 
-/// What is given away: the managers' states.
+/// What is allocated: the managers' states.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct NodeState {
     /// `cpu_manager_state`; empty with policy `none`.
-    pub cpus: cpus::State,
+    pub cpus: cpus::CpuState,
     /// `memory_manager_state`; empty with policy `None`.
-    pub memory: memory::State,
+    pub memory: memory::MemoryState,
     /// What device plugins have registered, and `kubelet_internal_checkpoint`.
-    pub devices: devices::State,
+    pub devices: devices::DeviceState,
 }
 
 /// A node whose kubelet runs.
@@ -44,7 +44,7 @@ pub struct State {
 /// ```
 /// use std::collections::BTreeMap;
 /// use kubelet_planner::cpus::{CpuTopology, Options};
-/// use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State};
+/// use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, NodeState};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });
@@ -57,7 +57,7 @@ pub struct State {
 ///     cpu_manager: CpuManager::reserving(Options::default(), "0,4".parse()?),
 ///     ..Settings::default()
 /// };
-/// let node = Node::start(machine, settings, State::default())?;
+/// let node = Node::start(machine, settings, NodeState::default())?;
 /// assert_eq!(node.state().cpus.default.to_string(), "0-7");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -65,7 +65,7 @@ pub struct State {
 pub struct Node {
     pub(super) machine: Machine,
     pub(super) settings: Settings,
-    pub(super) state: State,
+    pub(super) state: NodeState,
     pub(super) merger: merge::Merger,
 }
 
@@ -74,22 +74,22 @@ pub struct Node {
 pub enum StartError {
     /// An option of the CPU manager's policy.
     #[error(transparent)]
-    Options(#[from] cpus::OptionsError),
+    Options(#[from] cpus::CpuOptionsError),
     /// The CPU manager.
     #[error("CPU manager: {0}")]
-    Cpus(#[source] cpus::Refusal),
+    Cpus(#[source] cpus::CpuRefusal),
     /// The memory manager.
     #[error(transparent)]
-    Memory(#[from] memory::StartError),
+    Memory(#[from] memory::MemoryStartError),
     /// kubelet looks at every set of NUMA nodes, and so does this: with so many neither comes to an end.
-    #[error("{0} NUMA nodes are more than {MAX_NODES}, whose sets nobody goes through")]
+    #[error("{0} NUMA nodes: the sets of more than {MAX_NODES} cannot be searched")]
     TooManyNodes(usize),
     /// kubelet's masks have 64 bits.
     #[error(transparent)]
     Node(#[from] merge::NodeTooHigh),
     /// The Topology Manager.
     #[error("Topology Manager: {0}")]
-    Topology(#[source] merge::Refusal),
+    Topology(#[source] merge::TopologyRefusal),
 }
 
 /// A manager that looks at every set of more NUMA nodes than these is refused.
@@ -100,7 +100,7 @@ impl Node {
     ///
     /// # Errors
     /// kubelet would not start: options that exclude each other, a state that does not go with the machine or the settings.
-    pub fn start(machine: Machine, settings: Settings, state: State) -> Result<Self, StartError> {
+    pub fn start(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
         let searched = searched(&machine, &settings, &state.devices);
         if searched > MAX_NODES {
             return Err(StartError::TooManyNodes(searched));
@@ -123,7 +123,7 @@ impl Node {
             node.state.cpus = cpus;
         }
         match &node.settings.memory_manager {
-            MemoryManager::None => node.state.memory = memory::State::default(),
+            MemoryManager::None => node.state.memory = memory::MemoryState::default(),
             MemoryManager::Static { reserved } => {
                 let gate = node.settings.kubelet.pod_level_resource_managers;
                 node.state.memory.start(&node.machine.numa, reserved, gate)?;
@@ -142,8 +142,8 @@ impl Node {
         &self.settings
     }
 
-    /// What is given away.
-    pub fn state(&self) -> &State {
+    /// What is allocated.
+    pub fn state(&self) -> &NodeState {
         &self.state
     }
 
@@ -174,7 +174,7 @@ impl Node {
     }
 
     /// The static policy; `None` with policy `none`.
-    pub(super) fn cpu_policy(&self) -> Result<Option<cpus::StaticPolicy<'_>>, cpus::Refusal> {
+    pub(super) fn cpu_policy(&self) -> Result<Option<cpus::StaticPolicy<'_>>, cpus::CpuRefusal> {
         match &self.settings.cpu_manager {
             CpuManager::None => Ok(None),
             CpuManager::Static {
@@ -205,7 +205,7 @@ impl Node {
 
 /// How many NUMA nodes a manager looks at every set of: that of CPUs those with CPUs, that of memory all, that of devices those
 /// with devices of one resource.
-fn searched(machine: &Machine, settings: &Settings, devices: &devices::State) -> usize {
+fn searched(machine: &Machine, settings: &Settings, devices: &devices::DeviceState) -> usize {
     let cpus = match settings.cpu_manager {
         CpuManager::None => 0,
         CpuManager::Static { .. } => machine.cpus.nodes().len(),
@@ -229,7 +229,7 @@ fn ids(machine: &Machine) -> CpuSet {
     machine.numa.keys().copied().collect()
 }
 
-fn merger(machine: &Machine, settings: &Settings) -> Result<merge::Merger, merge::Refusal> {
+fn merger(machine: &Machine, settings: &Settings) -> Result<merge::Merger, merge::TopologyRefusal> {
     let rows = machine.numa.iter();
     let distances = rows.map(|(id, node)| (*id, node.distances.clone())).collect();
     merge::Merger::new(

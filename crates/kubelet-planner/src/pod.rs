@@ -2,23 +2,19 @@
 
 use std::collections::BTreeMap;
 
-use stelia_kubelet::QosClass;
+use stelia_kubelet::{PodUid, QosClass};
 
-use super::cpus;
-
-pub use super::cpus::Kind;
-
-/// A pod.
+/// A pod, as [`admit`](crate::admit) and every manager take it.
 ///
 /// ```
 /// use stelia_kubelet::QosClass;
-/// use kubelet_planner::{Amounts, Container, Kind, Pod, Resources};
+/// use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 ///
 /// let amounts = Amounts { milli_cpus: Some(4000), memory: Some(1 << 30), ..Amounts::default() };
 /// let mut pod = Pod {
 ///     uid: "7d3c".into(),
 ///     resources: None,
-///     containers: vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))],
+///     containers: vec![Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts))],
 /// };
 /// assert_eq!(pod.qos(), QosClass::Guaranteed);
 /// pod.containers[0].resources.limits.memory = Some(2 << 30);
@@ -34,13 +30,24 @@ pub struct Pod {
     pub containers: Vec<Container>,
 }
 
+/// When a container runs beside which others (`IsRestartableInitContainer`, `pkg/api/v1/pod/util.go`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ContainerKind {
+    /// An init container that ends before the next one starts.
+    Init,
+    /// A restartable init container: it runs beside the pod's containers.
+    Sidecar,
+    /// One of `spec.containers`.
+    App,
+}
+
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
     /// Its name.
     pub name: String,
-    /// What it is.
-    pub kind: Kind,
+    /// When it runs.
+    pub kind: ContainerKind,
     /// `resources`
     pub resources: Resources,
 }
@@ -105,7 +112,7 @@ impl Resources {
 
 impl Container {
     /// A container.
-    pub fn new(name: &str, kind: Kind, resources: Resources) -> Self {
+    pub fn new(name: &str, kind: ContainerKind, resources: Resources) -> Self {
         Self {
             name: name.to_owned(),
             kind,
@@ -135,7 +142,10 @@ impl Pod {
             let requests = self.containers.iter();
             let requests = requests.map(|container| (container.kind, of(&container.resources.requests)));
             let any = requests.clone().any(|(_, amount)| amount.is_some());
-            any.then(|| together(requests.map(|(kind, amount)| (kind, amount.unwrap_or(0)))))
+            any.then(|| {
+                let amounts = requests.map(|(kind, amount)| (kind, amount.unwrap_or(0)));
+                together(amounts, u64::saturating_add)
+            })
         };
         let containers = Amounts {
             milli_cpus: count(|amounts| amounts.milli_cpus),
@@ -177,31 +187,25 @@ impl Pod {
     pub(super) fn is_guaranteed(&self) -> bool {
         self.qos() == QosClass::Guaranteed
     }
+}
 
-    /// As the CPU manager looks at it.
-    pub(super) fn for_cpus(&self) -> cpus::Pod {
-        let container = |container: &Container| cpus::Container {
-            name: container.name.clone(),
-            kind: container.kind,
-            milli_cpus: container.resources.requests.milli_cpus.unwrap_or(0),
-            guaranteed: container.resources.is_guaranteed(),
-        };
-        cpus::Pod {
-            uid: self.uid.clone(),
-            guaranteed: self.is_guaranteed(),
-            milli_cpus: self.own().map(|own| own.requests.milli_cpus.unwrap_or(0)),
-            containers: self.containers.iter().map(container).collect(),
-        }
-    }
+/// What a checkpoint has by pod, with the UIDs as text: the planner's own pods need no valid ones.
+pub(super) fn by_uid<T: Clone>(checkpoint: &BTreeMap<PodUid, T>) -> BTreeMap<String, T> {
+    let pods = checkpoint.iter();
+    pods.map(|(pod, own)| (pod.as_str().to_owned(), own.clone())).collect()
 }
 
 /// What containers need at the same time: init containers run one after the other, each beside the sidecars before it.
-pub(super) fn together(amounts: impl Iterator<Item = (Kind, u64)>) -> u64 {
-    let (mut running, mut starting) = (0u64, 0);
+pub(super) fn together<T: Copy + Default + Ord>(
+    amounts: impl Iterator<Item = (ContainerKind, T)>,
+    add: impl Fn(T, T) -> T,
+) -> T {
+    let (mut running, mut starting) = (T::default(), T::default());
     for (kind, amount) in amounts {
+        let beside = add(running, amount);
         match kind {
-            Kind::Init => starting = starting.max(running.saturating_add(amount)),
-            Kind::Sidecar | Kind::App => running = running.saturating_add(amount),
+            ContainerKind::Init => starting = starting.max(beside),
+            ContainerKind::Sidecar | ContainerKind::App => running = beside,
         }
     }
     running.max(starting)
@@ -232,7 +236,7 @@ mod tests {
     }
 
     fn pod(own: Option<Resources>, containers: &[Resources]) -> Pod {
-        let container = |own: &Resources| Container::new("c", Kind::App, own.clone());
+        let container = |own: &Resources| Container::new("c", ContainerKind::App, own.clone());
         Pod {
             uid: String::new(),
             resources: own,

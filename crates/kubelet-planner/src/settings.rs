@@ -41,7 +41,7 @@ impl Default for Settings {
 /// `cpuManagerPolicy`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum CpuManager {
-    /// Nobody has exclusive CPUs.
+    /// No container has exclusive CPUs.
     None,
     /// Guaranteed containers of whole CPUs have them to themselves.
     Static {
@@ -68,7 +68,7 @@ impl CpuManager {
 /// `memoryManagerPolicy`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryManager {
-    /// Nobody's memory is tied to NUMA nodes.
+    /// No memory is tied to NUMA nodes.
     None,
     /// That of Guaranteed pods is.
     Static {

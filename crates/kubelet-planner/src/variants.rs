@@ -87,7 +87,7 @@ pub fn go_together(settings: &Settings) -> Result<(), VariantError> {
     }
 }
 
-/// The node as it would be had its kubelet always had these settings, and given away what it has.
+/// The node with the same allocations, as if its kubelet had always had these settings.
 ///
 /// # Errors
 /// kubelet would not start with them.

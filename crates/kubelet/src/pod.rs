@@ -10,9 +10,9 @@ use stelia_text::named;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(Arc<str>);
 
-/// The text is no pod UID.
+/// The text is not a pod UID.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no pod UID (a dashed UUID, or 32 hex digits for a static pod)")]
+#[error("{0:?} is not a pod UID (a dashed UUID, or 32 hex digits for a static pod)")]
 pub struct BadPodUid(pub String);
 
 impl PodUid {
@@ -77,7 +77,7 @@ pub struct ContainerCgroup {
     /// The runtime's id of the container.
     pub container_id: String,
     /// Whether this is [`SUBGROUP`](Self::SUBGROUP) in the container's scope: there the processes are, and the unit that
-    /// systemd knows, with what only it is told, is one level up.
+    /// systemd knows, with the settings that only it has, is one level up.
     pub in_subgroup: bool,
 }
 

@@ -1,10 +1,10 @@
-//! Koordinator's annotations: each a JSON text (`apis/extension/node.go` of Koordinator has the types). And one of steliad's own.
+//! Koordinator's annotations, each a JSON text (types: `apis/extension/node.go` of Koordinator), and one of steliad's own.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_allocator::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind,
 };
 use stelia_cpus::CpuSet;
@@ -12,110 +12,88 @@ use stelia_cpus::CpuSet;
 use super::{Allocator, Facts};
 
 /// [`CpuManagerPolicy`].
-pub const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
+pub(crate) const CPU_MANAGER_POLICY: &str = "kubelet.koordinator.sh/cpu-manager-policy";
 /// [`CpuTopology`].
-pub const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
+pub(crate) const CPU_TOPOLOGY: &str = "node.koordinator.sh/cpu-topology";
 /// A list of [`PodCpuAlloc`].
-pub const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
+pub(crate) const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
 /// A list of [`CpuSharedPool`].
-pub const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
+pub(crate) const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
 
 /// steliad's own: [`AllocatorState`], where steliad allocates.
-pub const ALLOCATOR: &str = "isolation.stelia.io/allocator";
+pub(crate) const ALLOCATOR: &str = "isolation.stelia.io/allocator";
 
-/// kubelet's CPU manager.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CpuManagerPolicy {
-    /// `none` or `static`.
-    pub policy: String,
-    /// The policy's options.
+pub(crate) struct CpuManagerPolicy {
+    pub(crate) policy: String,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub options: BTreeMap<String, String>,
-    /// `reservedSystemCPUs`.
+    pub(crate) options: BTreeMap<String, String>,
     #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub reserved: CpuSet,
+    pub(crate) reserved: CpuSet,
 }
 
-/// The online CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CpuTopology {
-    /// Each CPU.
-    pub detail: Vec<CpuInfo>,
+pub(crate) struct CpuTopology {
+    pub(crate) detail: Vec<CpuInfo>,
 }
 
-/// A CPU's place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CpuInfo {
-    /// The CPU.
-    pub id: u32,
+pub(crate) struct CpuInfo {
+    pub(crate) id: u32,
     /// Its core, counted over the whole host as lscpu(1) counts: the kernel's `core_id` names one only together with the socket.
-    pub core: u32,
-    /// Its socket.
-    pub socket: u32,
-    /// Its NUMA node.
-    pub node: u32,
+    pub(crate) core: u32,
+    pub(crate) socket: u32,
+    pub(crate) node: u32,
 }
 
-/// A pod's own CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct PodCpuAlloc {
-    /// The pod.
-    pub uid: String,
-    /// Its CPUs.
-    pub cpuset: CpuSet,
-    /// Whether kubelet gave them.
+pub(crate) struct PodCpuAlloc {
+    pub(crate) uid: String,
+    /// A list: whoever reads it bounds the CPUs of all lists together.
+    pub(crate) cpuset: String,
     #[serde(rename = "managedByKubelet", default, skip_serializing_if = "std::ops::Not::not")]
-    pub managed_by_kubelet: bool,
+    pub(crate) managed_by_kubelet: bool,
 }
 
 /// A NUMA node's part of the shared pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct CpuSharedPool {
+pub(crate) struct CpuSharedPool {
     /// Socket of the node's first CPU.
-    pub socket: u32,
-    /// The node.
-    pub node: u32,
-    /// The CPUs.
-    #[serde(default, skip_serializing_if = "CpuSet::is_empty")]
-    pub cpuset: CpuSet,
+    pub(crate) socket: u32,
+    pub(crate) node: u32,
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub(crate) cpuset: String,
 }
 
 /// How steliad allocates, and what of the instances matters to it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-pub struct AllocatorState {
-    /// `reserved-cpus`.
+pub(crate) struct AllocatorState {
     #[serde(rename = "reservedCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub reserved: CpuSet,
-    /// `qos`.
-    pub qos: Qos,
-    /// `cpu-bind-policy`.
-    pub cpu_bind_policy: CpuBindPolicy,
-    /// `required-cpu-bind-policy`.
-    pub required_cpu_bind_policy: RequiredBind,
-    /// `cpu-exclusive-policy`.
-    pub cpu_exclusive_policy: CpuExclusivePolicy,
-    /// `numa-allocate-strategy`.
-    pub numa_allocate_strategy: NumaAllocateStrategy,
-    /// `numa-topology-alignment-policy`.
-    pub numa_topology_alignment_policy: NumaTopologyAlignmentPolicy,
+    pub(crate) reserved: CpuSet,
+    pub(crate) qos: Qos,
+    pub(crate) cpu_bind_policy: CpuBindPolicy,
+    pub(crate) required_cpu_bind_policy: RequiredBind,
+    pub(crate) cpu_exclusive_policy: CpuExclusivePolicy,
+    pub(crate) numa_allocate_strategy: NumaAllocateStrategy,
+    pub(crate) numa_topology_alignment_policy: NumaTopologyAlignmentPolicy,
     /// CPUs of LSR instances, where BE may run.
     #[serde(rename = "lsrCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub lsr: CpuSet,
+    pub(crate) lsr: CpuSet,
     /// CPUs held with the exclusive policy PCPULevel.
     #[serde(rename = "pcpuLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub pcpu_level: CpuSet,
+    pub(crate) pcpu_level: CpuSet,
     /// CPUs held with the exclusive policy NUMANodeLevel.
     #[serde(rename = "numaNodeLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
-    pub numa_node_level: CpuSet,
+    pub(crate) numa_node_level: CpuSet,
     /// A scope whose record cannot be read, and why: while there is one, nothing is allocated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub unreadable: Option<(String, String)>,
+    pub(crate) unreadable: Option<(String, String)>,
 }
 
 impl From<&Allocator> for AllocatorState {
@@ -149,7 +127,7 @@ impl From<AllocatorState> for Allocator {
                 strategy: state.numa_allocate_strategy,
                 alignment: state.numa_topology_alignment_policy,
             },
-            held: Held {
+            held: HeldCpus {
                 pcpu_level: state.pcpu_level,
                 numa_node_level: state.numa_node_level,
                 unreadable: state.unreadable,
@@ -169,7 +147,7 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     };
     let allocations = facts.allocations.iter().map(|allocation| PodCpuAlloc {
         uid: allocation.pod.to_string(),
-        cpuset: allocation.cpus.clone(),
+        cpuset: allocation.cpus.to_string(),
         managed_by_kubelet: allocation.by_kubelet,
     });
     let mut all = BTreeMap::from([
@@ -178,12 +156,8 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
         text(POD_CPU_ALLOCS, &allocations.collect::<Vec<_>>()),
         text(CPU_SHARED_POOLS, &shared_pools(facts)),
     ]);
-    all.extend(
-        facts
-            .allocator
-            .as_ref()
-            .map(|allocator| text(ALLOCATOR, &AllocatorState::from(allocator))),
-    );
+    let allocator = facts.allocator.as_ref().map(AllocatorState::from);
+    all.extend(allocator.map(|state| text(ALLOCATOR, &state)));
     all
 }
 
@@ -208,16 +182,17 @@ fn detail(facts: &Facts) -> Vec<CpuInfo> {
 }
 
 fn shared_pools(facts: &Facts) -> Vec<CpuSharedPool> {
-    let mut pools: BTreeMap<u32, CpuSharedPool> = BTreeMap::new();
+    let mut nodes: BTreeMap<u32, (u32, CpuSet)> = BTreeMap::new();
     for (number, cpu) in &facts.topology.cpus {
-        let pool = pools.entry(cpu.node).or_insert_with(|| CpuSharedPool {
-            socket: cpu.package,
-            node: cpu.node,
-            cpuset: CpuSet::new(),
-        });
+        let (_, shared) = nodes.entry(cpu.node).or_insert((cpu.package, CpuSet::new()));
         if facts.shared.contains(*number) {
-            pool.cpuset.insert(*number);
+            shared.insert(*number);
         }
     }
-    pools.into_values().collect()
+    let pools = nodes.into_iter().map(|(node, (socket, shared))| CpuSharedPool {
+        socket,
+        node,
+        cpuset: shared.to_string(),
+    });
+    pools.collect()
 }

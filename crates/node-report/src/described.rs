@@ -3,8 +3,8 @@
 //! Nothing is guessed: what was read must make the same object again, so whatever is unknown, twice there or contradicts
 //! something else is an error that names the place. The object does not tell everything: a scope of kubelet's topology manager
 //! that v1alpha1 has no name for comes back as `container`, a core's number as its rank, memory that is free beyond what is
-//! allocatable not at all. Where kubelet chooses exclusive CPUs, those in nobody's list are told by number only: the lowest
-//! that may be meant are taken.
+//! allocatable not at all. Where kubelet chooses exclusive CPUs, the object has only the number of those
+//! that no pod's list names: the lowest that fit are taken.
 
 mod difference;
 mod error;
@@ -12,17 +12,18 @@ mod error;
 mod tests;
 mod zones;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
-use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use super::annotations::{
-    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuManagerPolicy, CpuTopology,
-    POD_CPU_ALLOCS,
+    ALLOCATOR, AllocatorState, CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuManagerPolicy, CpuSharedPool,
+    CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
 };
 use super::object::KIND;
-use super::{Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, PodAllocation, name, report};
+use super::{
+    Alignment, Allocator, ApiVersion, Facts, Kubelet, NodeResourceTopology, POLICIES, PodAllocation, name, report,
+};
 pub use error::DescribedError;
 use stelia_cpus::{Cpu, CpuSet, MAX_CPUS, Topology};
 use stelia_kubelet::PodUid;
@@ -73,7 +74,7 @@ fn parse(text: &str) -> Result<NodeResourceTopology, DescribedError> {
 
 fn version(object: &NodeResourceTopology) -> Result<ApiVersion, DescribedError> {
     if object.kind != KIND {
-        return Err(wrong("kind", &object.kind, "it is no NodeResourceTopology"));
+        return Err(wrong("kind", &object.kind, "not a NodeResourceTopology"));
     }
     let is = |version: &ApiVersion| version.api_version() == object.api_version;
     let known = ApiVersion::ALL.into_iter().find(is);
@@ -81,29 +82,34 @@ fn version(object: &NodeResourceTopology) -> Result<ApiVersion, DescribedError> 
 }
 
 fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, DescribedError> {
-    let name = name::check(object.metadata.name.clone())
-        .map_err(|_| wrong("metadata.name", &object.metadata.name, "no node is called so"))?;
+    let name = name::check(object.metadata.name.clone()).map_err(|_| {
+        wrong(
+            "metadata.name",
+            &object.metadata.name,
+            "not a name that a Node can have",
+        )
+    })?;
     if object.zones.len() > MAX_ZONES {
         return Err(DescribedError::TooManyZones(object.zones.len()));
     }
-    let mut lists = Lists { left: MAX_LISTED };
+    let mut lists = Lists { remaining: MAX_LISTED };
     let policy: CpuManagerPolicy = annotation(object, CPU_MANAGER_POLICY)?;
     let topology = topology(annotation(object, CPU_TOPOLOGY)?)?;
     let online = topology.online();
     let mut allocations = Vec::new();
-    for (at, one) in annotation::<Vec<PodList>>(object, POD_CPU_ALLOCS)?
+    for (at, one) in annotation::<Vec<PodCpuAlloc>>(object, POD_CPU_ALLOCS)?
         .into_iter()
         .enumerate()
     {
         let place = format!("annotation {POD_CPU_ALLOCS}[{at}]");
         allocations.push(PodAllocation {
-            pod: PodUid::parse(&one.uid).map_err(|_| wrong(&format!("{place}.uid"), &one.uid, "no pod has it"))?,
+            pod: PodUid::parse(&one.uid).map_err(|_| wrong(&format!("{place}.uid"), &one.uid, "not a pod UID"))?,
             cpus: lists.parse(&format!("{place}.cpuset"), &one.cpuset)?,
-            by_kubelet: one.by_kubelet,
+            by_kubelet: one.managed_by_kubelet,
         });
     }
     let mut shared = CpuSet::new();
-    let pools: Vec<PoolList> = annotation(object, CPU_SHARED_POOLS)?;
+    let pools: Vec<CpuSharedPool> = annotation(object, CPU_SHARED_POOLS)?;
     for (at, pool) in pools.into_iter().enumerate() {
         let place = format!("annotation {CPU_SHARED_POOLS}[{at}].cpuset");
         let cpus = lists.parse(&place, &pool.cpuset)?;
@@ -156,40 +162,16 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
     })
 }
 
-/// A pod's CPUs, the list not yet read.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PodList {
-    uid: String,
-    cpuset: String,
-    #[serde(rename = "managedByKubelet", default)]
-    by_kubelet: bool,
-}
-
-/// A pool, the list not yet read. Its socket and node are told by its CPUs.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct PoolList {
-    #[serde(rename = "socket")]
-    _socket: u32,
-    #[serde(rename = "node")]
-    _node: u32,
-    #[serde(default)]
-    cpuset: String,
-}
-
 /// A short text can name every CPU, and there may be thousands.
 struct Lists {
-    left: usize,
+    /// CPUs that the lists not read yet may name.
+    remaining: usize,
 }
 
 impl Lists {
     fn parse(&mut self, place: &str, text: &str) -> Result<CpuSet, DescribedError> {
-        let cpus: CpuSet = text.parse().map_err(|_| wrong(place, text, "it is no list of CPUs"))?;
-        match self.left.checked_sub(cpus.len()) {
-            Some(left) => self.left = left,
-            None => return Err(DescribedError::TooMany),
-        }
+        let cpus: CpuSet = text.parse().map_err(|_| wrong(place, text, "not a CPU list"))?;
+        self.remaining = self.remaining.checked_sub(cpus.len()).ok_or(DescribedError::TooMany)?;
         Ok(cpus)
     }
 }
@@ -203,10 +185,10 @@ fn annotation<T: DeserializeOwned>(object: &NodeResourceTopology, name: &'static
     })
 }
 
-fn topology(told: CpuTopology) -> Result<Topology, DescribedError> {
+fn topology(annotation: CpuTopology) -> Result<Topology, DescribedError> {
     let mut cpus = BTreeMap::new();
     let mut cores: BTreeMap<u32, (u32, u32)> = BTreeMap::new();
-    for (at, info) in told.detail.into_iter().enumerate() {
+    for (at, info) in annotation.detail.into_iter().enumerate() {
         let wrong = |field: &str, found: u32, why| {
             wrong(
                 &format!("annotation {CPU_TOPOLOGY}: detail[{at}].{field}"),
@@ -236,23 +218,15 @@ fn topology(told: CpuTopology) -> Result<Topology, DescribedError> {
     Ok(Topology { cpus })
 }
 
-/// v1alpha1's name of the topology manager's policy.
 fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, DescribedError> {
-    let alignment = |policy: &str, scope: &str| {
-        Ok(Some(Alignment {
-            policy: policy.to_owned(),
-            scope: scope.to_owned(),
-        }))
-    };
     match policies {
         None | Some([]) => Ok(None),
-        Some([policy]) => match policy.as_str() {
-            "None" => alignment("none", "container"),
-            "BestEffort" => alignment("best-effort", "container"),
-            "Restricted" => alignment("restricted", "container"),
-            "SingleNUMANodePodLevel" => alignment("single-numa-node", "pod"),
-            "SingleNUMANodeContainerLevel" => alignment("single-numa-node", "container"),
-            _ => Err(wrong("topologyPolicies[0]", policy, "that policy is not known")),
+        Some([name]) => match POLICIES.iter().find(|(known, ..)| known == name) {
+            Some((_, policy, scope)) => Ok(Some(Alignment {
+                policy: (*policy).to_owned(),
+                scope: (*scope).to_owned(),
+            })),
+            None => Err(wrong("topologyPolicies[0]", name, "that policy is not known")),
         },
         Some([_, second, ..]) => Err(wrong("topologyPolicies[1]", second, "there can be one only")),
     }
@@ -260,23 +234,20 @@ fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, Describ
 
 /// v1alpha2's attributes.
 fn of_attributes(object: &NodeResourceTopology) -> Result<Option<Alignment>, DescribedError> {
-    let mut told = BTreeMap::new();
-    let names = BTreeSet::from(["topologyManagerPolicy", "topologyManagerScope"]);
+    let names = ["topologyManagerPolicy", "topologyManagerScope"];
+    let mut found = BTreeMap::new();
     for (at, attribute) in object.attributes.iter().enumerate() {
         let wrong = |why| wrong(&format!("attributes[{at}].name"), &attribute.name, why);
-        if !names.contains(attribute.name.as_str()) {
+        if !names.contains(&attribute.name.as_str()) {
             return Err(wrong("that attribute is not known"));
         }
-        if told.insert(attribute.name.as_str(), attribute.value.clone()).is_some() {
+        if found.insert(attribute.name.as_str(), attribute.value.clone()).is_some() {
             return Err(wrong("the attribute is there twice"));
         }
     }
-    match (
-        told.remove("topologyManagerPolicy"),
-        told.remove("topologyManagerScope"),
-    ) {
-        (None, None) => Ok(None),
-        (Some(policy), Some(scope)) => Ok(Some(Alignment { policy, scope })),
+    match names.map(|name| found.remove(name)) {
+        [None, None] => Ok(None),
+        [Some(policy), Some(scope)] => Ok(Some(Alignment { policy, scope })),
         _ => Err(wrong("attributes", "1", "policy and scope go together")),
     }
 }

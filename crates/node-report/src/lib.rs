@@ -2,17 +2,16 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`object`] | the object's types, as the API has them |
-//! | [`annotations`] | what Koordinator adds to it, and what steliad does |
+//! | [`report`] | the object of a node, by its [`Facts`] |
 //! | [`described`] | the object read back |
 //! | [`numa`] | the NUMA nodes' memory, huge pages and distances, below `/sys` |
 //! | [`name`] | what the node is called |
 
-pub mod annotations;
+mod annotations;
 pub mod described;
 pub mod name;
 pub mod numa;
-pub mod object;
+mod object;
 #[cfg(test)]
 mod schema;
 #[cfg(any(test, feature = "testing"))]
@@ -24,7 +23,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
-use stelia_allocator::{Allocated, AllocatorPolicies, Ground, Held, KubeletView, Pools, Qos};
+use stelia_allocator::{Allocated, AllocatorNode, AllocatorPolicies, HeldCpus, KubeletView, Pools, Qos};
 use stelia_api::Error;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_cpus::{CpuSet, Topology};
@@ -33,7 +32,7 @@ use stelia_kubelet::PodUid;
 use object::{Attribute, Cost, Metadata, Resource, Zone};
 
 /// The label that tells who writes the object.
-pub const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
+pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
 
 /// A node, as far as it is reported.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,11 +45,11 @@ pub struct Facts {
     pub numa: BTreeMap<u32, NumaNode>,
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
-    /// CPUs that are somebody's alone.
+    /// CPUs that one pod has to itself.
     pub exclusive: CpuSet,
     /// Where pods without CPUs of their own run.
     pub shared: CpuSet,
-    /// Who has CPUs of their own, as far as it is known.
+    /// The pods with exclusive CPUs, as far as they are known.
     pub allocations: Vec<PodAllocation>,
     /// kubelet's managers.
     pub kubelet: Kubelet,
@@ -63,14 +62,14 @@ impl Facts {
     ///
     /// # Errors
     /// kubelet chooses there.
-    pub fn ground(&self) -> Result<Ground, Error> {
+    pub fn allocator_node(&self) -> Result<AllocatorNode, Error> {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
         };
         let of = |qos, cpus| Allocated { qos, cpus };
         let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
         let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
-        Ok(Ground::new(&self.topology, pools, held, policies.clone()))
+        Ok(AllocatorNode::new(&self.topology, pools, held, policies.clone()))
     }
 }
 
@@ -80,7 +79,7 @@ pub struct Allocator {
     /// The node's own choices.
     pub policies: AllocatorPolicies,
     /// What instances hold.
-    pub held: Held,
+    pub held: HeldCpus,
     /// CPUs that BE may run on too, although they are an LSR instance's.
     pub lsr: CpuSet,
 }
@@ -118,17 +117,25 @@ pub struct Alignment {
     pub scope: String,
 }
 
+/// v1alpha1's names of the topology manager's policies, each with kubelet's policy and scope.
+const POLICIES: [(&str, &str, &str); 5] = [
+    ("None", "none", "container"),
+    ("BestEffort", "best-effort", "container"),
+    ("Restricted", "restricted", "container"),
+    ("SingleNUMANodePodLevel", "single-numa-node", "pod"),
+    ("SingleNUMANodeContainerLevel", "single-numa-node", "container"),
+];
+
 impl Alignment {
-    /// The API's name for it; `None` for a policy it has no name for. v1alpha1 tells the scope of single-numa-node only.
+    /// The API's name for it, by the scope where v1alpha1 tells it; `None` for a policy it has no name for.
     fn policy_name(&self) -> Option<&'static str> {
-        match (self.policy.as_str(), self.scope.as_str()) {
-            ("none", _) => Some("None"),
-            ("best-effort", _) => Some("BestEffort"),
-            ("restricted", _) => Some("Restricted"),
-            ("single-numa-node", "pod") => Some("SingleNUMANodePodLevel"),
-            ("single-numa-node", _) => Some("SingleNUMANodeContainerLevel"),
-            _ => None,
-        }
+        let of = |scope| {
+            POLICIES
+                .iter()
+                .find(|(_, policy, its)| (*policy, *its) == (&self.policy, scope))
+        };
+        let (name, ..) = of(&self.scope).or_else(|| of("container"))?;
+        Some(name)
     }
 
     /// The attributes that schedulers look for in v1alpha2.
@@ -144,7 +151,7 @@ impl Alignment {
     }
 }
 
-/// The object that tells of a node.
+/// The object that describes a node.
 pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
     let alignment = facts.kubelet.alignment.as_ref();
     let policies = || alignment.and_then(Alignment::policy_name);
@@ -212,7 +219,7 @@ fn cpus(facts: &Facts, node: u32) -> Resource {
     }
 }
 
-/// What is set aside as huge pages is no memory that pods can have otherwise.
+/// Memory set aside as huge pages is not allocatable as memory.
 fn memory(node: &NumaNode) -> Option<Resource> {
     let memory = node.memory?;
     let aside = node

@@ -3,10 +3,10 @@
 /// Longest name of a Node, in bytes (a DNS subdomain, RFC 1123).
 const MAX_BYTES: usize = 253;
 
-/// Why a name is none.
+/// A Node cannot have this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{name:?} is no name of a Kubernetes Node: lower-case letters, digits, '-' and '.', a letter or digit at either end of each \
+    "{name:?} is not a name that a Kubernetes Node can have: lower-case letters, digits, '-' and '.', a letter or digit at either end of each \
      part, at most {MAX_BYTES} bytes"
 )]
 pub struct NameError {

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+use stelia_text::named;
 
-/// The object's kind.
-pub const KIND: &str = "NodeResourceTopology";
+pub(crate) const KIND: &str = "NodeResourceTopology";
 const GROUP: &str = "topology.node.k8s.io";
 
 /// A version of the API.
@@ -18,108 +18,83 @@ pub enum ApiVersion {
     V1Alpha2,
 }
 
+named!(ApiVersion { V1Alpha1 = "v1alpha1", V1Alpha2 = "v1alpha2" });
+
 impl ApiVersion {
-    /// Every version.
-    pub const ALL: [Self; 2] = [Self::V1Alpha1, Self::V1Alpha2];
-
-    /// Its name, without the group.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1Alpha1 => "v1alpha1",
-            Self::V1Alpha2 => "v1alpha2",
-        }
-    }
-
-    /// The version of that name.
-    pub fn parse(text: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|version| version.name() == text)
-    }
-
     /// The object's `apiVersion`.
     pub fn api_version(self) -> String {
         format!("{GROUP}/{}", self.name())
     }
 }
 
-/// The object.
+/// The object as the API server takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeResourceTopology {
-    /// Group and version.
-    pub api_version: String,
-    /// [`KIND`].
-    pub kind: String,
-    /// Name, labels and annotations.
-    pub metadata: Metadata,
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    pub(crate) metadata: Metadata,
     /// The topology manager's policy by the API's name. v1alpha1 demands it; v1alpha2 has it for old readers only.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub topology_policies: Option<Vec<String>>,
+    pub(crate) topology_policies: Option<Vec<String>>,
     /// What there is to say of the node as a whole (v1alpha2).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub attributes: Vec<Attribute>,
-    /// The NUMA nodes.
-    pub zones: Vec<Zone>,
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) zones: Vec<Zone>,
 }
 
 /// The part of `ObjectMeta` that is the writer's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Metadata {
+pub(crate) struct Metadata {
     /// The Node's name.
-    pub name: String,
-    /// Labels.
-    pub labels: BTreeMap<String, String>,
-    /// Annotations.
-    pub annotations: BTreeMap<String, String>,
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    pub(crate) annotations: BTreeMap<String, String>,
 }
 
-/// A name and its value.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Attribute {
-    /// The name.
-    pub name: String,
-    /// The value.
-    pub value: String,
+pub(crate) struct Attribute {
+    pub(crate) name: String,
+    pub(crate) value: String,
 }
 
 /// A NUMA node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Zone {
+pub(crate) struct Zone {
     /// `node-` and its id.
-    pub name: String,
+    pub(crate) name: String,
     /// `Node`.
     #[serde(rename = "type")]
-    pub kind: String,
+    pub(crate) kind: String,
     /// The distances to every node, itself included.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub costs: Vec<Cost>,
-    /// What it has.
+    pub(crate) costs: Vec<Cost>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub resources: Vec<Resource>,
+    pub(crate) resources: Vec<Resource>,
 }
 
 /// The distance to a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Cost {
-    /// The zone.
-    pub name: String,
+pub(crate) struct Cost {
+    pub(crate) name: String,
     /// As the firmware tells it: 10 within a node.
-    pub value: i64,
+    pub(crate) value: i64,
 }
 
 /// A resource; the amounts are quantities.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Resource {
+pub(crate) struct Resource {
     /// By the name that pods request it by.
-    pub name: String,
+    pub(crate) name: String,
     /// All there is.
-    pub capacity: String,
+    pub(crate) capacity: String,
     /// What pods may have.
-    pub allocatable: String,
+    pub(crate) allocatable: String,
     /// What new pods may have.
-    pub available: String,
+    pub(crate) available: String,
 }

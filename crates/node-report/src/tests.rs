@@ -6,9 +6,8 @@ use stelia_cpus::testing::{Shape, shapes};
 use super::annotations::{
     CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuSharedPool, CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
 };
-use super::numa::{Memory, Pages};
 use super::schema::{definition, faults};
-use super::testing::{cpus, facts, numa};
+use super::testing::{facts, numa};
 use super::*;
 
 fn pretty(facts: &Facts, version: ApiVersion) -> String {
@@ -151,9 +150,12 @@ proptest! {
 
         // The pools and what is allocated are everything, and nothing is in both.
         let pools: Vec<CpuSharedPool> = annotation(&object, CPU_SHARED_POOLS);
-        let pooled: CpuSet = pools.iter().flat_map(|pool| pool.cpuset.iter()).collect();
+        let together = |lists: Vec<&String>| {
+            lists.into_iter().fold(CpuSet::new(), |all, list| all.union(&list.parse().unwrap()))
+        };
+        let pooled = together(pools.iter().map(|pool| &pool.cpuset).collect());
         let allocs: Vec<PodCpuAlloc> = annotation(&object, POD_CPU_ALLOCS);
-        let allocated: CpuSet = allocs.iter().flat_map(|alloc| alloc.cpuset.iter()).collect();
+        let allocated = together(allocs.iter().map(|alloc| &alloc.cpuset).collect());
         prop_assert!(pooled.is_disjoint(&allocated));
         prop_assert_eq!(pooled.union(&allocated), topology.online());
         // A core is that of its siblings and of nobody else.

@@ -4,9 +4,6 @@ mod affinity;
 pub mod cgroup;
 pub mod containers;
 mod error;
-#[cfg(fuzzing)]
-#[doc(hidden)]
-pub mod fuzzing;
 pub mod holder;
 pub mod locality;
 pub mod proc;

@@ -168,7 +168,8 @@ pub fn start_time(stat: &str) -> Option<u64> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
-pub(crate) fn ns_numbers(status: &str) -> Option<Vec<i32>> {
+/// `NSpid` of `/proc/<pid>/status`: the number in each PID namespace, outermost first.
+pub fn ns_numbers(status: &str) -> Option<Vec<i32>> {
     let line = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
     line.split_whitespace().map(|number| number.parse().ok()).collect()
 }
@@ -180,14 +181,14 @@ pub(crate) fn allowed(status: &str) -> Option<CpuSet> {
     list.trim().parse().ok()
 }
 
-/// The process a thread is of.
-pub(crate) fn thread_group(status: &str) -> Option<i32> {
+/// The process a thread is of: `Tgid` of `/proc/<tid>/status`.
+pub fn thread_group(status: &str) -> Option<i32> {
     let line = status.lines().find_map(|line| line.strip_prefix("Tgid:"))?;
     line.trim().parse().ok()
 }
 
 /// The path in cgroup v2, from the text of `/proc/<pid>/cgroup`.
-pub(crate) fn unified_cgroup(text: &str) -> Option<CgroupPath> {
+pub fn unified_cgroup(text: &str) -> Option<CgroupPath> {
     CgroupPath::parse(text.lines().find_map(|line| line.strip_prefix("0::"))?)
 }
 

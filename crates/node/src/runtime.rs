@@ -74,12 +74,12 @@ fn config(run: &Path, id: &str) -> Option<Config> {
 
 impl Config {
     /// Parse a `config.json`; `None` when it is none.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
+    pub fn parse(text: &str) -> Option<Self> {
         serde_json::from_str(text).ok()
     }
 
     /// The container's name by the annotations of containerd or CRI-O.
-    pub(crate) fn annotated_name(&self) -> Option<String> {
+    pub fn annotated_name(&self) -> Option<String> {
         ["io.kubernetes.cri.container-name", "io.kubernetes.container.name"]
             .iter()
             .find_map(|key| self.annotations.get(*key).cloned())
@@ -93,7 +93,7 @@ impl Config {
     }
 
     /// The devices it allows.
-    pub(crate) fn devices(&self, proc_devices: &str) -> Devices {
+    pub fn devices(&self, proc_devices: &str) -> Devices {
         translate(&self.linux.resources.devices, proc_devices)
     }
 }

@@ -12,32 +12,11 @@ use stelia_text::excerpt::excerpt;
 use super::{Phase, Record, UNPINNED, VcpuThread};
 
 /// Version of the attributes' meaning. A scope with one that is not known is left alone.
-pub const SCHEMA: &str = "1";
+const SCHEMA: &str = "1";
 /// Version of the attributes of an instance whose CPUs steliad chose: a daemon that knows kubelet's only leaves it alone.
-pub const SCHEMA_ALLOCATED: &str = "2";
+const SCHEMA_ALLOCATED: &str = "2";
 /// The attribute that says the others are whole: written last.
 pub const SCHEMA_ATTRIBUTE: &str = "schema";
-/// Attribute of [`Record::phase`].
-pub const PHASE_ATTRIBUTE: &str = "phase";
-/// Attribute of [`Record::vcpus`].
-pub const VCPUS_ATTRIBUTE: &str = "vcpus";
-/// Attribute of [`Record::props`].
-pub const PROPS_ATTRIBUTE: &str = "vcpu-props";
-/// Attribute of [`Record::placement`].
-pub const PLACEMENT_ATTRIBUTE: &str = "placement";
-/// Attribute of [`Record::partition`].
-pub const PARTITION_ATTRIBUTE: &str = "partition";
-/// Attribute of [`Record::exclusive`] and [`Record::entry`]: one, because they change together.
-pub const EXCLUSIVE_ATTRIBUTE: &str = "exclusive-cpus";
-/// Attribute of [`Record::allocation`]; absent where kubelet chose the CPUs.
-pub const ALLOCATION_ATTRIBUTE: &str = "allocation";
-/// Attribute of [`Record::pod_pool`]; absent while that is not known, and where the pod has no CPUs of its own.
-pub const POD_POOL_ATTRIBUTE: &str = "pod-pool";
-/// Attribute of [`Record::scheduled`]; absent where it is not.
-const SCHEDULED_ATTRIBUTE: &str = "scheduled";
-/// Attribute of [`Record::isolated_us`].
-pub const ISOLATED_ATTRIBUTE: &str = "isolated-us";
-
 /// A scope's attributes cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
@@ -69,7 +48,7 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
         start: start.parse().ok()?,
     };
     let thread = VcpuThread {
-        index: index.parse().ok()?,
+        role: index.parse::<u32>().ok()?.into(),
         task,
         cpu: match cpu {
             UNPINNED => None,
@@ -79,25 +58,15 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
     parts.next().is_none().then_some(thread)
 }
 
-/// The text of [`VCPUS_ATTRIBUTE`].
-pub fn vcpus_text(vcpus: &[VcpuThread]) -> String {
-    vcpus.iter().map(VcpuThread::to_string).collect::<Vec<_>>().join(",")
-}
-
-/// The text of [`EXCLUSIVE_ATTRIBUTE`].
-pub fn exclusive_text(exclusive: &CpuSet, entry: &CpuSet) -> String {
-    format!("{exclusive} of {entry}")
-}
-
-/// Whether a vCPU's property may have this name: what separates names in [`PROPS_ATTRIBUTE`] cannot be part of one.
+/// Whether a vCPU's property may have this name: what separates names in `vcpu-props` cannot be part of one.
 pub fn is_prop_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     (1..=64).contains(&name.len()) && name.bytes().all(plain)
 }
 
-/// The text of [`PROPS_ATTRIBUTE`]: `0 core-id=1 socket-id=0,1 …`. The kernel allows 64 KiB an attribute, which
+/// The text of `vcpu-props`: `0 core-id=1 socket-id=0,1 …`. The kernel allows 64 KiB an attribute, which
 /// holds over a thousand vCPUs with all their properties.
-pub fn props_text(props: &BTreeMap<u32, BTreeMap<String, i64>>) -> String {
+fn props_text(props: &BTreeMap<u32, BTreeMap<String, i64>>) -> String {
     let one = |(index, props): (&u32, &BTreeMap<String, i64>)| {
         let pairs = props.iter().map(|(name, value)| format!(" {name}={value}"));
         format!("{index}{}", pairs.collect::<String>())
@@ -163,20 +132,21 @@ impl Record {
         ];
         // Plain strings, numbers and lists: it cannot fail.
         let text = |allocation| serde_json::to_string(allocation).ok();
-        let allocation = self.allocation.as_ref().and_then(text);
-        attributes.extend(allocation.map(|text| (ALLOCATION_ATTRIBUTE, text)));
-        let pool = self.pod_pool.as_ref().map(CpuSet::to_string);
-        attributes.extend(pool.map(|text| (POD_POOL_ATTRIBUTE, text)));
-        let scheduled = self.scheduled.then(|| (SCHEDULED_ATTRIBUTE, "yes".to_owned()));
-        attributes.extend(scheduled);
+        let optional = [
+            ("allocation", self.allocation.as_ref().and_then(text)),
+            ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
+            ("scheduled", self.scheduled.then(|| "yes".to_owned())),
+        ];
+        attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
+        let vcpus: Vec<String> = self.vcpus.iter().map(VcpuThread::to_string).collect();
         attributes.extend([
-            (PROPS_ATTRIBUTE, props_text(&self.props)),
-            (PLACEMENT_ATTRIBUTE, self.placement.name().to_owned()),
-            (PARTITION_ATTRIBUTE, self.partition.name().to_owned()),
-            (VCPUS_ATTRIBUTE, vcpus_text(&self.vcpus)),
-            (EXCLUSIVE_ATTRIBUTE, exclusive_text(&self.exclusive, &self.entry)),
-            (ISOLATED_ATTRIBUTE, self.isolated_us.to_string()),
-            (PHASE_ATTRIBUTE, self.phase.name().to_owned()),
+            ("vcpu-props", props_text(&self.props)),
+            ("placement", self.placement.name().to_owned()),
+            ("partition", self.partition.name().to_owned()),
+            ("vcpus", vcpus.join(",")),
+            ("exclusive-cpus", format!("{} of {}", self.exclusive, self.entry)),
+            ("isolated-us", self.isolated_us.to_string()),
+            ("phase", self.phase.name().to_owned()),
             (SCHEMA_ATTRIBUTE, schema.to_owned()),
         ]);
         attributes
@@ -187,11 +157,12 @@ impl Record {
     /// # Errors
     /// [`RecordError`]; nothing of a record in doubt is used.
     pub fn parse(attributes: &BTreeMap<String, String>) -> Result<Self, RecordError> {
-        match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
+        let is_allocated = match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
             None => return Err(RecordError::Absent),
-            Some(SCHEMA | SCHEMA_ALLOCATED) => {}
+            Some(SCHEMA) => false,
+            Some(SCHEMA_ALLOCATED) => true,
             Some(other) => return Err(RecordError::Schema(excerpt(other))),
-        }
+        };
         fn field<T>(
             attributes: &BTreeMap<String, String>,
             name: &'static str,
@@ -202,31 +173,25 @@ impl Record {
                 .and_then(|text| parse(text))
                 .ok_or(RecordError::Attribute(name))
         }
-        let vcpus = |text: &str| -> Option<Vec<VcpuThread>> {
-            if text.is_empty() {
-                Some(Vec::new())
-            } else {
-                text.split(',').map(vcpu).collect()
-            }
+        let vcpus = |text: &str| match text {
+            "" => Some(Vec::new()),
+            text => text.split(',').map(vcpu).collect(),
         };
-        let (exclusive, entry) = field(attributes, EXCLUSIVE_ATTRIBUTE, |text| {
+        let (exclusive, entry) = field(attributes, "exclusive-cpus", |text| {
             let (exclusive, entry) = text.split_once(" of ")?;
             Some((exclusive.parse().ok()?, entry.parse().ok()?))
         })?;
-        let allocation = match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
-            Some(SCHEMA_ALLOCATED) => Some(field(attributes, ALLOCATION_ATTRIBUTE, |text| {
-                serde_json::from_str(text).ok()
-            })?),
-            _ => None,
-        };
-        let pod_pool = match attributes.get(POD_POOL_ATTRIBUTE) {
-            Some(_) => Some(field(attributes, POD_POOL_ATTRIBUTE, |text| text.parse().ok())?),
-            None => None,
-        };
+        let allocation = is_allocated
+            .then(|| field(attributes, "allocation", |text| serde_json::from_str(text).ok()))
+            .transpose()?;
+        let pod_pool = attributes
+            .contains_key("pod-pool")
+            .then(|| field(attributes, "pod-pool", |text| text.parse().ok()))
+            .transpose()?;
         Ok(Self {
             allocation,
             pod_pool,
-            scheduled: attributes.contains_key(SCHEDULED_ATTRIBUTE),
+            scheduled: attributes.contains_key("scheduled"),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
@@ -234,13 +199,13 @@ impl Record {
             exclusive,
             entry,
             mems: field(attributes, "mems", |text| Some(text.to_owned()))?,
-            vcpus: field(attributes, VCPUS_ATTRIBUTE, vcpus)?,
-            props: field(attributes, PROPS_ATTRIBUTE, props)?,
-            placement: field(attributes, PLACEMENT_ATTRIBUTE, PlacementPolicy::parse)?,
-            partition: field(attributes, PARTITION_ATTRIBUTE, Partition::parse)?,
+            vcpus: field(attributes, "vcpus", vcpus)?,
+            props: field(attributes, "vcpu-props", props)?,
+            placement: field(attributes, "placement", PlacementPolicy::parse)?,
+            partition: field(attributes, "partition", Partition::parse)?,
             registered_us: field(attributes, "registered-us", |text| text.parse().ok())?,
-            isolated_us: field(attributes, ISOLATED_ATTRIBUTE, |text| text.parse().ok())?,
-            phase: field(attributes, PHASE_ATTRIBUTE, Phase::parse)?,
+            isolated_us: field(attributes, "isolated-us", |text| text.parse().ok())?,
+            phase: field(attributes, "phase", Phase::parse)?,
         })
     }
 }

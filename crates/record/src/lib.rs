@@ -5,31 +5,28 @@ mod attributes;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod vcpu;
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use stelia_allocator::{Allocation, Qos};
+use stelia_api::ThreadRole;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Partition, PlacementPolicy};
-mod vcpu;
+use stelia_text::named;
 
-pub use attributes::{
-    ALLOCATION_ATTRIBUTE, EXCLUSIVE_ATTRIBUTE, ISOLATED_ATTRIBUTE, PARTITION_ATTRIBUTE, PHASE_ATTRIBUTE,
-    PLACEMENT_ATTRIBUTE, POD_POOL_ATTRIBUTE, PROPS_ATTRIBUTE, RecordError, SCHEMA, SCHEMA_ALLOCATED, SCHEMA_ATTRIBUTE,
-    VCPUS_ATTRIBUTE, exclusive_text, is_prop_name, props_text, vcpus_text,
-};
-use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
-pub use vcpu::{IOTHREADS, Vcpu, is_iothread};
+pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use vcpu::Vcpu;
 
-/// What stands for "not pinned" in [`VCPUS_ATTRIBUTE`].
+/// What stands for "not pinned" in the attribute `vcpus`.
 const UNPINNED: &str = "-";
 
 /// Where an instance is in its life. The names are those of the D-Bus property `State`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
     /// The scope exists; the container's processes are being moved to float.
     Registered,
@@ -45,19 +42,16 @@ pub enum Phase {
     Leaving,
 }
 
-impl Phase {
-    /// The attribute's text.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Registered => "registered",
-            Self::Floating => "floating",
-            Self::Attaching => "attaching",
-            Self::Isolated => "isolated",
-            Self::Contained => "contained",
-            Self::Leaving => "leaving",
-        }
-    }
+named!(Phase {
+    Registered = "registered",
+    Floating = "floating",
+    Attaching = "attaching",
+    Isolated = "isolated",
+    Contained = "contained",
+    Leaving = "leaving"
+});
 
+impl Phase {
     /// The D-Bus property's text.
     pub fn state(self) -> &'static str {
         if self == Self::Attaching {
@@ -67,49 +61,27 @@ impl Phase {
         }
     }
 
-    fn parse(text: &str) -> Option<Self> {
-        [
-            Self::Registered,
-            Self::Floating,
-            Self::Attaching,
-            Self::Isolated,
-            Self::Contained,
-            Self::Leaving,
-        ]
-        .into_iter()
-        .find(|phase| phase.name() == text)
-    }
-
     /// Whether the vCPU threads belong in `vcpu/`.
     pub fn has_vcpus(self) -> bool {
         matches!(self, Self::Attaching | Self::Isolated | Self::Contained)
     }
 }
 
-/// A vCPU thread and its CPU.
+/// A thread of QEMU that is pinned, and its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct VcpuThread {
-    /// vCPU index; from [`IOTHREADS`] on it is an I/O thread that is pinned too.
-    pub index: u32,
+    /// In JSON and in the record its number.
+    #[serde(rename = "index")]
+    pub role: ThreadRole,
     /// The thread on the host.
     pub task: TaskId,
     /// The CPU it is pinned to; `None` where there are more vCPUs than CPUs: it may use the whole set.
     pub cpu: Option<u32>,
 }
 
-impl VcpuThread {
-    /// `vCPU 3` or `I/O thread 0`.
-    pub fn what(&self) -> String {
-        match self.index.checked_sub(IOTHREADS) {
-            Some(number) => format!("I/O thread {number}"),
-            None => format!("vCPU {}", self.index),
-        }
-    }
-}
-
 impl fmt::Display for VcpuThread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}:{}:", self.index, self.task.id, self.task.start)?;
+        write!(f, "{}:{}:{}:", u32::from(self.role), self.task.id, self.task.start)?;
         match self.cpu {
             Some(cpu) => write!(f, "{cpu}"),
             None => f.write_str(UNPINNED),
@@ -159,11 +131,14 @@ pub struct Record {
 impl Record {
     /// The vCPUs as they were handed over, for placing them.
     pub fn guest(&self) -> Vec<Vcpu> {
-        let one = |thread: &VcpuThread| Vcpu {
-            index: thread.index,
-            props: self.props.get(&thread.index).cloned().unwrap_or_default(),
+        let one = |thread: &VcpuThread| match thread.role {
+            ThreadRole::Vcpu(index) => Some(Vcpu {
+                index,
+                props: self.props.get(&index).cloned().unwrap_or_default(),
+            }),
+            ThreadRole::IoThread(_) => None,
         };
-        self.vcpus.iter().map(one).collect()
+        self.vcpus.iter().filter_map(one).collect()
     }
 
     /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 
+use stelia_api::ThreadRole;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
@@ -26,12 +27,12 @@ pub fn record() -> Record {
         phase: Phase::Isolated,
         vcpus: vec![
             VcpuThread {
-                index: 0,
+                role: ThreadRole::Vcpu(0),
                 task: TaskId { id: 50, start: 500 },
                 cpu: Some(2),
             },
             VcpuThread {
-                index: 1,
+                role: ThreadRole::Vcpu(1),
                 task: TaskId { id: 51, start: 501 },
                 cpu: None,
             },

@@ -42,11 +42,27 @@ fn a_record_is_written_in_the_words_of_version_0_1_0() {
 }
 
 #[test]
+fn an_io_thread_is_a_number_from_2147483648_on_in_the_record_and_in_json() {
+    let thread = VcpuThread {
+        role: ThreadRole::IoThread(1),
+        ..record().vcpus[0]
+    };
+    let record = Record {
+        vcpus: vec![thread],
+        ..record()
+    };
+    assert_eq!(map(&record)["vcpus"], "2147483649:50:500:2");
+    let json = r#"{"index":2147483649,"task":{"id":50,"start":500},"cpu":2}"#;
+    assert_eq!(serde_json::to_string(&thread).unwrap(), json);
+    assert_eq!(Record::parse(&map(&record)), Ok(record));
+}
+
+#[test]
 fn cpus_of_ours_are_of_a_schema_that_who_knows_kubelets_only_leaves_alone() {
     assert_eq!(map(&record())["schema"], "1");
     let mut attributes = map(&allocated());
     assert_eq!(attributes["schema"], "2");
-    attributes.remove(ALLOCATION_ATTRIBUTE);
+    attributes.remove("allocation");
     assert_eq!(Record::parse(&attributes), Err(RecordError::Attribute("allocation")));
 }
 
@@ -82,7 +98,7 @@ fn of_vcpus(count: u32) -> Record {
     let names = ["core-id", "die-id", "node-id", "socket-id", "thread-id"];
     let props = |index: u32| names.map(|name| (name.to_owned(), i64::from(index % 1000))).into();
     let vcpu = |index: u32| VcpuThread {
-        index,
+        role: ThreadRole::Vcpu(index),
         task: TaskId {
             id: 4_194_000,
             start: 1_234_567_890,

@@ -11,18 +11,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use super::children::{Child, Children};
 use super::error::Error;
 
-/// The anchor as the runner sees it.
 #[derive(Debug)]
-pub struct Anchor {
-    /// Names the process for the daemon.
-    pub pidfd: OwnedFd,
-    /// Tells when it died.
-    pub child: Child,
+pub(crate) struct Anchor {
+    /// For RegisterInstance.
+    pub(crate) pidfd: OwnedFd,
+    pub(crate) child: Child,
 }
 
 impl Anchor {
-    /// Start it. `program` is the command to run.
-    pub fn spawn(program: &[OsString], children: &Children) -> Result<Anchor, Error> {
+    pub(crate) fn spawn(program: &[OsString], children: &Children) -> Result<Anchor, Error> {
         let Some((file, args)) = program.split_first() else {
             return Err(Error::System {
                 operation: "start the anchor",
@@ -31,7 +28,7 @@ impl Anchor {
         };
         let mut command = Command::new(file);
         // A process group of its own: Ctrl-C on a terminal is for the guest and the runner, not for the anchor.
-        // No standard streams: it would hold the container's log pipes open.
+        // No standard streams: they would keep the container's log pipes open.
         command
             .args(args)
             .process_group(0)
@@ -50,8 +47,7 @@ impl Anchor {
         Ok(Anchor { pidfd, child })
     }
 
-    /// Kill it. It may be dead already.
-    pub fn kill(&self) {
+    pub(crate) fn kill(&self) {
         if let Err(error) = pidfd_send_signal(&self.pidfd, Signal::KILL)
             && error != rustix::io::Errno::SRCH
         {
@@ -60,19 +56,19 @@ impl Anchor {
     }
 }
 
-/// A pidfd of a child that has not been reaped, so the number still means it.
-pub fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
+/// Of a child that has not been reaped, so the number cannot be another process's.
+pub(crate) fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::System {
         operation: "pidfd_open",
         cause: error.into(),
     })
 }
 
-/// `stelia-runner anchor`: sleep for ever. Signals keep their default action: SIGTERM ends it.
+/// `stelia-runner anchor`: sleeps for ever. Signals keep their default action, so SIGTERM ends it.
 ///
 /// In a container the kernel ends it together with PID 1. Elsewhere the parent-death signal does; it comes when the
 /// *thread* that started the anchor ends, which is the runner's only long-lived one, its main thread.
-pub fn stay(parent: Option<i32>) -> ExitCode {
+pub(crate) fn stay(parent: Option<i32>) -> ExitCode {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!("anchor: set the parent-death signal: {error}");
     }
@@ -81,7 +77,7 @@ pub fn stay(parent: Option<i32>) -> ExitCode {
     if parent.is_some_and(|parent| parent != now) {
         return ExitCode::SUCCESS;
     }
-    // Started through /proc/self/exe it would be called "exe" in every process table. Losing the name loses nothing else.
+    // Started through /proc/self/exe its name would be "exe". A failure does not matter.
     let _ = rustix::thread::set_name(c"stelia-anchor");
     loop {
         std::thread::park();

@@ -11,9 +11,9 @@ use std::io::{self, ErrorKind, Read};
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{DeserializeOwned, IgnoredAny};
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy, Schedule};
+use serde::de::value::{Error as ValueError, StrDeserializer};
+use serde::de::{DeserializeOwned, IgnoredAny, IntoDeserializer};
+use stelia_allocator::{AllocationRequest, Schedule};
 use stelia_text::excerpt;
 
 use super::error::Error;
@@ -68,14 +68,14 @@ struct SharedPool {
 ///
 /// # Errors
 /// A file cannot be read or understood, or says something else than the command line.
-pub fn add(options: &mut AllocationOptions, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
+pub fn add(request: &mut AllocationRequest, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
     if let Some(path) = spec {
         text(path)
-            .and_then(|text| add_spec(options, &text).map_err(invalid))
+            .and_then(|text| add_spec(request, &text).map_err(invalid))
             .map_err(failed("read the resource-spec in", path))?;
     }
     if let Some(path) = status {
-        options.schedule = text(path)
+        request.schedule = text(path)
             .and_then(|text| schedule(&text).map_err(invalid))
             .map_err(failed("read the resource-status in", path))?;
     }
@@ -108,53 +108,40 @@ fn object<T: DeserializeOwned + Default>(text: &str) -> Result<T, String> {
     }
 }
 
-fn add_spec(options: &mut AllocationOptions, text: &str) -> Result<(), String> {
+fn add_spec(request: &mut AllocationRequest, text: &str) -> Result<(), String> {
     let spec: ResourceSpec = object(text)?;
-    let bind = |name: &str, value: &str| {
-        one_of(
-            name,
-            value,
-            CpuBindPolicy::parse,
-            &CpuBindPolicy::ALL.map(CpuBindPolicy::name),
-        )
-    };
-    let required = bind("requiredCPUBindPolicy", &spec.required_bind)?;
-    let preferred = bind("preferredCPUBindPolicy", &spec.preferred_bind)?;
-    let exclusive = one_of(
-        "preferredCPUExclusivePolicy",
-        &spec.preferred_exclusive,
-        CpuExclusivePolicy::parse,
-        &CpuExclusivePolicy::ALL.map(CpuExclusivePolicy::name),
-    )?;
-    join(
-        "--required-cpu-bind-policy",
-        &mut options.required_cpu_bind_policy,
-        required,
-    )?;
-    join("--cpu-bind-policy", &mut options.cpu_bind_policy, preferred)?;
-    join("--cpu-exclusive-policy", &mut options.cpu_exclusive_policy, exclusive)
+    let AllocationRequest {
+        required_cpu_bind_policy: required,
+        cpu_bind_policy: preferred,
+        cpu_exclusive_policy: exclusive,
+        ..
+    } = request;
+    let names = ("requiredCPUBindPolicy", "--required-cpu-bind-policy");
+    add_policy(required, names, &spec.required_bind)?;
+    let names = ("preferredCPUBindPolicy", "--cpu-bind-policy");
+    add_policy(preferred, names, &spec.preferred_bind)?;
+    let names = ("preferredCPUExclusivePolicy", "--cpu-exclusive-policy");
+    add_policy(exclusive, names, &spec.preferred_exclusive)
 }
 
-/// An empty value is one that is not given.
-fn one_of<T>(name: &str, value: &str, parse: fn(&str) -> Option<T>, allowed: &[&str]) -> Result<Option<T>, String> {
-    match (value, parse(value)) {
-        ("", _) => Ok(None),
-        (_, Some(value)) => Ok(Some(value)),
-        (_, None) => Err(format!(
-            "{name} is {:?}, not one of {}",
-            excerpt::excerpt(value),
-            allowed.join(", ")
-        )),
+/// Ask for a policy by its name in the annotation; an empty one is not given. What the command line says too must be the same.
+fn add_policy<T: DeserializeOwned + PartialEq>(
+    given: &mut Option<T>,
+    (name, option): (&str, &str),
+    value: &str,
+) -> Result<(), String> {
+    if value.is_empty() {
+        return Ok(());
     }
-}
-
-/// What the command line says too must be the same.
-fn join<T: PartialEq + Copy>(option: &str, given: &mut Option<T>, found: Option<T>) -> Result<(), String> {
-    if given.is_some() && found.is_some() && *given != found {
-        return Err(format!("it says something else than {option} on the command line"));
+    let read = |value: StrDeserializer<'_, ValueError>| T::deserialize(value);
+    let found = read(value.into_deserializer()).map_err(|cause| format!("{name}: {}", excerpt::cause(&cause)))?;
+    match given {
+        Some(given) if *given != found => Err(format!("it says something else than {option} on the command line")),
+        _ => {
+            *given = Some(found);
+            Ok(())
+        }
     }
-    *given = given.or(found);
-    Ok(())
 }
 
 fn schedule(text: &str) -> Result<Schedule, String> {
@@ -175,11 +162,12 @@ fn schedule(text: &str) -> Result<Schedule, String> {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use stelia_allocator::{CpuBindPolicy, CpuExclusivePolicy};
 
     use super::*;
 
-    fn spec(text: &str) -> Result<AllocationOptions, String> {
-        let mut options = AllocationOptions::default();
+    fn spec(text: &str) -> Result<AllocationRequest, String> {
+        let mut options = AllocationRequest::default();
         add_spec(&mut options, text).map(|()| options)
     }
 
@@ -213,15 +201,15 @@ mod tests {
 
     #[test]
     fn what_the_pod_asks_for_is_read() {
-        assert_eq!(spec("").unwrap(), AllocationOptions::default());
+        assert_eq!(spec("").unwrap(), AllocationRequest::default());
         let asked = spec(
             r#"{"requiredCPUBindPolicy":"FullPCPUs","preferredCPUBindPolicy":"Default","preferredCPUExclusivePolicy":"PCPULevel"}"#,
         );
-        let expected = AllocationOptions {
+        let expected = AllocationRequest {
             required_cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
             cpu_bind_policy: Some(CpuBindPolicy::Default),
             cpu_exclusive_policy: Some(CpuExclusivePolicy::PcpuLevel),
-            ..AllocationOptions::default()
+            ..AllocationRequest::default()
         };
         assert_eq!(asked.unwrap(), expected);
         let wrong = spec(r#"{"preferredCPUBindPolicy":"Full"}"#).unwrap_err();
@@ -239,9 +227,9 @@ mod tests {
     #[test]
     fn the_command_line_and_the_annotation_must_not_contradict_each_other() {
         let with = |bind| {
-            let mut options = AllocationOptions {
+            let mut options = AllocationRequest {
                 cpu_bind_policy: Some(bind),
-                ..AllocationOptions::default()
+                ..AllocationRequest::default()
             };
             add_spec(&mut options, r#"{"preferredCPUBindPolicy":"FullPCPUs"}"#)
         };
@@ -255,7 +243,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("status");
         let read = |path: &Path| {
-            let mut options = AllocationOptions::default();
+            let mut options = AllocationRequest::default();
             add(&mut options, None, Some(path))
                 .map(|()| options)
                 .map_err(|error| error.to_string())

@@ -1,7 +1,7 @@
-//! Reaping. PID 1 inherits every orphan of its PID namespace, and nobody else collects them.
+//! Reaping. PID 1 inherits every orphan of its PID namespace and has to reap them.
 //!
 //! Tokio's own child handling is not used: it waits for its children by itself, and `waitpid(-1)` would take their
-//! status from under it. Here one task takes every status, and hands the ones somebody asked for to them.
+//! status away. Here one task takes every status, and hands it to whoever holds the `Child`.
 
 use std::collections::HashMap;
 use std::io;
@@ -12,18 +12,15 @@ use rustix::process::{Pid, WaitOptions, WaitStatus};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
-/// How a process ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exit {
-    /// It called exit with this code.
+pub(crate) enum Exit {
     Code(u8),
-    /// This signal ended it.
     Signal(u8),
 }
 
 impl Exit {
     /// The exit code a shell would give: its own, or 128 + signal.
-    pub fn code(self) -> u8 {
+    pub(crate) fn code(self) -> u8 {
         match self {
             Exit::Code(code) => code,
             Exit::Signal(signal) => 128_u8.saturating_add(signal),
@@ -50,36 +47,28 @@ impl std::fmt::Display for Exit {
 
 type Watched = Arc<Mutex<HashMap<Pid, watch::Sender<Option<Exit>>>>>;
 
-/// Every child of this process.
 #[derive(Debug, Clone, Default)]
-pub struct Children {
+pub(crate) struct Children {
     watched: Watched,
 }
 
-/// A child that was started here.
 #[derive(Debug, Clone)]
-pub struct Child {
+pub(crate) struct Child {
     pid: Pid,
     ended: watch::Receiver<Option<Exit>>,
 }
 
 impl Child {
-    /// Its PID; valid as long as [`Child::exit`] is `None`.
-    pub fn pid(&self) -> Pid {
+    /// Its PID; valid until `wait` returns.
+    pub(crate) fn pid(&self) -> Pid {
         self.pid
     }
 
-    /// How it ended, if it has.
-    pub fn exit(&self) -> Option<Exit> {
-        *self.ended.borrow()
-    }
-
-    /// Wait for its end.
-    pub async fn wait(&mut self) -> Exit {
+    pub(crate) async fn wait(&mut self) -> Exit {
         let exit = self.ended.wait_for(Option::is_some).await.map(|exit| *exit);
         match exit {
             Ok(exit) => exit.unwrap_or(Exit::Code(u8::MAX)),
-            // The table went away without a status: only when the program itself ends.
+            // The reaper was dropped, which happens only when the program ends.
             Err(_) => std::future::pending().await,
         }
     }
@@ -87,7 +76,7 @@ impl Child {
 
 impl Children {
     /// Start reaping. Call it before the first child is started, inside the runtime.
-    pub fn reap() -> io::Result<Children> {
+    pub(crate) fn reap() -> io::Result<Children> {
         let children = Children::default();
         let mut died = signal(SignalKind::child())?;
         let reaper = children.clone();
@@ -106,7 +95,7 @@ impl Children {
     ///
     /// The child may end before it is in the table. That is harmless: the runtime has one thread, there is no await
     /// between start and entry, so the reaper cannot run in between; and the table is locked meanwhile.
-    pub fn spawn(&self, command: &mut Command) -> io::Result<Child> {
+    pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         // Dropping std's handle neither waits nor kills.
         let pid = i32::try_from(command.spawn()?.id())
@@ -118,7 +107,7 @@ impl Children {
         Ok(Child { pid, ended })
     }
 
-    /// Take every status there is. One SIGCHLD may stand for many deaths.
+    /// Takes every status there is: one SIGCHLD may stand for several children.
     fn collect(&self) {
         let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -134,7 +123,7 @@ impl Children {
                     }
                 }
                 Err(rustix::io::Errno::INTR) => {}
-                // None has ended, or there is none.
+                // No child has ended, or there is no child.
                 Ok(None) | Err(_) => return,
             }
         }

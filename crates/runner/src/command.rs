@@ -1,27 +1,24 @@
-//! QEMU's command line: what the runner adds to the arguments it was given.
+//! What the runner adds to QEMU's command line.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 
 use super::vmm::Release;
 
-/// QEMU's program and arguments, completed so that the runner can hold it back and talk to it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QemuCommand {
-    /// The program, as given.
-    pub program: OsString,
-    /// Its arguments, with `-S` and `-qmp` added where they were absent.
-    pub args: Vec<OsString>,
-    /// How the guest is let run.
-    pub release: Release,
+pub(crate) struct QemuCommand {
+    pub(crate) program: OsString,
+    /// With `-S` and `-qmp` added where they were absent.
+    pub(crate) args: Vec<OsString>,
+    pub(crate) release: Release,
 }
 
-/// Complete QEMU's command line. `None` when there is no program.
-pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
+/// `None` when there is no program.
+pub(crate) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     let (program, given) = command.split_first()?;
     let mut args = given.to_vec();
-    let release = hold_migration(&mut args);
-    // A guest that arrives by migration executes nothing until the migration has ended, and must run by itself then.
+    let release = defer_migration(&mut args);
+    // A guest that arrives by migration executes nothing before the migration has ended, and then has to start by itself.
     if release == Release::Continue && !given.iter().any(|arg| is_option(arg, "S")) {
         args.push("-S".into());
     }
@@ -36,9 +33,9 @@ pub fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     })
 }
 
-/// A migration that begins with QEMU might end before the vCPUs have their CPUs. So where there is one address, QEMU is told
-/// to wait for it (`-incoming defer`), and it is given once they have. Several channels, or one in JSON, are left as they are.
-fn hold_migration(args: &mut [OsString]) -> Release {
+/// A migration that begins with QEMU could end before the vCPUs have their CPUs. So a single address is replaced by
+/// `-incoming defer`, and sent by QMP once they have. Several channels, or one in JSON, stay as they are.
+fn defer_migration(args: &mut [OsString]) -> Release {
     let found: Vec<usize> = (0..args.len())
         .filter(|at| args.get(*at).is_some_and(|arg| is_option(arg, "incoming")))
         .collect();
@@ -51,22 +48,22 @@ fn hold_migration(args: &mut [OsString]) -> Release {
                     *value = "defer".into();
                     release
                 }
-                _ => Release::Others,
+                _ => Release::External,
             },
-            None => Release::Others,
+            None => Release::External,
         },
-        _ => Release::Others,
+        _ => Release::External,
     }
 }
 
-/// QEMU takes every option with one dash or two.
+/// QEMU accepts one dash or two.
 fn is_option(arg: &OsStr, name: &str) -> bool {
     arg.to_str()
         .and_then(|arg| arg.strip_prefix("--").or_else(|| arg.strip_prefix('-')))
         == Some(name)
 }
 
-/// Does the value of a monitor or chardev option name this very path? Another path that merely begins alike does not count.
+/// Whether the value of a monitor or chardev option has exactly this path.
 fn mentions(args: &[OsString], qmp: &Path) -> bool {
     let options = ["qmp", "qmp-pretty", "chardev"];
     args.windows(2).any(|pair| match pair {
@@ -79,7 +76,7 @@ fn mentions(args: &[OsString], qmp: &Path) -> bool {
 }
 
 fn names_path(value: &str, path: &str) -> bool {
-    // In QEMU's option values a comma is doubled; no path holds NUL.
+    // In QEMU's option values a comma is doubled; no path has a NUL.
     value.replace(",,", "\0").split(',').any(|part| {
         let part = part.replace('\0', ",");
         part.strip_prefix("unix:").or_else(|| part.strip_prefix("path=")) == Some(path)
@@ -151,7 +148,7 @@ mod tests {
     #[case(&["qemu", "-incoming"])]
     fn a_migration_that_others_drive_is_theirs(#[case] args: &[&str]) {
         let command = complete(args, "/q");
-        assert_eq!(command.release, Release::Others);
+        assert_eq!(command.release, Release::External);
         assert_eq!(command.args[..args.len() - 1], args[1..]);
         assert!(!command.args.iter().any(|arg| arg == "-S"));
     }

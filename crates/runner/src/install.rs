@@ -1,4 +1,4 @@
-//! `install`: the image holds this program and nothing else, so the program copies itself to where a pod's containers find it.
+//! `install`: the image has no other program, so this one copies itself to a volume of the pod.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -7,19 +7,15 @@ use std::path::{Path, PathBuf};
 
 use super::error::Error;
 
-/// The name it is installed under.
 const NAME: &str = "stelia-runner";
 
-/// Copy the running program into `directory`; whoever looks finds all of it or what was there before.
-///
-/// # Errors
-/// The program cannot be read, or the directory not written.
-pub fn install(directory: &Path) -> Result<PathBuf, Error> {
+/// Copies the running program into `directory`, atomically.
+pub(crate) fn install(directory: &Path) -> Result<PathBuf, Error> {
     let target = directory.join(NAME);
     let temporary = directory.join(format!(".{NAME}.{}", std::process::id()));
     let copied = copy(&temporary).and_then(|()| fs::rename(&temporary, &target));
     copied.map_err(|cause| {
-        // What was begun is of no use to anybody.
+        // A partial copy.
         let _ = fs::remove_file(&temporary);
         Error::Path {
             operation: "install",

@@ -1,49 +1,47 @@
 #![doc = include_str!("../README.md")]
 //!
-//! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts QEMU paused,
-//! hands the vCPU threads over, lets the guest run only when the daemon says that its CPUs are its own, and keeps it so.
+//! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts QEMU paused, attaches
+//! the vCPU threads, and lets the guest run when the daemon says that it is isolated. It follows what changes until QEMU ends.
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`cli`] | the command line and its help |
-//! | [`annotations`] | what Koordinator's annotations of the pod ask for |
-//! | [`command`] | QEMU's command line, completed |
-//! | [`anchor`] | the placeholder process |
-//! | [`signals`], [`children`], [`terminal`] | what PID 1 must do |
-//! | [`helpers`] | programs beside QEMU |
-//! | [`daemon`] | the daemon's side of the contract, as a client |
-//! | [`qmp`], [`vmm`] | QEMU's side: the few QMP commands needed; where its threads are found |
-//! | [`keeper`] | from a paused QEMU to a running, isolated guest, and whatever changes then |
-//! | [`state`], [`status`], [`probe`] | what it says of itself, and who asks |
-//! | [`shutdown`] | from SIGTERM to a QEMU that has ended |
-//! | [`socket`] | sockets that the last life left |
-//! | [`install`] | the program copied out of its image |
-//! | [`base`], [`lifecycle`], [`attach`], [`supervise`] | the order of it all |
+//! | `cli`, `annotations` | the command line and its help; Koordinator's annotations of the pod |
+//! | `run`, `attach`, `supervise` | the two commands in order, and what they do from QEMU's start to its end |
+//! | `runner` | signals, status, anchor, registration: what both commands begin and end with |
+//! | `command` | what is added to QEMU's command line |
+//! | `keeper` | isolates the VM, lets the guest run, and follows what changes |
+//! | `daemon` | a client of the daemon's socket |
+//! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, by QMP or by their names |
+//! | `helpers` | programs beside QEMU |
+//! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
+//! | `state`, `status`, `probe` | the runner's state, the socket that serves it, the commands that ask it |
+//! | `shutdown` | from SIGTERM to QEMU's end |
+//! | `install` | the program copied out of its image |
 
-pub mod anchor;
-pub mod annotations;
-pub mod attach;
-pub mod base;
-pub mod children;
-pub mod cli;
-pub mod command;
-pub mod daemon;
-pub mod error;
-pub mod helpers;
-pub mod install;
-pub mod keeper;
-pub mod lifecycle;
-pub mod log;
-pub mod probe;
+mod anchor;
+mod annotations;
+mod attach;
+mod children;
+mod cli;
+mod command;
+mod daemon;
+mod error;
+mod helpers;
+mod install;
+mod keeper;
+mod log;
+mod probe;
 pub mod qmp;
-pub mod shutdown;
-pub mod signals;
-pub mod socket;
-pub mod state;
-pub mod status;
-pub mod supervise;
-pub mod terminal;
-pub mod vmm;
+mod run;
+mod runner;
+mod shutdown;
+mod signals;
+mod socket;
+mod state;
+mod status;
+mod supervise;
+mod terminal;
+mod vmm;
 
 #[cfg(test)]
 mod tests;
@@ -53,26 +51,28 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
-/// The container could not be registered: the daemon refused it, or the registration failed for good (EX_UNAVAILABLE).
-pub const EXIT_REFUSED: u8 = 69;
-/// A helper that was declared fatal ended, or one did not get ready (EX_SOFTWARE).
-pub const EXIT_HELPER: u8 = 70;
-/// The runner itself failed: a process could not be started, a system call failed (EX_OSERR).
-pub const EXIT_RUNNER: u8 = 71;
-/// The daemon was not reachable within `--register-timeout` (EX_TEMPFAIL).
-pub const EXIT_UNREACHABLE: u8 = 75;
-/// QEMU was found and could not be executed.
-pub const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// QEMU was not found.
-pub const EXIT_NOT_FOUND: u8 = 127;
+pub use cli::Cli;
 
-/// The whole program; answers the exit code that [`cli`]'s help documents.
+/// The container could not be registered: the daemon refused it, or the registration failed for good (EX_UNAVAILABLE).
+const EXIT_REFUSED: u8 = 69;
+/// A helper with `on-exit=fatal` ended, or one did not get ready (EX_SOFTWARE).
+const EXIT_HELPER: u8 = 70;
+/// The runner itself failed: a process could not be started, a system call failed (EX_OSERR).
+const EXIT_RUNNER: u8 = 71;
+/// The daemon was not reachable within `--register-timeout` (EX_TEMPFAIL).
+const EXIT_UNREACHABLE: u8 = 75;
+/// QEMU was found and could not be executed.
+const EXIT_NOT_EXECUTABLE: u8 = 126;
+/// QEMU was not found.
+const EXIT_NOT_FOUND: u8 = 127;
+
+/// The program. Its exit codes are in `--help`.
 pub fn main() -> ExitCode {
-    let cli = cli::Cli::parse();
+    let cli = Cli::parse();
     log::start(cli.log_format);
     match cli.command {
         cli::Command::Anchor(options) => anchor::stay(options.parent),
-        cli::Command::Run(options) => ExitCode::from(block_on(lifecycle::run(options))),
+        cli::Command::Run(options) => ExitCode::from(block_on(run::run(options))),
         cli::Command::Attach(options) => ExitCode::from(block_on(attach::run(options))),
         cli::Command::Probe(options) => probe::probe(&options),
         cli::Command::Install(place) => match install::install(&place.directory) {
@@ -89,12 +89,12 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// One thread is enough, and every thread less is one less to move between cgroups.
+/// One thread: each further one would have to be moved between cgroups.
 fn block_on(program: impl Future<Output = u8>) -> u8 {
     match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => {
             let code = runtime.block_on(program);
-            // Nothing that is still queued may hold up the exit.
+            // Do not wait for blocking tasks.
             runtime.shutdown_background();
             code
         }

@@ -1,4 +1,4 @@
-//! The runner's messages: one line each, whatever is in them; words or JSON.
+//! The runner's messages, one line each: text or JSON.
 
 use std::io::{self, Write};
 
@@ -7,8 +7,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::cli::LogFormat;
 
-/// Start logging to standard error.
-pub fn start(format: LogFormat) {
+pub(crate) fn start(format: LogFormat) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,zbus=warn"));
     let builder = tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -29,7 +28,6 @@ pub fn start(format: LogFormat) {
     }
 }
 
-/// Standard error, a message a line.
 #[derive(Debug, Clone, Copy)]
 struct OneLine;
 
@@ -42,8 +40,7 @@ impl<'a> MakeWriter<'a> for OneLine {
 }
 
 impl Write for OneLine {
-    /// One call is one message: the subscriber formats it whole, and it goes out whole, so that the lines of several
-    /// processes do not mix.
+    /// The subscriber writes a message in one call, and so does this, so that lines of several processes do not mix.
     fn write(&mut self, message: &[u8]) -> io::Result<usize> {
         io::stderr().write_all(&one_line(message))?;
         Ok(message.len())
@@ -54,7 +51,7 @@ impl Write for OneLine {
     }
 }
 
-/// Line ends within a message (errors of others may hold some) are shown as `\n`.
+/// Line ends within a message, which an error's text may have, are written as `\n`.
 fn one_line(message: &[u8]) -> Vec<u8> {
     let body = message.strip_suffix(b"\n").unwrap_or(message);
     let mut line = Vec::with_capacity(message.len() + 1);

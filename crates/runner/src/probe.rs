@@ -1,4 +1,4 @@
-//! `stelia-runner probe` and `stop`: the runner, asked and told from outside. No runtime and no thread: a probe runs often.
+//! `stelia-runner probe` and `stop`, which talk to the runner of their container. No runtime and no thread: a probe runs often.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -11,20 +11,19 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::process::{PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 
 use super::cli::{ProbeOptions, What, WhereOptions};
-use super::state::State;
+use super::state::RunnerState;
 use super::status::SOCKET;
 
-/// A runner that has not answered by then hangs.
+/// A runner that has not answered by then counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// A state is some hundred bytes and a line a vCPU.
+/// In bytes; a state has some hundred, and some for each vCPU.
 const MAX_ANSWER: u64 = 4 << 20;
 
-/// `stelia-runner probe`: 0 is yes.
-pub fn probe(options: &ProbeOptions) -> ExitCode {
+pub(crate) fn probe(options: &ProbeOptions) -> ExitCode {
     let socket = socket(&options.place);
     let (state, text) = match connect(&socket).and_then(ask) {
         Ok(answer) => answer,
-        Err(text) => return said(false, &format!("no runner answers on {}: {text}", socket.display())),
+        Err(text) => return report(false, &format!("no runner answers on {}: {text}", socket.display())),
     };
     let verdict = match options.what {
         What::Readiness => state.readiness(),
@@ -32,17 +31,17 @@ pub fn probe(options: &ProbeOptions) -> ExitCode {
         What::State => Ok(text),
     };
     match verdict {
-        Ok(text) => said(true, &text),
-        Err(text) => said(false, &text),
+        Ok(text) => report(true, &text),
+        Err(text) => report(false, &text),
     }
 }
 
-/// `stelia-runner stop`: SIGTERM to the runner, and its end waited for. For preStop, where images hold no shell.
-pub fn stop(place: &WhereOptions) -> ExitCode {
+/// Sends the runner SIGTERM and waits for its end: for preStop in images without a shell.
+pub(crate) fn stop(place: &WhereOptions) -> ExitCode {
     let socket = socket(place);
     match connect(&socket).and_then(|stream| end(&stream)) {
-        Ok(()) => said(true, "the runner ended"),
-        Err(text) => said(false, &format!("{}: {text}", socket.display())),
+        Ok(()) => report(true, "the runner ended"),
+        Err(text) => report(false, &format!("{}: {text}", socket.display())),
     }
 }
 
@@ -51,7 +50,7 @@ fn socket(place: &WhereOptions) -> PathBuf {
 }
 
 /// kubelet shows a failed probe's output in the pod's events.
-fn said(good: bool, text: &str) -> ExitCode {
+fn report(good: bool, text: &str) -> ExitCode {
     let _ = writeln!(std::io::stdout(), "{text}");
     if good { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
@@ -62,19 +61,19 @@ fn connect(socket: &Path) -> Result<UnixStream, String> {
     Ok(stream)
 }
 
-fn ask(stream: UnixStream) -> Result<(State, String), String> {
+fn ask(stream: UnixStream) -> Result<(RunnerState, String), String> {
     let mut text = String::new();
     let read = stream.take(MAX_ANSWER).read_to_string(&mut text);
     read.map_err(|e| e.to_string())?;
     let text = text.trim().to_owned();
-    let state = serde_json::from_str(&text).map_err(|e| format!("an odd answer: {e}"))?;
+    let state = serde_json::from_str(&text).map_err(|e| format!("unexpected answer: {e}"))?;
     Ok((state, text))
 }
 
 fn end(stream: &UnixStream) -> Result<(), String> {
     let runner = listener(stream)?;
     pidfd_send_signal(&runner, Signal::TERM).map_err(|e| format!("send SIGTERM: {e}"))?;
-    // A pidfd is readable when its process has ended. Whoever sent us here limits the time.
+    // A pidfd is readable when its process has ended. kubelet limits the time of a preStop hook.
     let mut ended = [PollFd::new(&runner, PollFlags::IN)];
     loop {
         match poll(&mut ended, None) {
@@ -85,7 +84,7 @@ fn end(stream: &UnixStream) -> Result<(), String> {
     }
 }
 
-/// The process that listens on the other side, by the kernel's word.
+/// The listening process, by SO_PEERCRED.
 fn listener(stream: &UnixStream) -> Result<OwnedFd, String> {
     let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| format!("SO_PEERCRED: {e}"))?;
     pidfd_open(peer.pid, PidfdFlags::empty()).map_err(|e| format!("pidfd_open: {e}"))

@@ -15,18 +15,15 @@ const QUIT_TIME: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(250);
 
 #[derive(Debug, PartialEq, Eq)]
-enum Asked {
-    /// The guest was told to power down.
-    Powerdown,
-    /// There is nobody to tell: the guest never ran, or is gone.
-    Nobody,
+enum Powerdown {
+    Requested,
+    /// The guest never ran, has migrated away, or has ended.
+    NotRunning,
 }
 
-/// End QEMU: power the guest down, after `grace` quit, 3 s later kill. The caller watches QEMU and drops this when it
-/// has ended; it never returns otherwise before the kill.
-///
-/// Without a monitor it is told by SIGTERM, and has `grace` for it.
-pub async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>, grace: Duration) {
+/// Ends QEMU: powers the guest down, sends `quit` after `grace`, and SIGKILL 3 s later. Without a monitor it sends SIGTERM, and
+/// SIGKILL after `grace`. It returns after SIGKILL only: the caller drops it when QEMU ends.
+pub(crate) async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>, grace: Duration) {
     let deadline = Instant::now() + grace;
     let Some(socket) = socket else {
         tracing::info!("no monitor: sending QEMU SIGTERM; it has {} s", grace.as_secs());
@@ -36,8 +33,8 @@ pub async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: Borrow
         send(qemu, Signal::KILL);
         return;
     };
-    match timeout_at(deadline, ask(socket, &mut qmp)).await {
-        Ok(Asked::Powerdown) => {
+    match timeout_at(deadline, request_powerdown(socket, &mut qmp)).await {
+        Ok(Powerdown::Requested) => {
             tracing::info!("asked the guest to power down; it has {} s", grace.as_secs());
             sleep_until(deadline).await;
             tracing::warn!(
@@ -45,15 +42,12 @@ pub async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: Borrow
                 grace.as_secs()
             );
         }
-        Ok(Asked::Nobody) => tracing::info!("the guest does not run: telling QEMU to quit"),
-        Err(_) => tracing::warn!(
-            "QMP was not to be had within {} s: telling QEMU to quit",
-            grace.as_secs()
-        ),
+        Ok(Powerdown::NotRunning) => tracing::info!("the guest does not run: telling QEMU to quit"),
+        Err(_) => tracing::warn!("QMP did not answer within {} s: telling QEMU to quit", grace.as_secs()),
     }
     let deadline = Instant::now() + QUIT_TIME;
     if let Err(error) = quit(socket, qmp, deadline).await {
-        // QEMU takes SIGTERM as another way to say quit.
+        // QEMU handles SIGTERM as it does `quit`.
         tracing::warn!("{error}; sending SIGTERM");
         send(qemu, Signal::TERM);
     }
@@ -62,17 +56,17 @@ pub async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: Borrow
     send(qemu, Signal::KILL);
 }
 
-/// Ask until somebody has heard: the kept connection first, a new one when that is broken.
-async fn ask(socket: &Path, kept: &mut Option<Qmp>) -> Asked {
-    let mut told = false;
+/// Tries until QEMU answers: on the open connection first, on a new one when that is broken.
+async fn request_powerdown(socket: &Path, kept: &mut Option<Qmp>) -> Powerdown {
+    let mut warned = false;
     loop {
-        match try_ask(socket, kept).await {
-            Ok(asked) => return asked,
+        match try_request(socket, kept).await {
+            Ok(powerdown) => return powerdown,
             Err(error) => {
                 *kept = None;
-                if !told {
+                if !warned {
                     tracing::warn!("{error}; still trying");
-                    told = true;
+                    warned = true;
                 }
             }
         }
@@ -80,34 +74,34 @@ async fn ask(socket: &Path, kept: &mut Option<Qmp>) -> Asked {
     }
 }
 
-async fn try_ask(socket: &Path, kept: &mut Option<Qmp>) -> Result<Asked, Error> {
+async fn try_request(socket: &Path, kept: &mut Option<Qmp>) -> Result<Powerdown, Error> {
     let qmp = match kept {
         Some(qmp) => qmp,
         None => kept.insert(Qmp::connect(socket).await?),
     };
     if qmp.status().await?.is_deaf() {
-        return Ok(Asked::Nobody);
+        return Ok(Powerdown::NotRunning);
     }
     qmp.powerdown().await?;
-    Ok(Asked::Powerdown)
+    Ok(Powerdown::Requested)
 }
 
 async fn quit(socket: &Path, kept: Option<Qmp>, deadline: Instant) -> Result<(), Error> {
-    let told = async {
+    let quit = async {
         let mut qmp = match kept {
             Some(qmp) => qmp,
             None => Qmp::connect(socket).await?,
         };
         qmp.quit().await
     };
-    // Leave SIGTERM some of the time.
+    // The rest of the time is for SIGTERM.
     let limit = deadline - QUIT_TIME / 2;
     let failed = |text: &str| Error::Qmp {
         command: "quit",
         socket: socket.to_owned(),
         text: text.to_owned(),
     };
-    timeout_at(limit, told)
+    timeout_at(limit, quit)
         .await
         .unwrap_or_else(|_| Err(failed("no answer")))
 }

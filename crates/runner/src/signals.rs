@@ -1,14 +1,13 @@
-//! The signals the runner takes. PID 1 has no default actions: one without a handler is lost; under an init such as tini,
-//! which passes every signal on, one without a handler would end the runner.
+//! Signals. PID 1 has no default actions: a signal without a handler is lost. Under an init such as tini, which passes every
+//! signal on, a signal without a handler would end the runner.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The signals that ask for the end, and those that ask for nothing: handlers instead of "ignore", because an ignored signal
-/// would stay ignored in QEMU.
+/// Handlers for the signals that end the runner, and for those that it ignores: with SIG_IGN they would stay ignored in QEMU.
 #[derive(Debug)]
-pub struct Stop {
+pub(crate) struct Stop {
     terminate: Signal,
     interrupt: Signal,
     quit: Signal,
@@ -17,8 +16,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Install the handlers.
-    pub fn listen() -> io::Result<Stop> {
+    pub(crate) fn listen() -> io::Result<Stop> {
         Ok(Stop {
             terminate: signal(SignalKind::terminate())?,
             interrupt: signal(SignalKind::interrupt())?,
@@ -31,8 +29,8 @@ impl Stop {
         })
     }
 
-    /// The number of the next signal that asks for the end.
-    pub async fn recv(&mut self) -> u8 {
+    /// The number of the next SIGTERM, SIGINT or SIGQUIT.
+    pub(crate) async fn recv(&mut self) -> u8 {
         loop {
             tokio::select! {
                 Some(()) = self.terminate.recv() => return 15,

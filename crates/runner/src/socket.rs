@@ -1,4 +1,4 @@
-//! Sockets in the file system.
+//! Sockets that the container's previous run left in the file system.
 
 use std::io;
 use std::os::unix::fs::FileTypeExt;
@@ -6,8 +6,8 @@ use std::path::Path;
 
 use super::error::Error;
 
-/// A container that is restarted finds the socket of its last life. Anything that is not a socket is left alone.
-pub(super) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
+/// Removes the socket of the container's previous run. It is an error where the path is not a socket.
+pub(crate) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
     let failed = |cause| Error::Path {
         operation: "remove the stale socket",
         path: path.to_owned(),
@@ -19,7 +19,7 @@ pub(super) fn remove_stale_socket(path: &Path) -> Result<(), Error> {
         Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path).map_err(failed),
         Ok(_) => Err(failed(io::Error::new(
             io::ErrorKind::AlreadyExists,
-            "there is something that is no socket",
+            "it exists and is not a socket",
         ))),
     }
 }

@@ -1,45 +1,42 @@
-//! What the runner says of itself, and what that means to a probe. Pure.
+//! The runner's state, and what it means to a probe. Pure.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use stelia_allocator::Qos;
 
-/// Where the runner is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Phase {
-    /// Waiting for the daemon to take the container in.
+pub(crate) enum Phase {
+    /// RegisterInstance has not succeeded yet.
     Registering,
-    /// Starting helpers and QEMU, handing the vCPUs over.
+    /// Helpers and QEMU are started, the vCPUs attached.
     Starting,
-    /// The guest was let run, or waits for its migration.
+    /// The guest runs, or waits for its migration.
     Up,
-    /// The guest is being shut down.
     Stopping,
 }
 
 /// What the vCPUs have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Isolation {
-    /// Nothing yet, or nothing at all.
+pub(crate) enum Isolation {
+    /// Not attached, or not registered.
     None,
-    /// The whole promise.
     Isolated,
-    /// The weaker promise of a host without isolated partitions.
+    /// Exclusive CPUs without an isolated partition, which this host does not have.
     Contained,
-    /// All that its class promises: a shared pool, and no CPUs of its own (LS, BE).
+    /// On its shared pool, which is all that its class promises (LS, BE).
     Shared,
-    /// The instance is known and its vCPUs run on shared CPUs, which is not what it is to have.
+    /// On shared CPUs, though its class promises exclusive ones.
     Floating,
-    /// Somebody deregistered the instance while it ran.
+    /// The instance was deregistered while the VM ran.
     Deregistered,
 }
 
 impl Isolation {
-    /// By the daemon's name of the state, and the class.
-    pub fn of(state: &str, qos: Option<Qos>) -> Isolation {
+    /// From the instance's property State and its class.
+    pub(crate) fn of(state: &str, qos: Option<Qos>) -> Isolation {
         match (state, qos) {
             ("isolated", _) => Isolation::Isolated,
             ("contained", _) => Isolation::Contained,
@@ -48,13 +45,13 @@ impl Isolation {
         }
     }
 
-    /// The daemon holds what it promises.
-    pub fn holds(self) -> bool {
+    /// Whether the vCPUs have what the instance's class promises.
+    pub(crate) fn is_as_promised(self) -> bool {
         matches!(self, Isolation::Isolated | Isolation::Contained | Isolation::Shared)
     }
 
-    /// What an instance of that class has, in words.
-    pub fn promise(self, qos: Option<Qos>) -> &'static str {
+    /// For messages and probes.
+    pub(crate) fn promise(self, qos: Option<Qos>) -> &'static str {
         match self {
             Isolation::Isolated => "isolated",
             Isolation::Contained => "contained",
@@ -65,39 +62,35 @@ impl Isolation {
     }
 }
 
-/// All of it, as the probe's socket tells it.
+/// The JSON that the probe's socket answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct State {
-    /// Where the runner is in its life.
-    pub phase: Phase,
-    /// What the vCPUs have.
-    pub isolation: Isolation,
-    /// The instance's QoS class, by its name; nothing where kubelet chose the CPUs, and before the vCPUs are attached.
+pub(crate) struct RunnerState {
+    pub(crate) phase: Phase,
+    pub(crate) isolation: Isolation,
+    /// `None` where kubelet chose the CPUs, and before the vCPUs are attached.
     #[serde(default, serialize_with = "named", deserialize_with = "by_name")]
-    pub qos: Option<Qos>,
-    /// Why it is not the whole promise; empty on the good day.
-    pub reason: String,
-    /// `--require-isolation`.
-    pub require_isolation: bool,
-    /// The daemon answers. What was promised stays in force while it does not.
-    pub daemon: bool,
-    /// QEMU's run state by QMP; `absent` before QEMU answers, `unknown` where no monitor is to be had.
-    pub guest: String,
+    pub(crate) qos: Option<Qos>,
+    /// Why the VM does not have what it was promised; else empty.
+    pub(crate) reason: String,
+    pub(crate) require_isolation: bool,
+    /// Whether the daemon answers. While it does not, the VM keeps its CPUs.
+    pub(crate) daemon: bool,
+    /// QEMU's run state by QMP; `absent` before QEMU answers, `unknown` without a monitor.
+    pub(crate) guest: String,
     /// The guest executed nothing before its vCPUs were attached.
-    pub paused_start: bool,
-    /// (vCPU, host thread, CPU) as attached; no CPU where it is not pinned.
-    pub vcpus: Vec<(u32, u32, Option<u32>)>,
-    /// QEMU's I/O threads by id, each with its thread in the container.
-    pub iothreads: BTreeMap<String, i32>,
+    pub(crate) paused_start: bool,
+    /// (vCPU, thread id on the host, CPU) as attached; `None` where it is not pinned.
+    pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,
+    /// QEMU's I/O threads by id, each with its thread id in the container.
+    pub(crate) iothreads: BTreeMap<String, i32>,
     /// The helpers by name: `running`, `waiting`, `ended`.
-    pub helpers: BTreeMap<String, String>,
+    pub(crate) helpers: BTreeMap<String, String>,
 }
 
-impl State {
-    /// At the runner's start.
-    pub fn new(require_isolation: bool, paused_start: bool) -> State {
-        State {
+impl RunnerState {
+    pub(crate) fn new(require_isolation: bool, paused_start: bool) -> RunnerState {
+        RunnerState {
             phase: Phase::Registering,
             isolation: Isolation::None,
             qos: None,
@@ -112,8 +105,8 @@ impl State {
         }
     }
 
-    /// Whether the VM may be counted on: what is so, or why not.
-    pub fn readiness(&self) -> Result<String, String> {
+    /// `Ok` says what the VM has, `Err` why it is not ready.
+    pub(crate) fn readiness(&self) -> Result<String, String> {
         let because = |text: &str| match self.reason.as_str() {
             "" => text.to_owned(),
             reason => format!("{text}: {reason}"),
@@ -125,7 +118,7 @@ impl State {
             Phase::Up => {}
         }
         let promise = self.isolation.promise(self.qos);
-        let promise = match (self.isolation.holds(), self.require_isolation) {
+        let promise = match (self.isolation.is_as_promised(), self.require_isolation) {
             (true, _) => promise.to_owned(),
             (false, false) => format!("degraded, {promise}"),
             (false, true) => return Err(because(promise)),
@@ -137,9 +130,9 @@ impl State {
         }
     }
 
-    /// Whether the runner works. That it answers at all is the whole of it: a restart of the container would cost the guest
-    /// its life, and nothing short of a runner that hangs is worth that.
-    pub fn liveness(&self) -> Result<String, String> {
+    /// Always `Ok`: a runner that answers is alive. A restart of the container ends the guest, so only a runner that hangs
+    /// justifies one.
+    pub(crate) fn liveness(&self) -> Result<String, String> {
         let phase = match self.phase {
             Phase::Registering => "registering",
             Phase::Starting => "starting",
@@ -150,7 +143,7 @@ impl State {
     }
 }
 
-/// An empty name is no class.
+/// `None` is written as an empty name.
 fn named<S: Serializer>(qos: &Option<Qos>, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(qos.map_or("", Qos::name))
 }
@@ -164,12 +157,12 @@ mod tests {
     use super::*;
     use rstest::rstest;
 
-    fn up() -> State {
-        State {
+    fn up() -> RunnerState {
+        RunnerState {
             phase: Phase::Up,
             isolation: Isolation::Isolated,
             guest: "running".into(),
-            ..State::new(true, true)
+            ..RunnerState::new(true, true)
         }
     }
 
@@ -183,7 +176,7 @@ mod tests {
     #[case(Phase::Starting, "not started: no daemon")]
     #[case(Phase::Stopping, "shutting down")]
     fn before_and_after_it_is_not(#[case] phase: Phase, #[case] text: &str) {
-        let state = State {
+        let state = RunnerState {
             phase,
             reason: "no daemon".into(),
             ..up()
@@ -197,7 +190,7 @@ mod tests {
     #[case(Isolation::Floating)]
     #[case(Isolation::Deregistered)]
     fn without_isolation_the_policy_decides(#[case] isolation: Isolation) {
-        let mut state = State {
+        let mut state = RunnerState {
             isolation,
             reason: "why".into(),
             ..up()
@@ -211,13 +204,13 @@ mod tests {
     #[case(Qos::Ls, "LS, on the shared pool")]
     #[case(Qos::Be, "BE, on the BE shared pool")]
     fn a_class_without_cpus_of_its_own_is_whole_on_its_pool(#[case] qos: Qos, #[case] text: &str) {
-        let state = State {
+        let state = RunnerState {
             isolation: Isolation::of("floating", Some(qos)),
             qos: Some(qos),
             ..up()
         };
         assert_eq!(state.readiness(), Ok(text.into()));
-        assert!(state.isolation.holds());
+        assert!(state.isolation.is_as_promised());
     }
 
     #[rstest]
@@ -240,7 +233,7 @@ mod tests {
     #[case("inmigrate", true)]
     #[case("unknown", true)]
     fn the_guest_itself_counts(#[case] guest: &str, #[case] ready: bool) {
-        let state = State {
+        let state = RunnerState {
             guest: guest.into(),
             ..up()
         };
@@ -249,22 +242,22 @@ mod tests {
 
     #[test]
     fn a_daemon_that_is_away_takes_nothing_from_a_ready_guest() {
-        let state = State { daemon: false, ..up() };
+        let state = RunnerState { daemon: false, ..up() };
         assert!(state.readiness().is_ok());
     }
 
     #[test]
     fn it_comes_back_as_it_was_written() {
         let text = serde_json::to_string(&up()).unwrap();
-        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), up());
+        assert_eq!(serde_json::from_str::<RunnerState>(&text).unwrap(), up());
         assert!(text.contains("\"isolation\":\"isolated\"") && text.contains("\"require-isolation\":true"));
         assert!(text.contains("\"qos\":\"\""), "{text}");
-        let of_class = State {
+        let of_class = RunnerState {
             qos: Some(Qos::Lsr),
             ..up()
         };
         let text = serde_json::to_string(&of_class).unwrap();
         assert!(text.contains("\"qos\":\"LSR\""), "{text}");
-        assert_eq!(serde_json::from_str::<State>(&text).unwrap(), of_class);
+        assert_eq!(serde_json::from_str::<RunnerState>(&text).unwrap(), of_class);
     }
 }

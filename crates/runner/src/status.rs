@@ -1,7 +1,7 @@
-//! The runner's state, kept and served: whoever connects to the socket is told it as one line of JSON.
+//! The state, shared within the runner and served on a socket: a client gets it as one line of JSON.
 //!
-//! A socket and not a file: it answers only while the runner's own loop runs, and nothing stale is ever read. It lies beside
-//! the QMP socket, so a read-only root file system is no hindrance.
+//! A socket rather than a file: it answers only while the runner's loop runs, so nothing stale is read. It is beside the QMP
+//! socket by default, where a container with a read-only root file system can write.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -12,25 +12,21 @@ use tokio::sync::watch;
 
 use super::error::Error;
 use super::socket::remove_stale_socket;
-use super::state::State;
+use super::state::RunnerState;
 
-/// The socket's name in the state directory.
-pub const SOCKET: &str = "stelia-runner.sock";
-/// A reader that does not read is left.
+pub(crate) const SOCKET: &str = "stelia-runner.sock";
+/// Limit for a client to read the answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(2);
 
-/// The state, to be changed and looked at.
 #[derive(Debug, Clone)]
-pub struct Status(watch::Sender<State>);
+pub(crate) struct Status(watch::Sender<RunnerState>);
 
 impl Status {
-    /// Not served yet.
-    pub fn new(state: State) -> Status {
+    pub(crate) fn new(state: RunnerState) -> Status {
         Status(watch::Sender::new(state))
     }
 
-    /// Change it.
-    pub fn update(&self, change: impl FnOnce(&mut State)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut RunnerState)) {
         self.0.send_if_modified(|state| {
             let before = state.clone();
             change(state);
@@ -38,19 +34,17 @@ impl Status {
         });
     }
 
-    /// As it is.
-    pub fn now(&self) -> State {
+    pub(crate) fn now(&self) -> RunnerState {
         self.0.borrow().clone()
     }
 
-    /// Wait until it is so.
-    pub async fn wait_for(&self, so: impl FnMut(&State) -> bool) {
-        // This handle holds the sender, so the channel is open.
+    pub(crate) async fn wait_for(&self, so: impl FnMut(&RunnerState) -> bool) {
+        // It cannot fail: `self` is a sender of the channel.
         let _ = self.0.subscribe().wait_for(so).await;
     }
 
-    /// Serve it in `directory`. A directory that cannot be written costs the probes, not the guest.
-    pub fn serve(&self, directory: &Path) {
+    /// Serves it in `directory`. Where that cannot be written there are no probes, but the guest runs.
+    pub(crate) fn serve(&self, directory: &Path) {
         let path = directory.join(SOCKET);
         let bound = remove_stale_socket(&path).and_then(|()| {
             UnixListener::bind(&path).map_err(|cause| Error::Path {
@@ -72,7 +66,7 @@ impl Status {
             match listener.accept().await {
                 Ok((stream, _)) => {
                     let text = serde_json::to_string(&self.now()).unwrap_or_default();
-                    tokio::spawn(tell(stream, text));
+                    tokio::spawn(answer(stream, text));
                 }
                 Err(error) => {
                     tracing::warn!("accept on {}: {error}", path.display());
@@ -83,11 +77,11 @@ impl Status {
     }
 }
 
-async fn tell(mut stream: UnixStream, text: String) {
-    let told = async {
+async fn answer(mut stream: UnixStream, text: String) {
+    let written = async {
         stream.write_all(text.as_bytes()).await?;
         stream.write_all(b"\n").await
     };
-    // The reader may have left; that is its own affair.
-    let _ = tokio::time::timeout(WRITE_LIMIT, told).await;
+    // The client may have closed the connection.
+    let _ = tokio::time::timeout(WRITE_LIMIT, written).await;
 }

@@ -1,55 +1,61 @@
-//! Everything between QEMU's start and its end, whoever started it.
+//! From QEMU's start to its end, for `run` and `attach`: isolation, helpers, signals, shutdown.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tokio::time::{sleep, timeout};
+use zbus::OwnedObjectPath;
 
 use super::children::{Child, Exit};
+use super::cli::CommonOptions;
 use super::helpers::Helpers;
-use super::keeper::Keeper;
+use super::keeper::{Keeper, VmOptions};
+use super::runner::Runner;
 use super::shutdown::shut_down;
-use super::signals::Stop;
 use super::state::Phase;
-use super::status::Status;
-use super::vmm::Vmm;
+use super::vmm::{Release, Vmm};
 
-/// A helper that QEMU takes along (virtiofsd does not outlive its guest) may be seen to end first.
+/// A helper that ends with QEMU (virtiofsd) may be seen to end this much before it.
 const TOGETHER: Duration = Duration::from_millis(500);
-/// How often a process that is no child is looked at.
+/// How often a process that is not a child is polled.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// QEMU, whose end is waited for.
+/// A VM, its QEMU just started or found.
 #[derive(Debug)]
-pub enum Qemu {
-    /// The runner's own child.
-    Child(Child),
-    /// Somebody else's, by its pidfd.
-    Other(OwnedFd),
+pub(crate) struct Vm<'a, V> {
+    pub(crate) vmm: V,
+    pub(crate) pidfd: BorrowedFd<'a>,
+    /// `None` where the runner did not start QEMU.
+    pub(crate) child: Option<Child>,
+    /// `None`: QEMU is ended by signals.
+    pub(crate) qmp: Option<&'a Path>,
+    pub(crate) release: Release,
+    /// `None` where the container is not registered yet.
+    pub(crate) instance: Option<OwnedObjectPath>,
+    /// Whether a signal to the runner ends QEMU.
+    pub(crate) ends_qemu: bool,
 }
 
-impl Qemu {
-    /// Wait for its end. How another's child ended is not known.
-    pub async fn wait(&mut self) -> Exit {
-        match self {
-            Qemu::Child(child) => child.wait().await,
-            Qemu::Other(pidfd) => {
-                while !ended(pidfd) {
-                    sleep(LOOK).await;
-                }
-                Exit::Code(0)
+/// Waits for QEMU's end. The exit code of a process that is not a child is not known: 0.
+async fn ended(child: &mut Option<Child>, pidfd: BorrowedFd<'_>) -> Exit {
+    match child {
+        Some(child) => child.wait().await,
+        None => {
+            while !has_ended(pidfd) {
+                sleep(LOOK).await;
             }
+            Exit::Code(0)
         }
     }
 }
 
 /// A pidfd is readable when its process has ended.
-fn ended(pidfd: &OwnedFd) -> bool {
+fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], Some(&now)) {
+    match poll(&mut [PollFd::new(&pidfd, PollFlags::IN)], Some(&now)) {
         Ok(ready) => ready > 0,
         Err(rustix::io::Errno::INTR) => false,
         Err(error) => {
@@ -59,39 +65,40 @@ fn ended(pidfd: &OwnedFd) -> bool {
     }
 }
 
-/// What is watched beside QEMU, and how it is ended.
-#[derive(Debug)]
-pub struct Watch<'a> {
-    /// QEMU, for signals.
-    pub pidfd: BorrowedFd<'a>,
-    /// Its monitor; none: it is ended by signals.
-    pub qmp: Option<&'a Path>,
-    /// The anchor.
-    pub anchor: Child,
-    /// The helpers.
-    pub helpers: &'a mut Helpers,
-    /// The runner's state.
-    pub status: &'a Status,
-    /// How long the guest may take to power down.
-    pub grace: Duration,
-    /// A signal ends QEMU too; else the watch alone.
-    pub ends_qemu: bool,
-}
-
-/// How the watch ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    /// QEMU ended.
+pub(crate) enum End {
     Qemu(Exit),
-    /// A helper's end was the reason; then QEMU ended.
+    /// QEMU was shut down because a fatal helper had ended.
     Helper,
-    /// QEMU was left running.
-    Left,
+    /// QEMU still runs.
+    Detached,
 }
 
-/// Keep the VM until it ends.
-pub async fn watch<V: Vmm>(mut keeper: Keeper<'_, V>, qemu: &mut Qemu, of: Watch<'_>, stop: &mut Stop) -> End {
-    let mut anchor = of.anchor;
+/// Keeps the VM isolated until it ends.
+pub(crate) async fn supervise<V: Vmm>(
+    runner: &mut Runner,
+    options: &CommonOptions,
+    helpers: &mut Helpers,
+    vm: Vm<'_, V>,
+) -> End {
+    let Runner {
+        stop,
+        anchor,
+        daemon,
+        status,
+        ..
+    } = runner;
+    let (mut child, pidfd) = (vm.child, vm.pidfd);
+    let vm_options = VmOptions {
+        qemu: pidfd,
+        anchor: anchor.pidfd.as_fd(),
+        claims: options.claims(),
+        require: options.require_isolation,
+        iothread_cpus: options.iothread_cpus,
+        release: vm.release,
+    };
+    let mut keeper = Keeper::new(vm.vmm, daemon, status, vm_options, vm.instance);
+    let mut anchor = anchor.child.clone();
     let mut anchor_watched = true;
     let mut broken = false;
     let mut after_started = false;
@@ -99,22 +106,22 @@ pub async fn watch<V: Vmm>(mut keeper: Keeper<'_, V>, qemu: &mut Qemu, of: Watch
         let mut keeping = pin!(keeper.keep());
         loop {
             tokio::select! {
-                exit = qemu.wait() => return End::Qemu(exit),
+                exit = ended(&mut child, pidfd) => return End::Qemu(exit),
                 number = stop.recv() => {
-                    if !of.ends_qemu {
+                    if !vm.ends_qemu {
                         tracing::info!("signal {number}: leaving QEMU to whoever started it");
-                        return End::Left;
+                        return End::Detached;
                     }
                     tracing::info!("signal {number}: shutting the guest down");
                     break;
                 }
                 () = &mut keeping => {}
-                () = of.status.wait_for(|state| state.guest != "absent"), if !after_started => {
-                    of.helpers.start_after();
+                () = status.wait_for(|state| state.guest != "absent"), if !after_started => {
+                    helpers.start_after();
                     after_started = true;
                 }
-                error = of.helpers.fatal() => {
-                    if let Ok(exit) = timeout(TOGETHER, qemu.wait()).await {
+                error = helpers.fatal() => {
+                    if let Ok(exit) = timeout(TOGETHER, ended(&mut child, pidfd)).await {
                         return End::Qemu(exit);
                     }
                     tracing::error!("{error}: shutting the guest down");
@@ -127,17 +134,17 @@ pub async fn watch<V: Vmm>(mut keeper: Keeper<'_, V>, qemu: &mut Qemu, of: Watch
                 }
             }
         }
-        // Whatever was still being brought up is dropped here, so nothing continues the guest behind the shutdown.
+        // `keeping` is dropped here, so that it does not continue the guest during the shutdown.
     }
-    of.status.update(|state| state.phase = Phase::Stopping);
-    let mut shutting_down = pin!(shut_down(of.qmp, keeper.vmm.take_qmp(), of.pidfd, of.grace));
+    status.update(|state| state.phase = Phase::Stopping);
+    let mut shutting_down = pin!(shut_down(vm.qmp, keeper.vmm.take_qmp(), pidfd, options.grace));
     let mut killed = false;
     loop {
         tokio::select! {
-            exit = qemu.wait() => return if broken { End::Helper } else { End::Qemu(exit) },
+            exit = ended(&mut child, pidfd) => return if broken { End::Helper } else { End::Qemu(exit) },
             () = &mut shutting_down, if !killed => killed = true,
             number = stop.recv() => tracing::info!("signal {number}: already shutting down"),
-            error = of.helpers.fatal() => tracing::info!("{error}: already shutting down"),
+            error = helpers.fatal() => tracing::info!("{error}: already shutting down"),
             exit = anchor.wait(), if anchor_watched => {
                 anchor_died(exit);
                 anchor_watched = false;

@@ -1,20 +1,18 @@
-//! The terminal on standard input. QEMU makes it raw (`-nographic`, `-serial mon:stdio`) and puts it back when it ends by
-//! itself; one that is killed does not, and leaves a shell that shows nothing.
+//! The terminal on standard input. QEMU makes it raw (`-nographic`, `-serial mon:stdio`) and restores it when it ends by
+//! itself. When QEMU is killed, the runner restores it, or the shell would not echo.
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// A terminal's settings; nothing where standard input is none.
+/// The settings; `None` where standard input is not a terminal.
 #[derive(Debug)]
-pub struct Terminal(Option<Termios>);
+pub(crate) struct Terminal(Option<Termios>);
 
 impl Terminal {
-    /// As they are now.
-    pub fn save() -> Terminal {
+    pub(crate) fn save() -> Terminal {
         Terminal(tcgetattr(std::io::stdin()).ok())
     }
 
-    /// As they were.
-    pub fn restore(&self) {
+    pub(crate) fn restore(&self) {
         if let Some(settings) = &self.0
             && let Err(error) = tcsetattr(std::io::stdin(), OptionalActions::Now, settings)
         {

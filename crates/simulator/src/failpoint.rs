@@ -1,4 +1,4 @@
-//! A process that kills itself before a change of the system: what a crash leaves behind is tested with it.
+//! A daemon that kills itself before a change of the system, to test what a crash leaves behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,8 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, Limits};
 use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
-/// The system with SIGKILL before the n-th change, by the environment variable `STELIAD_FAILPOINT`; without it as it is.
+/// Wraps the system so that the process gets SIGKILL before its n-th change, n being the environment variable
+/// `STELIAD_FAILPOINT`. Without the variable, or where it is not a number, it is the system as given.
 pub fn beneath(system: System) -> System {
     let number = std::env::var("STELIAD_FAILPOINT").ok();
     let Some(number) = number.and_then(|text| text.parse().ok()) else {
@@ -24,14 +25,14 @@ pub fn beneath(system: System) -> System {
     }
 }
 
-/// A part of the system, and how many changes are left.
+/// A seam of the system, and the number of changes before the last one.
 struct Counted<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
 
 impl<T: ?Sized> Counted<T> {
-    /// The part, before a change.
+    /// Counts a change; does not return at the n-th.
     fn change(&self) -> &T {
         if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
-            // It cannot fail for a process itself, and there is nobody left to tell.
+            // It cannot fail for the process itself.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
         &self.0

@@ -1,4 +1,5 @@
-#![doc = include_str!("../README.md")]
+//! steliad for tests and for trying things; no package contains it. `stelia-simulate` is the engine and both doors on a node in
+//! memory, and changes nothing of the host. `steliad-failpoints` is the daemon that is killed before its n-th change.
 
 pub mod failpoint;
 
@@ -14,14 +15,13 @@ use stelia_settings::Settings;
 use stelia_testnode::scenario::{PodSpec, Scenario};
 use stelia_testnode::{Model, Pod, Qemu};
 use steliad::dbus;
-use steliad::decide::admission::Claim;
-use steliad::engine::{AttachRequest, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
+use steliad::engine::{AttachRequest, Claim, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
-/// Play a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until told to end. Every pod has a runner socket of its own in
-/// the directory printed: whoever connects to it is taken for the pod's runner.
+/// Plays a scenario on the bus of `DBUS_SYSTEM_BUS_ADDRESS` until SIGTERM or SIGINT. It prints `ready: DIRECTORY`, in which every
+/// pod has a runner socket of its own: a client that connects to it is that pod's runner.
 ///
 /// # Errors
 /// The scenario cannot be played, or there is no bus.
@@ -65,7 +65,8 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
         meddle.act(&model).with_context(place)?;
     }
     let bus = dbus::connect().await.context("connect to the bus")?;
-    dbus::serve_bus(&bus, handle.clone())
+    let player = nix::unistd::geteuid().as_raw();
+    dbus::serve_bus(&bus, handle.clone(), player)
         .await
         .context("serve on the bus")?;
     println!("ready: {}", directory.display());
@@ -80,7 +81,7 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
     Ok(())
 }
 
-/// What a runner does: register, start QEMU, hand the vCPUs over.
+/// What a pod's runner does: registers, starts QEMU, attaches the vCPUs.
 async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> anyhow::Result<()> {
     handle.register(register_request(model, pod)?).await?;
     if spec.vcpus == 0 {
@@ -91,7 +92,7 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
     Ok(())
 }
 
-/// What the runner of a pod asks first, as a door passes it on.
+/// RegisterInstance of a pod's runner, as a door passes it to the engine.
 ///
 /// # Errors
 /// The runner or its anchor ended.
@@ -105,7 +106,7 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
     })
 }
 
-/// What it asks once QEMU runs.
+/// AttachVcpus of a pod's runner, as a door passes it to the engine.
 ///
 /// # Errors
 /// QEMU or one of its threads ended.

@@ -6,7 +6,8 @@ use std::time::Duration;
 use clap::builder::PossibleValuesParser;
 use clap::{Parser, Subcommand, ValueEnum};
 use clap_complete::engine::ArgValueCandidates;
-use stelia_allocator::command_line::{AllocationOptions, names};
+use stelia_allocator::AllocationRequest;
+use stelia_allocator::command_line::names;
 use stelia_allocator::evaluate::ScoringStrategy;
 use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
@@ -114,7 +115,7 @@ pub enum Command {
     Evaluate {
         /// The pod.
         #[command(flatten)]
-        pod: AllocationOptions,
+        pod: AllocationRequest,
         /// Kubernetes' class of the pod, which bounds what it may have; without it nothing does
         #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
         kubernetes_class: Option<QosClass>,
@@ -123,7 +124,7 @@ pub enum Command {
               value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
         scoring_strategy: Option<ScoringStrategy>,
         /// Ask about every pod of a JSON list instead, whose names are those of the options; - is standard input
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationOptions", "kubernetes_class", "scoring_strategy"])]
+        #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationRequest", "kubernetes_class", "scoring_strategy"])]
         requests: Option<PathBuf>,
         /// Ask a node that is only described, by what node-topology printed there; - is standard input. Needs no daemon
         #[arg(long, value_name = "FILE")]

@@ -5,10 +5,9 @@ use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::Value;
-use stelia_allocator::command_line::AllocationOptions;
-use stelia_allocator::evaluate::{Request, Told, evaluate, requests};
-use stelia_api::client::Dict;
-use stelia_kubelet::QosClass;
+use stelia_allocator::evaluate::{Answer, Request, SchedulerOptions, evaluate, requests};
+use stelia_api::client::OwnedDict;
+use stelia_api::dict::{borrowed, to_dict};
 use stelia_node_report::described;
 
 use super::cli::{Command, Json};
@@ -21,13 +20,15 @@ use super::view;
 /// The command line or a file is not understood, or the daemon refuses; [`Failure::Partial`] when a pod does not fit.
 pub async fn online(client: &Client<'_>, command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
     let asked = asked(command)?;
-    let answers = client.evaluate(asked.iter().map(to_dbus).collect()).await?;
-    let told = |answer| {
+    let asked = asked.iter().map(to_dict).collect::<Result<Vec<OwnedDict>, _>>();
+    let asked = asked.map_err(|cause| Failure::Other(cause.to_string()))?;
+    let answers = client.evaluate(asked.iter().map(borrowed).collect()).await?;
+    let read = |answer| {
         serde_json::from_value(Value::Object(view::json_of(answer)))
             .map_err(|cause| Failure::Other(format!("the daemon's answer is not understood: {cause}")))
     };
-    let told: Vec<Told> = answers.iter().map(told).collect::<Result<_, _>>()?;
-    outcome(&told, json, legend)
+    let answers: Vec<Answer> = answers.iter().map(read).collect::<Result<_, _>>()?;
+    outcome(&answers, json, legend)
 }
 
 /// Ask the described node.
@@ -53,9 +54,9 @@ pub fn offline(command: &Command, json: Json, legend: bool) -> Result<String, Fa
     let asked = asked(command)?;
     let wrong = |cause: &dyn std::fmt::Display| Failure::Other(format!("{}: {cause}", path.display()));
     let facts = described::read(&text(path, described::MAX_BYTES)?).map_err(|cause| wrong(&cause))?;
-    let ground = facts.ground().map_err(|cause| wrong(&cause))?;
-    let told: Vec<Told> = evaluate(&ground, &asked).iter().map(Told::from).collect();
-    outcome(&told, json, legend)
+    let node = facts.allocator_node().map_err(|cause| wrong(&cause))?;
+    let answers: Vec<Answer> = evaluate(&node, &asked).into_iter().map(Answer::from).collect();
+    outcome(&answers, json, legend)
 }
 
 /// What the command line asks about.
@@ -70,16 +71,11 @@ fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
             scoring_strategy,
             ..
         } => Ok(vec![Request {
-            kubernetes_class: *kubernetes_class,
-            qos: pod.qos,
-            cpus: pod.cpus,
-            cpu_limit: pod.cpu_limit,
-            cpu_bind_policy: pod.cpu_bind_policy,
-            required_cpu_bind_policy: pod.required_cpu_bind_policy,
-            cpu_exclusive_policy: pod.cpu_exclusive_policy,
-            numa_allocate_strategy: pod.numa_allocate_strategy,
-            numa_topology_alignment_policy: pod.numa_topology_alignment_policy,
-            scoring_strategy: scoring_strategy.unwrap_or_default(),
+            allocation: pod.clone(),
+            options: SchedulerOptions {
+                kubernetes_class: *kubernetes_class,
+                scoring_strategy: scoring_strategy.unwrap_or_default(),
+            },
         }]),
         _ => Ok(Vec::new()),
     }
@@ -98,36 +94,16 @@ fn text(path: &Path, most: usize) -> Result<String, Failure> {
     text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))
 }
 
-/// As EvaluatePlacement takes it.
-pub fn to_dbus(request: &Request) -> Dict<'static> {
-    let pod = AllocationOptions {
-        qos: request.qos,
-        cpus: request.cpus,
-        cpu_bind_policy: request.cpu_bind_policy,
-        required_cpu_bind_policy: request.required_cpu_bind_policy,
-        cpu_limit: request.cpu_limit,
-        cpu_exclusive_policy: request.cpu_exclusive_policy,
-        numa_allocate_strategy: request.numa_allocate_strategy,
-        numa_topology_alignment_policy: request.numa_topology_alignment_policy,
-        ..AllocationOptions::default()
-    };
-    let mut options = pod.to_dbus();
-    let class = request.kubernetes_class.map(QosClass::name);
-    options.extend(class.map(|class| ("kubernetes-class", class.into())));
-    options.insert("scoring-strategy", request.scoring_strategy.name().into());
-    options
-}
-
-fn outcome(told: &[Told], json: Json, legend: bool) -> Result<String, Failure> {
+fn outcome(answers: &[Answer], json: Json, legend: bool) -> Result<String, Failure> {
     let printed = match json.is_on() {
-        true => view::to_json(json, &told),
-        false => table(told, legend),
+        true => view::to_json(json, &answers),
+        false => table(answers, legend),
     };
-    match told.iter().filter(|told| !told.fit).count() {
+    match answers.iter().filter(|answer| !answer.fit).count() {
         0 => Ok(printed),
         unfit => Err(Failure::Partial {
             printed,
-            reason: match told.len() {
+            reason: match answers.len() {
                 1 => "it does not fit".to_owned(),
                 all => format!("{unfit} of {all} do not fit"),
             },
@@ -135,27 +111,27 @@ fn outcome(told: &[Told], json: Json, legend: bool) -> Result<String, Failure> {
     }
 }
 
-fn table(told: &[Told], legend: bool) -> String {
-    let row = |(at, told): (usize, &Told)| {
-        let cells = match &told.place {
+fn table(answers: &[Answer], legend: bool) -> String {
+    let row = |(at, answer): (usize, &Answer)| {
+        let cells = match &answer.place {
             Some(place) => {
                 let nodes: Vec<String> = place.numa_nodes.iter().map(u32::to_string).collect();
                 [
-                    place.qos.clone(),
-                    place.runs_on.clone(),
+                    place.qos.name().to_owned(),
+                    place.runs_on.to_string(),
                     nodes.join(","),
-                    place.exclusivity.clone(),
-                    format!("{} = {} + {}", place.score, place.score_numa, place.score_cpus),
+                    place.exclusivity.name().to_owned(),
+                    format!("{} = {} + {}", place.score.sum, place.score.numa, place.score.cpus),
                     String::new(),
                 ]
             }
             None => {
-                let why = [&told.error, &told.reason].map(|text| text.as_deref().unwrap_or_default());
+                let why = [&answer.error, &answer.reason].map(|text| text.as_deref().unwrap_or_default());
                 let none = || "-".to_owned();
                 [none(), none(), none(), none(), none(), why.join(": ")]
             }
         };
-        let fit = if told.fit { "yes" } else { "no" };
+        let fit = if answer.fit { "yes" } else { "no" };
         let first = [at.to_string(), fit.to_owned()];
         first
             .into_iter()
@@ -173,7 +149,7 @@ fn table(told: &[Told], legend: bool) -> String {
             "SCORE = A + B",
             "WHY NOT",
         ],
-        told.iter().enumerate().map(row).collect(),
+        answers.iter().enumerate().map(row).collect(),
         legend,
         None,
     )
@@ -184,7 +160,7 @@ mod tests {
     use std::io::Write;
 
     use clap::Parser;
-    use stelia_allocator::{AllocatorPolicies, CpuSource, Held};
+    use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus};
     use stelia_cpus::CpuSet;
     use stelia_node_report::testing::facts;
     use stelia_node_report::{Allocator, ApiVersion, Facts, report};
@@ -202,7 +178,7 @@ mod tests {
         };
         let allocator = allocator.then(|| Allocator {
             policies,
-            held: Held::default(),
+            held: HeldCpus::default(),
             lsr: CpuSet::new(),
         });
         let facts = Facts { allocator, ..facts() };
@@ -281,13 +257,13 @@ mod tests {
                 true,
                 "[1]",
                 &["--node", "NODE", "--requests", "LIST"],
-                "it is no JSON list of requests",
+                "it is not a JSON list of requests",
             ),
             (
                 true,
                 "",
                 &["--node", "LIST", "--cpus", "1"],
-                "it is no NodeResourceTopology",
+                "not a NodeResourceTopology",
             ),
             (
                 true,

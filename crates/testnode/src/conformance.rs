@@ -13,24 +13,18 @@ use Operation::{Create, Read, Remove, Write};
 /// `{0}` to `{3}` for four CPUs in a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
-    /// Make a cgroup.
     Create(&'static str),
-    /// Remove a cgroup.
     Remove(&'static str),
     /// Write a value to a file.
     Write(&'static str, File, &'static str),
-    /// Read a file.
     Read(&'static str, File),
 }
 
 /// What must come of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
-    /// Success.
     Works,
-    /// This errno.
     Fails(i32),
-    /// This text.
     Is(&'static str),
 }
 
@@ -39,9 +33,7 @@ pub enum Expect {
 pub struct Mismatch {
     /// Place in the list, from 0.
     pub step: usize,
-    /// The operation.
     pub operation: Operation,
-    /// What the list says.
     pub expected: Expect,
     /// What came of it: a text, `works`, or the error.
     pub found: String,

@@ -1,6 +1,6 @@
 //! What daemons asked through the seams: how many calls, which ones, and how long the model itself took over them.
 
-use std::ops::{Deref, DerefMut, Sub};
+use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
 use std::time::Duration;
 
@@ -25,14 +25,6 @@ pub struct Counts {
 impl Counts {
     /// The calls that came after these.
     pub fn since(self, before: Self) -> Self {
-        self - before
-    }
-}
-
-impl Sub for Counts {
-    type Output = Self;
-
-    fn sub(self, before: Self) -> Self {
         Self {
             reads: self.reads - before.reads,
             writes: self.writes - before.writes,

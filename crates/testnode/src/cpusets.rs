@@ -1,4 +1,4 @@
-//! cpusets: what is written, and what it comes to (`kernel/cgroup/cpuset.c`).
+//! cpusets: what is written, and what it comes to (`kernel/cgroup/cpuset.c`; the functions are named).
 
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ pub(super) struct Cpuset {
     pub partition: Partition,
     /// `cpuset.mems`
     pub mems: CpuSet,
-    /// What a valid partition has; for anybody else the same is [`State::granted`] and follows from the lists.
+    /// The CPUs of a valid partition. Of any other cgroup they are computed from the lists: [`State::granted`].
     pub held: CpuSet,
 }
 
@@ -143,7 +143,7 @@ impl State {
         Ok(if held { &cpuset.held } else { cpuset.wanted() }.clone())
     }
 
-    /// Whether siblings stand in the way of these values.
+    /// Whether siblings permit these values: EINVAL where exclusive CPUs would meet (`validate_change`).
     pub fn siblings_allow(&self, path: &CgroupPath, trial: &Cpuset, as_partition: bool) -> Result<(), Errno> {
         let Some(parent) = up(path) else { return Ok(()) };
         let ours = !trial.exclusive.is_empty();
@@ -157,7 +157,7 @@ impl State {
                 return Err(Errno::EINVAL);
             }
         }
-        // What is left has a list of exclusive CPUs or nothing. It can be in the way only of `cpuset.cpus` in one list.
+        // The other siblings have a list of exclusive CPUs or nothing: they exclude only `cpuset.cpus` within such a list.
         if !ours && !as_partition && !trial.cpus.is_empty() && trial.cpus.is_subset(&theirs) {
             for sibling in self.children(&parent).iter().filter(|other| *other != path) {
                 if self.clashes(trial, sibling, as_partition)? {
@@ -168,7 +168,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether this sibling stands in the way of these values.
+    /// Whether this sibling excludes these values (`cpus_excl_conflict`).
     pub fn clashes(&self, trial: &Cpuset, sibling: &CgroupPath, as_partition: bool) -> Result<bool, Errno> {
         let other = self.cpuset(sibling)?;
         let (ours, theirs) = (!trial.exclusive.is_empty(), !other.exclusive.is_empty());
@@ -187,6 +187,8 @@ impl State {
         })
     }
 
+    /// `cpuset.cpus` written (`update_cpumask`): ENOSPC for none with tasks in it. A partition that conflicts with a sibling
+    /// does not refuse the write, it becomes invalid.
     pub fn write_cpus(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let cpus = self.parse_cpus(text)?;
         let now = self.cpuset(path)?.clone();
@@ -199,7 +201,7 @@ impl State {
         let partition = now.partition;
         let mut trial = Cpuset { cpus, ..now };
         let mut ended = Vec::new();
-        let ground = self.ground(path);
+        let before = self.before_write(path);
         if self.siblings_allow(path, &trial, partition.is_valid()).is_err() {
             // The write goes through; the partitions it meets do not survive it.
             trial.partition = partition.invalid(None);
@@ -211,7 +213,7 @@ impl State {
                 }
             }
         }
-        self.put_lists(path, trial, &ground)?;
+        self.put_lists(path, trial, &before)?;
         for (sibling, held) in ended {
             self.settle_below(&sibling, &held, None)?;
         }
@@ -219,6 +221,7 @@ impl State {
         Ok(())
     }
 
+    /// `cpuset.cpus.exclusive` written (`update_exclusive_cpumask`): EINVAL where it meets a sibling's.
     pub fn write_exclusive(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let exclusive = self.parse_cpus(text)?;
         let now = self.cpuset(path)?.clone();
@@ -227,12 +230,13 @@ impl State {
         }
         let trial = Cpuset { exclusive, ..now };
         self.siblings_allow(path, &trial, trial.partition.is_valid())?;
-        let ground = self.ground(path);
-        self.put_lists(path, trial, &ground)?;
+        let before = self.before_write(path);
+        self.put_lists(path, trial, &before)?;
         self.follow_cpusets();
         Ok(())
     }
 
+    /// `cpuset.mems` written (`update_nodemask`).
     pub fn write_mems(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let mems: CpuSet = text.parse().map_err(|_| Errno::EINVAL)?;
         if !mems.is_subset(&self.memory_nodes) {
@@ -245,7 +249,8 @@ impl State {
         Ok(())
     }
 
-    /// An older kernel lets a thread's own affinity go when its cpuset changes: look which ones did.
+    /// Before 6.2 a thread's own affinity does not outlive a change of its cpuset (`update_tasks_cpumask` without
+    /// `user_cpus_ptr`): drop it in those that changed.
     pub fn follow_cpusets(&mut self) {
         if self.kernel != Kernel::V6_1 {
             return;
@@ -264,14 +269,18 @@ impl State {
         }
     }
 
-    /// `cpuset.cpus.effective`
+    /// `cpuset.cpus.effective`: the parent's where the cgroup's own CPUs are empty or none of them is there
+    /// (`update_cpumasks_hier`). Of a partition its own, less those of partitions in it.
     pub fn effective(&self, path: &CgroupPath) -> CpuSet {
         let Some(group) = self.groups.get(path) else {
             return CpuSet::new();
         };
         let Some(parent) = up(path) else {
-            let left = self.online.difference(&self.taken(path));
-            return if left.is_empty() { self.online.clone() } else { left };
+            let remaining = self.online.difference(&self.taken(path));
+            return match remaining.is_empty() {
+                true => self.online.clone(),
+                false => remaining,
+            };
         };
         let cpuset = &group.cpuset;
         if cpuset.partition.is_valid() {

@@ -14,7 +14,7 @@ use super::{Model, State};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain(usize);
 
-/// Where a chain of forks is.
+/// A chain of forks, as far as it has come.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
     /// The task; `None` when it ended otherwise than by its own fork.
@@ -22,7 +22,7 @@ pub(super) struct Link {
     birth: Birth,
     every: u32,
     /// The daemon's changes until it forks.
-    left: u32,
+    remaining: u32,
 }
 
 impl State {
@@ -32,6 +32,7 @@ impl State {
         levels.any(|level| self.groups.get(&level).is_some_and(|group| group.freeze))
     }
 
+    /// `cgroup_update_frozen`: every task in it and below has stopped.
     fn is_frozen(&self, cgroup: &CgroupPath) -> bool {
         let mut running = self.population.unfreezable.iter().filter_map(|id| self.tasks.get(id));
         self.freezes(cgroup) && !running.any(|task| task.cgroup.is_within(cgroup))
@@ -43,7 +44,7 @@ impl State {
         format!("populated {}\nfrozen {}", u8::from(populated), u8::from(frozen))
     }
 
-    /// `cgroup.freeze` written.
+    /// `cgroup.freeze` written (`cgroup_freeze_write`): 0 or 1, another number is ERANGE.
     pub fn write_freeze(&mut self, cgroup: &CgroupPath, text: &str) -> Result<(), Errno> {
         let freeze = match text.parse::<i32>() {
             Ok(0) => false,
@@ -68,7 +69,7 @@ impl State {
             let Link {
                 task: Some(id),
                 birth,
-                left,
+                remaining,
                 every,
             } = self.chains[index]
             else {
@@ -81,11 +82,11 @@ impl State {
             if self.freezes(&task.cgroup) && !self.population.unfreezable.contains(&id) {
                 continue;
             }
-            if left > 1 {
-                self.chains[index].left = left - 1;
+            if remaining > 1 {
+                self.chains[index].remaining = remaining - 1;
                 continue;
             }
-            self.chains[index].left = every;
+            self.chains[index].remaining = every;
             let name = task.name.clone();
             // At a limit of tasks it stays what it is and tries again.
             if let Ok(child) = self.fork(id, &name, birth) {
@@ -107,7 +108,7 @@ impl State {
             task: Some(id),
             birth,
             every,
-            left: every,
+            remaining: every,
         });
         Ok(Chain(self.chains.len() - 1))
     }
@@ -152,17 +153,11 @@ impl Model {
     }
 
     /// Put a thread into uninterruptible sleep: as long as it is in a cgroup, that is never wholly frozen.
-    ///
-    /// # Errors
-    /// ESRCH without that thread.
     pub fn set_unfreezable(&self, tid: i32) -> io::Result<()> {
         self.outside(|state| state.set_unfreezable(tid, true))
     }
 
     /// It wakes up, and freezes where it is to.
-    ///
-    /// # Errors
-    /// ESRCH without that thread.
     pub fn set_freezable(&self, tid: i32) -> io::Result<()> {
         self.outside(|state| state.set_unfreezable(tid, false))
     }

@@ -7,7 +7,7 @@ use std::{fs, io};
 use serde_json::json;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, v2};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, by_pod};
 use stelia_kubelet::checksum::{fnv1a, of_data};
 
 /// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
@@ -22,9 +22,6 @@ pub struct Checkpoint {
 
 impl Checkpoint {
     /// kubelet's first file: every CPU is shared.
-    ///
-    /// # Errors
-    /// The directory cannot be written to.
     pub fn create(root: &Path, cpus: &CpuSet) -> io::Result<Self> {
         fs::create_dir_all(root)?;
         let checkpoint = Self {
@@ -48,9 +45,6 @@ impl Checkpoint {
     }
 
     /// Give a container CPUs: the default set shrinks, then the entry appears.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn admit(&mut self, pod: &PodUid, container: &str, cpus: &CpuSet) -> io::Result<()> {
         self.default = self.default.difference(cpus);
         self.write()?;
@@ -61,9 +55,6 @@ impl Checkpoint {
 
     /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then
     /// the pod's entry appears, then each container's. The file is of schema V4 while there is such a pod.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn admit_pod(&mut self, pod: &PodUid, cpus: &CpuSet, containers: &[(&str, &CpuSet)]) -> io::Result<()> {
         self.default = self.default.difference(cpus);
         self.write()?;
@@ -78,9 +69,6 @@ impl Checkpoint {
     }
 
     /// Take a pod's CPUs back: its entries go, then the default set grows.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
         let containers = self.entries.remove(pod.as_str()).unwrap_or_default();
         let own = self.pods.remove(pod.as_str());
@@ -95,13 +83,9 @@ impl Checkpoint {
     }
 
     /// Write what stands here, with its checksum.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write(&self) -> io::Result<()> {
         let default = self.default.to_string();
-        let text = v2::hashed("static", &default, &self.entries) + v2::HASHED_END;
-        let checksum = fnv1a(&text);
+        let checksum = fnv1a(&by_pod::hashed("static", &default, &self.entries));
         let mut file = json!({
             "policyName": "static",
             "defaultCpuSet": default,
@@ -127,9 +111,6 @@ impl Checkpoint {
     }
 
     /// Write anything in the file's place.
-    ///
-    /// # Errors
-    /// The file cannot be written.
     pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.root.join(format!(".{CPU_MANAGER_STATE}"));
         fs::write(&temporary, bytes)?;

@@ -10,7 +10,6 @@ use stelia_cpus::{Cpu, CpuSet, Topology};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_node::systemd::Devices;
 use tokio::sync::watch;
 
 use super::counts::Ledger;
@@ -19,11 +18,6 @@ use super::population::Population;
 use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
-
-/// The memory of each NUMA node, KiB.
-const MEMORY_KIB: u64 = 16 << 20;
-/// Each NUMA node's huge pages by size in KiB, none of them used.
-const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 512), (1 << 20, 1)];
 
 /// The OCI runtime below containerd, or CRI-O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,13 +35,11 @@ const CONFIG: &str = r#"{"linux":{"resources":{"devices":[{"allow":false,"access
 /// A container of a pod, with the processes a runner starts with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
-    /// The pod.
     pub uid: PodUid,
     /// The container's own cgroup: where its processes are at first.
     pub origin: CgroupPath,
     /// The container's first process: the runner.
     pub init: i32,
-    /// The placeholder it started.
     pub anchor: i32,
     /// Another process of the container.
     pub other: i32,
@@ -60,7 +52,6 @@ pub struct Qemu {
     pub pid: i32,
     /// The vCPU threads in order of their indexes.
     pub vcpus: Vec<i32>,
-    /// An I/O thread.
     pub io: i32,
 }
 
@@ -80,9 +71,6 @@ pub fn topology(sockets: u32, cores: u32, threads: u32) -> Topology {
 impl Model {
     /// A node that has just booted: systemd, containerd, kubelet and the daemon run, and no pod. `directory` takes the
     /// files that are read past the seams: `sys`, `run`, `cgroup`, to which a caller adds `kubelet`.
-    ///
-    /// # Errors
-    /// The directory cannot be written to.
     pub fn node(topology: &Topology, directory: &Path, kernel: Kernel) -> io::Result<Self> {
         let cpus = topology.online();
         let first = Task {
@@ -180,9 +168,6 @@ impl Model {
     }
 
     /// Take CPUs offline, or bring them back, so that exactly these are online.
-    ///
-    /// # Errors
-    /// The topology's files cannot be written.
     pub fn hotplug(&self, online: &CpuSet) -> io::Result<()> {
         let mut state = self.lock();
         state.hotplug(online.clone())?;
@@ -190,17 +175,11 @@ impl Model {
     }
 
     /// Write a cgroup file as another program on the node does.
-    ///
-    /// # Errors
-    /// The kernel's errno.
     pub fn meddle(&self, cgroup: &CgroupPath, file: File, value: &str) -> io::Result<()> {
         self.outside(|state| state.write_file(cgroup, file, value))
     }
 
     /// What is in a cgroup has so many bytes of anonymous memory from now on.
-    ///
-    /// # Errors
-    /// There is no such cgroup.
     pub fn uses_memory(&self, cgroup: &CgroupPath, bytes: u64) -> io::Result<()> {
         self.outside(|state| {
             state.group_mut(cgroup)?.memory = bytes;
@@ -209,18 +188,13 @@ impl Model {
     }
 
     /// A container as the runtime makes it below kubepods.slice: `cpus` in its cpuset, a PID namespace of its own, the
-    /// runner, its anchor, and one more process. kubelet's checkpoint is the caller's to write.
-    ///
-    /// # Errors
-    /// The pod has a container already (EEXIST).
+    /// runner, its anchor, and one more process. EEXIST where the pod has a container already. kubelet's checkpoint is the caller's to
+    /// write.
     pub fn add_pod(&self, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         self.add_pod_by(Runtime::Runc, uid, cpus, limits)
     }
 
     /// The same by another runtime.
-    ///
-    /// # Errors
-    /// The pod has a container already (EEXIST); the directory cannot be written to.
     pub fn add_pod_by(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         let pod = self.start_container(runtime, uid, cpus, limits)?;
         let id = ContainerCgroup::parse(pod.origin.as_str()).map(|container| container.container_id);
@@ -249,17 +223,11 @@ impl Model {
     }
 
     /// One more container of a pod, with the same processes.
-    ///
-    /// # Errors
-    /// The pod is gone (ENOENT).
     pub fn add_container(&self, pod: &Pod, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))
     }
 
     /// QEMU, started by `creator` (a runner) where that runs, with `vcpus` vCPU threads and an I/O thread.
-    ///
-    /// # Errors
-    /// ESRCH, EAGAIN.
     pub fn add_qemu(&self, creator: i32, vcpus: u32) -> io::Result<Qemu> {
         self.outside(|state| {
             let pid = state.fork(creator, "qemu-system-x86", Birth::Process)?;
@@ -271,9 +239,6 @@ impl Model {
     }
 
     /// End a container as the runtime does: kill its first process. kubelet removes the pod's own cgroup then.
-    ///
-    /// # Errors
-    /// ESRCH when it ended already.
     pub fn kill_pod(&self, pod: &Pod) -> io::Result<()> {
         self.outside(|state| {
             state.end(pod.init)?;
@@ -289,117 +254,4 @@ impl Model {
 fn pod_slice(uid: &PodUid) -> CgroupPath {
     let name = format!("kubepods-pod{}.slice", uid.as_str().replace('-', "_"));
     CgroupPath::root().child("kubepods.slice").child(&name)
-}
-
-impl State {
-    fn boot(&mut self) -> Result<(), Errno> {
-        let root = CgroupPath::root();
-        self.write_control(&root, "+cpuset +cpu +io +memory +hugetlb +pids")?;
-        let none = Limits::default();
-        let init = self.start_unit(&root, "init.scope", &none)?;
-        self.move_process(1, &init)?;
-        for slice in ["system.slice", "user.slice", "kubepods.slice", "stelia.slice"] {
-            self.start_unit(&root, slice, &none)?;
-        }
-        for (unit, name) in [
-            ("containerd.service", "containerd-shim"),
-            ("kubelet.service", "kubelet"),
-            ("steliad.service", "steliad"),
-        ] {
-            let cgroup = self.start_unit(&root.child("system.slice"), unit, &none)?;
-            let pid = self.fork(1, name, Birth::Process)?;
-            self.move_process(pid, &cgroup)?;
-        }
-        Ok(())
-    }
-
-    fn add_container(
-        &mut self,
-        slice: &CgroupPath,
-        uid: &PodUid,
-        cpus: &CpuSet,
-        limits: &Limits,
-        runtime: Runtime,
-    ) -> Result<Pod, Errno> {
-        self.clock += 1;
-        let unit = format!("cri-containerd-{:064x}.scope", self.clock);
-        let mut origin = self.start_unit(slice, &unit, limits)?;
-        self.write_cpus(&origin, &cpus.to_string())?;
-        if runtime == Runtime::Crun {
-            let nothing = Devices {
-                policy: "auto".into(),
-                allow: Vec::new(),
-            };
-            self.restrict(&unit, &nothing);
-            self.write_control(&origin, "+cpuset +cpu +io +memory +hugetlb +pids")?;
-            origin = origin.child(ContainerCgroup::SUBGROUP);
-            self.create(&origin)?;
-            self.write_cpus(&origin, &cpus.to_string())?;
-        }
-        let shim = self.find("containerd-shim")?;
-        let init = self.fork(shim, "stelia-runner", Birth::Namespace)?;
-        self.move_process(init, &origin)?;
-        let anchor = self.fork(init, "stelia-runner", Birth::Process)?;
-        let other = self.fork(init, "virtiofsd", Birth::Process)?;
-        Ok(Pod {
-            uid: uid.clone(),
-            origin,
-            init,
-            anchor,
-            other,
-        })
-    }
-
-    fn find(&self, name: &str) -> Result<i32, Errno> {
-        let found = self.tasks.iter().find(|(_, task)| task.name == name);
-        found.map(|(id, _)| *id).ok_or(Errno::ESRCH)
-    }
-
-    /// The daemon's own process.
-    pub fn daemon_process(&self) -> Result<i32, Errno> {
-        self.find("steliad")
-    }
-
-    fn write_sys(&self) -> io::Result<()> {
-        let sys = self.directory.join("sys/devices/system");
-        let write = |path: String, text: String| {
-            let path = sys.join(path);
-            fs::create_dir_all(path.parent().unwrap_or(&sys))?;
-            fs::write(path, format!("{text}\n"))
-        };
-        write("cpu/online".into(), self.online.to_string())?;
-        write("cpu/possible".into(), self.cpus.to_string())?;
-        write("cpu/present".into(), self.cpus.to_string())?;
-        for node in self.memory_nodes.iter() {
-            let here = |cpu: &u32| self.topology.cpus.get(cpu).is_some_and(|cpu| cpu.node == node);
-            let cpus: CpuSet = self.online.iter().filter(here).collect();
-            write(format!("node/node{node}/cpulist"), cpus.to_string())?;
-            let distances = self.memory_nodes.iter();
-            let distances = distances.map(|other| if other == node { "10" } else { "20" });
-            write(
-                format!("node/node{node}/distance"),
-                distances.collect::<Vec<_>>().join(" "),
-            )?;
-            let fields = [("MemTotal", MEMORY_KIB), ("MemFree", MEMORY_KIB / 2)];
-            let line = |(name, kib)| format!("Node {node} {name}: {kib} kB");
-            write(format!("node/node{node}/meminfo"), fields.map(line).join("\n"))?;
-            for (size, pages) in HUGE_PAGES {
-                for name in ["nr_hugepages", "free_hugepages"] {
-                    let file = format!("node/node{node}/hugepages/hugepages-{size}kB/{name}");
-                    write(file, pages.to_string())?;
-                }
-            }
-        }
-        write("node/online".into(), self.memory_nodes.to_string())?;
-        for (number, cpu) in &self.topology.cpus {
-            let same = |other: &Cpu| (other.package, other.core) == (cpu.package, cpu.core);
-            let cpus = self.topology.cpus.iter().filter(|(_, other)| same(other));
-            let siblings: CpuSet = cpus.map(|(number, _)| *number).collect();
-            let file = |name: &str| format!("cpu/cpu{number}/topology/{name}");
-            write(file("physical_package_id"), cpu.package.to_string())?;
-            write(file("core_id"), cpu.core.to_string())?;
-            write(file("thread_siblings_list"), siblings.to_string())?;
-        }
-        Ok(())
-    }
 }

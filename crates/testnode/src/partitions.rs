@@ -1,4 +1,5 @@
-//! CPU partitions: when one comes into force, whose CPUs it takes, and what ends it (`kernel/cgroup/cpuset.c`).
+//! CPU partitions: when one becomes valid, from where it takes its CPUs, and what makes it invalid
+//! (`kernel/cgroup/cpuset.c`; the functions are named).
 //!
 //! A local partition whose reason to be invalid went away stays invalid here until it is written again, which on the
 //! kernel is so for remote ones only. The daemon makes remote ones.
@@ -13,6 +14,7 @@ use super::cpusets::{Cpuset, Partition};
 use super::tree::up;
 use super::{Kernel, State};
 
+/// The texts are the kernel's (`perr_strings`).
 const BAD_LIST: &str = "Invalid cpu list in cpuset.cpus.exclusive";
 const PARENT_INVALID: &str = "Parent is an invalid partition root";
 const PARENT_NO_PARTITION: &str = "Parent is not a partition root";
@@ -21,12 +23,12 @@ const NO_CPUS_LEFT: &str = "Parent unable to distribute cpu downstream";
 const OFFLINE: &str = "No cpu available due to hotplug";
 const EMPTY: &str = "cpuset.cpus and cpuset.cpus.exclusive are empty";
 
-/// What a write to CPU lists is judged by.
+/// A cgroup as it was before its CPU lists were written.
 #[derive(Debug)]
-pub(super) struct Ground {
-    /// What the cgroup was granted.
+pub(super) struct BeforeWrite {
+    /// Its `cpuset.cpus.exclusive.effective`.
     granted: CpuSet,
-    /// Of a partition: where its CPUs come from, and what was left there.
+    /// Of a partition: the effective CPUs of the cgroup that it takes its CPUs from, and that cgroup.
     source: Option<(CpuSet, CgroupPath)>,
 }
 
@@ -60,7 +62,7 @@ impl Tally {
     }
 }
 
-/// Where partitions are, and what the remote ones hold together.
+/// Every partition by kind, and the CPUs of all remote ones together.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
     /// Valid ones that take their CPUs from the root.
@@ -72,7 +74,7 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
-    /// A cgroup has other values.
+    /// Bring the lists up to date after a cgroup's values changed.
     pub fn replace(&mut self, path: &CgroupPath, old: &Cpuset, new: &Cpuset) {
         if old.partition == new.partition && old.held == new.held {
             return;
@@ -139,7 +141,7 @@ impl State {
         isolated
     }
 
-    /// `cpuset.cpus.exclusive.effective`
+    /// `cpuset.cpus.exclusive.effective` (`compute_effective_exclusive_cpumask`).
     pub fn granted(&self, path: &CgroupPath) -> CpuSet {
         match self.cpuset(path) {
             Ok(cpuset) if cpuset.partition.is_valid() => cpuset.held.clone(),
@@ -166,7 +168,7 @@ impl State {
         self.set_cpuset(path, ended)
     }
 
-    /// A partition gets what it wants and may have.
+    /// A valid partition takes the CPUs that it asks for, as far as they are granted to the cgroup above.
     fn take(&mut self, path: &CgroupPath) -> Result<(), Errno> {
         let now = self.cpuset(path)?.clone();
         if now.partition.is_valid() {
@@ -176,21 +178,20 @@ impl State {
         Ok(())
     }
 
-    /// What a write to the CPU lists of a cgroup is judged by, taken before it.
-    pub fn ground(&self, path: &CgroupPath) -> Ground {
+    pub fn before_write(&self, path: &CgroupPath) -> BeforeWrite {
         let source = match self.cpuset(path).map(|cpuset| cpuset.partition) {
             Ok(Partition::Valid { remote: true, .. }) => Some(CgroupPath::root()),
             Ok(Partition::Valid { .. }) => up(path),
             _ => None,
         };
-        Ground {
+        BeforeWrite {
             granted: self.granted(path),
             source: source.map(|source| (self.effective(&source), source)),
         }
     }
 
-    /// Other CPU lists, and what follows for the partitions here and below.
-    pub fn put_lists(&mut self, path: &CgroupPath, trial: Cpuset, ground: &Ground) -> Result<(), Errno> {
+    /// Set other CPU lists, and make the partitions here and below follow (`update_cpumask`, `update_exclusive_cpumask`).
+    pub fn put_lists(&mut self, path: &CgroupPath, trial: Cpuset, before: &BeforeWrite) -> Result<(), Errno> {
         let (now, held) = (trial.partition, trial.held.clone());
         self.set_cpuset(
             path,
@@ -199,12 +200,13 @@ impl State {
                 ..trial
             },
         )?;
-        self.check_partition(path, ground)?;
+        self.check_partition(path, before)?;
         self.take(path)?;
-        self.settle_below(path, &ground.granted, Some(path))
+        self.settle_below(path, &before.granted, Some(path))
     }
 
-    /// After a cgroup was granted other CPUs: the partitions below it that end by it. `written`: its own CPU lists changed.
+    /// After the exclusive CPUs of a cgroup changed: end the partitions below that lost theirs (`update_cpumasks_hier`,
+    /// `remote_cpus_update`). `written`: its own CPU lists changed.
     pub fn settle_below(
         &mut self,
         at: &CgroupPath,
@@ -213,7 +215,7 @@ impl State {
     ) -> Result<(), Errno> {
         let below = |path: &&CgroupPath| *path != at && path.is_within(at);
         let mut paths: Vec<CgroupPath> = self.partitions.others.iter().filter(below).cloned().collect();
-        // A remote partition keeps what it has when the lists above it only grow: only one that has a lost CPU is in question.
+        // A remote partition keeps its CPUs while the lists above it only grow: only those with a lost CPU can end.
         let lost = before.difference(&self.granted(at));
         if !lost.is_disjoint(&self.partitions.taken.set) {
             paths.extend(self.partitions.remote.iter().filter(below).cloned());
@@ -253,14 +255,15 @@ impl State {
         Ok(())
     }
 
-    /// After a write to the CPU lists of a partition: whether it may have them.
-    fn check_partition(&mut self, path: &CgroupPath, ground: &Ground) -> Result<(), Errno> {
+    /// After a write to the CPU lists of a partition: whether it may have them (`update_parent_effective_cpumask`,
+    /// `remote_cpus_update`).
+    fn check_partition(&mut self, path: &CgroupPath, before: &BeforeWrite) -> Result<(), Errno> {
         let now = self.cpuset(path)?;
-        let (Partition::Valid { remote, .. }, Some((free, source))) = (now.partition, &ground.source) else {
+        let (Partition::Valid { remote, .. }, Some((free, source))) = (now.partition, &before.source) else {
             return Ok(());
         };
         let wanted = now.wanted().intersection(&self.granted_above(path));
-        let added = wanted.difference(&ground.granted);
+        let added = wanted.difference(&before.granted);
         let all_of_it = !added.is_empty() && free.is_subset(&added) && (remote || self.has_members(source, Some(path)));
         if wanted.is_empty() || !added.is_disjoint(&self.taken(source)) || all_of_it {
             self.end_partition(path, Some(BAD_LIST))?;
@@ -268,7 +271,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether tasks depend on a partition's own CPUs, those below `except` left out.
+    /// `partition_is_populated`: whether tasks run on a partition's own CPUs, those below `except` not counted.
     fn has_members(&self, partition: &CgroupPath, except: Option<&CgroupPath>) -> bool {
         let mut groups = vec![partition.clone()];
         while let Some(path) = groups.pop() {
@@ -282,7 +285,7 @@ impl State {
         false
     }
 
-    /// `cpuset.cpus.partition` written: always taken, the answer is in what it reads afterwards.
+    /// `cpuset.cpus.partition` written (`update_prstate`): the write succeeds, and reading says whether the partition is valid.
     pub fn write_partition(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let isolated = match text {
             "member" => None,
@@ -311,7 +314,7 @@ impl State {
         Ok(())
     }
 
-    /// Whether it would be a remote partition, or why it is none.
+    /// Whether it would be a remote partition (`remote_partition_enable`), or why it would be invalid.
     fn may_become(&self, path: &CgroupPath, cpuset: &Cpuset) -> Result<bool, &'static str> {
         if self.siblings_allow(path, cpuset, true).is_err() {
             return Err(NOT_EXCLUSIVE);
@@ -341,7 +344,7 @@ impl State {
         Ok(true)
     }
 
-    /// CPUs go offline or come back.
+    /// CPUs go offline or come back (`cpuset_hotplug_update_tasks`).
     pub fn hotplug(&mut self, online: CpuSet) -> Result<(), Errno> {
         self.online = online;
         let partitions = &self.partitions;

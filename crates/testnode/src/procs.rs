@@ -1,4 +1,4 @@
-//! Threads, PID namespaces, affinity and pidfds.
+//! Threads, PID namespaces, affinity and pidfds (`kernel/fork.c`, `kernel/pid_namespace.c`, `kernel/sched/syscalls.c`).
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -40,13 +40,15 @@ impl State {
         self.processes.get(&process).into_iter().flatten().copied().collect()
     }
 
-    /// Where a thread may run now.
+    /// Where a thread may run now: its affinity within the cpuset, or the whole cpuset where they do not meet
+    /// (`cpuset_cpus_allowed`).
     pub fn runs_on(&self, task: &Task) -> CpuSet {
         let cpuset = self.effective(&task.cgroup);
         let both = task.mask.intersection(&cpuset);
         if both.is_empty() { cpuset } else { both }
     }
 
+    /// `pids_can_fork`: EAGAIN at a `pids.max` here or above. A move is not refused.
     fn check_pids(&self, cgroup: &CgroupPath) -> Result<(), Errno> {
         for level in std::iter::successors(Some(cgroup.clone()), up) {
             let group = self.group(&level)?;
@@ -57,7 +59,8 @@ impl State {
         Ok(())
     }
 
-    /// A child of thread `creator`: a thread of its process, or a new process, or one that begins a PID namespace.
+    /// `copy_process`: a child of thread `creator` is a thread of its process, a new process, or one that begins a PID
+    /// namespace. It inherits cgroup and affinity.
     pub fn fork(&mut self, creator: i32, name: &str, birth: Birth) -> Result<i32, Errno> {
         let creator = self.tasks.get(&creator).ok_or(Errno::ESRCH)?.clone();
         self.check_pids(&creator.cgroup)?;
@@ -87,7 +90,8 @@ impl State {
         Ok(id)
     }
 
-    /// The end of a thread; of its process when it leads one; of a whole PID namespace when that is its first process.
+    /// The end of a thread; of its process when it leads one; of a whole PID namespace when that is its first process
+    /// (`zap_pid_ns_processes`).
     pub fn end(&mut self, id: i32) -> Result<(), Errno> {
         let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
         if task.process != id {
@@ -135,25 +139,16 @@ impl Model {
     }
 
     /// A thread made by thread `creator` in its own process.
-    ///
-    /// # Errors
-    /// As [`Self::spawn`].
     pub fn spawn_thread(&self, creator: i32, name: &str) -> io::Result<i32> {
         self.outside(|state| state.fork(creator, name, Birth::Thread))
     }
 
     /// A process that is number 1 of a new PID namespace.
-    ///
-    /// # Errors
-    /// As [`Self::spawn`].
     pub fn spawn_in_namespace(&self, creator: i32, name: &str) -> io::Result<i32> {
         self.outside(|state| state.fork(creator, name, Birth::Namespace))
     }
 
     /// End a thread; with it its process when it is the first of it; with that its PID namespace likewise.
-    ///
-    /// # Errors
-    /// ESRCH when there is none.
     pub fn end(&self, id: i32) -> io::Result<()> {
         self.outside(|state| state.end(id))
     }
@@ -161,6 +156,11 @@ impl Model {
     /// The next task gets this number: one that somebody had before, say.
     pub fn next_id(&self, id: i32) {
         self.lock().next_id = id;
+    }
+
+    /// The next task starts at this time, and what comes after it later: for tasks that a record names with their start times.
+    pub fn next_start(&self, start: u64) {
+        self.lock().clock = start.saturating_sub(1);
     }
 
     /// A descriptor that stands for a process as a pidfd does.
@@ -208,6 +208,7 @@ fn key(fd: BorrowedFd<'_>) -> io::Result<(u64, u64)> {
 }
 
 impl State {
+    /// `sched_setaffinity(2)`: EINVAL where no CPU of the mask is in the cpuset.
     fn set_mask(&mut self, tid: i32, cpus: &CpuSet) -> Result<(), Errno> {
         let task = self.tasks.get(&tid).ok_or(Errno::ESRCH)?;
         if cpus.is_disjoint(&self.effective(&task.cgroup)) {

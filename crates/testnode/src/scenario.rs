@@ -1,4 +1,4 @@
-//! A scenario for `steliad --simulate`: a node, its pods, and what somebody does to them, as TOML.
+//! A scenario for `stelia-simulate`: a node, its pods, and what somebody does to them, as TOML.
 //!
 //! ```toml
 //! [host]
@@ -28,42 +28,32 @@ use stelia_node::cgroup::{CgroupPath, File, Limits};
 use super::kubelet::Checkpoint;
 use super::{Kernel, Model, Pod, topology};
 
-/// What a scenario file says.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// The machine.
     pub host: Host,
     /// Its pods, in the order in which they come.
     #[serde(default, rename = "pod")]
     pub pods: Vec<PodSpec>,
-    /// What is done then.
     #[serde(default, rename = "meddle")]
     pub meddles: Vec<Meddle>,
 }
 
-/// The machine.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
     /// Sockets; each is a NUMA node.
     pub sockets: u32,
-    /// Cores of a socket.
     pub cores: u32,
-    /// Threads of a core.
     pub threads: u32,
-    /// `6.12` or `6.1`.
     #[serde(default)]
     pub kernel: Option<String>,
 }
 
-/// A pod with one container.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PodSpec {
-    /// Its UID.
     pub uid: String,
-    /// Its exclusive CPUs.
     pub cpus: String,
     /// vCPUs of its VM; with 0 it has only registered.
     pub vcpus: u32,
@@ -73,38 +63,27 @@ pub struct PodSpec {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meddle {
-    /// The cgroup.
     pub cgroup: String,
-    /// The file's name.
     pub file: String,
-    /// What is written.
     pub value: String,
 }
 
 /// Why a scenario cannot be played.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
-    /// The file is no TOML, or has a key that does not exist.
+    /// The file is not TOML, or has a key that does not exist.
     #[error("{0}")]
     Syntax(Box<toml::de::Error>),
-    /// A value is none that can be.
+    /// A value is out of range or does not parse.
     #[error("{what} = {value:?}: {cause}")]
     Value {
-        /// The key.
         what: &'static str,
-        /// The value.
         value: String,
-        /// What is wrong with it.
         cause: String,
     },
     /// The model's directory cannot be written, or its kernel refused.
     #[error("{what}: {cause}")]
-    Play {
-        /// What was being done.
-        what: String,
-        /// The answer.
-        cause: std::io::Error,
-    },
+    Play { what: String, cause: std::io::Error },
 }
 
 fn value<E: ToString>(what: &'static str, value: &str) -> impl FnOnce(E) -> ScenarioError {
@@ -124,18 +103,11 @@ fn play(what: &str) -> impl FnOnce(std::io::Error) -> ScenarioError + '_ {
 }
 
 impl Scenario {
-    /// Read a scenario.
-    ///
-    /// # Errors
-    /// [`ScenarioError::Syntax`].
     pub fn parse(text: &str) -> Result<Self, ScenarioError> {
         toml::from_str(text).map_err(|cause| ScenarioError::Syntax(Box::new(cause)))
     }
 
     /// The node, freshly booted, with kubelet's first file in `directory/kubelet`.
-    ///
-    /// # Errors
-    /// [`ScenarioError::Value`], [`ScenarioError::Play`].
     pub fn node(&self, directory: &Path) -> Result<(Model, Checkpoint), ScenarioError> {
         let kernel = match self.host.kernel.as_deref() {
             None | Some("6.12") => Kernel::V6_12,
@@ -170,9 +142,6 @@ impl Scenario {
 
 impl PodSpec {
     /// kubelet admits the pod, containerd starts it.
-    ///
-    /// # Errors
-    /// [`ScenarioError::Value`], [`ScenarioError::Play`].
     pub fn start(&self, model: &Model, checkpoint: &mut Checkpoint) -> Result<Pod, ScenarioError> {
         let uid = PodUid::parse(&self.uid).map_err(value("uid", &self.uid))?;
         let cpus: CpuSet = self.cpus.parse().map_err(value("cpus", &self.cpus))?;
@@ -189,13 +158,9 @@ impl PodSpec {
 }
 
 impl Meddle {
-    /// Write it.
-    ///
-    /// # Errors
-    /// [`ScenarioError::Value`], [`ScenarioError::Play`] with the kernel's answer.
     pub fn act(&self, model: &Model) -> Result<(), ScenarioError> {
         let cgroup = CgroupPath::parse(&self.cgroup)
-            .ok_or("no cgroup path")
+            .ok_or("not a cgroup path")
             .map_err(value("cgroup", &self.cgroup))?;
         let known = [
             File::Procs,
@@ -207,7 +172,7 @@ impl Meddle {
         ];
         let file = known.into_iter().find(|file| file.name() == self.file);
         let file = file
-            .ok_or("no file that can be written here")
+            .ok_or("not a file that a scenario can write")
             .map_err(value("file", &self.file))?;
         model
             .meddle(&cgroup, file, &self.value)
@@ -243,7 +208,7 @@ mod tests {
             (format!("{host}{pod}cpus = \"8\""), "shared pool"),
             (
                 format!("{host}[[meddle]]\ncgroup = \"/\"\nfile = \"x\"\nvalue = \"\""),
-                "no file",
+                "not a file",
             ),
             (
                 format!("{host}[[meddle]]\ncgroup = \"/none\"\nfile = \"cpuset.cpus\"\nvalue = \"\""),

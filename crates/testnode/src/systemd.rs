@@ -43,6 +43,10 @@ impl State {
         Ok(cgroup)
     }
 
+    fn unit_cgroup(&self, unit: &str) -> Result<CgroupPath, Errno> {
+        Ok(self.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone())
+    }
+
     /// Say which devices a unit's processes may open.
     pub fn restrict(&mut self, unit: &str, devices: &Devices) {
         if let Some(unit) = self.units.get_mut(unit) {
@@ -53,18 +57,16 @@ impl State {
     /// Write the limits that systemd manages, where the cgroup has the files.
     fn set_limits(&mut self, cgroup: &CgroupPath, limits: &Limits) -> Result<(), Errno> {
         let text = |limit: Option<u64>| limit.map_or("max".to_owned(), |limit| limit.to_string());
+        let cpu_max = limits.cpu_max.map_or("max".to_owned(), |quota| quota.to_string());
         let mut files = vec![
             (File::MemoryMax, text(limits.memory_max)),
             (File::MemoryHigh, text(limits.memory_high)),
             (File::MemorySwapMax, text(limits.memory_swap_max)),
             (File::PidsMax, text(limits.pids_max)),
+            (File::MemoryMin, limits.memory_min.to_string()),
+            (File::MemoryLow, limits.memory_low.to_string()),
+            (File::CpuMax, cpu_max),
         ];
-        files.push((File::MemoryMin, limits.memory_min.to_string()));
-        files.push((File::MemoryLow, limits.memory_low.to_string()));
-        files.push((
-            File::CpuMax,
-            limits.cpu_max.map_or("max".to_owned(), |quota| quota.to_string()),
-        ));
         files.extend(limits.cpu_weight.map(|weight| (File::CpuWeight, weight.to_string())));
         files.extend(limits.io_weight.map(|weight| (File::IoWeight, weight.to_string())));
         for (file, value) in files {
@@ -117,6 +119,18 @@ impl Model {
         self.hanging.send_replace(hangs);
     }
 
+    /// A change that systemd makes; `to` is recorded with the operation.
+    async fn call(
+        &self,
+        operation: String,
+        to: &str,
+        change: impl FnOnce(&mut State) -> Result<(), Errno> + Send,
+    ) -> Result<(), SystemdError> {
+        self.systemd().await;
+        self.change(Call::Systemd, || format!("systemd: {operation}{to}"), change)
+            .map_err(failed(&operation))
+    }
+
     /// Wait as long as systemd hangs.
     async fn systemd(&self) {
         // It fails only without a sender, and that is this node's own.
@@ -133,17 +147,11 @@ impl Systemd for Model {
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
-        self.systemd().await;
-        let operation = format!("stop {unit}");
-        self.change(
-            Call::Systemd,
-            || format!("systemd: {operation}"),
-            |state| {
-                state.units.remove(unit);
-                Ok(())
-            },
-        )
-        .map_err(failed(&operation))
+        let stop = |state: &mut State| {
+            state.units.remove(unit);
+            Ok(())
+        };
+        self.call(format!("stop {unit}"), "", stop).await
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
@@ -158,66 +166,46 @@ impl Systemd for Model {
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
-        self.systemd().await;
-        let operation = format!("set limits of {unit}");
-        self.change(
-            Call::Systemd,
-            || format!("systemd: {operation}"),
-            |state| {
-                let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
-                known.limits = limits.clone();
-                let cgroup = known.cgroup.clone();
-                state.set_limits(&cgroup, limits)
-            },
-        )
-        .map_err(failed(&operation))
+        let set = |state: &mut State| {
+            let known = state.units.get_mut(unit).ok_or(Errno::ENOENT)?;
+            known.limits = limits.clone();
+            let cgroup = known.cgroup.clone();
+            state.set_limits(&cgroup, limits)
+        };
+        self.call(format!("set limits of {unit}"), "", set).await
     }
 
     async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
-        self.systemd().await;
-        let operation = format!("set CPUWeight of {unit}");
-        self.change(
-            Call::Systemd,
-            || format!("systemd: {operation} to {weight}"),
-            |state| {
-                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
-                state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
-            },
-        )
-        .map_err(failed(&operation))
+        let set = |state: &mut State| {
+            let cgroup = state.unit_cgroup(unit)?;
+            state.write_file(&cgroup, File::CpuWeight, &weight.to_string())
+        };
+        let to = format!(" to {weight}");
+        self.call(format!("set CPUWeight of {unit}"), &to, set).await
     }
 
     async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
-        self.systemd().await;
-        let operation = format!("set MemoryMin and MemoryLow of {unit}");
-        self.change(
-            Call::Systemd,
-            || format!("systemd: {operation} to {min} and {low}"),
-            |state| {
-                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
-                state.write_file(&cgroup, File::MemoryMin, &min.to_string())?;
-                state.write_file(&cgroup, File::MemoryLow, &low.to_string())
-            },
-        )
-        .map_err(failed(&operation))
+        let set = |state: &mut State| {
+            let cgroup = state.unit_cgroup(unit)?;
+            state.write_file(&cgroup, File::MemoryMin, &min.to_string())?;
+            state.write_file(&cgroup, File::MemoryLow, &low.to_string())
+        };
+        let to = format!(" to {min} and {low}");
+        self.call(format!("set MemoryMin and MemoryLow of {unit}"), &to, set)
+            .await
     }
 
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
-        self.systemd().await;
-        let operation = format!("set AllowedCPUs of {unit}");
-        self.change(
-            Call::Systemd,
-            || format!("systemd: {operation} to {cpus}"),
-            |state| {
-                let cgroup = state.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone();
-                if cpus.is_empty() {
-                    // Not every systemd widens a live cpuset again.
-                    return Ok(());
-                }
-                state.write_file(&cgroup, File::Cpus, &cpus.to_string())
-            },
-        )
-        .map_err(failed(&operation))
+        let set = |state: &mut State| {
+            let cgroup = state.unit_cgroup(unit)?;
+            match cpus.is_empty() {
+                // Not every systemd widens a live cpuset again.
+                true => Ok(()),
+                false => state.write_file(&cgroup, File::Cpus, &cpus.to_string()),
+            }
+        };
+        let to = format!(" to {cpus}");
+        self.call(format!("set AllowedCPUs of {unit}"), &to, set).await
     }
 
     async fn listen(&self) -> Result<Listening, SystemdError> {

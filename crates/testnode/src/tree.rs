@@ -1,4 +1,4 @@
-//! cgroups: types, moves, controllers, and who may be where (`kernel/cgroup/cgroup.c`).
+//! cgroups: types, moves, controllers, and where processes may be (`kernel/cgroup/cgroup.c`; the functions are named).
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -81,6 +81,7 @@ impl State {
         Ok(())
     }
 
+    /// rmdir: EBUSY while it has tasks or cgroups in it (`cgroup_destroy_locked`).
     pub fn remove(&mut self, path: &CgroupPath) -> Result<(), Errno> {
         if !self.groups.contains_key(path) {
             return Ok(());
@@ -104,7 +105,7 @@ impl State {
         self.groups.get(path).is_some_and(|group| group.threaded)
     }
 
-    /// The cgroup whose resource domain this one belongs to.
+    /// The cgroup whose resource domain this one belongs to: the nearest that is not threaded (`dom_cgrp`).
     pub fn domain(&self, path: &CgroupPath) -> CgroupPath {
         let mut levels = std::iter::successors(Some(path.clone()), up);
         levels
@@ -127,6 +128,7 @@ impl State {
             .is_some_and(|group| group.control.iter().any(of_kind))
     }
 
+    /// `cgroup_can_be_thread_root`: no populated domain below it, and no controller that threads cannot have.
     fn can_be_thread_root(&self, path: &CgroupPath) -> bool {
         if *path == CgroupPath::root() {
             return true;
@@ -135,12 +137,13 @@ impl State {
         !self.is_threaded(path) && !self.children(path).iter().any(domain_child) && !self.enables(path, false)
     }
 
+    /// `cgroup_is_thread_root`: threaded cgroups below it, or tasks beside threaded controllers.
     fn is_thread_root(&self, path: &CgroupPath) -> bool {
         let threaded_child = || self.groups.get(path).is_some_and(|group| group.threaded_children > 0);
         !self.is_threaded(path) && (threaded_child() || self.has_tasks(path) && self.enables(path, true))
     }
 
-    /// Whether processes may be in it: no ancestor but the hierarchy's root hosts threaded cgroups.
+    /// `cgroup_is_valid_domain`: processes may be in it, since no ancestor but the hierarchy's root hosts threaded cgroups.
     fn is_valid_domain(&self, path: &CgroupPath) -> bool {
         let root = CgroupPath::root();
         let mut above = std::iter::successors(up(path), up);
@@ -148,6 +151,7 @@ impl State {
             && !above.any(|level| level != root && self.is_thread_root(&level) || self.is_threaded(&level))
     }
 
+    /// `cgroup.type` read (`cgroup_type_show`).
     pub fn type_text(&self, path: &CgroupPath) -> &'static str {
         if self.is_threaded(path) {
             "threaded"
@@ -160,6 +164,8 @@ impl State {
         }
     }
 
+    /// `threaded` written to `cgroup.type` (`cgroup_enable_threaded`): EOPNOTSUPP with tasks in it or below, with a controller
+    /// that threads cannot have, and below a domain that cannot host it.
     pub fn make_threaded(&mut self, path: &CgroupPath) -> Result<(), Errno> {
         if self.is_threaded(path) {
             return Ok(());
@@ -191,6 +197,8 @@ impl State {
         }
     }
 
+    /// `cgroup.subtree_control` written (`cgroup_subtree_control_write`): ENOENT for a controller that the parent does not
+    /// give, EBUSY for one that a child still enables.
     pub fn write_control(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let before = self.group(path)?.control.clone();
         let mut control = before.clone();
@@ -236,6 +244,7 @@ impl State {
         Ok(())
     }
 
+    /// `cgroup_vet_subtree_control_enable`: the rule of no internal processes, and its exception for threaded controllers.
     fn vet_control(&self, path: &CgroupPath, enable: &[usize]) -> Result<(), Errno> {
         if enable.is_empty() {
             return Ok(());
@@ -261,7 +270,7 @@ impl State {
         }
     }
 
-    /// Whether tasks may be moved into the cgroup.
+    /// Whether tasks may be moved into the cgroup (`cgroup_migrate_vet_dst`).
     fn vet_destination(&self, path: &CgroupPath) -> Result<(), Errno> {
         self.group(path)?;
         if !self.is_valid_domain(&self.domain(path)) {
@@ -285,7 +294,7 @@ impl State {
         Ok(())
     }
 
-    /// `cgroup.threads` written: one thread moves within its domain.
+    /// `cgroup.threads` written: one thread moves within its domain, else EOPNOTSUPP (`cgroup_attach_permissions`).
     pub fn move_thread(&mut self, id: i32, to: &CgroupPath) -> Result<(), Errno> {
         let from = self.tasks.get(&id).ok_or(Errno::ESRCH)?.cgroup.clone();
         self.vet_destination(to)?;
@@ -296,7 +305,8 @@ impl State {
         Ok(())
     }
 
-    /// `cgroup.procs` read: in a threaded domain's root the processes of the whole domain.
+    /// `cgroup.procs` read: in a threaded domain's root the processes of the whole domain (`CSS_TASK_ITER_THREADED`).
+    /// EOPNOTSUPP in a threaded cgroup.
     pub fn processes_in(&self, path: &CgroupPath) -> Result<Vec<i32>, Errno> {
         if self.is_threaded(path) {
             return Err(Errno::EOPNOTSUPP);

@@ -1,4 +1,4 @@
-//! What is under way on a connection: its calls, and what it is told.
+//! What is under way on a connection: calls, and signals that are being written.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,7 +31,7 @@ struct State {
     unanswered: usize,
     /// Whether any call was ever answered.
     answered: bool,
-    /// How much is being told unasked.
+    /// Messages that answer no call and are being written.
     telling: usize,
     resting: bool,
     /// When it began to rest last.
@@ -46,18 +46,16 @@ impl State {
     }
 }
 
-/// Something is told that nobody asked for; over when dropped.
+/// A message that answers no call is being written, until this is dropped.
 #[derive(Debug)]
-pub struct Telling<'a>(&'a Calls);
+pub(in crate::dbus) struct Telling<'a>(&'a Calls);
 
 impl Calls {
-    /// Calls were passed on.
     pub(super) fn began(&self, calls: u32) {
         let calls = usize::try_from(calls).unwrap_or(usize::MAX);
         self.lock().unanswered += calls;
     }
 
-    /// Answers went out.
     pub(super) fn ended(&self, answers: usize) {
         if answers == 0 {
             return;
@@ -77,7 +75,7 @@ impl Calls {
             .await;
     }
 
-    /// Tell something, unless the connection rests.
+    /// Begin to write a message that answers no call; `None` while the connection rests.
     pub(super) fn tell(&self) -> Option<Telling<'_>> {
         let mut state = self.lock();
         if state.resting {
@@ -107,7 +105,6 @@ impl Calls {
         self.lock().resting
     }
 
-    /// Rest no more.
     pub(super) fn wake(&self) {
         let mut state = self.lock();
         state.resting = false;
@@ -140,7 +137,8 @@ impl Drop for Telling<'_> {
 pub(super) struct Answers {
     header: [u8; 16],
     got: usize,
-    left: u64,
+    /// Bytes to come of the message that was begun.
+    remaining: u64,
 }
 
 impl Answers {
@@ -160,12 +158,12 @@ impl Answers {
                 if self.got < 16 {
                     return answers;
                 }
-                self.left = rest_of_header(&self.header);
+                self.remaining = rest_of_header(&self.header);
             }
-            let take = usize::try_from(self.left).map_or(bytes.len(), |left| left.min(bytes.len()));
-            self.left -= take as u64;
+            let take = usize::try_from(self.remaining).map_or(bytes.len(), |remaining| remaining.min(bytes.len()));
+            self.remaining -= take as u64;
             bytes = &bytes[take..];
-            if self.left == 0 {
+            if self.remaining == 0 {
                 self.got = 0;
                 // D-Bus specification, message format: 2 is a method return, 3 an error.
                 answers += usize::from(matches!(self.header[1], 2 | 3));

@@ -1,5 +1,5 @@
-//! Telling of peers that were cut off, so seldom that the journal stays readable: journald drops what comes too fast, and
-//! with it what the daemon says of itself.
+//! Journal entries about peers that were cut off, limited in rate: journald drops what comes too fast, and with it the
+//! daemon's own messages.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use super::GateError;
 use crate::journal;
 
-/// One entry a pod in this time.
+/// At most one entry for each pod in this time.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-/// The peers that were cut off, by pod.
 #[derive(Debug, Default)]
 pub(super) struct Cuts(Mutex<Counted>);
 
@@ -19,13 +18,14 @@ pub(super) struct Cuts(Mutex<Counted>);
 struct Counted {
     /// Since the daemon started, of all pods.
     all: u64,
-    pods: HashMap<String, Told>,
+    pods: HashMap<String, Entry>,
 }
 
+/// The last journal entry about a pod.
 #[derive(Debug)]
-struct Told {
+struct Entry {
     at: Instant,
-    /// Since then, untold.
+    /// Cuts since then, without an entry.
     since: u64,
 }
 
@@ -50,20 +50,20 @@ impl Cuts {
         );
     }
 
-    /// How many went untold since the last one, and how many there were in all; `None` while it is too early to tell.
+    /// Cuts since the last entry, and cuts of all pods; `None` while it is too early for another entry.
     fn count(&self, pod: &str, now: Instant) -> Option<(u64, u64)> {
         let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         counted.all += 1;
         let all = counted.all;
-        let early = |told: &Told| now.saturating_duration_since(told.at) < INTERVAL;
-        if let Some(told) = counted.pods.get_mut(pod).filter(|told| early(told)) {
-            told.since += 1;
+        let early = |entry: &Entry| now.saturating_duration_since(entry.at) < INTERVAL;
+        if let Some(entry) = counted.pods.get_mut(pod).filter(|entry| early(entry)) {
+            entry.since += 1;
             return None;
         }
-        let since = counted.pods.get(pod).map_or(0, |told| told.since);
-        // What is over and has nothing untold is forgotten with the next one that is told.
-        counted.pods.retain(|_, told| told.since > 0 || early(told));
-        counted.pods.insert(pod.to_owned(), Told { at: now, since: 0 });
+        let since = counted.pods.get(pod).map_or(0, |entry| entry.since);
+        // Old entries with nothing to report are forgotten with the next entry.
+        counted.pods.retain(|_, entry| entry.since > 0 || early(entry));
+        counted.pods.insert(pod.to_owned(), Entry { at: now, since: 0 });
         Some((since, all))
     }
 }

@@ -1,13 +1,13 @@
-//! What goes out before the peer was answered for the first time.
+//! Signals before the first answer to a peer.
 
-/// How many signals wait for the first answer; more go out unasked.
+/// How many signals wait for the first answer; with one more all are written.
 const MOST: usize = 64;
 
 /// The beginning of a connection, seen from its writing end.
 ///
 /// An object that is there already is announced as soon as it is served, which may be before the answer to a client's
 /// `Hello`. sd-bus (busctl and every client of libsystemd) takes any message before that for a broken connection, so signals
-/// wait until the first call is answered. A peer that asks for nothing is told of nothing, up to a limit.
+/// wait until the first call is answered. A peer that never calls gets no signals, up to a limit.
 #[derive(Debug, Default)]
 pub(super) struct Greeting {
     held: Vec<u8>,

@@ -1,4 +1,4 @@
-//! What there is of a connection for as long as its peer is connected.
+//! The part of a connection that exists as long as its peer is connected.
 
 use std::io::{self, ErrorKind};
 use std::sync::Arc;
@@ -46,14 +46,14 @@ impl Line {
         self.calls.wake();
     }
 
-    /// Tell the peer something that it did not ask for: until the guard is dropped the connection does not rest. `None` when
-    /// it rests already.
+    /// Begin to write a message that answers no call: until the guard is dropped the connection does not rest. `None` when it
+    /// rests already.
     pub fn tell(&self) -> Option<Telling<'_>> {
         self.calls.tell()
     }
 
-    /// While it rests: wait until there is something of the peer's to read and its pod has paid for its calls; false when
-    /// the peer has left.
+    /// While it rests: wait until the peer has sent something and its pod has paid for its calls; false when the peer closed
+    /// the connection.
     pub async fn is_called(&self) -> bool {
         let look = || match rustix::net::recv(&self.stream, &mut [0; 1], RecvFlags::PEEK)? {
             (_, 0) => Err(io::Error::from(ErrorKind::UnexpectedEof)),
@@ -77,8 +77,8 @@ impl Line {
     /// Wait until the peer has closed its end. What it sent before may be unread still: whoever is gone needs no answer.
     pub(super) async fn left(&self) {
         loop {
-            // This interest is told of a closed stream, as the one in reading is, and not of bytes to read, so it does not
-            // end at once. A failure is the runtime's end.
+            // This interest is woken by a closed stream, as the one in reading is, and not by bytes to read, so it does not
+            // end at once. A failure means that the runtime ends.
             match self.stream.ready(Interest::PRIORITY).await {
                 Ok(ready) if !ready.is_read_closed() => tokio::time::sleep(Duration::from_millis(100)).await,
                 _ => return,

@@ -3,7 +3,7 @@
 //! zbus trusts its peer before it authenticates: a line feed as first byte ends its handshake in a panic, descriptors sent
 //! early pile up, a header may claim 128 MiB, and a peer that says nothing is waited for without end. Every byte passes
 //! [`stream::Stream`] first, so zbus never sees what would hurt it; [`limits::Limits`] bounds connections and calls of a
-//! pod. What is left of a connection while nothing is under way on it is a [`Line`].
+//! pod. The part of a connection that remains while nothing is under way on it is a [`Line`].
 
 mod calls;
 mod cuts;

@@ -15,7 +15,7 @@ const NO_REPLY_EXPECTED: u8 = 1;
 /// Where the flags are in a message's header.
 const FLAGS: usize = 2;
 
-/// Why a connection is closed.
+/// Why the gate closes a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GateError {
     /// The first byte is not NUL.
@@ -139,7 +139,7 @@ impl Stream {
                     let take = (16 - before).min(bytes.len());
                     buffer[before..before + take].copy_from_slice(&bytes[..take]);
                     *got += take;
-                    // The first byte decides at once: a stream that is no D-Bus is not waited for.
+                    // The first byte decides at once: no time is spent on a stream that is not D-Bus.
                     if !matches!(buffer[0], b'l' | b'B') {
                         return Err(GateError::BadEndian(buffer[0]));
                     }
@@ -182,7 +182,7 @@ impl Stream {
     ///
     /// # Errors
     /// As [`Self::follow`].
-    #[cfg(any(test, fuzzing))]
+    #[cfg(any(test, feature = "fuzzing"))]
     pub fn feed(&mut self, bytes: &[u8], fds: usize) -> Result<u32, GateError> {
         self.follow(&mut bytes.to_vec(), fds).map(|passed| passed.cost)
     }

@@ -38,7 +38,6 @@ pub struct GatedSocket {
     is_new: bool,
 }
 
-/// The reading half.
 #[derive(Debug)]
 pub struct Reader {
     line: Arc<Line>,
@@ -47,7 +46,6 @@ pub struct Reader {
     began: Option<Instant>,
 }
 
-/// The writing half.
 #[derive(Debug)]
 pub struct Writer {
     line: Arc<Line>,
@@ -56,7 +54,6 @@ pub struct Writer {
 }
 
 impl GatedSocket {
-    /// A connection that was accepted.
     pub(super) fn new(stream: UnixStream, slot: Slot, cuts: Arc<Cuts>) -> Self {
         Self {
             line: Arc::new(Line::new(stream, slot, cuts)),
@@ -72,13 +69,13 @@ impl GatedSocket {
         }
     }
 
-    /// What is left of the connection when it rests.
+    /// The part of the connection that remains when it rests.
     pub fn line(&self) -> &Arc<Line> {
         &self.line
     }
 }
 
-/// Write whole messages that answer nothing to a connection that rests.
+/// Write whole messages that answer no call to a connection that rests.
 ///
 /// # Errors
 /// The peer has left, or reads nothing: the connection is of no use any more.

@@ -9,7 +9,6 @@ use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_node::containers::LiveContainer;
 
 use super::Candidate;
-use crate::decide::pod_pool;
 
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,7 +87,7 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
     let name = match fits.as_slice() {
         [] => {
             let text = format!(
-                "{} has cpuset.cpus {:?}, which is no entry of pod {pod} in kubelet's state ({})",
+                "{} has cpuset.cpus {:?}, which is not an entry of pod {pod} in kubelet's state ({})",
                 candidate.origin,
                 cpus.to_string(),
                 list(entries)
@@ -319,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vm_with_a_finished_init_containers_cpus_is_no_sharer() {
+    fn a_vm_with_a_finished_init_containers_cpus_is_not_a_sharer() {
         let state = pod_level("2-4", &[("init", "2-3"), ("vm", "2-3"), ("side", "4")]);
         let vm = Candidate {
             annotated_name: Some("vm".into()),

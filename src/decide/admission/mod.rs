@@ -4,7 +4,7 @@ mod entry;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{AllocatorPolicies, Asker, CpuSource, Host, Wish};
+use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Requester};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
@@ -30,7 +30,7 @@ pub struct Claim {
     /// The CPUs.
     pub cpuset: String,
     /// What is asked of steliad's own allocator.
-    pub wish: Wish,
+    pub request: AllocationRequest,
 }
 
 /// A claim whose words parse.
@@ -41,7 +41,7 @@ pub struct CheckedClaim {
     /// The CPUs.
     pub cpuset: Option<CpuSet>,
     /// What is asked of steliad's own allocator.
-    pub wish: Wish,
+    pub request: AllocationRequest,
 }
 
 impl Claim {
@@ -62,7 +62,7 @@ impl Claim {
         Ok(CheckedClaim {
             pod,
             cpuset,
-            wish: self.wish.clone(),
+            request: self.request.clone(),
         })
     }
 }
@@ -144,7 +144,7 @@ fn admit_given(
         ErrorKind::InstanceExists => sharer().unwrap_or(refusal),
         _ => refusal,
     })?;
-    if claim.wish.asks() {
+    if claim.request.asks() {
         let text =
             "kubelet chooses the CPUs on this node (cpu-source = \"kubelet\"): it takes no options for an allocation";
         return Err(ErrorKind::InvalidArgument.because(text));
@@ -201,8 +201,8 @@ fn admit_allocated(
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
-        // kubelet gave it these before its policy became `none`, and they are still nobody else's.
-        if claim.wish.asks() {
+        // kubelet gave it these before its policy became `none`, and no other pod has got them since.
+        if claim.request.asks() {
             return Err(
                 ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
             );
@@ -221,7 +221,7 @@ fn admit_allocated(
         && !candidate.cpus.is_empty()
         && candidate.cpus.is_disjoint(&state.default_cpus)
     {
-        // CPUs that are in nobody's hands: kubelet took them from its default set and is about to say whose they are.
+        // Unassigned CPUs: kubelet took them from its default set and is about to say whose they are.
         let text = format!(
             "{} has cpuset.cpus {:?}, which kubelet's state does not name yet",
             candidate.origin,
@@ -229,27 +229,31 @@ fn admit_allocated(
         );
         return Err(ErrorKind::CpusetMismatch.because(text));
     }
-    let asker = Asker {
+    let requester = Requester {
         class: QosClass::of(candidate.origin.as_str()),
         limit_milli: candidate.limit_milli,
         bound: candidate.caller.is_some(),
         memory: memory(&candidate.mems),
     };
-    let (exclusive, allocation) = allot(&claim.wish, &asker, snapshot, facts, node)?;
+    let (exclusive, allocation) = allot(&claim.request, &requester, snapshot, facts, node)?;
     let name = candidate.annotated_name.as_ref();
     Ok(Record {
         container: name.unwrap_or(&candidate.container.container_id).clone(),
         entry: exclusive.clone(),
         exclusive,
         allocation: Some(allocation),
-        scheduled: !claim.wish.schedule.is_empty(),
+        scheduled: !claim.request.schedule.is_empty(),
         ..blank(candidate, anchor)
     })
 }
 
 /// Whether CPUs that kubelet gave are those that a scheduler chose, where one did.
 fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Result<(), Error> {
-    match claim.wish.schedule.contradicts(&Host::new(&snapshot.topology), given) {
+    match claim
+        .request
+        .schedule
+        .contradicts(&Host::new(&snapshot.topology), given)
+    {
         Some(text) => Err(ErrorKind::CpusetMismatch.because(format!("{text} from kubelet"))),
         None => Ok(()),
     }

@@ -64,7 +64,7 @@ fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
 #[case("", "0-999999", "999999")]
 fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[case] named: &str) {
     let refusal = Claim {
-        wish: Wish::default(),
+        request: AllocationRequest::default(),
         pod: pod.into(),
         cpuset: cpuset.into(),
     }
@@ -77,7 +77,7 @@ fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[
 #[test]
 fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
     let refusal = Claim {
-        wish: Wish::default(),
+        request: AllocationRequest::default(),
         pod: "a".repeat(10_000),
         cpuset: String::new(),
     }
@@ -100,7 +100,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
     let state = kubelet(&[("sidecar", "3"), ("vm", "2-3")]);
     // A claim is on the entry: it is what the caller sees in its cgroup.
     let claim = CheckedClaim {
-        wish: Wish::default(),
+        request: AllocationRequest::default(),
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
@@ -114,7 +114,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
 #[test]
 fn claims_must_match_what_is_known() {
     let other = CheckedClaim {
-        wish: Wish::default(),
+        request: AllocationRequest::default(),
         pod: PodUid::parse(&POD.replace('b', "a")).ok(),
         cpuset: None,
     };
@@ -123,7 +123,7 @@ fn claims_must_match_what_is_known() {
         ErrorKind::NoSuchPod
     );
     let cpus = CheckedClaim {
-        wish: Wish::default(),
+        request: AllocationRequest::default(),
         pod: None,
         cpuset: "4-5".parse().ok(),
     };

@@ -6,8 +6,8 @@ mod scheduled_tests;
 mod tests;
 
 use stelia_allocator::{
-    Allocated, Allocation, AllocatorPolicies, Asker, CpuExclusivePolicy, CpuSource, Ground, Held, KubeletView, Pools,
-    Qos, Wish, chosen_by_kubelet,
+    Allocated, Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource,
+    HeldCpus, KubeletView, Pools, Qos, Requester, chosen_by_kubelet,
 };
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
@@ -23,10 +23,10 @@ pub(crate) fn kubelet_unknown(reason: &str) -> Error {
 /// Decide by what was found on this node.
 ///
 /// # Errors
-/// As [`Ground::allot`], and `KubeletStateUnusable`.
+/// As [`AllocatorNode::allot`], and `KubeletStateUnusable`.
 pub fn allot(
-    wish: &Wish,
-    asker: &Asker,
+    request: &AllocationRequest,
+    requester: &Requester,
     snapshot: &Snapshot,
     facts: &Facts,
     node: &AllocatorPolicies,
@@ -36,17 +36,17 @@ pub fn allot(
         (Err(reason), _) => return Err(kubelet_unknown(reason)),
         (Ok(_), None) => return Err(chosen_by_kubelet()),
     };
-    Ground::new(&snapshot.topology, pools, &held(snapshot), node.clone()).allot(wish, asker)
+    AllocatorNode::new(&snapshot.topology, pools, &held(snapshot), node.clone()).allot(request, requester)
 }
 
 /// What instances hold, as far as the pools do not tell.
-pub fn held(snapshot: &Snapshot) -> Held {
+pub fn held(snapshot: &Snapshot) -> HeldCpus {
     let with = |policy: CpuExclusivePolicy| -> CpuSet {
         let records = snapshot.instances.values().map(|instance| &instance.record);
         let held = records.filter(|record| record.allocation.as_ref().is_some_and(|one| one.exclusive == policy));
         held.flat_map(|record| record.exclusive.iter()).collect()
     };
-    Held {
+    HeldCpus {
         pcpu_level: with(CpuExclusivePolicy::PcpuLevel),
         numa_node_level: with(CpuExclusivePolicy::NumaNodeLevel),
         unreadable: snapshot.unreadable.first().cloned(),

@@ -8,17 +8,17 @@ use stelia_allocator::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, 
 use stelia_api::ErrorKind;
 use stelia_cpus::testing::shapes;
 
-use super::tests::{allot, asker, cpus, empty, hold, node, wish};
+use super::tests::{allot, cpus, empty, hold, node, request, requester};
 use super::*;
 
 /// The scheduler's word; "" for none.
-fn scheduled(list: &str, nodes: &[u32]) -> Wish {
-    Wish {
+fn scheduled(list: &str, nodes: &[u32]) -> AllocationRequest {
+    AllocationRequest {
         schedule: Schedule {
             cpus: (!list.is_empty()).then(|| cpus(list)),
             nodes: (!nodes.is_empty()).then(|| nodes.iter().copied().collect()),
         },
-        ..Wish::default()
+        ..AllocationRequest::default()
     }
 }
 
@@ -28,8 +28,8 @@ fn scheduled(list: &str, nodes: &[u32]) -> Wish {
 // What the node only prefers is the scheduler's to depart from.
 #[case("1,6", &[])]
 fn cpus_that_can_be_had_are_given_as_they_were_chosen(#[case] list: &str, #[case] nodes: &[u32]) {
-    let wish = scheduled(list, nodes);
-    let (given, allocation) = allot(&wish, &asker(2000), &empty(), &node()).unwrap();
+    let request = scheduled(list, nodes);
+    let (given, allocation) = allot(&request, &requester(2000), &empty(), &node()).unwrap();
     assert_eq!((given, allocation.cpus), (cpus(list), 2));
     assert!(
         allocation
@@ -53,9 +53,9 @@ fn cpus_that_cannot_be_had_are_refused_with_the_reason(
     #[case] told: &str,
 ) {
     let mut host = empty();
-    let other = allot(&scheduled("7", &[]), &asker(1000), &host, &node()).unwrap();
+    let other = allot(&scheduled("7", &[]), &requester(1000), &host, &node()).unwrap();
     hold(&mut host, 1, other);
-    let refusal = allot(&scheduled(list, nodes), &asker(2000), &host, &node()).unwrap_err();
+    let refusal = allot(&scheduled(list, nodes), &requester(2000), &host, &node()).unwrap_err();
     assert_eq!(refusal.kind, kind, "{refusal}");
     assert!(refusal.text.contains(told), "{refusal}");
     // No time makes it true.
@@ -64,8 +64,8 @@ fn cpus_that_cannot_be_had_are_refused_with_the_reason(
 
 #[test]
 fn what_is_required_is_required_of_a_scheduler_too() {
-    let kind = |wish: &Wish, node: &AllocatorPolicies| {
-        allot(wish, &asker(2000), &empty(), node).map_err(|refusal| refusal.kind)
+    let kind = |request: &AllocationRequest, node: &AllocatorPolicies| {
+        allot(request, &requester(2000), &empty(), node).map_err(|refusal| refusal.kind)
     };
     let whole = AllocatorPolicies {
         required: RequiredBind::FullPcpusOnly,
@@ -87,13 +87,13 @@ fn what_is_required_is_required_of_a_scheduler_too() {
         assert_eq!(kind(&scheduled("", &[0, 1]), node), Err(ErrorKind::NotAllocated));
     }
     // The pod's own word counts as the node's does.
-    let own = Wish {
-        required: Some(CpuBindPolicy::SpreadByPcpus),
+    let own = AllocationRequest {
+        required_cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
         ..scheduled("2-3", &[])
     };
     assert_eq!(kind(&own, &node()), Err(ErrorKind::NotAllocated));
-    let own = Wish {
-        required: Some(CpuBindPolicy::SpreadByPcpus),
+    let own = AllocationRequest {
+        required_cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
         ..scheduled("1,3", &[])
     };
     assert!(kind(&own, &node()).is_ok());
@@ -102,11 +102,11 @@ fn what_is_required_is_required_of_a_scheduler_too() {
 
 #[test]
 fn the_nodes_that_a_scheduler_named_are_where_cpus_and_pools_are_taken() {
-    let given = |wish: &Wish| allot(wish, &asker(2000), &empty(), &node());
+    let given = |request: &AllocationRequest| allot(request, &requester(2000), &empty(), &node());
     assert_eq!(given(&scheduled("", &[1])).unwrap().0, cpus("4-5"));
     // Each of two gives its part.
     assert_eq!(given(&scheduled("", &[0, 1])).unwrap().0.len(), 2);
-    let of_class = |qos, nodes: &[u32]| Wish {
+    let of_class = |qos, nodes: &[u32]| AllocationRequest {
         qos: Some(qos),
         ..scheduled("", nodes)
     };
@@ -117,7 +117,7 @@ fn the_nodes_that_a_scheduler_named_are_where_cpus_and_pools_are_taken() {
     assert_eq!(pool(&[2]).map_err(|refusal| refusal.kind), Err(ErrorKind::NotAllocated));
     let be = given(&of_class(Qos::Be, &[1])).unwrap_err();
     assert_eq!(be.kind, ErrorKind::NotAllocated);
-    let own = Wish {
+    let own = AllocationRequest {
         qos: Some(Qos::Ls),
         ..scheduled("2-3", &[])
     };
@@ -127,15 +127,15 @@ fn the_nodes_that_a_scheduler_named_are_where_cpus_and_pools_are_taken() {
 #[test]
 fn cpus_come_from_where_kubelets_memory_manager_bound_the_memory() {
     let memory = |policy, limit: u64, nodes: &[u32]| {
-        let asker = Asker {
+        let requester = Requester {
             memory: Some(nodes.iter().copied().collect()),
-            ..asker(limit)
+            ..requester(limit)
         };
-        let wish = Wish {
-            alignment: Some(policy),
-            ..Wish::default()
+        let request = AllocationRequest {
+            numa_topology_alignment_policy: Some(policy),
+            ..AllocationRequest::default()
         };
-        allot(&wish, &asker, &empty(), &node())
+        allot(&request, &requester, &empty(), &node())
     };
     use NumaTopologyAlignmentPolicy::{BestEffort, None, Restricted, SingleNumaNode};
     for policy in [BestEffort, Restricted, SingleNumaNode] {
@@ -161,23 +161,23 @@ fn cpus_come_from_where_kubelets_memory_manager_bound_the_memory() {
 fn a_numa_node_with_whole_cores_comes_before_one_where_others_have_halves() {
     let mut host = empty();
     // 1 and 2-3 are free on node 0 (0 is reserved); after this 1 and 3 are, each with a neighbour.
-    let half = allot(&scheduled("2", &[]), &asker(1000), &host, &node()).unwrap();
+    let half = allot(&scheduled("2", &[]), &requester(1000), &host, &node()).unwrap();
     hold(&mut host, 1, half);
-    let (given, _) = allot(&Wish::default(), &asker(2000), &host, &node()).unwrap();
+    let (given, _) = allot(&AllocationRequest::default(), &requester(2000), &host, &node()).unwrap();
     assert_eq!(given, cpus("4-5"), "node 0 has two as well, and the fewest");
 }
 
 #[test]
 fn a_numa_node_without_the_company_to_be_avoided_comes_first() {
-    let alone = |exclusive| Wish {
-        exclusive: Some(exclusive),
-        ..wish(Qos::Lse)
+    let alone = |exclusive| AllocationRequest {
+        cpu_exclusive_policy: Some(exclusive),
+        ..request(Qos::Lse)
     };
     let mut host = empty();
     let policy = CpuExclusivePolicy::NumaNodeLevel;
-    let first = allot(&alone(policy), &asker(1000), &host, &node()).unwrap();
+    let first = allot(&alone(policy), &requester(1000), &host, &node()).unwrap();
     hold(&mut host, 1, first);
-    let second = allot(&alone(policy), &asker(1000), &host, &node()).unwrap();
+    let second = allot(&alone(policy), &requester(1000), &host, &node()).unwrap();
     assert_eq!(second.1.exclusivity, Exclusivity::Kept, "{:?}", second.1);
 }
 
@@ -191,7 +191,7 @@ proptest! {
         host.topology = shape.topology();
         let threads = stelia_allocator::Host::new(&host.topology).threads() as u64;
         for (number, (cores, ends)) in wants.iter().enumerate() {
-            let Ok(answer) = allot(&Wish::default(), &asker(1000 * cores * threads), &host, &node()) else { continue };
+            let Ok(answer) = allot(&AllocationRequest::default(), &requester(1000 * cores * threads), &host, &node()) else { continue };
             if *ends && !host.instances.is_empty() {
                 host.instances.pop_first();
             }

@@ -1,7 +1,8 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use stelia_allocator::{
-    CpuBindPolicy, Exclusivity, Left, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, RequiredBind, leftover,
+    CpuBindPolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, RequiredBind,
+    RunningContainer, leftover,
 };
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::testing::shapes;
@@ -42,12 +43,12 @@ fn pools(snapshot: &Snapshot) -> Option<Pools> {
 
 /// As the engine asks it.
 pub(super) fn allot(
-    wish: &Wish,
-    asker: &Asker,
+    request: &AllocationRequest,
+    requester: &Requester,
     snapshot: &Snapshot,
     node: &AllocatorPolicies,
 ) -> Result<(CpuSet, Allocation), Error> {
-    crate::decide::allocator::allot(wish, asker, snapshot, &facts(snapshot, node), node)
+    crate::decide::allocator::allot(request, requester, snapshot, &facts(snapshot, node), node)
 }
 
 pub(super) fn node() -> AllocatorPolicies {
@@ -59,8 +60,8 @@ pub(super) fn node() -> AllocatorPolicies {
 }
 
 /// A Guaranteed pod that speaks for itself.
-pub(super) fn asker(limit_milli: u64) -> Asker {
-    Asker {
+pub(super) fn requester(limit_milli: u64) -> Requester {
+    Requester {
         class: QosClass::Guaranteed,
         limit_milli: Some(limit_milli),
         bound: true,
@@ -83,16 +84,16 @@ pub(super) fn hold(snapshot: &mut Snapshot, number: usize, (exclusive, allocatio
     });
 }
 
-pub(super) fn wish(qos: Qos) -> Wish {
-    Wish {
+pub(super) fn request(qos: Qos) -> AllocationRequest {
+    AllocationRequest {
         qos: Some(qos),
-        ..Wish::default()
+        ..AllocationRequest::default()
     }
 }
 
 #[test]
 fn without_a_word_a_pod_gets_its_limit_in_the_nodes_way() {
-    let (exclusive, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
+    let (exclusive, allocation) = allot(&AllocationRequest::default(), &requester(2000), &empty(), &node()).unwrap();
     // 0 is reserved; a whole core of the NUMA node that has the fewest free.
     assert_eq!(exclusive, cpus("2-3"));
     assert_eq!((allocation.qos, allocation.cpus), (Qos::Lse, 2));
@@ -114,32 +115,38 @@ fn a_pods_word_is_bound_by_its_class_and_an_administrators_is_not(
     #[case] qos: Qos,
     #[case] refused: Option<ErrorKind>,
 ) {
-    let asker = Asker { class, ..asker(2000) };
-    let answer = allot(&wish(qos), &asker, &empty(), &node());
-    assert_eq!(answer.err().map(|refusal| refusal.kind), refused);
-    let administrator = Asker {
-        bound: false,
-        ..asker.clone()
+    let requester = Requester {
+        class,
+        ..requester(2000)
     };
-    assert!(allot(&wish(qos), &administrator, &empty(), &node()).is_ok());
+    let answer = allot(&request(qos), &requester, &empty(), &node());
+    assert_eq!(answer.err().map(|refusal| refusal.kind), refused);
+    let administrator = Requester {
+        bound: false,
+        ..requester.clone()
+    };
+    assert!(allot(&request(qos), &administrator, &empty(), &node()).is_ok());
     // And without a word it is what Kubernetes calls it.
-    let own = allot(&Wish::default(), &asker, &empty(), &node()).unwrap().1.qos;
+    let own = allot(&AllocationRequest::default(), &requester, &empty(), &node())
+        .unwrap()
+        .1
+        .qos;
     assert_eq!(own, if class == QosClass::Burstable { Qos::Ls } else { Qos::Be });
 }
 
 #[test]
 fn the_number_of_cpus_is_bound_by_the_limit() {
     let ask = |number: Option<u32>, limit: Option<u64>, bound: bool| {
-        let wish = Wish {
+        let request = AllocationRequest {
             cpus: number,
-            ..Wish::default()
+            ..AllocationRequest::default()
         };
-        let asker = Asker {
+        let requester = Requester {
             limit_milli: limit,
             bound,
-            ..asker(0)
+            ..requester(0)
         };
-        let answer = allot(&wish, &asker, &empty(), &node());
+        let answer = allot(&request, &requester, &empty(), &node());
         answer.map(|(cpus, _)| cpus.len()).map_err(|refusal| {
             assert!(!refusal.may_pass, "nothing kubelet writes changes it: {refusal}");
             refusal.kind
@@ -160,13 +167,13 @@ fn what_kubelet_holds_or_left_behind_is_never_given() {
     let mut taken = snapshot(vec![]);
     taken.source = CpuSource::Steliad;
     taken.leftover = cpus("4-5");
-    let administrator = Asker {
+    let administrator = Requester {
         bound: false,
-        ..asker(0)
+        ..requester(0)
     };
-    let all = Wish {
+    let all = AllocationRequest {
         cpus: Some(3),
-        ..Wish::default()
+        ..AllocationRequest::default()
     };
     // kubelet's entry has 2-3, a container it left has 4-5, 0 is reserved.
     assert_eq!(allot(&all, &administrator, &taken, &node()).unwrap().0, cpus("1,6-7"));
@@ -182,10 +189,10 @@ fn what_kubelet_holds_or_left_behind_is_never_given() {
 fn a_scope_that_cannot_be_read_may_have_any_cpus() {
     let mut strange = empty();
     strange.unreadable = vec![("stelia-instance-x.scope".into(), "schema 9".into())];
-    let refusal = allot(&Wish::default(), &asker(1000), &strange, &node()).unwrap_err();
+    let refusal = allot(&AllocationRequest::default(), &requester(1000), &strange, &node()).unwrap_err();
     assert!(refusal.text.contains("stelia-instance-x.scope"), "{refusal}");
     // A pool is nobody's.
-    assert!(allot(&wish(Qos::Ls), &asker(1000), &strange, &node()).is_ok());
+    assert!(allot(&request(Qos::Ls), &requester(1000), &strange, &node()).is_ok());
 }
 
 #[test]
@@ -194,9 +201,9 @@ fn the_last_shared_cpu_is_not_given() {
         reserved: CpuSet::new(),
         ..node()
     };
-    let refusal = allot(&Wish::default(), &asker(8000), &empty(), &whole).unwrap_err();
+    let refusal = allot(&AllocationRequest::default(), &requester(8000), &empty(), &whole).unwrap_err();
     assert_eq!(refusal.kind, ErrorKind::NotAllocated);
-    assert!(allot(&Wish::default(), &asker(7000), &empty(), &whole).is_ok());
+    assert!(allot(&AllocationRequest::default(), &requester(7000), &empty(), &whole).is_ok());
 }
 
 #[test]
@@ -205,28 +212,28 @@ fn a_required_bind_policy_is_nobodys_to_depart_from() {
         required: RequiredBind::FullPcpusOnly,
         ..node()
     };
-    let (exclusive, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &full).unwrap();
+    let (exclusive, allocation) = allot(&AllocationRequest::default(), &requester(2000), &empty(), &full).unwrap();
     assert_eq!((exclusive, allocation.required), (cpus("2-3"), true));
-    let odd = allot(&Wish::default(), &asker(3000), &empty(), &full).unwrap_err();
+    let odd = allot(&AllocationRequest::default(), &requester(3000), &empty(), &full).unwrap_err();
     assert_eq!(odd.kind, ErrorKind::NotAllocated);
-    let spread = Wish {
-        bind: Some(CpuBindPolicy::SpreadByPcpus),
-        ..Wish::default()
+    let spread = AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
+        ..AllocationRequest::default()
     };
-    let other = allot(&spread, &asker(2000), &empty(), &full).unwrap_err();
+    let other = allot(&spread, &requester(2000), &empty(), &full).unwrap_err();
     assert_eq!(other.kind, ErrorKind::NotAllocated);
 }
 
 #[test]
 fn an_exclusive_policy_that_cannot_be_kept_is_told() {
-    let alone = Wish {
-        exclusive: Some(CpuExclusivePolicy::NumaNodeLevel),
-        ..Wish::default()
+    let alone = AllocationRequest {
+        cpu_exclusive_policy: Some(CpuExclusivePolicy::NumaNodeLevel),
+        ..AllocationRequest::default()
     };
     let mut host = empty();
     let mut told = Vec::new();
     for number in 0..3 {
-        let answer = allot(&alone, &asker(1000), &host, &node()).unwrap();
+        let answer = allot(&alone, &requester(1000), &host, &node()).unwrap();
         told.push(answer.1.exclusivity);
         let last = answer.1.explanation.last().unwrap().clone();
         assert!(last.starts_with("exclusive policy NUMANodeLevel"), "{last}");
@@ -237,39 +244,39 @@ fn an_exclusive_policy_that_cannot_be_kept_is_told() {
 
 #[test]
 fn a_pool_of_a_numa_node_is_chosen_by_the_limit() {
-    let burst = Wish {
+    let burst = AllocationRequest {
         qos: Some(Qos::Ls),
-        bind: Some(CpuBindPolicy::ConstrainedBurst),
-        limit_milli: Some(3500),
-        ..Wish::default()
+        cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
+        cpu_limit: Some(3500),
+        ..AllocationRequest::default()
     };
     let mut host = empty();
-    let (exclusive, allocation) = allot(&burst, &asker(1000), &host, &node()).unwrap();
+    let (exclusive, allocation) = allot(&burst, &requester(1000), &host, &node()).unwrap();
     assert_eq!((exclusive.is_empty(), allocation.numa_node), (true, Some(0)));
     // With a CPU of node 0 gone only node 1 has four.
-    let two = allot(&Wish::default(), &asker(1000), &host, &node()).unwrap();
+    let two = allot(&AllocationRequest::default(), &requester(1000), &host, &node()).unwrap();
     hold(&mut host, 1, two);
     assert_eq!(
-        allot(&burst, &asker(1000), &host, &node()).unwrap().1.numa_node,
+        allot(&burst, &requester(1000), &host, &node()).unwrap().1.numa_node,
         Some(1)
     );
     let strict = AllocatorPolicies {
         alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
         ..node()
     };
-    let aligned = allot(&wish(Qos::Ls), &asker(4000), &host, &strict).unwrap().1;
+    let aligned = allot(&request(Qos::Ls), &requester(4000), &host, &strict).unwrap().1;
     assert_eq!((aligned.numa_node, aligned.limit_milli), (Some(1), 4000));
-    let much = Wish {
-        limit_milli: Some(5000),
+    let much = AllocationRequest {
+        cpu_limit: Some(5000),
         ..burst
     };
-    let refusal = allot(&much, &asker(1000), &host, &node()).unwrap_err();
+    let refusal = allot(&much, &requester(1000), &host, &node()).unwrap_err();
     assert_eq!(refusal.kind, ErrorKind::NotAllocated);
 }
 
 #[test]
 fn a_list_that_meets_another_pods_was_the_shared_pool() {
-    let left = |number: usize, guaranteed: bool, list: &str| Left {
+    let left = |number: usize, guaranteed: bool, list: &str| RunningContainer {
         pod: pod(number),
         guaranteed,
         instance: false,
@@ -289,13 +296,13 @@ fn a_list_that_meets_another_pods_was_the_shared_pool() {
     assert_eq!(leftover(&[left(2, false, "2-3")]), CpuSet::new());
     // An instance's is in its record, and is evidence all the same.
     let part = left(1, true, "0-1,4-7");
-    let known = Left {
+    let known = RunningContainer {
         instance: true,
         ..left(2, true, "0-1,4-7")
     };
     assert_eq!(leftover(&[part.clone(), known]), CpuSet::new());
     // Alone, but of another length than the limit: a part of a CPU on the shared pool.
-    let limited = |milli| Left {
+    let limited = |milli| RunningContainer {
         limit_milli: Some(milli),
         ..part.clone()
     };
@@ -305,15 +312,15 @@ fn a_list_that_meets_another_pods_was_the_shared_pool() {
 
 #[test]
 fn the_same_words_again_are_the_same_and_others_are_named() {
-    let (_, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
-    assert_eq!(allocation.differs(&Wish::default()), None);
-    let spread = Wish {
-        bind: Some(CpuBindPolicy::SpreadByPcpus),
-        ..Wish::default()
+    let (_, allocation) = allot(&AllocationRequest::default(), &requester(2000), &empty(), &node()).unwrap();
+    assert_eq!(allocation.differs(&AllocationRequest::default()), None);
+    let spread = AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::SpreadByPcpus),
+        ..AllocationRequest::default()
     };
     assert_eq!(allocation.differs(&spread), Some("cpu-bind-policy"));
-    let required = |bind| Wish {
-        required: Some(bind),
+    let required = |bind| AllocationRequest {
+        required_cpu_bind_policy: Some(bind),
         ..spread.clone()
     };
     assert_eq!(
@@ -322,7 +329,7 @@ fn the_same_words_again_are_the_same_and_others_are_named() {
     );
     // What is required wins over what is preferred, then as well.
     let whole = required(CpuBindPolicy::FullPcpus);
-    let (_, allocation) = allot(&whole, &asker(2000), &empty(), &node()).unwrap();
+    let (_, allocation) = allot(&whole, &requester(2000), &empty(), &node()).unwrap();
     assert_eq!((allocation.bind, allocation.required), (CpuBindPolicy::FullPcpus, true));
     assert_eq!(allocation.differs(&whole), None);
     assert_eq!(allocation.differs(&required(CpuBindPolicy::Default)), None);
@@ -330,18 +337,18 @@ fn the_same_words_again_are_the_same_and_others_are_named() {
         allocation.differs(&required(CpuBindPolicy::SpreadByPcpus)),
         Some("required-cpu-bind-policy")
     );
-    assert_eq!(allocation.differs(&wish(Qos::Lsr)), Some("qos"));
+    assert_eq!(allocation.differs(&request(Qos::Lsr)), Some("qos"));
 }
 
 #[test]
 fn an_allocation_survives_as_text() {
-    let (_, allocation) = allot(&Wish::default(), &asker(2000), &empty(), &node()).unwrap();
+    let (_, allocation) = allot(&AllocationRequest::default(), &requester(2000), &empty(), &node()).unwrap();
     let text = serde_json::to_string(&allocation).unwrap();
     assert!(text.contains(r#""qos":"LSE","cpus":2,"bind":"FullPCPUs""#), "{text}");
     assert_eq!(serde_json::from_str::<Allocation>(&text).unwrap(), allocation);
 }
 
-fn wishes() -> impl Strategy<Value = Wish> {
+fn requests() -> impl Strategy<Value = AllocationRequest> {
     let any_of = |all: &'static [Qos]| proptest::sample::select(all);
     (
         1u32..5,
@@ -351,14 +358,14 @@ fn wishes() -> impl Strategy<Value = Wish> {
         proptest::sample::select(&NumaAllocateStrategy::ALL[..]),
         proptest::sample::select(&NumaTopologyAlignmentPolicy::ALL[..]),
     )
-        .prop_map(|(count, qos, bind, exclusive, strategy, alignment)| Wish {
+        .prop_map(|(count, qos, bind, exclusive, strategy, alignment)| AllocationRequest {
             cpus: qos.is_exclusive().then_some(count),
             qos: Some(qos),
-            bind: Some(bind),
-            exclusive: Some(exclusive),
-            strategy: Some(strategy),
-            alignment: Some(alignment),
-            ..Wish::default()
+            cpu_bind_policy: Some(bind),
+            cpu_exclusive_policy: Some(exclusive),
+            numa_allocate_strategy: Some(strategy),
+            numa_topology_alignment_policy: Some(alignment),
+            ..AllocationRequest::default()
         })
 }
 
@@ -366,22 +373,22 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
     #[test]
     fn nobody_gets_what_is_anothers_and_what_is_freed_is_given_again(
-        shape in shapes(), kubelets in 0u32..4, wishes in proptest::collection::vec(wishes(), 1..8),
+        shape in shapes(), kubelets in 0u32..4, requests in proptest::collection::vec(requests(), 1..8),
     ) {
         let mut host = empty();
         host.topology = shape.topology();
         host.leftover = host.topology.online().iter().take(kubelets as usize).collect();
-        let administrator = Asker { bound: false, ..asker(1000) };
-        for (number, wish) in wishes.iter().enumerate() {
-            let Ok((exclusive, allocation)) = allot(wish, &administrator, &host, &node()) else { continue };
-            let again = allot(wish, &administrator, &host, &node()).unwrap();
+        let administrator = Requester { bound: false, ..requester(1000) };
+        for (number, request) in requests.iter().enumerate() {
+            let Ok((exclusive, allocation)) = allot(request, &administrator, &host, &node()) else { continue };
+            let again = allot(request, &administrator, &host, &node()).unwrap();
             prop_assert_eq!(&again, &(exclusive.clone(), allocation.clone()), "the same input");
             prop_assert!(exclusive.is_disjoint(&host.owned()) && exclusive.is_disjoint(&host.leftover));
             prop_assert!(!exclusive.contains(0) && exclusive.is_subset(&host.topology.online()));
             prop_assert_eq!(exclusive.len() as u32, allocation.cpus);
             let nodes: std::collections::BTreeSet<u32> =
                 exclusive.iter().map(|cpu| host.topology.cpus[&cpu].node).collect();
-            if wish.alignment == Some(NumaTopologyAlignmentPolicy::SingleNumaNode) {
+            if request.numa_topology_alignment_policy == Some(NumaTopologyAlignmentPolicy::SingleNumaNode) {
                 prop_assert!(nodes.len() <= 1, "{} on {:?}", exclusive, nodes);
             }
             hold(&mut host, number, again);
@@ -392,8 +399,8 @@ proptest! {
         }
         // One that ended leaves nothing behind.
         if let Some((_, last)) = host.instances.pop_last() {
-            let wish = &wishes[last.record.pod.to_string()[..8].parse::<usize>().unwrap()];
-            let (exclusive, _) = allot(wish, &administrator, &host, &node()).unwrap();
+            let request = &requests[last.record.pod.to_string()[..8].parse::<usize>().unwrap()];
+            let (exclusive, _) = allot(request, &administrator, &host, &node()).unwrap();
             prop_assert_eq!(exclusive, last.record.exclusive);
         }
     }

@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_record::Vcpu;
 
@@ -149,7 +150,7 @@ pub(super) fn place(vcpus: &[&Vcpu], cores: &[Core], offline: &CpuSet) -> Placem
     Placement {
         pins: vcpus
             .iter()
-            .map(|vcpu| (vcpu.index, pins.get(&vcpu.index).copied()))
+            .map(|vcpu| (ThreadRole::Vcpu(vcpu.index), pins.get(&vcpu.index).copied()))
             .collect(),
         note: (!notes.is_empty()).then(|| notes.join("; ")),
     }

@@ -3,39 +3,48 @@
 mod guest;
 mod order;
 
+use stelia_api::ThreadRole;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_record::{Vcpu, is_iothread};
+use stelia_record::Vcpu;
 use stelia_settings::PlacementPolicy;
 
 /// Where the vCPUs go.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placement {
-    /// (vCPU index, CPU) in ascending index; no CPU where there are more vCPUs than CPUs.
-    pub pins: Vec<(u32, Option<u32>)>,
+    /// In ascending order; no CPU where there are more vCPUs than CPUs.
+    pub pins: Vec<(ThreadRole, Option<u32>)>,
     /// In words, what the policy could not do.
     pub note: Option<String>,
 }
 
-/// Choose a CPU for every vCPU: distinct, within `cpus`, offline ones last. I/O threads get what online CPUs the vCPUs leave
-/// over, in ascending order, as far as they go. The answer depends on nothing but the arguments' values.
-pub fn place(policy: PlacementPolicy, vcpus: &[Vcpu], cpus: &CpuSet, topology: &Topology) -> Placement {
-    let mut all: Vec<&Vcpu> = vcpus.iter().collect();
-    all.sort_by_key(|vcpu| vcpu.index);
-    let (vcpus, iothreads): (Vec<&Vcpu>, Vec<&Vcpu>) = all.into_iter().partition(|vcpu| !is_iothread(vcpu.index));
+/// Choose a CPU for every vCPU: distinct, within `cpus`, offline ones last. The I/O threads among `threads`, which are in
+/// ascending order, get what online CPUs the vCPUs leave over, in ascending order, as far as they go. The answer depends on
+/// nothing but the arguments' values.
+pub fn place(
+    policy: PlacementPolicy,
+    guest: &[Vcpu],
+    threads: impl IntoIterator<Item = ThreadRole>,
+    cpus: &CpuSet,
+    topology: &Topology,
+) -> Placement {
+    let mut vcpus: Vec<&Vcpu> = guest.iter().collect();
+    vcpus.sort_by_key(|vcpu| vcpu.index);
     let mut placement = place_vcpus(policy, vcpus, cpus, topology);
     let used: CpuSet = placement.pins.iter().filter_map(|(_, cpu)| *cpu).collect();
     let crowded = placement.pins.iter().any(|(_, cpu)| cpu.is_none());
     let free = cpus.intersection(&topology.online()).difference(&used);
     let mut free = free.iter().filter(|_| !crowded);
-    let pins = iothreads.into_iter().map(|iothread| (iothread.index, free.next()));
-    placement.pins.extend(pins);
+    let iothreads = threads
+        .into_iter()
+        .filter(|role| matches!(role, ThreadRole::IoThread(_)));
+    placement.pins.extend(iothreads.map(|role| (role, free.next())));
     placement
 }
 
 fn place_vcpus(policy: PlacementPolicy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topology: &Topology) -> Placement {
     if vcpus.len() > cpus.len() {
         return Placement {
-            pins: vcpus.iter().map(|vcpu| (vcpu.index, None)).collect(),
+            pins: vcpus.iter().map(|vcpu| (ThreadRole::Vcpu(vcpu.index), None)).collect(),
             note: Some(format!("{} vCPUs for {} CPUs: none is pinned", vcpus.len(), cpus.len())),
         };
     }
@@ -49,8 +58,9 @@ fn place_vcpus(policy: PlacementPolicy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topolo
     };
     let offline = cpus.difference(&online);
     let order = online_order.into_iter().chain(offline.iter());
+    let roles = vcpus.iter().map(|vcpu| ThreadRole::Vcpu(vcpu.index));
     Placement {
-        pins: vcpus.iter().map(|vcpu| vcpu.index).zip(order.map(Some)).collect(),
+        pins: roles.zip(order.map(Some)).collect(),
         note,
     }
 }

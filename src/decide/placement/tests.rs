@@ -2,7 +2,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
 use stelia_cpus::testing::{Shape, shapes};
-use stelia_record::IOTHREADS;
 
 use super::*;
 
@@ -49,7 +48,7 @@ fn host() -> Topology {
 }
 
 fn pins(policy: PlacementPolicy, vcpus: &[Vcpu], cpus: &str) -> (Vec<u32>, Option<String>) {
-    let placement = place(policy, vcpus, &cpus.parse().unwrap(), &host());
+    let placement = place(policy, vcpus, [], &cpus.parse().unwrap(), &host());
     (
         placement.pins.iter().map(|(_, cpu)| cpu.unwrap()).collect(),
         placement.note,
@@ -94,8 +93,8 @@ fn what_the_set_cannot_give_is_said() {
 #[test]
 fn more_vcpus_than_cpus_are_not_pinned_and_a_note_says_so() {
     for policy in PlacementPolicy::ALL {
-        let placement = place(policy, &vcpus(3), &"4-5".parse().unwrap(), &host());
-        assert_eq!(placement.pins, [(0, None), (1, None), (2, None)]);
+        let placement = place(policy, &vcpus(3), [], &"4-5".parse().unwrap(), &host());
+        assert_eq!(placement.pins, [0, 1, 2].map(|index| (ThreadRole::Vcpu(index), None)));
         assert!(placement.note.unwrap().contains("3 vCPUs for 2 CPUs"));
     }
 }
@@ -105,15 +104,12 @@ fn an_offline_cpu_comes_last() {
     let mut topology = host();
     topology.cpus.remove(&1);
     for policy in PlacementPolicy::ALL {
-        let placement = place(policy, &vcpus(3), &"1-2,3".parse().unwrap(), &topology);
-        assert_eq!(placement.pins.last(), Some(&(2, Some(1))), "{policy:?}");
-    }
-}
-
-#[test]
-fn every_policy_is_found_by_its_name() {
-    for policy in PlacementPolicy::ALL {
-        assert_eq!(PlacementPolicy::parse(policy.name()), Some(policy));
+        let placement = place(policy, &vcpus(3), [], &"1-2,3".parse().unwrap(), &topology);
+        assert_eq!(
+            placement.pins.last(),
+            Some(&(ThreadRole::Vcpu(2), Some(1))),
+            "{policy:?}"
+        );
     }
 }
 
@@ -138,16 +134,16 @@ proptest! {
         let mut reversed = list.clone();
         reversed.reverse();
         for policy in PlacementPolicy::ALL {
-            let placement = place(policy, &list, &cpus, &topology);
-            prop_assert_eq!(&placement, &place(policy, &reversed, &cpus, &topology));
+            let placement = place(policy, &list, [], &cpus, &topology);
+            prop_assert_eq!(&placement, &place(policy, &reversed, [], &cpus, &topology));
             let used: CpuSet = placement.pins.iter().filter_map(|(_, cpu)| *cpu).collect();
             prop_assert_eq!(used.len(), list.len());
             prop_assert!(used.is_subset(&cpus));
-            prop_assert!(placement.pins.iter().map(|(index, _)| *index).eq(0..list.len() as u32));
+            prop_assert!(placement.pins.iter().map(|(role, _)| *role).eq((0..list.len() as u32).map(ThreadRole::Vcpu)));
         }
-        let full: Vec<u32> = place(PlacementPolicy::FullPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
+        let full: Vec<u32> = place(PlacementPolicy::FullPcpus, &list, [], &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
         let spread: Vec<u32> =
-            place(PlacementPolicy::SpreadByPcpus, &list, &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
+            place(PlacementPolicy::SpreadByPcpus, &list, [], &cpus, &topology).pins.iter().filter_map(|pin| pin.1).collect();
         let cores_of_set = touched(&topology, cpus.iter());
         prop_assert_eq!(touched(&topology, spread.iter().copied()), cores_of_set.min(list.len()));
         // As few cores as can hold them: the largest ones.
@@ -168,7 +164,7 @@ proptest! {
         let cpus: CpuSet = whole.iter().flat_map(|core| core.cpus.iter().copied()).collect();
         let cores = whole.len() as u32 / sockets;
         prop_assume!(cores > 0);
-        let placement = place(PlacementPolicy::Guest, &guest(sockets, cores, shape.threads), &cpus, &topology);
+        let placement = place(PlacementPolicy::Guest, &guest(sockets, cores, shape.threads), [], &cpus, &topology);
         for siblings in placement.pins.chunks(shape.threads as usize) {
             prop_assert_eq!(touched(&topology, siblings.iter().filter_map(|pin| pin.1)), 1);
         }
@@ -177,18 +173,14 @@ proptest! {
 
 #[test]
 fn io_threads_take_what_the_vcpus_leave_over() {
-    let vcpu = |index| Vcpu {
-        index,
-        props: BTreeMap::new(),
-    };
+    let threads = [0, 1].map(ThreadRole::IoThread);
     let topology = stelia_testnode::topology(2, 2, 2);
     for policy in PlacementPolicy::ALL {
-        let all = [vcpu(IOTHREADS + 1), vcpu(0), vcpu(IOTHREADS), vcpu(1)];
-        let pins = |cpus: &str| place(policy, &all, &cpus.parse().unwrap(), &topology).pins;
+        let pins = |cpus: &str| place(policy, &vcpus(2), threads, &cpus.parse().unwrap(), &topology).pins;
         let placed = pins("2-4");
-        let without = place(policy, &[vcpu(0), vcpu(1)], &"2-4".parse().unwrap(), &topology).pins;
+        let without = place(policy, &vcpus(2), [], &"2-4".parse().unwrap(), &topology).pins;
         assert_eq!(placed[..2], without, "{policy:?}");
-        assert_eq!((placed[2].0, placed[3]), (IOTHREADS, (IOTHREADS + 1, None)));
+        assert_eq!((placed[2].0, placed[3]), (threads[0], (threads[1], None)));
         assert!(placed[2].1.is_some());
         assert_eq!(pins("2-3")[2].1, None);
         assert!(pins("2").iter().all(|(_, cpu)| cpu.is_none()));

@@ -1,5 +1,5 @@
 use proptest::prelude::*;
-use stelia_allocator::{Asker, CpuSource, NumaAllocateStrategy, Qos, Wish};
+use stelia_allocator::{AllocationRequest, CpuSource, NumaAllocateStrategy, Qos, Requester};
 use stelia_cpus::testing::shapes;
 use stelia_kubelet::{CpuManagerState, QosClass};
 use stelia_record::Record;
@@ -58,13 +58,13 @@ fn hold(snapshot: &mut Snapshot, number: usize, exclusive: CpuSet, allocation: A
 /// An instance of so many CPUs that has these, however it came to them.
 fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy) {
     let exclusive = cpus(list);
-    let wish = Wish {
+    let request = AllocationRequest {
         cpus: Some(exclusive.len() as u32),
-        bind: Some(bind),
-        ..Wish::default()
+        cpu_bind_policy: Some(bind),
+        ..AllocationRequest::default()
     };
     let (_, allocation) = allot(
-        &wish,
+        &request,
         &administrator(),
         &empty(),
         &Facts::of(&empty(), &policies()),
@@ -74,8 +74,8 @@ fn with(snapshot: &mut Snapshot, number: usize, list: &str, bind: CpuBindPolicy)
     hold(snapshot, number, exclusive, allocation);
 }
 
-fn administrator() -> Asker {
-    Asker {
+fn administrator() -> Requester {
+    Requester {
         class: QosClass::Guaranteed,
         limit_milli: None,
         bound: false,
@@ -87,7 +87,7 @@ fn administrator() -> Asker {
 fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
-    let moves = all(&host, &policies(), &Scope::Node);
+    let moves = all(&host, &policies(), &RebindScope::Node);
     let first = &moves[0];
     assert_eq!((first.pod.clone(), first.from.clone()), (pod(1), cpus("3-4")));
     assert!(
@@ -104,11 +104,11 @@ fn a_vm_on_two_nodes_moves_to_one_and_a_split_core_becomes_whole() {
 fn what_is_well_stays_where_it_is() {
     let mut host = empty();
     with(&mut host, 1, "2-3", CpuBindPolicy::FullPcpus);
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
     // Nor is anybody moved that is not meant.
     with(&mut host, 2, "1,4", CpuBindPolicy::SpreadByPcpus);
-    assert_eq!(all(&host, &policies(), &Scope::Pod(pod(1))), []);
-    assert_eq!(all(&host, &policies(), &Scope::Node)[0].pod, pod(2));
+    assert_eq!(all(&host, &policies(), &RebindScope::Pod(pod(1))), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node)[0].pod, pod(2));
 }
 
 #[test]
@@ -116,11 +116,11 @@ fn kubelets_cpus_are_not_ours_to_move() {
     let mut host = empty();
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
     host.first_mut().record.allocation = None;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
     // Nor while kubelet chooses.
     with(&mut host, 2, "5-6", CpuBindPolicy::FullPcpus);
     host.source = CpuSource::Kubelet;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
 }
 
 #[test]
@@ -129,11 +129,11 @@ fn what_a_scheduler_chose_stays_and_nobody_leaves_the_nodes_of_its_memory() {
     with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
     for (memory, lists) in [("0", &["2-3"][..]), ("1", &["4-5", "6-7"])] {
         host.first_mut().record.mems = memory.into();
-        let moves = all(&host, &policies(), &Scope::Node);
+        let moves = all(&host, &policies(), &RebindScope::Node);
         assert!(lists.contains(&moves[0].to.to_string().as_str()), "{memory}: {moves:?}");
     }
     host.first_mut().record.scheduled = true;
-    assert_eq!(all(&host, &policies(), &Scope::Node), []);
+    assert_eq!(all(&host, &policies(), &RebindScope::Node), []);
 }
 
 #[test]
@@ -142,13 +142,13 @@ fn who_is_on_the_way_is_not_disturbed() {
         let mut host = empty();
         with(&mut host, 1, "3-4", CpuBindPolicy::FullPcpus);
         host.first_mut().record.phase = phase;
-        assert_eq!(all(&host, &policies(), &Scope::Node), [], "{phase:?}");
+        assert_eq!(all(&host, &policies(), &RebindScope::Node), [], "{phase:?}");
     }
 }
 
 /// What somebody asks for, and whether the one before it ends.
-fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
-    let wish = (
+fn histories() -> impl Strategy<Value = Vec<(AllocationRequest, bool)>> {
+    let request = (
         1u32..6,
         proptest::sample::select(&CpuBindPolicy::ALL[1..3]),
         proptest::sample::select(&CpuExclusivePolicy::ALL[..]),
@@ -156,16 +156,16 @@ fn histories() -> impl Strategy<Value = Vec<(Wish, bool)>> {
         proptest::sample::select(&NumaTopologyAlignmentPolicy::ALL[..]),
         proptest::sample::select(&[Qos::Lse, Qos::Lsr][..]),
     )
-        .prop_map(|(count, bind, exclusive, strategy, alignment, qos)| Wish {
+        .prop_map(|(count, bind, exclusive, strategy, alignment, qos)| AllocationRequest {
             cpus: Some(count),
             qos: Some(qos),
-            bind: Some(bind),
-            exclusive: Some(exclusive),
-            strategy: Some(strategy),
-            alignment: Some(alignment),
-            ..Wish::default()
+            cpu_bind_policy: Some(bind),
+            cpu_exclusive_policy: Some(exclusive),
+            numa_allocate_strategy: Some(strategy),
+            numa_topology_alignment_policy: Some(alignment),
+            ..AllocationRequest::default()
         });
-    proptest::collection::vec((wish, any::<bool>()), 1..12)
+    proptest::collection::vec((request, any::<bool>()), 1..12)
 }
 
 proptest! {
@@ -175,8 +175,8 @@ proptest! {
         let mut host = empty();
         host.topology = shape.topology();
         // Some ended: what they leave is what fragments a host.
-        for (number, (wish, ends)) in history.iter().enumerate() {
-            if let Ok((exclusive, allocation)) = allot(wish, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
+        for (number, (request, ends)) in history.iter().enumerate() {
+            if let Ok((exclusive, allocation)) = allot(request, &administrator(), &host, &Facts::of(&host, &policies()), &node()) {
                 if *ends && !host.instances.is_empty() {
                     host.instances.pop_first();
                 }
@@ -190,7 +190,7 @@ proptest! {
             nodes.len()
         };
         let mut count = 0;
-        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &Scope::Node) {
+        while let Some(step) = next(&host, &Facts::of(&host, &policies()), &node(), &RebindScope::Node) {
             let before = host.clone();
             made(&mut host, &step);
             count += 1;

@@ -1,4 +1,4 @@
-//! Everything back where it came from; the emptied scope is removed by systemd.
+//! Processes back to the container's own cgroup; systemd removes the scope once it is empty.
 
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
@@ -24,8 +24,8 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     }
     let freeze = |value: &str| Step::Write(instance.tree.inner().clone(), File::Freeze, value.into());
     match (inner.freeze, inner.frozen) {
-        // Who forks faster than it is listed would never be caught: everything stands still first. A task that is moved out
-        // goes on by itself.
+        // A process that forks faster than the list is read would never be caught, so all are frozen first. A task that is
+        // moved out of a frozen cgroup runs again.
         (false, _) if !inner.procs.is_empty() && !instance.does_not_freeze => {
             steps.push(freeze("1"));
             return steps;
@@ -35,7 +35,8 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         _ => {}
     }
     for pid in instance.scope_procs.iter().chain(&inner.procs) {
-        // A pinned thread would stay pinned in the origin; reset first, as whoever dies in between leaves it to be found.
+        // A pinned thread would stay pinned in the origin; reset first, so that a daemon which dies in between leaves a process
+        // that the next one finds here.
         steps.push(Step::ResetProcess(*pid));
         steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }
@@ -49,7 +50,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     steps
 }
 
-/// Scopes that systemd leaves behind, with what is still in them.
+/// Scopes that systemd did not remove, with the cgroups below them.
 pub(super) fn abandoned(snapshot: &Snapshot) -> Vec<Step> {
     let mut steps = Vec::new();
     for scope in &snapshot.abandoned {

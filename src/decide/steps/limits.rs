@@ -1,7 +1,7 @@
 //! Limits follow the processes: what kubelet set on the container's own cgroup is set on the scope, at every pass, so that
 //! a resize in place arrives too.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_node::cgroup::{CgroupPath, File, HugePage, IoMax, Limits};
 use stelia_record::Record;
@@ -15,13 +15,13 @@ const MAX_WEIGHT: u64 = 10_000;
 
 /// Whether a CPU quota holds for an instance. One with exclusive CPUs has none: it could not use more than those, and a quota
 /// would throttle vCPUs that have their CPUs to themselves. kubelet takes the container's and the pod's away for the same reason
-/// (gate `DisableCPUQuotaWithExclusiveCPUs`, since 1.33); before that, and where steliad chooses the CPUs, they are left behind.
-pub fn is_throttled(record: &Record) -> bool {
+/// (gate `DisableCPUQuotaWithExclusiveCPUs`, since 1.33); before that, and where steliad chooses the CPUs, they stay on the container's cgroup.
+pub(crate) fn is_throttled(record: &Record) -> bool {
     record.exclusive.is_empty()
 }
 
 /// What the scope is to have of what its container has.
-pub fn limits_of_scope(record: &Record, origin: &Limits) -> Limits {
+pub(crate) fn limits_of_scope(record: &Record, origin: &Limits) -> Limits {
     Limits {
         cpu_max: origin.cpu_max.filter(|_| is_throttled(record)),
         ..origin.clone()
@@ -31,16 +31,13 @@ pub fn limits_of_scope(record: &Record, origin: &Limits) -> Limits {
 /// What systemd sets: these files of a unit are its own. The others it does not know, or (io.max) leaves alone.
 fn by_systemd(limits: &Limits) -> Limits {
     Limits {
-        memory_max: limits.memory_max,
-        memory_high: limits.memory_high,
-        memory_min: limits.memory_min,
-        memory_low: limits.memory_low,
-        memory_swap_max: limits.memory_swap_max,
-        pids_max: limits.pids_max,
-        cpu_weight: limits.cpu_weight,
-        cpu_max: limits.cpu_max,
-        io_weight: limits.io_weight,
-        ..Limits::default()
+        uclamp_min: None,
+        uclamp_max: None,
+        io_max: BTreeMap::new(),
+        oom_group: false,
+        hugetlb: BTreeMap::new(),
+        hugetlb_reserved: BTreeMap::new(),
+        ..limits.clone()
     }
 }
 
@@ -53,7 +50,7 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
     if too_much_memory(instance).is_some() {
         want.memory_max = now.memory_max;
     }
-    // Who has no such file says nothing about it.
+    // Without io.weight on the container the scope keeps its own.
     want.io_weight = want.io_weight.or(now.io_weight);
     let mut steps = Vec::new();
     let want = by_systemd(&want);
@@ -68,13 +65,8 @@ pub(super) fn scope(instance: &Instance) -> Vec<Step> {
     steps.extend(huge_pages.map(|(size, value)| write(File::HugetlbMax(size), value)));
     let reserved = differing(&origin.hugetlb_reserved, &now.hugetlb_reserved);
     steps.extend(reserved.map(|(size, value)| write(File::HugetlbReservedMax(size), value)));
-    let devices: BTreeMap<&String, ()> = origin
-        .io_max
-        .keys()
-        .chain(now.io_max.keys())
-        .map(|key| (key, ()))
-        .collect();
-    for device in devices.into_keys() {
+    let devices: BTreeSet<&String> = origin.io_max.keys().chain(now.io_max.keys()).collect();
+    for device in devices {
         let of = |limits: &Limits| limits.io_max.get(device).copied().unwrap_or_default();
         let want: IoMax = of(origin);
         if want != of(now) {
@@ -123,15 +115,15 @@ fn clamps(instance: &Instance, origin: &Limits) -> Vec<Step> {
 ///
 /// kubelet lets a limit be lowered in place as soon as the container's own cgroup uses less, and that is nearly empty: the VM is
 /// in the scope. There the kernel would kill it, so what it has stays until the new limit fits.
-pub fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
+pub(crate) fn too_much_memory(instance: &Instance) -> Option<(u64, u64)> {
     let limit = instance.origin_limits.as_ref()?.memory_max?;
     let held = instance.memory_held.filter(|held| *held > limit)?;
     let is_less = instance.scope_limits.memory_max.is_none_or(|now| now > limit);
     is_less.then_some((limit, held))
 }
 
-/// Whether the scope has its container's limits of huge pages. What was charged or reserved before stays charged, so nobody
-/// moves in earlier.
+/// Whether the scope has its container's limits of huge pages. What was charged or reserved before stays charged, so no
+/// process is moved in earlier.
 pub(super) fn huge_pages_are_limited(instance: &Instance) -> bool {
     let Some(origin) = &instance.origin_limits else {
         return true;
@@ -149,7 +141,7 @@ pub(super) fn huge_pages_are_limited(instance: &Instance) -> bool {
 }
 
 /// Whether the scope has what its container has, so that there is nothing to set.
-pub fn limits_are_carried(instance: &Instance) -> bool {
+pub(crate) fn limits_are_carried(instance: &Instance) -> bool {
     huge_pages_are_limited(instance) && scope(instance).is_empty()
 }
 

@@ -1,186 +1,41 @@
-//! From what is to what must be: the steps of one pass.
+//! The steps that bring the system from a snapshot to what the records and kubelet's file say.
 
 mod leave;
 mod limits;
 mod outside;
 mod partition;
+mod records;
+mod step;
 mod tree;
 mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_node::cgroup::{CgroupPath, File, Limits};
-use stelia_record::{Phase, Record, VcpuThread, is_iothread};
+use stelia_node::cgroup::{CgroupPath, File};
+use stelia_record::Phase;
 use stelia_settings::{Partition, Policies};
 
 use super::entitlement::{Entitlement, entitlement};
-use super::placement::place;
-use super::{Assessment, Facts, Instance, Snapshot, pod_pool};
+use super::{Assessment, Facts, Instance, Snapshot};
+use records::record_steps;
 
-pub use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
-pub use outside::{OUTSIDE, is_restricted};
+pub(crate) use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
+pub(crate) use outside::{OUTSIDE, is_restricted};
+pub(crate) use records::placed;
+pub(crate) use step::{Planned, Step};
 pub(super) use tree::float_cpus;
 
-/// So often the kernel may refuse a partition before the weaker promise is made.
-const REFUSALS: u32 = 2;
-
-/// One change to the system. Each is idempotent.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
-    /// Make a cgroup.
-    Create(CgroupPath),
-    /// Write a cgroup file.
-    Write(CgroupPath, File, String),
-    /// Move a whole process.
-    MoveProcess(i32, CgroupPath),
-    /// Move one thread within its domain.
-    MoveThread(i32, CgroupPath),
-    /// Let every thread of a process run wherever its cpuset allows.
-    ResetProcess(i32),
-    /// Let a thread run wherever its cpuset allows.
-    ResetThread(i32),
-    /// Pin a thread to one CPU.
-    Pin(i32, u32),
-    /// Remove an empty cgroup.
-    Remove(CgroupPath),
-    /// Record that the instance (its scope is given) has reached a phase.
-    Enter(CgroupPath, Phase),
-    /// Record the CPUs kubelet gives the instance now.
-    Entitle {
-        /// The instance's scope.
-        scope: CgroupPath,
-        /// The container's entry.
-        entry: CpuSet,
-        /// What of it is the container's alone.
-        exclusive: CpuSet,
-    },
-    /// Record what of its pod's own CPUs the pod's containers share; the scope is the instance's.
-    Share(CgroupPath, CpuSet),
-    /// Record where the vCPUs belong now, and what partition that takes.
-    Place(CgroupPath, Vec<VcpuThread>, Partition),
-    /// Record that the kernel gives no partition: the instance is to be contained.
-    Contain(CgroupPath),
-    /// Set limits on a unit, through systemd.
-    Limit(String, Box<Limits>),
-    /// Set the weight of stelia.slice, through systemd.
-    Weigh(u64),
-    /// Set how much memory of stelia.slice is protected, bytes, through systemd.
-    Protect {
-        /// `MemoryMin`.
-        min: u64,
-        /// `MemoryLow`.
-        low: u64,
-    },
-    /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
-    Restrict {
-        /// The unit.
-        unit: String,
-        /// The CPUs that are left to it.
-        cpus: CpuSet,
-        /// Its `cpuset.cpus` before, where that is not recorded yet.
-        save: Option<CpuSet>,
-    },
-    /// Remove an empty scope that systemd leaves behind, from the cgroup tree first and then from systemd: with its cgroup gone
-    /// there is nothing that stopping the unit could kill.
-    Forget(CgroupPath),
-    /// Forget what a unit outside stelia.slice had: it is gone.
-    Unrecord(String),
-    /// Give a unit outside stelia.slice back what it had.
-    Restore(String, CpuSet),
-    /// Keep the kernel's unbound workers off these CPUs and let them have what else was taken from them.
-    KeepWorkersOff(CpuSet),
-}
-
-impl Step {
-    /// The record after a step that is about the record alone, taken at this time (microseconds since the epoch); `None`
-    /// for every other step.
-    pub fn recorded(&self, record: &Record, now_us: u64) -> Option<Record> {
-        let mut next = record.clone();
-        match self {
-            Self::Enter(_, phase) => {
-                if matches!(phase, Phase::Isolated | Phase::Contained) {
-                    next.isolated_us = now_us;
-                }
-                next.phase = *phase;
-            }
-            Self::Entitle { entry, exclusive, .. } => {
-                (next.entry, next.exclusive) = (entry.clone(), exclusive.clone());
-            }
-            Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
-            Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
-            Self::Contain(_) => next.partition = Partition::Member,
-            _ => return None,
-        }
-        Some(next)
-    }
-
-    /// Whether it says what is to be planned for from now on: until it is taken nobody is.
-    pub fn comes_first(&self) -> bool {
-        matches!(
-            self,
-            Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
-        )
-    }
-
-    /// What a step that is nobody's alone is about: such steps fail, and rest, each by itself.
-    pub fn subject(&self) -> String {
-        match (self.is_systemds(), self) {
-            (Some(unit), _) => unit.to_owned(),
-            (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
-            (None, Self::Unrecord(unit)) => unit.clone(),
-            (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
-            (None, step) => step.to_string(),
-        }
-    }
-
-    /// Whether an instance with this partition needs what a step of this subject does: CPUs that the kernel keeps everybody
-    /// off are first in the slice's list; where it does not, everybody else is first kept off by the lists outside. Without the
-    /// slice's controllers an instance has no limits of huge pages.
-    pub fn is_needed(subject: &str, partition: Partition) -> bool {
-        let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
-        let of_partition = match partition {
-            Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
-            Partition::Isolated | Partition::Root => of_slice(File::CpusExclusive),
-        };
-        of_partition || of_slice(File::SubtreeControl)
-    }
-
-    /// Whether it is systemd that takes it: nobody waits for that.
-    pub fn is_systemds(&self) -> Option<&str> {
-        match self {
-            Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
-            Self::Weigh(_) | Self::Protect { .. } => Some(SLICE),
-            Self::Forget(scope) => Some(scope.name()),
-            _ => None,
-        }
-    }
-}
-
-/// The slice that all instances are in.
-const SLICE: &str = "stelia.slice";
-/// What no instance waits for: without a mask its promise is less by the kernel's workers, which is told of the node.
-const WORKERS: &str = "the kernel's unbound workers";
-
-/// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
-/// are not taken in that pass.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Planned {
-    /// The instance.
-    pub pod: Option<PodUid>,
-    /// What to do.
-    pub step: Step,
-}
-
-/// What becomes of an instance in this pass.
+/// Where the threads of an instance belong.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Course {
-    /// Everything goes back.
+    /// In the container's own cgroup: it leaves.
     Leave,
-    /// Its vCPU threads belong in `vcpu/`.
+    /// The vCPU threads in `vcpu/`, all others in `float/`.
     Hold,
-    /// Everything floats: no vCPUs yet, or its CPUs are another's.
+    /// All in `float/`: no vCPUs yet, or its CPUs are another pod's.
     Float,
 }
 
@@ -192,13 +47,12 @@ fn course(instance: &Instance, evicted: bool) -> Course {
     }
 }
 
-/// The same for one that nobody assessed yet.
 pub(super) fn course_of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Course {
     course(instance, is_evicted(snapshot, facts, instance))
 }
 
-/// Whether an instance floats although it has vCPUs: kubelet gave its CPUs to somebody else. While kubelet's state cannot be
-/// used nobody knows whose they are, so an instance that floats stays there.
+/// Whether the vCPUs of an instance must float, because kubelet gave its CPUs to another pod. While kubelet's file cannot be
+/// used the owner is unknown, and vCPUs that float stay there.
 pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
     match entitlement {
         Entitlement::Lost { .. } => true,
@@ -210,7 +64,7 @@ pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
     }
 }
 
-/// Whether kubelet gave the instance's CPUs to somebody else.
+/// [`evicted`], of an instance without an assessment.
 pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
     evicted(instance, &entitlement(snapshot, facts, instance))
 }
@@ -220,8 +74,8 @@ pub(super) fn growing(instance: &Instance) -> CpuSet {
     partition::list(instance)
 }
 
-/// The steps that bring the system to what the records and kubelet say; empty when it is.
-pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
+/// The steps for every live instance; empty when there is nothing to do.
+pub(crate) fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     let facts = Facts::of(snapshot, policies);
     let assess = |instance: &Instance| Assessment::of(snapshot, &facts, policies, instance);
     let live = snapshot.live();
@@ -231,18 +85,16 @@ pub fn plan(snapshot: &Snapshot, policies: &Policies) -> Vec<Planned> {
     plan_for(snapshot, &facts, policies, &assessed).steps
 }
 
-/// What is to be done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Plan {
-    /// The steps, in their order.
+pub(crate) struct Plan {
     pub steps: Vec<Planned>,
     /// Instances that cannot go on before steps that all share are done.
     pub waiting: BTreeSet<PodUid>,
 }
 
 /// The steps for those instances that were assessed, and for what all share. A turn takes them, looks again at what they
-/// were about and plans again until nothing is left: what depends on the outcome of a step is left to the next turn.
-pub fn plan_for(
+/// were about and plans again until there is none: what depends on the outcome of a step is planned in the next turn.
+pub(crate) fn plan_for(
     snapshot: &Snapshot,
     facts: &Facts,
     policies: &Policies,
@@ -259,8 +111,8 @@ pub fn plan_for(
             instances.push((instance, assessment, course(instance, assessment.evicted)));
         }
     }
-    // What must be written down before a thread is moved or pinned anew. Nobody is planned for meanwhile: whose CPUs are
-    // whose may be another matter then.
+    // What must be recorded before a thread is moved or pinned. Nothing else is planned meanwhile: the owners of CPUs may be
+    // others then.
     if !records.0.is_empty() {
         return Plan {
             steps: records.0,
@@ -268,8 +120,8 @@ pub fn plan_for(
         };
     }
 
-    // Floats first: nothing of an instance may stand on CPUs that are about to become another's partition. And whoever
-    // must leave CPUs leaves before anybody enters them.
+    // Floats first: no float may include CPUs that are about to become another instance's partition. And threads leave CPUs
+    // before others are moved to them.
     for (instance, assessment, course) in &instances {
         let float = assessment.float.as_ref();
         let made = match course {
@@ -303,8 +155,8 @@ pub fn plan_for(
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
     steps.shared(workers(snapshot, facts));
-    // What an instance needs of others and does not have yet: without a list in the slice no partition, and before
-    // everybody else is kept off its CPUs no promise.
+    // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
+    // contained before the units outside are off its CPUs.
     let waits = |instance: &Instance| match instance.record.partition {
         Partition::Member => unrestricted,
         Partition::Isolated | Partition::Root => uncovered,
@@ -362,7 +214,7 @@ fn workers(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
         .collect()
 }
 
-/// The phase an instance enters when nothing is left to do for it.
+/// The phase an instance enters when no other step remains for it.
 fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
         Phase::Registered => instance
@@ -375,65 +227,6 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
     }
 }
 
-/// What kubelet changed is written down before anything is done about it, so that a daemon which dies meanwhile goes on.
-fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment) -> Vec<Step> {
-    let record = &instance.record;
-    if record.phase == Phase::Leaving {
-        return Vec::new();
-    }
-    let scope = || instance.scope().clone();
-    if let Entitlement::Changed { entry, exclusive } = &assessment.entitlement {
-        return vec![Step::Entitle {
-            scope: scope(),
-            entry: entry.clone(),
-            exclusive: exclusive.clone(),
-        }];
-    }
-    if record.phase == Phase::Attaching && record.partition != Partition::Member && instance.refusals >= REFUSALS {
-        return vec![Step::Contain(scope())];
-    }
-    if let Some(pool) = pod_pool::of(snapshot, instance)
-        && record.pod_pool.as_ref() != Some(&pool)
-    {
-        return vec![Step::Share(scope(), pool)];
-    }
-    let vcpus = record.vcpus.iter().filter(|thread| !is_iothread(thread.index)).count();
-    let fits = vcpus <= record.exclusive.len();
-    let misplaced = |thread: &VcpuThread| match thread.cpu {
-        Some(cpu) => !record.exclusive.contains(cpu),
-        None => fits,
-    };
-    if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
-        return Vec::new();
-    }
-    let placement = place(record.placement, &record.guest(), &record.exclusive, &snapshot.topology);
-    let (vcpus, partition) = placed(&record.vcpus, &placement.pins, record.partition);
-    if vcpus == record.vcpus {
-        return Vec::new();
-    }
-    vec![Step::Place(scope(), vcpus, partition)]
-}
-
-/// The threads with the CPUs chosen for them. An I/O thread without one is not among them: it floats. vCPUs that share CPUs need a scheduler that balances them: `root`.
-pub fn placed(vcpus: &[VcpuThread], pins: &[(u32, Option<u32>)], partition: Partition) -> (Vec<VcpuThread>, Partition) {
-    let pin = |index: u32| pins.iter().find(|(other, _)| *other == index).and_then(|(_, cpu)| *cpu);
-    let vcpus: Vec<VcpuThread> = vcpus
-        .iter()
-        .map(|thread| VcpuThread {
-            cpu: pin(thread.index),
-            ..*thread
-        })
-        .filter(|thread| thread.cpu.is_some() || !is_iothread(thread.index))
-        .collect();
-    let shared = vcpus.iter().any(|thread| thread.cpu.is_none());
-    let partition = match partition {
-        Partition::Isolated if shared => Partition::Root,
-        other => other,
-    };
-    (vcpus, partition)
-}
-
-/// Steps as they gather.
 struct Steps(Vec<Planned>);
 
 impl Steps {
@@ -447,7 +240,7 @@ impl Steps {
         self.0.extend(steps.into_iter().map(|step| Planned { pod: None, step }));
     }
 
-    /// The instances for which something is left to do.
+    /// The instances that have a step.
     fn busy(&self) -> BTreeSet<PodUid> {
         self.0.iter().filter_map(|planned| planned.pod.clone()).collect()
     }

@@ -6,16 +6,16 @@ use super::Step;
 use crate::decide::{Facts, Snapshot};
 
 /// The units of the host's own processes.
-pub const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
+pub(crate) const OUTSIDE: [&str; 3] = ["system.slice", "user.slice", "init.scope"];
 
-/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, so that nobody but it keeps pods off
+/// Whether a unit is restricted: the host's own; and where steliad chooses the CPUs, and kubelet does not keep pods off
 /// them, the Burstable pods' slice and each Guaranteed pod's (BestEffort pods may run on LSR's CPUs).
-pub fn is_restricted(unit: &str, source: CpuSource) -> bool {
+pub(crate) fn is_restricted(unit: &str, source: CpuSource) -> bool {
     let of_pods = unit == "kubepods-burstable.slice" || unit.starts_with("kubepods-pod");
     OUTSIDE.contains(&unit) || (of_pods && source == CpuSource::Steliad)
 }
 
-/// Lists to make smaller, before the threads of an instance arrive, or larger again while others stay.
+/// Take the CPUs of contained instances from these units, before threads are moved there; give back what none of them needs.
 pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     let taken = facts.totals().contained();
     if taken.is_empty() {
@@ -37,7 +37,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// With the last contained instance gone, every list is what it was.
+/// Without a contained instance every unit gets its own list back.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     if !facts.totals().contained().is_empty() {
         return Vec::new();

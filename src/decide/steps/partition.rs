@@ -1,4 +1,4 @@
-//! The vCPU threads in `vcpu/`, pinned, the partition in force, nobody else there; and the way back.
+//! `vcpu/`: its partition, the vCPU threads pinned in it and no others; and how that is undone.
 
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::File;
@@ -8,8 +8,8 @@ use stelia_settings::Partition;
 use super::{Step, exclusive};
 use crate::decide::{Facts, Inner, Instance, Leaf, VcpuNow};
 
-/// The exclusive list of an instance's levels in this round. A partition that lives changes by way of the union, so that
-/// no thread is ever outside it.
+/// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
+/// new, so that no thread is ever outside it.
 pub(super) fn list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
     match instance.vcpu() {
@@ -73,7 +73,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
             steps.extend(seat(instance, thread, now, online));
         }
     }
-    // Shrinking: inner levels first, and only once nobody is pinned to what goes.
+    // Shrinking: inner levels first, and only once no thread is pinned to the CPUs that go.
     if vcpu.cpus != record.exclusive && record.exclusive.is_subset(&vcpu.cpus) {
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, record.exclusive.to_string()));
     }
@@ -94,7 +94,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
     let mut steps = Vec::new();
     let vcpu_path = instance.tree.vcpu();
     if !now.cgroup.is_within(instance.tree.inner()) {
-        // Somebody moved the process away. One thread cannot cross into another threaded domain: its process must.
+        // Another program moved the process away. One thread cannot cross into another threaded domain: its process must.
         return vec![Step::MoveProcess(now.process, instance.tree.float().clone())];
     }
     let moved = now.cgroup != *vcpu_path;
@@ -103,7 +103,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
     }
     let within = instance.record.exclusive.intersection(online);
     match thread.cpu {
-        // Move, then pin: a mask outside the cpuset is EINVAL. An offline CPU takes nobody.
+        // Move, then pin: a mask outside the cpuset is EINVAL. No thread can be pinned to an offline CPU.
         Some(cpu) if online.contains(cpu) => {
             if moved || !(now.affinity.len() == 1 && now.affinity.contains(cpu)) {
                 steps.push(Step::Pin(thread.task.id, cpu));
@@ -130,7 +130,7 @@ fn strangers(instance: &Instance, vcpu: &Leaf) -> Vec<i32> {
     vcpu.threads.iter().copied().filter(|tid| !live(tid)).collect()
 }
 
-/// No partition, no exclusive CPUs, nobody in `vcpu/`.
+/// No partition, no exclusive CPUs, no thread in `vcpu/`.
 pub(super) fn undo(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {
         return Vec::new();

@@ -3,10 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use proptest::prelude::*;
+use stelia_api::ThreadRole;
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_kubelet::CpuManagerState;
 use stelia_node::proc::TaskId;
-use stelia_record::Record;
+use stelia_record::{Record, VcpuThread};
 use stelia_settings::FloatPolicy;
 
 use super::tests::{apply, instance, settle, snapshot};
@@ -123,14 +124,18 @@ impl Case {
 
     fn instance(&self, number: usize, exclusive: CpuSet, phase: Phase, partition: Partition, vcpus: usize) -> Instance {
         let base = instance();
-        let pins: Vec<(u32, Option<u32>)> = if vcpus > exclusive.len() {
-            (0..vcpus as u32).map(|index| (index, None)).collect()
+        let pins: Vec<(ThreadRole, Option<u32>)> = if vcpus > exclusive.len() {
+            (0..vcpus as u32).map(|index| (ThreadRole::Vcpu(index), None)).collect()
         } else {
-            (0..).zip(exclusive.iter().map(Some)).take(vcpus).collect()
+            (0..)
+                .map(ThreadRole::Vcpu)
+                .zip(exclusive.iter().map(Some))
+                .take(vcpus)
+                .collect()
         };
         let threads: Vec<VcpuThread> = (0..vcpus as i32)
             .map(|index| VcpuThread {
-                index: index as u32,
+                role: ThreadRole::Vcpu(index as u32),
                 task: TaskId {
                     id: 1000 * (number as i32 + 1) + index,
                     start: 1,

@@ -15,9 +15,13 @@ use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool, pools};
 /// The controllers `float/` and `vcpu/` need.
 const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 
-/// The CPUs an instance floats on. `None` when kubelet's word cannot be used or nothing is left: then the float keeps what
-/// it has.
-pub fn float_cpus(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Option<CpuSet> {
+/// The CPUs an instance floats on. `None` when kubelet's file cannot be used or no CPU is free: then the float keeps its list.
+pub(crate) fn float_cpus(
+    snapshot: &Snapshot,
+    facts: &Facts,
+    policies: &Policies,
+    instance: &Instance,
+) -> Option<CpuSet> {
     snapshot.kubelet.as_ref().ok()?;
     let record = &instance.record;
     let pod = pod_pool::of(snapshot, instance);
@@ -31,7 +35,7 @@ pub fn float_cpus(snapshot: &Snapshot, facts: &Facts, policies: &Policies, insta
         };
         pools::float(float, policies.float_min_cpus, &shared, facts.online())
     };
-    // A class without CPUs of its own has a pool instead; with nothing left of it, the shared pool of all.
+    // A class without CPUs of its own has a pool instead, or the shared pool of all when that has no free CPU.
     let own_pool = match (&record.allocation, facts.pools()) {
         (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => of(&pools.be_shared, FloatPolicy::Node),
         (Some(allocation), Some(pools)) => allocation
@@ -58,7 +62,7 @@ pub(super) fn steps(
     if instance.inner.is_none() {
         steps.push(Step::Create(inner_path.clone()));
     }
-    // Whoever stood still while it was to leave goes on.
+    // It was frozen to leave, and does not leave any more.
     if inner.freeze {
         steps.push(Step::Write(inner_path.clone(), File::Freeze, "0".into()));
     }
@@ -99,8 +103,8 @@ pub(super) fn steps(
         steps.push(Step::Write(float_path.clone(), File::CpuMax, want.to_owned()));
     }
 
-    // Without CPUs of its own float would run wherever the scope may, the exclusive CPUs included: move nobody in. Nor before the
-    // scope has the limits of huge pages, which count from the first process on.
+    // With an empty list float would run wherever the scope may, the exclusive CPUs included, so no process is moved in. Nor
+    // before the scope has the limits of huge pages, which count from the first process on.
     let has_cpus = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
     let ready = has_cpus && limits::huge_pages_are_limited(instance);
     if ready && takes_in(instance, course) {
@@ -115,7 +119,7 @@ pub(super) fn steps(
     steps
 }
 
-/// Float's CPUs, where they are others.
+/// Float's list, where it differs.
 pub(super) fn float_step(
     snapshot: &Snapshot,
     facts: &Facts,
@@ -129,8 +133,8 @@ pub(super) fn float_step(
         closed.union(facts.assigned()).union(&snapshot.leftover)
     };
     let open = |cpus: &CpuSet| Some(cpus.difference(&taken())).filter(|cpus| !cpus.is_empty());
-    // A float that stands on CPUs of instances alone (somebody wrote there) must leave even while kubelet's word cannot be
-    // used, or no partition of theirs can be valid: to where any daemon of the host may run too, the reserved CPUs first.
+    // A float whose list has CPUs of instances only (another program wrote it) must leave them even while kubelet's file
+    // cannot be used, or no partition of theirs can be valid: to the reserved CPUs, else to any online CPU that is free.
     let anywhere = || open(&policies.allocator.reserved).or_else(|| open(facts.online()));
     let want = float
         .cloned()
@@ -140,8 +144,7 @@ pub(super) fn float_step(
     Some(Step::Write(instance.tree.float().clone(), File::Cpus, want.to_string()))
 }
 
-/// Whether what is in the origin belongs in float: at registration; and for as long as no partition keeps it off the
-/// vCPUs' CPUs.
+/// Whether processes of the origin belong in float: at registration; and while no partition keeps them off the vCPUs' CPUs.
 fn takes_in(instance: &Instance, course: Course) -> bool {
     let contained = instance.record.partition == Partition::Member && course == Course::Hold;
     instance.record.phase == Phase::Registered || contained

@@ -1,6 +1,6 @@
 //! CPUs that steliad chooses itself: the classes, their pools, and what others on the host may use.
 
-use stelia_allocator::{CpuBindPolicy, CpuSource, Qos, Schedule, Wish};
+use stelia_allocator::{AllocationRequest, CpuBindPolicy, CpuSource, Qos, Schedule};
 
 use super::*;
 
@@ -27,9 +27,9 @@ impl Node {
     }
 
     /// Register it as a class.
-    pub(super) async fn ask(&self, pod: &Pod, wish: Wish) -> Result<(PodUid, CgroupPath), Error> {
+    pub(super) async fn ask(&self, pod: &Pod, asked: AllocationRequest) -> Result<(PodUid, CgroupPath), Error> {
         let mut request = self.request(pod);
-        request.claim.wish = wish;
+        request.claim.request = asked;
         self.handle.register(request).await
     }
 
@@ -48,10 +48,10 @@ impl Node {
     }
 }
 
-fn as_class(qos: Qos) -> Wish {
-    Wish {
+fn as_class(qos: Qos) -> AllocationRequest {
+    AllocationRequest {
         qos: Some(qos),
-        ..Wish::default()
+        ..AllocationRequest::default()
     }
 }
 
@@ -143,8 +143,8 @@ async fn the_vcpus_of_a_class_without_cpus_stay_in_its_pool() {
 async fn a_burst_stays_on_its_numa_node_and_moves_only_when_nothing_is_left_there() {
     let node = node().await;
     let pod = node.limited(1, 3);
-    let burst = Wish {
-        bind: Some(CpuBindPolicy::ConstrainedBurst),
+    let burst = AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::ConstrainedBurst),
         ..as_class(Qos::Ls)
     };
     node.ask(&pod, burst).await.unwrap();
@@ -179,7 +179,7 @@ async fn a_registration_of_ours_cut_off_anywhere_can_be_asked_for_again() {
         let mut node = node().await;
         let pod = node.limited(1, 2);
         let mut request = node.request(&pod);
-        request.claim.wish = as_class(Qos::Lse);
+        request.claim.request = as_class(Qos::Lse);
         let handle = node.handle.clone();
         let done = crash::killed(&mut node, changes, handle.register(request)).await;
         node.ask(&pod, as_class(Qos::Lse)).await.unwrap();
@@ -214,7 +214,7 @@ async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
     let last = node.limited(4, 2);
     assert_eq!(kind(node.ask(&last, as_class(Qos::Lse)).await), ErrorKind::NotAllocated);
     // The one that was no instance may still become one, with the CPUs it has.
-    node.ask(&bystander, Wish::default()).await.unwrap();
+    node.ask(&bystander, AllocationRequest::default()).await.unwrap();
     assert_eq!(node.exclusive(&bystander), cpus("4-5"));
     node.model.kill_pod(&bystander).unwrap();
     node.check_after_a_pass().await;
@@ -233,18 +233,21 @@ async fn a_pod_that_kubelet_is_just_giving_cpus_is_not_given_others() {
     let other = node.limited(2, 3);
     node.ask(&other, as_class(Qos::Lse)).await.unwrap();
     assert!(node.exclusive(&other).is_disjoint(&cpus("2-3")));
-    assert_eq!(kind(node.ask(&pod, Wish::default()).await), ErrorKind::CpusetMismatch);
+    assert_eq!(
+        kind(node.ask(&pod, AllocationRequest::default()).await),
+        ErrorKind::CpusetMismatch
+    );
     node.check().await;
 }
 
 /// What a scheduler chose.
-fn scheduled(list: &str, node: u32) -> Wish {
-    Wish {
+fn scheduled(list: &str, node: u32) -> AllocationRequest {
+    AllocationRequest {
         schedule: Schedule {
             cpus: Some(cpus(list)),
             nodes: Some([node].into()),
         },
-        ..Wish::default()
+        ..AllocationRequest::default()
     }
 }
 
@@ -255,8 +258,8 @@ async fn where_kubelet_chooses_a_scheduler_must_have_chosen_the_same() {
     for other in [scheduled("4-5", 1), scheduled("2-3", 1), scheduled("2", 0)] {
         assert_eq!(kind(node.ask(&pod, other).await), ErrorKind::CpusetMismatch);
     }
-    let policy = Wish {
-        bind: Some(CpuBindPolicy::FullPcpus),
+    let policy = AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
         ..scheduled("2-3", 0)
     };
     assert_eq!(kind(node.ask(&pod, policy).await), ErrorKind::InvalidArgument);

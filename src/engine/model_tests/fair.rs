@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use stelia_allocator::{CpuSource, Qos, Wish};
+use stelia_allocator::{AllocationRequest, CpuSource, Qos};
 
 use super::*;
 
@@ -179,11 +179,11 @@ async fn a_pods_refused_calls_leave_another_its_turn() {
 async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had_with_them() {
     let mut node = allocator::node().await;
     let vm = node.limited(1, 2);
-    let wish = Wish {
+    let request = AllocationRequest {
         qos: Some(Qos::Lsr),
-        ..Wish::default()
+        ..AllocationRequest::default()
     };
-    node.ask(&vm, wish).await.unwrap();
+    node.ask(&vm, request).await.unwrap();
     let plain: Vec<Pod> = (100..400)
         .map(|number| {
             node.model

@@ -1,7 +1,7 @@
 //! The laws hold after whatever happens, in whatever order.
 
 use proptest::prelude::*;
-use stelia_allocator::{CpuSource, Qos, Wish};
+use stelia_allocator::{AllocationRequest, CpuSource, Qos};
 
 use super::*;
 
@@ -192,8 +192,11 @@ fn class(node: &Node, slot: usize) -> Option<Qos> {
 
 async fn register(node: &Node, slot: usize, pod: &Pod) -> Result<(PodUid, CgroupPath), Error> {
     let qos = class(node, slot);
-    let wish = Wish { qos, ..Wish::default() };
-    node.ask(pod, wish).await
+    let request = AllocationRequest {
+        qos,
+        ..AllocationRequest::default()
+    };
+    node.ask(pod, request).await
 }
 
 fn vcpu_of(slots: &Slots, slot: usize, vm: usize) -> Option<i32> {

@@ -238,7 +238,7 @@ async fn an_io_thread_gets_a_cpu_that_the_vcpus_leave_over_and_floats_when_there
     let placed = node.handle.attach(request).await.unwrap();
     let cpus_of: Vec<_> = placed
         .iter()
-        .map(|placed| (placed.vcpu, placed.thread, placed.cpu))
+        .map(|placed| (u32::from(placed.role), placed.thread, placed.cpu))
         .collect();
     let expected = [
         (0, qemu.vcpus[0], Some(2)),

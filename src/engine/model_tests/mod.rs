@@ -8,6 +8,7 @@ mod large;
 mod laws;
 mod life;
 mod linear;
+mod old_tree;
 mod pod_level;
 mod rebind;
 mod refusals;
@@ -30,7 +31,9 @@ use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
-use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, observe};
+use super::kubelet_file::KubeletRoot;
+use super::picture::Picture;
+use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest};
 use crate::decide;
 use crate::decide::admission::Claim;
 
@@ -215,9 +218,9 @@ impl Node {
         let report = self.reconcile().await;
         assert_eq!((report.steps, self.model.changes()), (0, before), "{report:?}");
         let system = self.handle.system();
-        let source = self.settings.policies.allocator.source;
-        let kubelet = observe::kubelet(&self.settings.kubelet_root, source);
-        let snapshot = observe::snapshot(system, &kubelet, source).unwrap();
+        let mut kubelet = KubeletRoot::new();
+        kubelet.find(&self.settings.kubelet_root, system.root());
+        let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
         assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 
         // Who lost his CPUs to another pod floats, and is promised nothing.

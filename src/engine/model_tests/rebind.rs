@@ -1,6 +1,6 @@
 //! Rebind jobs: running VMs move to better CPUs, and a daemon that dies in the middle leaves every one whole.
 
-use stelia_allocator::{CpuBindPolicy, Qos, Wish};
+use stelia_allocator::{AllocationRequest, CpuBindPolicy, Qos};
 
 use super::*;
 use crate::engine::{Job, JobPhase, RebindRequest};
@@ -27,7 +27,7 @@ impl Node {
         (vm, qemu)
     }
 
-    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::Planned, Error> {
+    async fn begin(&self, dry_run: bool) -> Result<crate::engine::rebind::RebindAnswer, Error> {
         self.handle
             .rebind(RebindRequest {
                 scope: "node".into(),
@@ -54,10 +54,10 @@ impl Node {
     }
 }
 
-fn full() -> Wish {
-    Wish {
-        bind: Some(CpuBindPolicy::FullPcpus),
-        ..Wish::default()
+fn full() -> AllocationRequest {
+    AllocationRequest {
+        cpu_bind_policy: Some(CpuBindPolicy::FullPcpus),
+        ..AllocationRequest::default()
     }
 }
 

@@ -1,13 +1,14 @@
-//! A job: what is told of it, and how the last one is kept across restarts.
+//! A job as its D-Bus object shows it, and how the last one is kept across restarts.
 
 use std::time::Instant;
 
 use stelia_api::Error;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::CgroupPath;
+use stelia_text::named;
 
 use super::Moving;
-use crate::decide::rebind::{Move, Scope};
+use crate::decide::rebind::{Move, RebindScope};
 use crate::engine::apply::now_us;
 use crate::engine::task::Engine;
 use crate::journal;
@@ -16,11 +17,10 @@ use crate::journal;
 const JOB_ATTRIBUTE: &str = "rebind-job";
 
 /// Where a job is, by the names of Koordinator's RebindResource.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum JobPhase {
-    /// It moves instances.
     Pending,
-    /// Nothing is left that would get better.
+    /// No move would be an improvement any more.
     Succeed,
     /// A move failed and was taken back, or the deadline passed. Moves made before stay.
     Failed,
@@ -28,28 +28,19 @@ pub enum JobPhase {
     Unknown,
 }
 
-impl JobPhase {
-    /// Its name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Pending => "Pending",
-            Self::Succeed => "Succeed",
-            Self::Failed => "Failed",
-            Self::Unknown => "Unknown",
-        }
-    }
-}
+named!(JobPhase {
+    Pending = "Pending",
+    Succeed = "Succeed",
+    Failed = "Failed",
+    Unknown = "Unknown"
+});
 
 /// A move that was made.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Made {
-    /// The pod's UID.
     pub pod: String,
-    /// Its CPUs before.
     pub from: CpuSet,
-    /// Its CPUs since.
     pub to: CpuSet,
-    /// What it gained.
     pub gain: String,
 }
 
@@ -67,15 +58,11 @@ impl Made {
 /// A job, as its D-Bus object shows it.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Job {
-    /// Its number.
     pub id: u32,
     /// What may be moved: `node`, or a pod's UID.
     pub scope: String,
-    /// Where it is.
     pub phase: JobPhase,
-    /// Why it is there.
     pub reason: String,
-    /// The moves made.
     pub moves: Vec<Made>,
     /// When it began, microseconds since the epoch.
     pub began_us: u64,
@@ -87,7 +74,7 @@ pub struct Job {
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Jobs {
     pub(in crate::engine) list: Vec<Job>,
-    pub(super) running: Option<(Scope, Instant)>,
+    pub(super) running: Option<(RebindScope, Instant)>,
     /// The move that is being made.
     pub(super) moving: Option<Moving>,
     pub(super) began: Option<Instant>,
@@ -98,7 +85,7 @@ impl Jobs {
         self.running.is_some()
     }
 
-    /// When the job that runs is to be looked at although nothing happens.
+    /// The deadline of the job that runs.
     pub(in crate::engine) fn next(&self) -> Option<Instant> {
         self.running
             .as_ref()
@@ -124,10 +111,10 @@ impl Engine {
         if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 
-    /// Write the last job down. Without stelia.slice there is no instance, and nothing to write it on.
+    /// Record the last job. Without stelia.slice there is no instance, and nowhere to record it.
     pub(super) fn keep_job(&self) -> Result<(), Error> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());
@@ -141,7 +128,7 @@ impl Engine {
         Ok(written?)
     }
 
-    /// What the former daemon left of its last job.
+    /// Read the last job of a former daemon.
     pub(in crate::engine) fn recall_job(&mut self) {
         let attributes = self.system.cgroups.attributes(&CgroupPath::slice()).unwrap_or_default();
         let text = attributes.get(JOB_ATTRIBUTE);
@@ -157,6 +144,6 @@ impl Engine {
         if let Err(refusal) = self.keep_job() {
             tracing::warn!("{refusal}");
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 }

@@ -1,7 +1,7 @@
 //! Rebind jobs: instances move to better CPUs, one verified move after the other, while they run.
 //!
 //! The job is written down on stelia.slice before its first move: a daemon that finds one pending at its start knows that
-//! the former one ended in the middle, and says that nobody knows how far it came. The instances are whole all the same:
+//! the former one ended in the middle, and shows it as `Unknown`. No instance is half moved:
 //! each move is in its instance's own record before anything is done about it.
 
 mod job;
@@ -13,7 +13,7 @@ use super::calls::no_instance;
 use super::task::Engine;
 use crate::decide::Instance;
 use crate::decide::rebind;
-use crate::decide::rebind::{Move, Scope};
+use crate::decide::rebind::{Move, RebindScope};
 use crate::journal;
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
@@ -28,19 +28,18 @@ const KEPT: usize = 16;
 /// The longest deadline, seconds.
 const MAX_DEADLINE_S: u32 = 86_400;
 
-/// A call of Rebind.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RebindRequest {
     /// `node`, or a pod's UID.
     pub scope: String,
     /// Seconds; 0 for the default.
     pub deadline_s: u32,
-    /// Tell what would move, and move nothing.
+    /// List the moves without making them.
     pub dry_run: bool,
 }
 
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
-pub type Planned = (Option<u32>, Vec<Made>);
+pub type RebindAnswer = (Option<u32>, Vec<Made>);
 
 /// Ten minutes, as Koordinator's.
 const DEADLINE: Duration = Duration::from_secs(600);
@@ -50,18 +49,18 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(super) struct Moving {
     step: Move,
     former: Record,
-    /// What was not whole before.
+    /// Why it was degraded before: that is not the move's fault.
     before: Vec<Reason>,
     /// Why it is taken back.
     cause: Option<String>,
 }
 
 impl Engine {
-    /// Begin a job, or tell what it would do.
-    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<Planned, Error> {
+    /// Begin a job, or list the moves it would make.
+    pub(super) fn rebind(&mut self, request: &RebindRequest) -> Result<RebindAnswer, Error> {
         let scope = match request.scope.as_str() {
-            "" | "node" => Scope::Node,
-            text => Scope::Pod(PodUid::parse(text).map_err(|cause| {
+            "" | "node" => RebindScope::Node,
+            text => RebindScope::Pod(PodUid::parse(text).map_err(|cause| {
                 ErrorKind::InvalidArgument.because(format!(
                     "scope is \"node\" or the UID of a pod with an instance: {cause}"
                 ))
@@ -71,7 +70,7 @@ impl Engine {
             let text = format!("the deadline is {} s: at most {MAX_DEADLINE_S}", request.deadline_s);
             return Err(ErrorKind::InvalidArgument.because(text));
         }
-        if let Scope::Pod(pod) = &scope {
+        if let RebindScope::Pod(pod) = &scope {
             self.picture.find(pod).ok_or_else(|| no_instance(pod))?;
         }
         let moves = rebind::all(&self.picture.snapshot, &self.settings.policies, &scope);
@@ -111,8 +110,8 @@ impl Engine {
         self.jobs.list.push(Job {
             id,
             scope: match &scope {
-                Scope::Node => "node".to_owned(),
-                Scope::Pod(pod) => pod.to_string(),
+                RebindScope::Node => "node".to_owned(),
+                RebindScope::Pod(pod) => pod.to_string(),
             },
             phase: JobPhase::Pending,
             reason: String::new(),
@@ -128,13 +127,13 @@ impl Engine {
         }
         self.jobs.running = Some((scope, Instant::now() + deadline));
         self.jobs.began = Some(Instant::now());
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
         Ok((Some(id), planned))
     }
 
     /// One step of the job that runs, when nothing else is to be done; whether there was one.
     pub(super) fn rebind_step(&mut self) -> bool {
-        if !self.errands.is_idle() {
+        if !self.systemd_calls.is_idle() {
             // What was begun is not done yet.
             return false;
         }
@@ -216,10 +215,10 @@ impl Engine {
         if let Some(job) = self.jobs.list.last_mut() {
             job.moves.push(Made::of(step));
         }
-        self.publish_jobs();
+        self.publisher.show_jobs(self.jobs.list.clone());
     }
 
-    /// Everything as it was.
+    /// Record the former CPUs again.
     fn undo(&mut self, moving: Moving, cause: String) {
         let back = self.picture.find(&moving.step.pod).map(|now| Record {
             exclusive: moving.former.exclusive.clone(),
@@ -248,7 +247,6 @@ impl Engine {
         }
     }
 
-    /// Which CPUs are an instance's. The CPUs come last: before that nothing is moved.
     fn write_cpus(&mut self, next: &Record) -> Result<(), String> {
         self.write_record(&next.pod, next.clone())
             .map_err(|refusal| refusal.to_string())
@@ -271,7 +269,7 @@ fn rebound(former: &Record, step: &Move) -> Record {
     next
 }
 
-/// What is not as it must be after a move.
+/// Why a move does not hold.
 fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
     let record = &now.record;
     if record.exclusive != step.to || record.phase != former.phase {
@@ -294,5 +292,5 @@ fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
             (None, _) => false,
         }
     });
-    strayed.map(|(thread, _)| format!("{} is not on its CPU", thread.what()))
+    strayed.map(|(thread, _)| format!("{} is not on its CPU", thread.role))
 }

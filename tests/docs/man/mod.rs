@@ -53,7 +53,7 @@ fn the_man_page_of_the_runner_says_what_help_says() {
         source: "crates/runner/src/cli",
     };
     let also = &["stelia(7)", "steliad(8)", "/usr/share/doc/steliad/runner.md"];
-    let page = command::page(stelia_runner::cli::Cli::command(), &header, also);
+    let page = command::page(stelia_runner::Cli::command(), &header, also);
     hold("stelia-runner.1", &page);
 }
 

@@ -22,7 +22,7 @@ fn pods_that_kubelet_gave_cpus_keep_them_and_nobody_else_gets_them() {
         // kubelet's file names nobody any more.
         wait_pool("shared", "2-4,7");
         let journal = run(&["journalctl", "-b", "-u", "steliad", "--no-pager", "-o", "cat"]);
-        assert!(journal.contains("Guaranteed pods that are no VM"), "{journal}");
+        assert!(journal.contains("Guaranteed pods that are not VMs"), "{journal}");
         assert_eq!((list(&old), list(&ls)), ("5-6".into(), "2-4,7".into()));
         assert_eq!(assert_isolated(&machine, 2).vcpus, threads.vcpus);
         assert!(allocation(&machine).is_null(), "{}", allocation(&machine));

@@ -10,7 +10,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Context, bail};
-use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::CpuManagerState;
 
@@ -49,19 +50,21 @@ fn answer(arguments: &[String]) -> anyhow::Result<CpuSet> {
     let topology = CpuTopology::new(&node, &node.caches(sys));
     options.check(&topology)?;
     let bytes = fs::read(path).with_context(|| format!("read {path}"))?;
-    let mut state = State::from(&CpuManagerState::parse(&bytes).with_context(|| path.clone())?);
+    let mut state = CpuState::from(&CpuManagerState::parse(&bytes).with_context(|| path.clone())?);
 
-    let container = Container {
-        name: "new".to_owned(),
-        kind: Kind::App,
-        milli_cpus: count.saturating_mul(1000),
-        guaranteed: true,
+    let amounts = Amounts {
+        milli_cpus: Some(count.saturating_mul(1000)),
+        memory: Some(1),
+        ..Amounts::default()
     };
     let pod = Pod {
         uid: "new".to_owned(),
-        guaranteed: true,
-        milli_cpus: None,
-        containers: vec![container],
+        resources: None,
+        containers: vec![Container::new(
+            "new",
+            ContainerKind::App,
+            Resources::guaranteed(amounts),
+        )],
     };
     let mut policy = StaticPolicy::new(&topology, options, Kubelet::default(), reserved.len(), &reserved)?;
     match policy.allocate(&mut state, &pod, &pod.containers[0], None) {

@@ -5,75 +5,66 @@ use stelia_kubelet::QosClass;
 use stelia_text::excerpt;
 
 use super::ScoringStrategy;
-use crate::{
-    CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos, Schedule, Wish,
-};
+use crate::{AllocationRequest, Requester};
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;
 /// Longest text of requests. Each has less than 1 KiB.
 const MAX_BYTES: usize = 1 << 20;
 
-/// A pod, as a scheduler knows it. The names are those of RegisterInstance's options.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "kebab-case", default)]
-pub struct Request {
-    /// Kubernetes' class, which bounds what the pod may have. Without it nothing does.
-    #[serde(skip_serializing_if = "Option::is_none")]
+/// What a scheduler says of a pod beside its request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+pub struct SchedulerOptions {
+    /// Kubernetes' class, which bounds what the pod may have. Without it nothing does: an administrator asks, as on the system
+    /// bus.
     pub kubernetes_class: Option<QosClass>,
-    /// The class.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub qos: Option<Qos>,
-    /// How many CPUs of its own.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpus: Option<u32>,
-    /// The container's CPU limit (`cpu.max`), thousandths of a CPU: by default what `cpus` says.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_limit: Option<u32>,
-    /// How CPUs lie on cores.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_bind_policy: Option<CpuBindPolicy>,
-    /// How they must lie there.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub required_cpu_bind_policy: Option<CpuBindPolicy>,
-    /// Whose company is avoided.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub cpu_exclusive_policy: Option<CpuExclusivePolicy>,
-    /// Which NUMA nodes come first.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub numa_allocate_strategy: Option<NumaAllocateStrategy>,
-    /// What must hold of the NUMA nodes.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub numa_topology_alignment_policy: Option<NumaTopologyAlignmentPolicy>,
     /// What the score favours.
     pub scoring_strategy: ScoringStrategy,
 }
 
+/// A pod, as a scheduler knows it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Request {
+    /// What RegisterInstance would be asked. Its `cpu-limit` is the container's limit (`cpu.max`), by default what `cpus` says.
+    #[serde(flatten)]
+    pub allocation: AllocationRequest,
+    /// What is not RegisterInstance's.
+    #[serde(flatten)]
+    pub options: SchedulerOptions,
+}
+
 impl Request {
-    /// What it asks of the allocator. The limit is the kernel's word there, not the caller's.
-    pub fn wish(&self) -> Wish {
-        Wish {
-            cpus: self.cpus,
-            qos: self.qos,
-            bind: self.cpu_bind_policy,
-            required: self.required_cpu_bind_policy,
-            limit_milli: None,
-            exclusive: self.cpu_exclusive_policy,
-            strategy: self.numa_allocate_strategy,
-            alignment: self.numa_topology_alignment_policy,
-            schedule: Schedule::default(),
+    /// What is asked of the allocator. The limit is the kernel's to say, not the caller's: it is the requester's.
+    pub fn wanted(&self) -> AllocationRequest {
+        AllocationRequest {
+            cpu_limit: None,
+            ..self.allocation.clone()
+        }
+    }
+
+    /// The container, as far as the request says.
+    pub fn requester(&self) -> Requester {
+        let class = self.options.kubernetes_class;
+        let by_cpus = self.allocation.cpus.map(|cpus| 1000 * u64::from(cpus));
+        Requester {
+            class: class.unwrap_or(QosClass::Guaranteed),
+            limit_milli: self.allocation.cpu_limit.map(u64::from).or(by_cpus),
+            bound: class.is_some(),
+            memory: None,
         }
     }
 }
 
-/// Why a text holds no requests.
+/// Why a text is not read as requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestsError {
     /// The text is too long.
     #[error("the text has {0} bytes, more than {MAX_BYTES}")]
     TooLarge(usize),
-    /// It is no list of requests.
-    #[error("it is no JSON list of requests: {0}")]
+    /// It is not a list of requests.
+    #[error("it is not a JSON list of requests: {0}")]
     Text(String),
     /// There are too many.
     #[error("{0} requests are more than {MAX_REQUESTS}")]

@@ -33,10 +33,11 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
 use stelia_text::named;
 
-use crate::{Allocation, Ground, NumaTopologyAlignmentPolicy, Qos, Room};
+use crate::{Allocation, AllocatorNode, NumaTopologyAlignmentPolicy, Qos, Room};
 
 /// What the score favours.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -57,18 +58,27 @@ named!(ScoringStrategy {
 });
 
 /// The score of a node for a request that fits.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Score {
+    /// A + B.
+    #[serde(rename = "score")]
+    pub sum: u32,
     /// A.
+    #[serde(rename = "score-numa")]
     pub numa: u32,
     /// B.
+    #[serde(rename = "score-cpus")]
     pub cpus: u32,
 }
 
 impl Score {
-    /// A + B.
-    pub fn sum(self) -> u32 {
-        self.numa + self.cpus
+    /// Of A and B.
+    pub fn new(numa: u32, cpus: u32) -> Self {
+        Self {
+            sum: numa + cpus,
+            numa,
+            cpus,
+        }
     }
 }
 
@@ -81,46 +91,45 @@ struct Load {
 
 /// The score of an allocation with these CPUs, for a request of so many.
 pub(super) fn of(
-    ground: &Ground,
+    node: &AllocatorNode,
     allocation: &Allocation,
     cpus: &CpuSet,
     wanted: usize,
     strategy: ScoringStrategy,
 ) -> Score {
-    let loads = loads(ground);
-    let parts: BTreeMap<u32, usize> = ground
+    let loads = loads(node);
+    let parts: BTreeMap<u32, usize> = node
         .host()
         .by_node(cpus)
         .into_iter()
         .map(|(node, cpus)| (node, cpus.len()))
         .collect();
-    Score {
-        numa: match allocation.alignment {
-            NumaTopologyAlignmentPolicy::None => 0,
-            _ => numa(&loads, &satisfied(ground, allocation, &parts, wanted), strategy),
-        },
-        cpus: match allocation.qos.is_exclusive() {
-            true => involved(&loads, &parts, strategy),
-            false => 0,
-        },
-    }
+    let of_nodes = match allocation.alignment {
+        NumaTopologyAlignmentPolicy::None => 0,
+        _ => numa(&loads, &satisfied(node, allocation, &parts, wanted), strategy),
+    };
+    let of_cpus = match allocation.qos.is_exclusive() {
+        true => involved(&loads, &parts, strategy),
+        false => 0,
+    };
+    Score::new(of_nodes, of_cpus)
 }
 
 /// The NUMA nodes with CPUs, by id.
-fn loads(ground: &Ground) -> BTreeMap<u32, Load> {
-    let (host, pools) = (ground.host(), ground.pools());
+fn loads(node: &AllocatorNode) -> BTreeMap<u32, Load> {
+    let (host, pools) = (node.host(), node.pools());
     let count = |cpus: &CpuSet| -> BTreeMap<u32, usize> {
         host.by_node(cpus)
             .into_iter()
             .map(|(node, cpus)| (node, cpus.len()))
             .collect()
     };
-    let (capacity, free) = (count(&ground.capacity()), count(&pools.allocatable));
-    let load = |node: &u32| {
-        let capacity = capacity.get(node).copied().unwrap_or_default();
-        let free = free.get(node).copied().unwrap_or_default();
+    let (capacity, free) = (count(&node.capacity()), count(&pools.allocatable));
+    let load = |id: &u32| {
+        let capacity = capacity.get(id).copied().unwrap_or_default();
+        let free = free.get(id).copied().unwrap_or_default();
         (
-            *node,
+            *id,
             Load {
                 used: capacity.saturating_sub(free),
                 capacity,
@@ -132,16 +141,16 @@ fn loads(ground: &Ground) -> BTreeMap<u32, Load> {
 
 /// The NUMA nodes to score, each with what is requested of it.
 fn satisfied(
-    ground: &Ground,
+    node: &AllocatorNode,
     allocation: &Allocation,
     parts: &BTreeMap<u32, usize>,
     wanted: usize,
 ) -> BTreeMap<u32, usize> {
-    let pools = ground.pools();
+    let pools = node.pools();
     let room = match allocation.qos {
         Qos::Lse | Qos::Lsr => {
             let required = allocation.required.then_some(allocation.bind);
-            Room::new(ground.host(), &CpuSet::new(), &pools.allocatable, required).available
+            Room::new(node.host(), &CpuSet::new(), &pools.allocatable, required).available
         }
         Qos::Ls => pools
             .shared_by_node

@@ -1,57 +1,68 @@
-//! What is asked, and what was answered.
+//! What is asked of the allocator: one struct for RegisterInstance's options, EvaluatePlacement's requests, command lines,
+//! JSON and the decision. Its fields have the names of the options.
 
-mod allot;
-mod exclusive;
-mod ground;
-mod held;
-mod left;
+#[cfg(feature = "command-line")]
+pub mod command_line;
 mod schedule;
-mod takeover;
-mod words;
 
-pub use allot::Asker;
-pub use ground::Ground;
-pub use held::Held;
-pub use left::{Left, leftover};
 pub use schedule::Schedule;
-pub use takeover::{Guaranteed, guaranteed};
+pub(crate) use schedule::numbers;
 
-use stelia_api::{Error, ErrorKind};
+#[cfg(feature = "command-line")]
+use clap::Args;
+use serde::{Deserialize, Serialize};
 
-use crate::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, Exclusivity, NumaAllocateStrategy,
-    NumaTopologyAlignmentPolicy, Qos,
-};
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 
-/// The refusal where steliad does not choose.
-pub fn chosen_by_kubelet() -> Error {
-    ErrorKind::Failed.because("kubelet chooses the CPUs on this node")
-}
-
-/// What a caller asks for; what it leaves out is the node's to say.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Wish {
-    /// How many CPUs.
-    pub cpus: Option<u32>,
-    /// The class.
+/// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
+// The texts of fields are the help of the options. What is not given is the node's to say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", default)]
+#[cfg_attr(
+    feature = "command-line",
+    derive(Args),
+    command(next_help_heading = "Options of a node whose cpu-source is steliad")
+)]
+pub struct AllocationRequest {
+    /// QoS class. LSE: CPUs of its own; LSR: the same, and BE may run there; LS: the shared pool; BE: the BE shared pool
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "CLASS"))]
     pub qos: Option<Qos>,
-    /// How CPUs lie on cores, if that can be.
-    pub bind: Option<CpuBindPolicy>,
-    /// How CPUs lie on cores, or none are wanted. It wins over `bind`.
-    pub required: Option<CpuBindPolicy>,
-    /// The pod's CPU limit, thousandths of a CPU.
-    pub limit_milli: Option<u32>,
-    /// Whose company is avoided.
-    pub exclusive: Option<CpuExclusivePolicy>,
-    /// Which NUMA nodes come first.
-    pub strategy: Option<NumaAllocateStrategy>,
-    /// What must hold of the NUMA nodes.
-    pub alignment: Option<NumaTopologyAlignmentPolicy>,
-    /// What a scheduler chose for it already.
+    /// How many CPUs (LSE, LSR): at most the container's CPU limit, which it is when not given
+    #[cfg_attr(
+        feature = "command-line",
+        arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))
+    )]
+    pub cpus: Option<u32>,
+    /// How the CPUs lie on cores; ConstrainedBurst (LS): the shared pool of one NUMA node
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
+    pub cpu_bind_policy: Option<CpuBindPolicy>,
+    /// The same, or no CPUs at all (LSE, LSR)
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
+    pub required_cpu_bind_policy: Option<CpuBindPolicy>,
+    // In thousandths of a CPU.
+    /// The pod's CPU limit, for ConstrainedBurst (2, 2.5 or 2500m)
+    #[cfg_attr(
+        feature = "command-line",
+        arg(long, value_name = "QUANTITY", value_parser = command_line::thousandths)
+    )]
+    pub cpu_limit: Option<u32>,
+    /// Whose company is avoided, if that can be: that of instances with the same policy, on a core or on a NUMA node
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
+    pub cpu_exclusive_policy: Option<CpuExclusivePolicy>,
+    /// Which NUMA nodes the CPUs come from
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "STRATEGY"))]
+    pub numa_allocate_strategy: Option<NumaAllocateStrategy>,
+    /// How few NUMA nodes they must come from
+    #[cfg_attr(feature = "command-line", arg(long, value_name = "POLICY"))]
+    pub numa_topology_alignment_policy: Option<NumaTopologyAlignmentPolicy>,
+    /// What a scheduler chose for it already. Only RegisterInstance takes it, as options of its own beside these: whoever asks
+    /// before has no choice yet.
+    #[serde(skip)]
+    #[cfg_attr(feature = "command-line", arg(skip))]
     pub schedule: Schedule,
 }
 
-impl Wish {
+impl AllocationRequest {
     /// Whether anything is asked of an allocator, beyond what was chosen elsewhere.
     pub fn asks(&self) -> bool {
         let asked = Self {
@@ -60,79 +71,11 @@ impl Wish {
         };
         asked != Self::default()
     }
-}
 
-/// How an instance got its CPUs, or its pool: recorded with it, so that nobody has to guess later.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Allocation {
-    /// The class.
-    pub qos: Qos,
-    /// How many CPUs; 0 for a class without CPUs of its own.
-    pub cpus: u32,
-    /// The bind policy, Default resolved.
-    pub bind: CpuBindPolicy,
-    /// Whether it is required, by the node or by the pod.
-    pub required: bool,
-    /// The exclusive policy, Default resolved.
-    pub exclusive: CpuExclusivePolicy,
-    /// The strategy.
-    pub strategy: NumaAllocateStrategy,
-    /// The alignment policy.
-    pub alignment: NumaTopologyAlignmentPolicy,
-    /// The CPU limit a NUMA node's pool was chosen for, thousandths of a CPU; 0 where none was.
-    pub limit_milli: u64,
-    /// LS: the NUMA node whose shared pool it runs on.
-    pub numa_node: Option<u32>,
-    /// What became of the exclusive policy.
-    pub exclusivity: Exclusivity,
-    /// Why these CPUs, line by line, as it was then.
-    pub explanation: Vec<String>,
-}
-
-impl Allocation {
-    /// What of a new wish is not what this allocation was made for: nothing, when the same caller asks again.
-    pub fn differs(&self, wish: &Wish) -> Option<&'static str> {
-        let same = |equal: Option<bool>| equal.unwrap_or(true);
-        let of_class = |value: u32| self.cpus == value;
-        let limit = |value: u32| self.limit_milli == 0 || self.limit_milli == u64::from(value);
-        [
-            ("qos", same(wish.qos.map(|qos| qos == self.qos))),
-            ("cpus", same(wish.cpus.map(of_class))),
-            (
-                "cpu-bind-policy",
-                same(
-                    wish.bind
-                        .filter(|_| wish.required.is_none())
-                        .map(|bind| bind == CpuBindPolicy::Default || bind == self.bind),
-                ),
-            ),
-            (
-                "required-cpu-bind-policy",
-                same(
-                    wish.required
-                        .filter(|_| self.qos.is_exclusive())
-                        .map(|bind| self.required && (bind == CpuBindPolicy::Default || bind == self.bind)),
-                ),
-            ),
-            ("cpu-limit", same(wish.limit_milli.map(limit))),
-            (
-                "cpu-exclusive-policy",
-                same(
-                    wish.exclusive
-                        .map(|exclusive| exclusive == CpuExclusivePolicy::Default || exclusive == self.exclusive),
-                ),
-            ),
-            (
-                "numa-allocate-strategy",
-                same(wish.strategy.map(|strategy| strategy == self.strategy)),
-            ),
-            (
-                "numa-topology-alignment-policy",
-                same(wish.alignment.map(|alignment| alignment == self.alignment)),
-            ),
-        ]
-        .into_iter()
-        .find_map(|(name, same)| (!same).then_some(name))
+    /// The bind policy that is asked for: the required one wins over the preferred one.
+    pub(crate) fn bind(&self) -> CpuBindPolicy {
+        self.required_cpu_bind_policy
+            .or(self.cpu_bind_policy)
+            .unwrap_or_default()
     }
 }

@@ -1,19 +1,42 @@
 //! What a scheduler chose for a pod before it came here (Koordinator's annotation `scheduling.koordinator.sh/resource-status`).
-//! A pod hands it over, so it is a wish like any other: it is followed where it can be, and refused with the reason where not.
+//! A pod hands it over, so it is asked for like anything else: it is followed where it can be, and refused with the reason
+//! where not.
 
 use std::collections::BTreeSet;
 
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 use stelia_cpus::CpuSet;
 
 use crate::Host;
 
 /// The choice.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Schedule {
     /// The CPUs.
+    #[serde(rename = "scheduled-cpuset", deserialize_with = "list")]
     pub cpus: Option<CpuSet>,
     /// The NUMA nodes that CPUs, or the pool, must be of.
+    #[serde(
+        rename = "scheduled-numa-nodes",
+        serialize_with = "as_list",
+        deserialize_with = "list"
+    )]
     pub nodes: Option<BTreeSet<u32>>,
+}
+
+/// A list such as `0-3,8`, with something in it.
+fn list<'de, D: Deserializer<'de>, T: FromIterator<u32>>(deserializer: D) -> Result<Option<T>, D::Error> {
+    let numbers: Option<CpuSet> = Option::deserialize(deserializer)?;
+    match numbers {
+        Some(numbers) if numbers.is_empty() => Err(D::Error::custom("the list is empty")),
+        numbers => Ok(numbers.map(|numbers| numbers.iter().collect())),
+    }
+}
+
+fn as_list<S: Serializer>(nodes: &Option<BTreeSet<u32>>, serializer: S) -> Result<S::Ok, S::Error> {
+    let nodes: Option<CpuSet> = nodes.as_ref().map(|nodes| nodes.iter().copied().collect());
+    nodes.serialize(serializer)
 }
 
 impl Schedule {
@@ -34,15 +57,15 @@ impl Schedule {
         (!on.is_subset(nodes)).then(|| {
             format!(
                 "the scheduler named NUMA nodes {}, the CPUs {given} are of {}",
-                list(nodes),
-                list(&on)
+                numbers(nodes),
+                numbers(&on)
             )
         })
     }
 }
 
 /// `0,2`.
-pub(super) fn list(nodes: &BTreeSet<u32>) -> String {
+pub(crate) fn numbers(nodes: &BTreeSet<u32>) -> String {
     let nodes: Vec<String> = nodes.iter().map(u32::to_string).collect();
     nodes.join(",")
 }

@@ -8,8 +8,8 @@ use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 use super::*;
 use crate::cpus::{CpuTopology, Kubelet, Options};
-use crate::pod::{Amounts, Container, Kind, Resources};
-use crate::{CpuManager, Machine, MemoryManager, NumaNode, Settings, State, cpus, memory};
+use crate::pod::{Amounts, Container, ContainerKind, Resources};
+use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, cpus, memory};
 
 const GB: u64 = 1 << 30;
 const PAGE: u64 = 2 << 20;
@@ -45,23 +45,23 @@ fn node(policy: Policy, pod_level: bool) -> Node {
         },
         ..Settings::default()
     };
-    Node::start(machine, settings, State::default()).unwrap()
+    Node::start(machine, settings, NodeState::default()).unwrap()
 }
 
 /// What kubelet wrote. In which order it lists a container's blocks is chance.
-fn written(folder: &str) -> (cpus::State, memory::State) {
+fn written(folder: &str) -> (cpus::CpuState, memory::MemoryState) {
     let read = |name: &str| fs::read(format!("../../tests/data/kubelet-checkpoints/{folder}/{name}")).unwrap();
     let cpus = CpuManagerState::parse(&read("cpu_manager_state")).unwrap();
     let memory = MemoryManagerState::parse(&read("memory_manager_state")).unwrap();
-    let mut memory = memory::State::from(&memory);
+    let mut memory = memory::MemoryState::from(&memory);
     for blocks in memory.entries.values_mut().flat_map(BTreeMap::values_mut) {
         blocks.sort_by(|one, other| one.kind.cmp(&other.kind));
     }
-    (cpus::State::from(&cpus), memory)
+    (cpus::CpuState::from(&cpus), memory)
 }
 
 /// Milli-CPUs, GiB of memory, GiB of huge pages.
-fn container(name: &str, kind: Kind, milli_cpus: u64, memory: u64, pages: u64) -> Container {
+fn container(name: &str, kind: ContainerKind, milli_cpus: u64, memory: u64, pages: u64) -> Container {
     let amounts = Amounts {
         milli_cpus: Some(milli_cpus),
         memory: Some(memory * GB),
@@ -81,7 +81,7 @@ fn admitted(mut node: Node, pods: &[Pod]) -> Node {
 }
 
 fn vm(cpus: u64, memory: u64, pages: u64) -> Container {
-    container("instance", Kind::App, cpus * 1000, memory, pages)
+    container("instance", ContainerKind::App, cpus * 1000, memory, pages)
 }
 
 fn pod(uid: &str, containers: Vec<Container>) -> Pod {
@@ -117,11 +117,11 @@ fn every_file_of_kubelets_goes_with_its_node() {
         let mut fresh = node(Policy::Restricted, pod_level);
         let (cpus, memory) = written(folder);
         let devices = Default::default();
-        let state = State { cpus, memory, devices };
+        let state = NodeState { cpus, memory, devices };
         Node::start(fresh.machine.clone(), fresh.settings.clone(), state.clone()).unwrap();
         fresh.machine.numa.get_mut(&1).unwrap().memory += 1;
         let refused = Node::start(fresh.machine, fresh.settings, state).unwrap_err();
-        assert_eq!(refused, memory::StartError::Differs.into());
+        assert_eq!(refused, memory::MemoryStartError::Differs.into());
     }
 }
 
@@ -131,10 +131,10 @@ fn many() -> [Pod; 5] {
         pod(
             "11111111-aaaa-4bbb-8ccc-000000000001",
             vec![
-                container("prepare", Kind::Init, 2000, 1, 0),
+                container("prepare", ContainerKind::Init, 2000, 1, 0),
                 vm(16, 4, 16),
-                container("virtiofsd", Kind::App, 2000, 1, 0),
-                container("frac", Kind::App, 1500, 1, 0),
+                container("virtiofsd", ContainerKind::App, 2000, 1, 0),
+                container("frac", ContainerKind::App, 1500, 1, 0),
             ],
         ),
         pod(
@@ -147,7 +147,7 @@ fn many() -> [Pod; 5] {
                         memory: Some(GB / 2),
                         ..Amounts::default()
                     }),
-                    ..container("sidecar", Kind::App, 0, 0, 0)
+                    ..container("sidecar", ContainerKind::App, 0, 0, 0)
                 },
             ],
         ),
@@ -184,7 +184,7 @@ fn a_pod_that_comes_again_gets_the_same() {
 }
 
 fn with_own(pod: Pod, milli_cpus: u64, memory: u64) -> Pod {
-    let resources = Some(container("", Kind::App, milli_cpus, memory, 0).resources);
+    let resources = Some(container("", ContainerKind::App, milli_cpus, memory, 0).resources);
     Pod { resources, ..pod }
 }
 
@@ -198,7 +198,7 @@ fn sharing(name: &str) -> Container {
         requests,
         limits: Amounts::default(),
     };
-    Container::new(name, Kind::App, resources)
+    Container::new(name, ContainerKind::App, resources)
 }
 
 #[test]
@@ -206,8 +206,8 @@ fn pods_with_their_own_resources_are_divided_as_kubelet_divided_them() {
     let uid = |number: u32| format!("33333333-aaaa-4bbb-8ccc-{number:012}");
     let first = pod(&uid(1), vec![vm(16, 16, 0), sharing("virtiofsd"), sharing("dnsmasq")]);
     let third = vec![
-        container("init", Kind::Init, 4000, 1, 0),
-        container("side", Kind::Sidecar, 2000, 1, 0),
+        container("init", ContainerKind::Init, 4000, 1, 0),
+        container("side", ContainerKind::Sidecar, 2000, 1, 0),
         vm(4, 4, 0),
         sharing("helper"),
     ];

@@ -4,31 +4,30 @@ use std::collections::BTreeMap;
 
 use stelia_kubelet::memory::MemoryBlock;
 
-use super::{Admission, Allocation, Cause, Cpus, Merge, Rejection};
+use super::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection};
 use crate::cpus::Fault;
 use crate::devices::{Chosen, DeviceManager};
-use crate::merge::{Hint, HintList, Merged, NodeMask, Policy, Scope};
-use crate::node::{Node, State};
+use crate::merge::{HintList, Merged, Policy, Scope};
+use crate::node::{Node, NodeState};
 use crate::pod::{Container, Pod};
 use crate::{cpus, memory};
 
-/// What `GetAffinity` tells where nothing was merged.
+/// The answer of `GetAffinity` where nothing was merged.
 pub(super) const NO_HINT: Merged = Merged {
     nodes: None,
     preferred: false,
     admitted: true,
 };
 
-/// kubelet's managers and what they have given to a pod so far.
+/// kubelet's managers, and what they have allocated to a pod so far.
 pub(super) struct Managers<'a> {
     node: &'a Node,
     pod: &'a Pod,
-    for_cpus: cpus::Pod,
     devices: DeviceManager,
     cpu_policy: Option<cpus::StaticPolicy<'a>>,
     memory_policy: Option<memory::StaticPolicy>,
-    state: State,
-    containers: Vec<Allocation>,
+    state: NodeState,
+    containers: Vec<ContainerAllocation>,
     merges: Vec<Merge>,
     faults: Vec<(Option<String>, Fault)>,
 }
@@ -38,7 +37,6 @@ impl<'a> Managers<'a> {
         Ok(Self {
             node,
             pod,
-            for_cpus: pod.for_cpus(),
             cpu_policy: node
                 .cpu_policy()
                 .map_err(|refusal| Rejection::of(Cause::Cpus(refusal)))?,
@@ -120,14 +118,9 @@ impl<'a> Managers<'a> {
     fn cpu_hints(&self, container: Option<&Container>) -> Option<(String, HintList)> {
         let (policy, state) = (self.cpu_policy.as_ref()?, &self.state.cpus);
         let hints = match container {
-            Some(container) => policy.hints(state, &self.for_cpus, self.for_cpus.container(&container.name)?),
-            None => policy.pod_hints(state, &self.for_cpus),
+            Some(container) => policy.hints(state, self.pod, container),
+            None => policy.pod_hints(state, self.pod),
         };
-        let hint = |hint: cpus::Hint| Hint {
-            nodes: Some(NodeMask::from_bits(hint.nodes)),
-            preferred: hint.preferred,
-        };
-        let hints = hints.map(|hints| hints.into_iter().map(hint).collect());
         Some((CPU.to_owned(), hints))
     }
 
@@ -163,7 +156,7 @@ impl<'a> Managers<'a> {
         let devices = self.allocate_devices(container, hint)?;
         let cpus = self.allocate_cpus(container, hint)?;
         let memory = self.allocate_memory(container, hint)?;
-        self.containers.push(Allocation {
+        self.containers.push(ContainerAllocation {
             container: container.name.clone(),
             hint,
             cpus,
@@ -185,11 +178,10 @@ impl<'a> Managers<'a> {
     }
 
     fn allocate_cpus(&mut self, container: &Container, hint: Merged) -> Result<Cpus, Box<Rejection>> {
-        let (Some(policy), Some(as_cpus)) = (&mut self.cpu_policy, self.for_cpus.container(&container.name)) else {
+        let Some(policy) = &mut self.cpu_policy else {
             return Ok(Cpus::Shared);
         };
-        let affinity = hint.nodes.map(NodeMask::bits);
-        match policy.allocate(&mut self.state.cpus, &self.for_cpus, as_cpus, affinity) {
+        match policy.allocate(&mut self.state.cpus, self.pod, container, hint.nodes) {
             Ok(None) => Ok(Cpus::Shared),
             Ok(Some(answer)) => {
                 let faults = answer.faults.into_iter();
@@ -214,10 +206,9 @@ impl<'a> Managers<'a> {
     /// Pod-level resources: the managers of CPUs and memory are asked once. The device manager gives nothing at admission;
     /// each container gets its devices as it is started, and one that cannot have them is not started.
     fn allocate_pod(&mut self, hint: Merged) -> Result<(), Box<Rejection>> {
-        let affinity = hint.nodes.map(NodeMask::bits);
         let mut own_cpus = false;
         if let Some(policy) = &mut self.cpu_policy {
-            match policy.allocate_pod(&mut self.state.cpus, &self.for_cpus, affinity) {
+            match policy.allocate_pod(&mut self.state.cpus, self.pod, hint.nodes) {
                 Ok(None) => {}
                 Ok(Some(answer)) => {
                     own_cpus = true;
@@ -231,13 +222,14 @@ impl<'a> Managers<'a> {
         {
             return Err(self.refused(Cause::Memory(refusal), None, MEMORY));
         }
-        for (container, as_cpus) in self.pod.containers.iter().zip(&self.for_cpus.containers) {
+        for container in &self.pod.containers {
             let (uid, name) = (&self.pod.uid, &container.name);
             let cpus = self.state.cpus.entry(uid, name).filter(|_| own_cpus).cloned();
-            let exclusive = self.for_cpus.exclusive(as_cpus, true) > 0;
+            let policy = self.cpu_policy.as_ref();
+            let exclusive = policy.is_some_and(|policy| policy.exclusive(self.pod, container) > 0);
             let memory = self.state.memory.entry(uid, name).unwrap_or_default().to_vec();
             let devices = self.devices.allocate(&mut self.state.devices, uid, container, hint);
-            self.containers.push(Allocation {
+            self.containers.push(ContainerAllocation {
                 container: name.clone(),
                 hint,
                 cpus: match cpus {

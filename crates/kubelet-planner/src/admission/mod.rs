@@ -27,10 +27,10 @@ use managers::{Managers, NO_HINT};
 #[derive(Debug, Clone, PartialEq)]
 pub struct Admission {
     /// What each container gets, in kubelet's order.
-    pub containers: Vec<Allocation>,
+    pub containers: Vec<ContainerAllocation>,
     /// What was merged, and what came of it. Empty with the Topology Manager's policy `none`.
     pub merges: Vec<Merge>,
-    /// What is wrong with the CPUs that are handed out, and for which container; `None`: for the pod as a whole.
+    /// Faults in the CPUs handed out, and for which container; `None`: for the pod as a whole.
     pub faults: Vec<(Option<String>, Fault)>,
     /// The node afterwards.
     pub node: Node,
@@ -38,7 +38,7 @@ pub struct Admission {
 
 /// What a container gets.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocation {
+pub struct ContainerAllocation {
     /// Its name.
     pub container: String,
     /// The Topology Manager's hint for it. With policy `none` this names no NUMA nodes and is not preferred.
@@ -80,7 +80,7 @@ pub struct Merge {
 /// use kubelet_planner::cpus::{CpuTopology, Options};
 /// use kubelet_planner::merge::Policy;
 /// use kubelet_planner::{
-///     Amounts, Container, CpuManager, Cpus, Kind, Machine, Node, NumaNode, Pod, Resources, Settings, State, admit,
+///     Amounts, Container, CpuManager, Cpus, ContainerKind, Machine, Node, NumaNode, Pod, Resources, Settings, NodeState, admit,
 /// };
 /// use stelia_cpus::{Cpu, Topology};
 ///
@@ -97,10 +97,10 @@ pub struct Merge {
 ///     topology_policy: Policy::SingleNumaNode,
 ///     ..Settings::default()
 /// };
-/// let mut node = Node::start(machine, settings, State::default())?;
+/// let mut node = Node::start(machine, settings, NodeState::default())?;
 ///
 /// let amounts = Amounts { milli_cpus: Some(2000), memory: Some(1 << 30), ..Amounts::default() };
-/// let containers = vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))];
+/// let containers = vec![Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts))];
 /// let mut pod = Pod { containers, ..Pod::default() };
 /// let mut until_full = Vec::new();
 /// let rejection = loop {
@@ -120,7 +120,7 @@ pub struct Merge {
 ///
 /// # Errors
 /// kubelet rejects it, or never answers. The node is as it was; what a rejected pod leaves in kubelet's state until the next
-/// clean-up is not told.
+/// clean-up is not modelled.
 pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
     let mut managers = Managers::new(node, pod)?;
     let policy = node.settings.topology_policy;

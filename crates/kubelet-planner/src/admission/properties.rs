@@ -9,8 +9,8 @@ use stelia_cpus::testing::Shape;
 use super::*;
 use crate::cpus::{CpuTopology, Options};
 use crate::devices::Device;
-use crate::pod::{Amounts, Container, Kind, Resources};
-use crate::{CpuManager, Machine, MemoryManager, NumaNode, Settings, State, devices};
+use crate::pod::{Amounts, Container, ContainerKind, Resources};
+use crate::{CpuManager, Machine, MemoryManager, NodeState, NumaNode, Settings, devices};
 
 const GB: u64 = 1 << 30;
 const RESOURCE: &str = "example.com/nic";
@@ -48,13 +48,13 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
         let nodes = BTreeSet::from([number / 2]);
         (format!("nic{number}"), Device { nodes, healthy: true })
     };
-    let devices = devices::State {
+    let devices = devices::DeviceState {
         resources: [(RESOURCE.to_owned(), (0..2 * nodes).map(device).collect())].into(),
-        ..devices::State::default()
+        ..devices::DeviceState::default()
     };
-    let state = State {
+    let state = NodeState {
         devices,
-        ..State::default()
+        ..NodeState::default()
     };
     Node::start(machine, settings, state).unwrap()
 }
@@ -62,7 +62,7 @@ fn node(nodes: u32, policy: Policy, scope: Scope) -> Node {
 /// Half CPUs, GiB of memory, huge pages, devices.
 type Sizes = (u64, u64, u64, u64);
 
-fn container(index: usize, kind: Kind, sizes: Sizes) -> Container {
+fn container(index: usize, kind: ContainerKind, sizes: Sizes) -> Container {
     let (half_cpus, memory, pages, devices) = sizes;
     let amounts = Amounts {
         milli_cpus: Some(half_cpus * 500),
@@ -78,9 +78,9 @@ fn container(index: usize, kind: Kind, sizes: Sizes) -> Container {
 
 fn pods() -> impl Strategy<Value = Vec<Pod>> {
     let sizes = (1u64..16, 1u64..6, 0u64..4, 0u64..3);
-    let kinds = prop_oneof![Just(Kind::Init), Just(Kind::Sidecar)];
+    let kinds = prop_oneof![Just(ContainerKind::Init), Just(ContainerKind::Sidecar)];
     let init = proptest::collection::vec((kinds, sizes.clone()), 0..2);
-    let apps = proptest::collection::vec((Just(Kind::App), sizes), 1..3);
+    let apps = proptest::collection::vec((Just(ContainerKind::App), sizes), 1..3);
     let containers = (init, apps).prop_map(|(mut init, apps)| {
         init.extend(apps);
         let containers = init.into_iter().enumerate();

@@ -19,7 +19,7 @@ pub struct Rejection {
     pub merges: Vec<Merge>,
 }
 
-/// Whose answer it is.
+/// Which manager rejects, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The Topology Manager's.
@@ -30,13 +30,13 @@ pub enum Cause {
     PodTopology,
     /// The CPU manager's.
     #[error(transparent)]
-    Cpus(cpus::Refusal),
+    Cpus(cpus::CpuRefusal),
     /// The memory manager's.
     #[error(transparent)]
-    Memory(memory::Refusal),
+    Memory(memory::MemoryRefusal),
     /// The device manager's.
     #[error(transparent)]
-    Devices(devices::Refusal),
+    Devices(devices::DeviceRefusal),
 }
 
 impl Rejection {
@@ -53,12 +53,12 @@ impl Rejection {
     /// `status.reason` of the pod. `None`: kubelet never answers: it hangs or crashes.
     ///
     /// ```
-    /// use kubelet_planner::{Cause, Rejection, cpus::Refusal};
+    /// use kubelet_planner::{Cause, Rejection, cpus::CpuRefusal};
     ///
     /// let of = |cause| Rejection { cause, container: None, resource: None, merges: Vec::new() };
     /// assert_eq!(of(Cause::Topology).reason(), Some("TopologyAffinityError"));
-    /// assert_eq!(of(Cause::Cpus(Refusal::WouldNotReturn)).reason(), None);
-    /// let few = of(Cause::Cpus(Refusal::NotEnough { requested: 4, available: 2 }));
+    /// assert_eq!(of(Cause::Cpus(CpuRefusal::WouldNotReturn)).reason(), None);
+    /// let few = of(Cause::Cpus(CpuRefusal::NotEnough { requested: 4, available: 2 }));
     /// assert_eq!(few.reason(), Some("UnexpectedAdmissionError"));
     /// assert_eq!(
     ///     few.to_string(),
@@ -68,7 +68,7 @@ impl Rejection {
     pub fn reason(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::Topology | Cause::PodTopology => Some("TopologyAffinityError"),
-            Cause::Cpus(cpus::Refusal::WouldNotReturn) => None,
+            Cause::Cpus(cpus::CpuRefusal::WouldNotReturn) => None,
             Cause::Cpus(refusal) => Some(refusal.reason()),
             Cause::Memory(refusal) => refusal.reason(),
             Cause::Devices(_) => Some(UNEXPECTED),

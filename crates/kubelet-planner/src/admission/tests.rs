@@ -7,8 +7,8 @@ use super::*;
 use crate::cpus::{CpuTopology, Options};
 use crate::pod::Container;
 use crate::{
-    Amounts, CpuManager, Kind, Machine, MemoryManager, NumaNode, Resources, Settings, StartError, State, devices,
-    memory,
+    Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, StartError,
+    devices, memory,
 };
 
 /// Nodes of 4 cores of 2 threads; cores' first threads are numbered first.
@@ -27,7 +27,7 @@ fn node(nodes: u32, settings: Settings) -> Node {
         cpus: CpuTopology::new(&shape.topology(), &BTreeMap::new()),
         numa: (0..nodes).map(|id| (id, numa.clone())).collect(),
     };
-    Node::start(machine, settings, State::default()).unwrap()
+    Node::start(machine, settings, NodeState::default()).unwrap()
 }
 
 fn settings(policy: Policy, scope: Scope) -> Settings {
@@ -39,7 +39,7 @@ fn settings(policy: Policy, scope: Scope) -> Settings {
     }
 }
 
-fn container(name: &str, kind: Kind, milli_cpus: u64) -> Container {
+fn container(name: &str, kind: ContainerKind, milli_cpus: u64) -> Container {
     let amounts = Amounts {
         milli_cpus: Some(milli_cpus),
         memory: Some(1 << 30),
@@ -64,7 +64,7 @@ fn pod(containers: Vec<Container>) -> Pod {
 fn a_container_larger_than_a_node(#[case] policy: Policy, #[case] expected: Result<&str, &str>) {
     let answer = admit(
         &node(2, settings(policy, Scope::Container)),
-        &pod(vec![container("vm", Kind::App, 14_000)]),
+        &pod(vec![container("vm", ContainerKind::App, 14_000)]),
     );
     match (answer, expected) {
         (Ok(admission), Ok(cpus)) => {
@@ -85,8 +85,8 @@ fn a_container_larger_than_a_node(#[case] policy: Policy, #[case] expected: Resu
 #[test]
 fn scope_container_takes_containers_one_by_one() {
     let pod = pod(vec![
-        container("one", Kind::App, 6000),
-        container("two", Kind::App, 6000),
+        container("one", ContainerKind::App, 6000),
+        container("two", ContainerKind::App, 6000),
     ]);
     let admission = admit(&node(2, settings(Policy::SingleNumaNode, Scope::Container)), &pod).unwrap();
     let nodes: Vec<String> = admission
@@ -102,8 +102,8 @@ fn scope_container_takes_containers_one_by_one() {
 #[test]
 fn scope_pod_asks_for_all_at_once() {
     let pod = pod(vec![
-        container("one", Kind::App, 6000),
-        container("two", Kind::App, 6000),
+        container("one", ContainerKind::App, 6000),
+        container("two", ContainerKind::App, 6000),
     ]);
     let rejection = admit(&node(2, settings(Policy::SingleNumaNode, Scope::Pod)), &pod).unwrap_err();
     assert_eq!(
@@ -116,9 +116,9 @@ fn scope_pod_asks_for_all_at_once() {
 #[test]
 fn init_containers_give_their_cpus_to_later_ones() {
     let pod = pod(vec![
-        container("init", Kind::Init, 2000),
-        container("side", Kind::Sidecar, 2000),
-        container("vm", Kind::App, 2000),
+        container("init", ContainerKind::Init, 2000),
+        container("side", ContainerKind::Sidecar, 2000),
+        container("vm", ContainerKind::App, 2000),
     ]);
     let admission = admit(&node(1, settings(Policy::Restricted, Scope::Container)), &pod).unwrap();
     let cpus = |index: usize| match &admission.containers[index].cpus {
@@ -132,7 +132,7 @@ fn init_containers_give_their_cpus_to_later_ones() {
 #[test]
 fn what_a_pod_had_is_free_again_without_it() {
     let before = node(2, settings(Policy::BestEffort, Scope::Container));
-    let admission = admit(&before, &pod(vec![container("vm", Kind::App, 4000)])).unwrap();
+    let admission = admit(&before, &pod(vec![container("vm", ContainerKind::App, 4000)])).unwrap();
     assert_ne!(admission.node, before);
     assert_eq!(admission.node.without("pod"), before);
 }
@@ -141,7 +141,7 @@ fn what_a_pod_had_is_free_again_without_it() {
 fn a_shared_container_is_on_the_nodes_pool() {
     let admission = admit(
         &node(2, settings(Policy::Restricted, Scope::Pod)),
-        &pod(vec![container("vm", Kind::App, 1500)]),
+        &pod(vec![container("vm", ContainerKind::App, 1500)]),
     )
     .unwrap();
     assert_eq!(admission.containers[0].cpus, Cpus::Shared);
@@ -167,14 +167,14 @@ fn a_rejection_has_kubelets_reason_and_words() {
         ..with_memory(Settings::default())
     };
     let node = node(2, settings);
-    let halves = admit(&node, &pod(vec![container("vm", Kind::App, 3000)])).unwrap_err();
+    let halves = admit(&node, &pod(vec![container("vm", ContainerKind::App, 3000)])).unwrap_err();
     assert_eq!(halves.reason(), Some("SMTAlignmentError"));
     assert_eq!(
         halves.to_string(),
         "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
     );
 
-    let mut large = pod(vec![container("vm", Kind::App, 2000)]);
+    let mut large = pod(vec![container("vm", ContainerKind::App, 2000)]);
     large.containers[0].resources.requests.memory = Some(64 << 30);
     large.containers[0].resources.limits.memory = Some(64 << 30);
     let large = admit(&node, &large).unwrap_err();
@@ -206,8 +206,8 @@ fn pod_level(policy: Policy, scope: Scope) -> Node {
 /// A pod of 4 CPUs and 4 GiB: a container of its own resources, and one that shares what is left.
 fn divided(milli_cpus: u64) -> Pod {
     let mut pod = pod(vec![
-        container("vm", Kind::App, milli_cpus),
-        Container::new("logs", Kind::App, Resources::default()),
+        container("vm", ContainerKind::App, milli_cpus),
+        Container::new("logs", ContainerKind::App, Resources::default()),
     ]);
     pod.resources = Some(Resources::guaranteed(Amounts {
         milli_cpus: Some(4000),
@@ -275,9 +275,9 @@ fn scope_container_divides_no_pod() {
 
 /// A fault of kubelet's: its memory manager looks for NUMA nodes for such a container too, although it requests nothing.
 #[rstest]
-#[case(Policy::BestEffort, memory::Refusal::OtherGroup)]
-#[case(Policy::SingleNumaNode, memory::Refusal::NoNodes)]
-fn in_scope_container_memory_of_nothing_is_rejected(#[case] policy: Policy, #[case] refusal: memory::Refusal) {
+#[case(Policy::BestEffort, memory::MemoryRefusal::OtherGroup)]
+#[case(Policy::SingleNumaNode, memory::MemoryRefusal::NoNodes)]
+fn in_scope_container_memory_of_nothing_is_rejected(#[case] policy: Policy, #[case] refusal: memory::MemoryRefusal) {
     let rejection = admit(&pod_level(policy, Scope::Container), &divided(2000)).unwrap_err();
     assert_eq!(rejection.reason(), Some("UnexpectedAdmissionError"));
     assert_eq!(
@@ -308,13 +308,13 @@ fn eight_numa_nodes_take_no_time() {
         let nodes = [number].into();
         (format!("nic{number}"), devices::Device { nodes, healthy: true })
     };
-    let devices = devices::State {
+    let devices = devices::DeviceState {
         resources: [("example.com/nic".to_owned(), (0..8).map(device).collect())].into(),
-        ..devices::State::default()
+        ..devices::DeviceState::default()
     };
-    let state = State {
+    let state = NodeState {
         devices,
-        ..State::default()
+        ..NodeState::default()
     };
     let settings = with_memory(settings(Policy::BestEffort, Scope::Container));
     let node = Node::start(machine, settings, state).unwrap();
@@ -324,7 +324,11 @@ fn eight_numa_nodes_take_no_time() {
         huge_pages: [(2 << 20, 1 << 30)].into(),
         devices: [("example.com/nic".to_owned(), 1)].into(),
     };
-    let pod = pod(vec![Container::new("vm", Kind::App, Resources::guaranteed(amounts))]);
+    let pod = pod(vec![Container::new(
+        "vm",
+        ContainerKind::App,
+        Resources::guaranteed(amounts),
+    )]);
     let started = Instant::now();
     let admission = admit(&node, &pod).unwrap();
     let took = started.elapsed();
@@ -340,8 +344,8 @@ fn many_numa_nodes_are_refused_to_those_that_search_them() {
     let many = |settings: Settings| {
         let mut machine = node(2, Settings::default()).machine;
         machine.numa = (0..36).map(|id| (id, NumaNode::default())).collect();
-        let started = Node::start(machine, settings, State::default());
-        started.map(|node| admit(&node, &pod(vec![container("vm", Kind::App, 2000)])).is_ok())
+        let started = Node::start(machine, settings, NodeState::default());
+        started.map(|node| admit(&node, &pod(vec![container("vm", ContainerKind::App, 2000)])).is_ok())
     };
     let mut settings = settings(Policy::Restricted, Scope::Container);
     settings.topology_options.max_allowable_numa_nodes = 64;

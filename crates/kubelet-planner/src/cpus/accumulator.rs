@@ -1,6 +1,6 @@
 //! CPUs taken one group after the other, and the orders in which they are.
 
-use super::topology::{CpuTopology, Level};
+use super::topology::{CpuTopology, Level, distinct};
 
 /// Which CPUs are free, which are taken, how many are still wanted.
 #[derive(Debug)]
@@ -141,10 +141,7 @@ impl<'a> Accumulator<'a> {
 
     fn within(&self, outer: Level, group: usize, inner: Level) -> Vec<usize> {
         let cpus = self.free_of(outer, group).into_iter();
-        let mut groups: Vec<usize> = cpus.map(|cpu| self.topology.group(inner, cpu)).collect();
-        groups.sort_unstable();
-        groups.dedup();
-        self.sorted(inner, groups)
+        self.sorted(inner, distinct(cpus.map(|cpu| self.topology.group(inner, cpu))))
     }
 
     fn sorted(&self, level: Level, mut groups: Vec<usize>) -> Vec<usize> {

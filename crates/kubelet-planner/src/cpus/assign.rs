@@ -7,22 +7,23 @@ use stelia_cpus::CpuSet;
 use super::distributed::{Distribution, distributed};
 use super::options::{Kubelet, Options};
 use super::packed::{Packing, packed};
-use super::refusal::Refusal;
+use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
+use crate::merge::NodeMask;
 
 /// The CPUs kubelet hands out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The CPUs.
     pub cpus: CpuSet,
-    /// What is wrong with them.
+    /// Faults of kubelet in it; empty for a good answer.
     pub faults: Vec<Fault>,
 }
 
 /// A fault of kubelet in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// These CPUs were not free: somebody else holds them, or they are reserved.
+    /// These CPUs were not free: another container holds them, or they are reserved.
     NotFree(CpuSet),
     /// Another number of CPUs than was wanted.
     OtherCount {
@@ -74,17 +75,17 @@ impl Answer {
     }
 }
 
-/// What is asked of [`allocate`].
+/// A request for exclusive CPUs: see [`allocate`].
 #[derive(Debug, Clone, Copy)]
-pub struct Request<'a> {
+pub struct ExclusiveRequest<'a> {
     /// The shared pool without the reserved CPUs.
     pub available: &'a CpuSet,
     /// CPUs of the same pod's finished init containers.
     pub reusable: &'a CpuSet,
     /// CPUs wanted.
     pub count: usize,
-    /// The Topology Manager's NUMA nodes, bit n for node n; none where it gives none.
-    pub affinity: Option<u64>,
+    /// The Topology Manager's NUMA nodes; `None` where it gives none.
+    pub affinity: Option<NodeMask>,
 }
 
 /// Take `count` of the available CPUs: kubelet's `takeByTopology`.
@@ -97,13 +98,13 @@ pub fn take(
     kubelet: Kubelet,
     available: &CpuSet,
     count: usize,
-) -> Result<Answer, Refusal> {
+) -> Result<Answer, CpuRefusal> {
     let taken = take_from(topology, options, kubelet, available, count)?;
     Ok(Answer::new(taken, available, count))
 }
 
 /// Take CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and what is missing from everywhere:
-/// kubelet's `allocateCPUs`. That the affinity has too few CPUs is no error.
+/// kubelet's `allocateCPUs`. Too few CPUs in the affinity are not an error.
 ///
 /// # Errors
 /// There are too few, or kubelet fails or hangs.
@@ -111,8 +112,8 @@ pub fn allocate(
     topology: &CpuTopology,
     options: Options,
     kubelet: Kubelet,
-    request: &Request<'_>,
-) -> Result<Answer, Refusal> {
+    request: &ExclusiveRequest<'_>,
+) -> Result<Answer, CpuRefusal> {
     let free = request.available.union(request.reusable);
     let mut taken = Taken::default();
     if let Some(mask) = request.affinity {
@@ -146,10 +147,10 @@ fn take_from(
     kubelet: Kubelet,
     available: &CpuSet,
     count: usize,
-) -> Result<Taken, Refusal> {
+) -> Result<Taken, CpuRefusal> {
     let positions = topology.positions(available);
     if count > positions.len() {
-        return Err(Refusal::NotEnough {
+        return Err(CpuRefusal::NotEnough {
             requested: count,
             available: available.len(),
         });

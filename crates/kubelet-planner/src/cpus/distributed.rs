@@ -3,7 +3,7 @@
 use super::accumulator::Accumulator;
 use super::combinations::{Combinations, Kept};
 use super::packed::{Packing, packed};
-use super::refusal::Refusal;
+use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
 
 /// How the distributed algorithm takes.
@@ -39,7 +39,7 @@ pub(super) fn distributed(
     available: &[usize],
     count: usize,
     how: Distribution,
-) -> Result<Distributed, Refusal> {
+) -> Result<Distributed, CpuRefusal> {
     let all_packed = || {
         packed(topology, available, count, how.packing).map(|cpus| Distributed {
             cpus,
@@ -79,7 +79,7 @@ fn hand_out(
     count: usize,
     how: Distribution,
     choice: &Choice,
-) -> Result<Distributed, Refusal> {
+) -> Result<Distributed, CpuRefusal> {
     let take = |accumulator: &mut Accumulator, node: usize, count: usize| {
         let free = accumulator.free_of(Level::Node, node);
         // What goes wrong here kubelet only notices at the end.
@@ -101,7 +101,7 @@ fn hand_out(
             }
         }
         if left == before {
-            return Err(Refusal::WouldNotReturn);
+            return Err(CpuRefusal::WouldNotReturn);
         }
     }
     match accumulator.needed {
@@ -109,8 +109,8 @@ fn hand_out(
             cpus: accumulator.into_taken(),
             overwritten: choice.nodes.overwritten || extra.is_some_and(|extra| extra.overwritten),
         }),
-        missing @ 1.. => Err(Refusal::TooFewTaken(missing)),
-        surplus => Err(Refusal::TooManyTaken(surplus)),
+        missing @ 1.. => Err(CpuRefusal::TooFewTaken(missing)),
+        surplus => Err(CpuRefusal::TooManyTaken(surplus)),
     }
 }
 
@@ -145,7 +145,7 @@ struct Judged {
 
 impl Search {
     /// The best combination of this size; the first of equals.
-    fn best(&self, size: usize) -> Result<Option<Choice>, Refusal> {
+    fn best(&self, size: usize) -> Result<Option<Choice>, CpuRefusal> {
         let (mut lowest, mut squares) = (f64::MAX, usize::MAX);
         let mut best: Option<Choice> = None;
         Combinations::new(self.free.len(), size).each(|nodes| {
@@ -195,7 +195,7 @@ impl Search {
     }
 
     /// The score of a combination; none if it cannot give the CPUs.
-    fn judge(&self, nodes: &[usize]) -> Result<Option<Judged>, Refusal> {
+    fn judge(&self, nodes: &[usize]) -> Result<Option<Judged>, CpuRefusal> {
         let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
         let share = share(self.count, nodes.len(), self.group);
         if groups * self.group < self.count || nodes.iter().any(|node| self.free[*node] < share) {
@@ -263,7 +263,7 @@ impl Search {
         left: &mut [usize],
         members: impl Fn() -> I,
         mut remainder: usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CpuRefusal> {
         while remainder > 0 {
             let before = remainder;
             for node in members() {
@@ -273,7 +273,7 @@ impl Search {
                 }
             }
             if remainder == before {
-                return Err(Refusal::WouldNotReturn);
+                return Err(CpuRefusal::WouldNotReturn);
             }
         }
         Ok(())
@@ -304,7 +304,7 @@ mod tests {
     type Positions = (Vec<usize>, Vec<usize>);
 
     /// What kubelet's own walk leaves: every combination and every subset judged, one by one.
-    fn walked(search: &Search, size: usize) -> Result<Option<Positions>, Refusal> {
+    fn walked(search: &Search, size: usize) -> Result<Option<Positions>, CpuRefusal> {
         let (mut lowest, mut best) = (f64::MAX, None::<(Kept, Vec<usize>)>);
         Combinations::new(search.free.len(), size).each(|nodes| {
             if let Some((best, _)) = &mut best {

@@ -5,24 +5,16 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 
 use super::combinations::Combinations;
-use super::pod::{Container, Pod};
 use super::policy::StaticPolicy;
-use super::state::State;
-use super::topology::{Level, has};
-
-/// NUMA nodes that can give the CPUs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Hint {
-    /// Bit n for NUMA node n.
-    pub nodes: u64,
-    /// No fewer NUMA nodes have the CPUs, were they free.
-    pub preferred: bool,
-}
+use super::state::CpuState;
+use super::topology::{Level, distinct};
+use crate::merge::{Hint, NodeMask};
+use crate::pod::{Container, Pod};
 
 impl StaticPolicy<'_> {
     /// The hints for a container, in kubelet's order: none where it has no preference, an empty list where it cannot be
     /// satisfied. They are as many as there are sets of NUMA nodes.
-    pub fn hints(&self, state: &State, pod: &Pod, container: &Container) -> Option<Vec<Hint>> {
+    pub fn hints(&self, state: &CpuState, pod: &Pod, container: &Container) -> Option<Vec<Hint>> {
         let count = self.exclusive(pod, container);
         if count == 0 {
             return None;
@@ -37,13 +29,12 @@ impl StaticPolicy<'_> {
     }
 
     /// The hints for a pod as a whole (Topology Manager's scope pod), as [`hints`](Self::hints).
-    pub fn pod_hints(&self, state: &State, pod: &Pod) -> Option<Vec<Hint>> {
-        let pod_level = self.kubelet.pod_level_resource_managers;
-        let count = pod.exclusive_in_all(pod_level);
-        if count == 0 || self.hidden(pod) {
+    pub fn pod_hints(&self, state: &CpuState, pod: &Pod) -> Option<Vec<Hint>> {
+        let count = self.exclusive_in_all(pod);
+        if count == 0 {
             return None;
         }
-        if pod_level && pod.milli_cpus.is_some() && self.check_pools(pod).is_err() {
+        if pod.own().is_some() && self.check_pools(pod).is_err() {
             return Some(Vec::new());
         }
         let mut own = CpuSet::new();
@@ -61,6 +52,7 @@ impl StaticPolicy<'_> {
         })
     }
 
+    /// `generateCPUTopologyHints`
     fn hints_for(&self, available: &CpuSet, reusable: &CpuSet, count: usize) -> Vec<Hint> {
         let nodes = self.topology.nodes();
         let count_by_node = |cpus: &CpuSet| {
@@ -81,29 +73,26 @@ impl StaticPolicy<'_> {
                 if capacity >= count {
                     fewest = fewest.min(size);
                 }
-                let mask = chosen
-                    .iter()
-                    .filter_map(|node| 1u64.checked_shl(nodes[*node]))
-                    .fold(0, |mask, bit| mask | bit);
+                let mask: NodeMask = chosen.iter().map(|node| nodes[*node]).collect();
                 let in_mask = |counts: &BTreeMap<u32, usize>| -> usize {
-                    let inside = counts.iter().filter(|(node, _)| has(mask, **node));
+                    let inside = counts.iter().filter(|(node, _)| mask.contains(**node));
                     inside.map(|(_, count)| count).sum()
                 };
-                let elsewhere = reusable.keys().any(|node| !has(mask, *node));
+                let elsewhere = reusable.keys().any(|node| !mask.contains(*node));
                 if !elsewhere && in_mask(&available) + in_mask(&reusable) >= count {
                     hints.push((mask, size, chosen.to_vec()));
                 }
                 Ok::<_, std::convert::Infallible>(true)
             });
         }
-        let hint = |(mask, size, chosen): (u64, usize, Vec<usize>)| Hint {
-            nodes: mask,
+        let hint = |(mask, size, chosen): (NodeMask, usize, Vec<usize>)| Hint {
+            nodes: Some(mask),
             preferred: size == fewest || self.options.align_by_socket && self.socket_aligned(&chosen, fewest),
         };
         hints.into_iter().map(hint).collect()
     }
 
-    /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill.
+    /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill (`isHintSocketAligned`).
     fn socket_aligned(&self, nodes: &[usize], fewest: usize) -> bool {
         let per_socket = self
             .topology
@@ -114,12 +103,7 @@ impl StaticPolicy<'_> {
         if per_socket == 0 {
             return false;
         }
-        let mut sockets: Vec<usize> = nodes
-            .iter()
-            .flat_map(|node| self.topology.sockets_of_node(*node))
-            .collect();
-        sockets.sort_unstable();
-        sockets.dedup();
-        sockets.len() == fewest.div_ceil(per_socket)
+        let sockets = nodes.iter().flat_map(|node| self.topology.sockets_of_node(*node));
+        distinct(sockets).len() == fewest.div_ceil(per_socket)
     }
 }

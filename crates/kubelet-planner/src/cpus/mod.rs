@@ -5,22 +5,22 @@
 //! | [`CpuTopology::new`] | the node as kubelet sees it |
 //! | [`take`] | which of some CPUs kubelet takes: packed, or distributed over the NUMA nodes |
 //! | [`allocate`] | the same, those of the Topology Manager's NUMA nodes first |
-//! | [`StaticPolicy`] | the policy over kubelet's [`State`]: start, hints, allocation, removal, pod-level resources |
+//! | [`StaticPolicy`] | the policy over kubelet's [`CpuState`]: start, hints, allocation, removal, pod-level resources |
 //!
 //! The answers are those of Kubernetes 1.36. `tests/data/vectors/cpu-assignment/` holds what kubelet's own code answered,
 //! and its README the rules that surprise; `make vectors` compares. Pod-level resources are not among these cases: there
 //! a state file that kubelet wrote is predicted.
 //!
 //! On 1,024 CPUs and 8 NUMA nodes an answer takes less than a millisecond. distribute-cpus-across-numa looks at every
-//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](Hint)
+//! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](StaticPolicy::hints)
 //! are as many as there are combinations.
 //!
 //! kubelet's faults are part of the answer, because the node lives with them:
 //! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
-//!   the average, and is taken with the thread that somebody else holds.
+//!   the average, and is taken with the thread that another container holds.
 //! - NUMA nodes that were not chosen ([`Fault::Overwritten`]): the list of those chosen shares memory with lists made
 //!   later (Kubernetes issue 141237). [`Kubelet::combinations_copied`] gives the answer without this.
-//! - no answer at all ([`Refusal::WouldNotReturn`]): kubelet repeats a step that changes nothing (fixed after 1.36.3 by
+//! - no answer at all ([`CpuRefusal::WouldNotReturn`]): kubelet repeats a step that changes nothing (fixed after 1.36.3 by
 //!   pull request 140730).
 //!
 //! A node of two cores of two threads each, on two NUMA nodes:
@@ -43,13 +43,12 @@
 
 mod accumulator;
 mod assign;
-mod bubble;
 mod combinations;
 mod distributed;
 mod hints;
 mod options;
 mod packed;
-mod pod;
+mod pod_level;
 mod policy;
 mod refusal;
 mod state;
@@ -57,11 +56,9 @@ mod state;
 mod tests;
 mod topology;
 
-pub use assign::{Answer, Fault, Request, allocate, take};
-pub use hints::Hint;
-pub use options::{Kubelet, Options, OptionsError};
-pub use pod::{Container, Kind, Pod};
+pub use assign::{Answer, ExclusiveRequest, Fault, allocate, take};
+pub use options::{CpuOptionsError, Kubelet, Options};
 pub use policy::StaticPolicy;
-pub use refusal::Refusal;
-pub use state::State;
+pub use refusal::CpuRefusal;
+pub use state::CpuState;
 pub use topology::CpuTopology;

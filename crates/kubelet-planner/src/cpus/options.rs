@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::config::parse_bool;
+
 use super::CpuTopology;
 
 /// Options of the static policy (`cpuManagerPolicyOptions`), all off by default.
@@ -23,11 +25,11 @@ pub struct Options {
 
 /// Why kubelet does not start with these options.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionsError {
-    /// No option of the static policy.
+pub enum CpuOptionsError {
+    /// The static policy has no such option.
     #[error("unsupported cpumanager option: {0:?}")]
     Unknown(String),
-    /// The value is no truth value.
+    /// Not a value that Go's `strconv.ParseBool` takes.
     #[error("bad value for option {name:?}: {value:?}")]
     Value {
         /// The option.
@@ -43,95 +45,76 @@ pub enum OptionsError {
     MoreSocketsThanNodes,
 }
 
-const FULL: &str = "full-pcpus-only";
-const ACROSS_NUMA: &str = "distribute-cpus-across-numa";
-const BY_SOCKET: &str = "align-by-socket";
-const ACROSS_CORES: &str = "distribute-cpus-across-cores";
-const UNCORE: &str = "prefer-align-cpus-by-uncorecache";
-const STRICT: &str = "strict-cpu-reservation";
+type Switch = fn(&mut Options) -> &mut bool;
+
+/// Every option by its name in KubeletConfiguration.
+const OPTIONS: [(&str, Switch); 6] = [
+    ("full-pcpus-only", |options| &mut options.full_pcpus_only),
+    ("distribute-cpus-across-numa", |options| {
+        &mut options.distribute_cpus_across_numa
+    }),
+    ("align-by-socket", |options| &mut options.align_by_socket),
+    ("distribute-cpus-across-cores", |options| {
+        &mut options.distribute_cpus_across_cores
+    }),
+    ("prefer-align-cpus-by-uncorecache", |options| {
+        &mut options.prefer_align_cpus_by_uncorecache
+    }),
+    ("strict-cpu-reservation", |options| &mut options.strict_cpu_reservation),
+];
+
+/// Options that exclude each other (`NewStaticPolicyOptions` of `policy_options.go`).
+const EXCLUSIVE: [(&str, &str); 4] = [
+    ("full-pcpus-only", "distribute-cpus-across-cores"),
+    ("distribute-cpus-across-numa", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-cores"),
+    ("prefer-align-cpus-by-uncorecache", "distribute-cpus-across-numa"),
+];
 
 impl Options {
     /// Read `cpuManagerPolicyOptions`. Whether a feature gate hides one of them, [`features`](crate::features) says.
     ///
     /// # Errors
-    /// An unknown option, a value that is no truth value, two options that exclude each other.
-    pub fn parse(given: &BTreeMap<String, String>) -> Result<Self, OptionsError> {
+    /// An unknown option, a value that is not a boolean, two options that exclude each other.
+    pub fn parse(given: &BTreeMap<String, String>) -> Result<Self, CpuOptionsError> {
         let mut options = Self::default();
         for (name, value) in given {
-            let option = match name.as_str() {
-                FULL => &mut options.full_pcpus_only,
-                ACROSS_NUMA => &mut options.distribute_cpus_across_numa,
-                BY_SOCKET => &mut options.align_by_socket,
-                ACROSS_CORES => &mut options.distribute_cpus_across_cores,
-                UNCORE => &mut options.prefer_align_cpus_by_uncorecache,
-                STRICT => &mut options.strict_cpu_reservation,
-                _ => return Err(OptionsError::Unknown(name.clone())),
-            };
-            *option = match value.as_str() {
-                "1" | "t" | "T" | "true" | "True" | "TRUE" => true,
-                "0" | "f" | "F" | "false" | "False" | "FALSE" => false,
-                _ => {
-                    return Err(OptionsError::Value {
-                        name: name.clone(),
-                        value: value.clone(),
-                    });
-                }
-            };
+            let known = OPTIONS.iter().find(|(known, _)| known == name);
+            let (_, switch) = known.ok_or_else(|| CpuOptionsError::Unknown(name.clone()))?;
+            *switch(&mut options) = parse_bool(value).ok_or_else(|| CpuOptionsError::Value {
+                name: name.clone(),
+                value: value.clone(),
+            })?;
         }
-        options.together().map(|()| options)
+        options.check_exclusive().map(|()| options)
     }
 
     /// The names of those that are on.
-    pub fn on(self) -> impl Iterator<Item = &'static str> {
-        let all = [
-            (self.full_pcpus_only, FULL),
-            (self.distribute_cpus_across_numa, ACROSS_NUMA),
-            (self.align_by_socket, BY_SOCKET),
-            (self.distribute_cpus_across_cores, ACROSS_CORES),
-            (self.prefer_align_cpus_by_uncorecache, UNCORE),
-            (self.strict_cpu_reservation, STRICT),
-        ];
-        all.into_iter().filter(|(on, _)| *on).map(|(_, name)| name)
+    pub fn on(mut self) -> impl Iterator<Item = &'static str> {
+        OPTIONS
+            .into_iter()
+            .filter_map(move |(name, switch)| switch(&mut self).then_some(name))
     }
 
     /// Whether kubelet starts with these options on this node. That align-by-socket excludes the Topology Manager's
-    /// policy single-numa-node is not looked at.
+    /// policy single-numa-node is not looked at: [`go_together`](crate::go_together) does.
     ///
     /// # Errors
     /// Two options exclude each other, or an option does not go with the node.
-    pub fn check(self, topology: &CpuTopology) -> Result<(), OptionsError> {
-        self.together()?;
+    pub fn check(self, topology: &CpuTopology) -> Result<(), CpuOptionsError> {
+        self.check_exclusive()?;
         match self.align_by_socket && topology.sockets() > topology.nodes().len() {
-            true => Err(OptionsError::MoreSocketsThanNodes),
+            true => Err(CpuOptionsError::MoreSocketsThanNodes),
             false => Ok(()),
         }
     }
 
-    fn together(self) -> Result<(), OptionsError> {
-        let pairs = [
-            (
-                self.full_pcpus_only && self.distribute_cpus_across_cores,
-                FULL,
-                ACROSS_CORES,
-            ),
-            (
-                self.distribute_cpus_across_numa && self.distribute_cpus_across_cores,
-                ACROSS_NUMA,
-                ACROSS_CORES,
-            ),
-            (
-                self.prefer_align_cpus_by_uncorecache && self.distribute_cpus_across_cores,
-                UNCORE,
-                ACROSS_CORES,
-            ),
-            (
-                self.prefer_align_cpus_by_uncorecache && self.distribute_cpus_across_numa,
-                UNCORE,
-                ACROSS_NUMA,
-            ),
-        ];
-        let clash = pairs.into_iter().find(|(both, ..)| *both);
-        clash.map_or(Ok(()), |(_, one, other)| Err(OptionsError::Exclusive(one, other)))
+    fn check_exclusive(self) -> Result<(), CpuOptionsError> {
+        let is_on = |name| self.on().any(|on| on == name);
+        match EXCLUSIVE.into_iter().find(|(one, other)| is_on(*one) && is_on(*other)) {
+            Some((one, other)) => Err(CpuOptionsError::Exclusive(one, other)),
+            None => Ok(()),
+        }
     }
 }
 

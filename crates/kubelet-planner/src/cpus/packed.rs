@@ -1,8 +1,8 @@
 //! The packed algorithm: whole NUMA nodes and sockets, L3 caches, cores, then single CPUs; best fit at each level.
 
 use super::accumulator::Accumulator;
-use super::refusal::Refusal;
-use super::topology::{CpuTopology, Level};
+use super::refusal::CpuRefusal;
+use super::topology::{CpuTopology, Level, distinct};
 
 /// How the packed algorithm takes what is smaller than a socket.
 #[derive(Debug, Clone, Copy, Default)]
@@ -13,16 +13,16 @@ pub(super) struct Packing {
     pub(super) caches: bool,
 }
 
-/// Take `count` of the available CPUs.
+/// Take `count` of the available CPUs (`takeByTopologyNUMAPacked`).
 pub(super) fn packed(
     topology: &CpuTopology,
     available: &[usize],
     count: usize,
     packing: Packing,
-) -> Result<Vec<usize>, Refusal> {
+) -> Result<Vec<usize>, CpuRefusal> {
     let mut accumulator = Accumulator::new(topology, available, count);
     if count > available.len() {
-        return Err(Refusal::NotEnough {
+        return Err(CpuRefusal::NotEnough {
             requested: count,
             available: available.len(),
         });
@@ -52,7 +52,7 @@ pub(super) fn packed(
     }
     match accumulator.satisfied() {
         true => Ok(accumulator.into_taken()),
-        false => Err(Refusal::Failed),
+        false => Err(CpuRefusal::Failed),
     }
 }
 
@@ -73,16 +73,15 @@ fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
     }
 }
 
-/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU.
+/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU
+/// (`takePartialUncore`).
 fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
     let (needed, per_core) = (
         usize::try_from(accumulator.needed).unwrap_or(0),
         topology.cpus_per_core(),
     );
     let free = accumulator.free_of(Level::Cache, cache).into_iter();
-    let mut cores: Vec<usize> = free.map(|cpu| topology.group(Level::Core, cpu)).collect();
-    cores.sort_unstable();
-    cores.dedup();
+    let mut cores = distinct(free.map(|cpu| topology.group(Level::Core, cpu)));
     cores.truncate(needed.div_ceil(per_core.max(1)));
     let mut cpus: Vec<usize> = cores
         .into_iter()

@@ -2,30 +2,33 @@
 
 use stelia_cpus::CpuSet;
 
-use super::assign::{Answer, Request, allocate, take};
+use super::assign::{Answer, ExclusiveRequest, allocate, take};
 use super::options::{Kubelet, Options};
-use super::pod::{Container, Kind, Pod};
-use super::refusal::Refusal;
-use super::state::State;
+use super::refusal::CpuRefusal;
+use super::state::CpuState;
 use super::topology::CpuTopology;
+use crate::merge::NodeMask;
+use crate::pod::{Container, ContainerKind, Pod, together};
 
 /// One kubelet's policy object, from its start to its end.
 ///
 /// ```
 /// use std::collections::BTreeMap;
 /// use stelia_cpus::CpuSet;
-/// use kubelet_planner::cpus::{Container, CpuTopology, Kind, Kubelet, Options, Pod, State, StaticPolicy};
+/// use kubelet_planner::cpus::{CpuState, CpuTopology, Kubelet, Options, StaticPolicy};
+/// use kubelet_planner::{Amounts, Container, ContainerKind, Pod, Resources};
 /// use stelia_cpus::{Cpu, Topology};
 ///
 /// let cpu = |cpu: u32| (cpu, Cpu { package: 0, core: cpu / 2, node: 0 });
 /// let node = Topology { cpus: (0..8).map(cpu).collect() };
 /// let topology = CpuTopology::new(&node, &BTreeMap::new());
 /// let mut policy = StaticPolicy::new(&topology, Options::default(), Kubelet::default(), 2, &CpuSet::new())?;
-/// let mut state = State::default();
+/// let mut state = CpuState::default();
 /// policy.start(&mut state)?;
 ///
-/// let vm = Container { name: "vm".into(), kind: Kind::App, milli_cpus: 4000, guaranteed: true };
-/// let pod = Pod { uid: "7d3c".into(), guaranteed: true, milli_cpus: None, containers: vec![vm] };
+/// let amounts = Amounts { milli_cpus: Some(4000), memory: Some(1 << 30), ..Amounts::default() };
+/// let vm = Container::new("vm", ContainerKind::App, Resources::guaranteed(amounts));
+/// let pod = Pod { uid: "7d3c".into(), resources: None, containers: vec![vm] };
 /// policy.allocate(&mut state, &pod, &pod.containers[0], None)?;
 /// assert_eq!(state.entry("7d3c", "vm"), Some(&"2-5".parse()?));
 /// assert_eq!(state.default.to_string(), "0-1,6-7");
@@ -39,7 +42,7 @@ pub struct StaticPolicy<'a> {
     reserved: CpuSet,
     /// The reserved CPUs with their siblings.
     reserved_cores: CpuSet,
-    /// The pod allocated to last, and the CPUs of its init containers. It is memory: a restart of kubelet loses it.
+    /// The pod allocated to last, and the CPUs of its init containers. kubelet keeps this in memory only: a restart loses it.
     reusable: Option<(String, CpuSet)>,
 }
 
@@ -55,20 +58,20 @@ impl<'a> StaticPolicy<'a> {
         kubelet: Kubelet,
         count: usize,
         reserved: &CpuSet,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, CpuRefusal> {
         let reserved = match reserved.is_empty() {
             true => match take(topology, options, kubelet, &topology.cpus(), count) {
                 Ok(answer) => answer.cpus,
-                Err(Refusal::WouldNotReturn) => return Err(Refusal::WouldNotReturn),
+                Err(CpuRefusal::WouldNotReturn) => return Err(CpuRefusal::WouldNotReturn),
                 Err(_) => CpuSet::new(),
             },
             false => reserved.clone(),
         };
         if reserved.len() != count {
-            return Err(Refusal::ReservedCount { reserved, count });
+            return Err(CpuRefusal::ReservedCount { reserved, count });
         }
         if let Some(unknown) = reserved.iter().find(|cpu| topology.core(*cpu).is_none()) {
-            return Err(Refusal::ReservedUnknown(unknown));
+            return Err(CpuRefusal::ReservedUnknown(unknown));
         }
         Ok(Self {
             topology,
@@ -85,11 +88,11 @@ impl<'a> StaticPolicy<'a> {
         &self.reserved
     }
 
-    /// Start on a state: fill an empty one, check another.
+    /// Start on a state: fill an empty one, check another (`validateState`).
     ///
     /// # Errors
     /// The state does not go with the node or with the reserved CPUs: kubelet does not start.
-    pub fn start(&self, state: &mut State) -> Result<(), Refusal> {
+    pub fn start(&self, state: &mut CpuState) -> Result<(), CpuRefusal> {
         let strict = self.options.strict_cpu_reservation;
         let node = match strict {
             true => self.topology.cpus().difference(&self.reserved),
@@ -97,7 +100,7 @@ impl<'a> StaticPolicy<'a> {
         };
         if state.default.is_empty() {
             if !state.entries.is_empty() {
-                return Err(Refusal::DefaultEmpty);
+                return Err(CpuRefusal::DefaultEmpty);
             }
             state.default = node;
             return Ok(());
@@ -105,13 +108,13 @@ impl<'a> StaticPolicy<'a> {
         let default = state.default.clone();
         let inside = self.reserved.intersection(&default);
         if strict && !inside.is_empty() {
-            return Err(Refusal::ReservedInDefault {
+            return Err(CpuRefusal::ReservedInDefault {
                 reserved: inside,
                 default,
             });
         }
         if !strict && inside != self.reserved {
-            return Err(Refusal::ReservedNotInDefault {
+            return Err(CpuRefusal::ReservedNotInDefault {
                 reserved: self.reserved.clone(),
                 default,
             });
@@ -120,7 +123,7 @@ impl<'a> StaticPolicy<'a> {
         for (pod, entries) in &state.entries {
             for (container, cpus) in entries {
                 if !cpus.is_disjoint(&default) {
-                    return Err(Refusal::EntryInDefault {
+                    return Err(CpuRefusal::EntryInDefault {
                         pod: pod.clone(),
                         container: container.clone(),
                         cpus: cpus.clone(),
@@ -135,21 +138,21 @@ impl<'a> StaticPolicy<'a> {
         }
         match known == node {
             true => Ok(()),
-            false => Err(Refusal::OtherCpus { node, state: known }),
+            false => Err(CpuRefusal::OtherCpus { node, state: known }),
         }
     }
 
-    /// Give a container its CPUs, those of the affinity (bit n for NUMA node n) first. None: it runs on the shared pool.
+    /// Give a container its CPUs, those of the affinity's NUMA nodes first. `None`: it runs on the shared pool.
     ///
     /// # Errors
     /// The container is rejected; the state is as it was.
     pub fn allocate(
         &mut self,
-        state: &mut State,
+        state: &mut CpuState,
         pod: &Pod,
         container: &Container,
-        affinity: Option<u64>,
-    ) -> Result<Option<Answer>, Refusal> {
+        affinity: Option<NodeMask>,
+    ) -> Result<Option<Answer>, CpuRefusal> {
         let count = self.exclusive(pod, container);
         if count == 0 {
             return Ok(None);
@@ -171,7 +174,7 @@ impl<'a> StaticPolicy<'a> {
 
     /// Remove a container: what no other container of its pod holds goes back to the shared pool; the CPUs of a pod of its
     /// own go with its last container.
-    pub fn remove(&self, state: &mut State, pod: &str, container: &str) {
+    pub fn remove(&self, state: &mut CpuState, pod: &str, container: &str) {
         let Some(cpus) = state.remove(pod, container) else {
             return;
         };
@@ -186,21 +189,38 @@ impl<'a> StaticPolicy<'a> {
         state.default = state.default.union(&released);
     }
 
-    /// The exclusive CPUs a container is to get; 0 too where the feature gate for its pod's resources is off.
-    pub(super) fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
-        match self.hidden(pod) {
-            true => 0,
-            false => pod.exclusive(container, self.kubelet.pod_level_resource_managers),
+    /// The exclusive CPUs of a container: those of a whole number, in a Guaranteed pod; 0 for the shared pool
+    /// (`guaranteedCPUs` of `policy_static.go`). With pod-level resources the container itself must be Guaranteed, and the
+    /// feature gate be on.
+    pub(crate) fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
+        let qualifies = pod.own().is_none() || !self.hidden(pod) && container.resources.is_guaranteed();
+        match qualifies && pod.is_guaranteed() {
+            true => whole(container.resources.requests.milli_cpus),
+            false => 0,
         }
     }
 
-    /// Whether the pod has pod-level resources that kubelet does not manage.
+    /// The exclusive CPUs of the pod as a whole: its own request, or what its containers need at the same time
+    /// (`podGuaranteedCPUs`).
+    pub(super) fn exclusive_in_all(&self, pod: &Pod) -> usize {
+        match pod.own() {
+            Some(_) if self.hidden(pod) || !pod.is_guaranteed() => 0,
+            Some(own) => whole(own.requests.milli_cpus),
+            None => {
+                let containers = pod.containers.iter();
+                let counts = containers.map(|container| (container.kind, self.exclusive(pod, container)));
+                together(counts, usize::saturating_add)
+            }
+        }
+    }
+
+    /// Whether the pod has pod-level resources that kubelet does not manage: their feature gate is off.
     pub(super) fn hidden(&self, pod: &Pod) -> bool {
-        pod.milli_cpus.is_some() && !self.kubelet.pod_level_resource_managers
+        pod.own().is_some() && !self.kubelet.pod_level_resource_managers
     }
 
     /// The CPUs that may be handed out.
-    pub(super) fn available(&self, state: &State) -> CpuSet {
+    pub(super) fn available(&self, state: &CpuState) -> CpuSet {
         state.default.difference(&self.reserved)
     }
 
@@ -211,20 +231,20 @@ impl<'a> StaticPolicy<'a> {
     }
 
     /// full-pcpus-only: whole cores, and as many outside those of reserved CPUs.
-    pub(super) fn check_cores(&self, state: &State, count: usize) -> Result<(), Refusal> {
+    pub(super) fn check_cores(&self, state: &CpuState, count: usize) -> Result<(), CpuRefusal> {
         if !self.options.full_pcpus_only {
             return Ok(());
         }
         let per_core = self.topology.cpus_per_core().max(1);
         if !count.is_multiple_of(per_core) {
-            return Err(Refusal::NotWholeCores {
+            return Err(CpuRefusal::NotWholeCores {
                 requested: count,
                 per_core,
             });
         }
         let available = state.default.difference(&self.reserved_cores).len();
         match count > available {
-            true => Err(Refusal::TooFewCores {
+            true => Err(CpuRefusal::TooFewCores {
                 available,
                 requested: count,
                 per_core,
@@ -235,12 +255,12 @@ impl<'a> StaticPolicy<'a> {
 
     pub(super) fn allocate_cpus(
         &self,
-        state: &mut State,
+        state: &mut CpuState,
         count: usize,
-        affinity: Option<u64>,
+        affinity: Option<NodeMask>,
         reusable: &CpuSet,
-    ) -> Result<Answer, Refusal> {
-        let request = Request {
+    ) -> Result<Answer, CpuRefusal> {
+        let request = ExclusiveRequest {
             available: &self.available(state),
             reusable,
             count,
@@ -251,14 +271,23 @@ impl<'a> StaticPolicy<'a> {
         Ok(answer)
     }
 
-    /// An init container's CPUs may be used again by the same pod; what another container has, no more. Other pods' are
-    /// forgotten.
+    /// The pod's later containers may reuse an init container's CPUs, until another container has them. Those of other pods are
+    /// forgotten (`updateCPUsToReuse`).
     fn remember(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let own = self.reusable(&pod.uid);
         let own = match container.kind {
-            Kind::Init => own.union(cpus),
-            Kind::Sidecar | Kind::App => own.difference(cpus),
+            ContainerKind::Init => own.union(cpus),
+            ContainerKind::Sidecar | ContainerKind::App => own.difference(cpus),
         };
         self.reusable = Some((pod.uid.clone(), own));
+    }
+}
+
+/// A whole number of CPUs; 0 for a fraction, which runs on the shared pool.
+fn whole(milli_cpus: Option<u64>) -> usize {
+    let milli_cpus = milli_cpus.unwrap_or(0);
+    match milli_cpus.is_multiple_of(1000) {
+        true => usize::try_from(milli_cpus / 1000).unwrap_or(usize::MAX),
+        false => 0,
     }
 }

@@ -1,10 +1,10 @@
-//! Why kubelet rejects.
+//! Why kubelet rejects a pod, or does not start.
 
 use stelia_cpus::CpuSet;
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why kubelet rejects a pod or does not start. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum CpuRefusal {
     /// Fewer CPUs may be taken than are wanted.
     #[error("not enough cpus available to satisfy request: requested={requested}, available={available}")]
     NotEnough {
@@ -51,7 +51,7 @@ pub enum Refusal {
     InitContainerTooLarge {
         /// CPUs wanted.
         requested: usize,
-        /// CPUs left.
+        /// CPUs that the sidecars before it leave of the pod's.
         available: i64,
     },
     /// Pod-level resources: sidecars leave nothing to an init container without exclusive CPUs.
@@ -114,7 +114,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl CpuRefusal {
     /// The reason in the rejected pod's status, as kubelet gives it for a refused allocation.
     pub fn reason(&self) -> &'static str {
         match self {

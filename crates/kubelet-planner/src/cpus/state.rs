@@ -5,9 +5,11 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::CpuManagerState;
 
+use crate::pod::by_uid;
+
 /// The state of kubelet's static policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct CpuState {
     /// The shared pool.
     pub default: CpuSet,
     /// Exclusive CPUs by pod and container. Within a pod they may overlap: a finished init container keeps its entry, and
@@ -17,13 +19,13 @@ pub struct State {
     pub pods: BTreeMap<String, CpuSet>,
 }
 
-impl State {
+impl CpuState {
     /// The CPUs of a container.
     pub fn entry(&self, pod: &str, container: &str) -> Option<&CpuSet> {
         self.entries.get(pod)?.get(container)
     }
 
-    /// The CPUs in more hands than one: in two pods' entries, or in an entry and in the shared pool or among the reserved
+    /// The CPUs allocated twice: in two pods' entries, or in an entry and in the shared pool or among the reserved
     /// CPUs. Empty in a state that may be trusted.
     pub fn conflicts(&self, reserved: &CpuSet) -> CpuSet {
         let (mut held, mut conflicts) = (self.default.union(reserved), CpuSet::new());
@@ -62,19 +64,13 @@ impl State {
     }
 }
 
-impl From<&CpuManagerState> for State {
+impl From<&CpuManagerState> for CpuState {
     /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are not restored.
     fn from(checkpoint: &CpuManagerState) -> Self {
-        let entries = checkpoint.entries.iter();
-        let pods = checkpoint.pod_entries.iter();
         Self {
             default: checkpoint.default_cpus.clone(),
-            entries: entries
-                .map(|(pod, own)| (pod.as_str().to_owned(), own.clone()))
-                .collect(),
-            pods: pods
-                .map(|(pod, cpus)| (pod.as_str().to_owned(), cpus.clone()))
-                .collect(),
+            entries: by_uid(&checkpoint.entries),
+            pods: by_uid(&checkpoint.pod_entries),
         }
     }
 }

@@ -4,9 +4,12 @@ use proptest::prelude::*;
 use rstest::rstest;
 use stelia_cpus::testing::{Shape, shapes};
 use stelia_cpus::{Cpu, CpuSet, Topology};
+use stelia_kubelet::QosClass;
 use stelia_kubelet::checkpoint::CpuManagerState;
 
 use super::*;
+use crate::merge::{Hint, NodeMask};
+use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
 
 fn set(text: &str) -> CpuSet {
     text.parse().unwrap()
@@ -72,11 +75,11 @@ fn cpus_of_others_that_kubelet_hands_out_are_named() {
 #[test]
 fn a_core_that_two_runs_share_gives_a_cpu_too_few() {
     // The first run takes 0-1 as a free core, and 4 alone; the second takes 4-5 as a free core.
-    let request = Request {
+    let request = ExclusiveRequest {
         available: &set("1,4-5,16-17"),
         reusable: &CpuSet::new(),
         count: 5,
-        affinity: Some(1),
+        affinity: Some(NodeMask::from_bits(1)),
     };
     let answer = allocate(&hybrid(2), Options::default(), Kubelet::default(), &request).unwrap();
     assert_eq!(answer.cpus, set("0-1,4-5"));
@@ -100,33 +103,47 @@ fn chosen_numa_nodes_are_overwritten_unless_they_are_copied() {
 fn where_kubelet_hangs_the_answer_says_so() {
     let topology = regular(4, 8);
     let policy = StaticPolicy::new(&topology, FULL_ACROSS_NUMA, Kubelet::default(), 4, &set("0,8,16,24"));
-    let (mut policy, mut state) = (policy.unwrap(), State::default());
+    let (mut policy, mut state) = (policy.unwrap(), CpuState::default());
     policy.start(&mut state).unwrap();
-    let (before, pod) = (state.clone(), pod(None, &[("vm", Kind::App, 54_000, true)]));
+    let (before, pod) = (state.clone(), pod(None, &[("vm", ContainerKind::App, 54_000, true)]));
     let refusal = policy.allocate(&mut state, &pod, &pod.containers[0], None).unwrap_err();
     assert_eq!(refusal.to_string(), "kubelet would not return");
     assert_eq!(state, before);
 }
 
-fn pod(milli_cpus: Option<u64>, containers: &[(&str, Kind, u64, bool)]) -> Pod {
-    let container = |(name, kind, milli_cpus, guaranteed): &(&str, Kind, u64, bool)| Container {
-        name: (*name).to_owned(),
-        kind: *kind,
-        milli_cpus: *milli_cpus,
-        guaranteed: *guaranteed,
+fn resources(milli_cpus: u64, guaranteed: bool) -> Resources {
+    let amounts = Amounts {
+        milli_cpus: Some(milli_cpus),
+        memory: Some(1 << 20),
+        ..Amounts::default()
     };
-    Pod {
-        uid: "pod".to_owned(),
-        guaranteed: true,
-        milli_cpus,
-        containers: containers.iter().map(container).collect(),
+    match guaranteed {
+        true => Resources::guaranteed(amounts),
+        false => Resources {
+            requests: amounts,
+            limits: Amounts::default(),
+        },
     }
 }
 
+/// A Guaranteed pod, by pod-level resources of so many CPUs or by its containers.
+fn pod(milli_cpus: Option<u64>, containers: &[(&str, ContainerKind, u64, bool)]) -> Pod {
+    let container = |(name, kind, milli_cpus, guaranteed): &(&str, ContainerKind, u64, bool)| {
+        Container::new(name, *kind, resources(*milli_cpus, *guaranteed))
+    };
+    let pod = Pod {
+        uid: "pod".to_owned(),
+        resources: milli_cpus.map(|milli_cpus| resources(milli_cpus, true)),
+        containers: containers.iter().map(container).collect(),
+    };
+    assert_eq!(pod.qos(), QosClass::Guaranteed);
+    pod
+}
+
 /// 16 CPUs on 2 NUMA nodes, of which 0 and 8 are one core and reserved.
-fn started(topology: &CpuTopology, options: Options, kubelet: Kubelet) -> (StaticPolicy<'_>, State) {
+fn started(topology: &CpuTopology, options: Options, kubelet: Kubelet) -> (StaticPolicy<'_>, CpuState) {
     let policy = StaticPolicy::new(topology, options, kubelet, 2, &CpuSet::new()).unwrap();
-    let mut state = State::default();
+    let mut state = CpuState::default();
     policy.start(&mut state).unwrap();
     (policy, state)
 }
@@ -138,20 +155,26 @@ fn a_pod_with_its_own_resources_is_divided_into_slices_and_a_pool() {
     let pod = pod(
         Some(8_000),
         &[
-            ("fetch", Kind::Init, 100, false),
-            ("mesh", Kind::Sidecar, 2_000, true),
-            ("migrate", Kind::Init, 6_000, true),
-            ("check", Kind::Init, 100, false),
-            ("vm", Kind::App, 4_000, true),
-            ("logs", Kind::App, 500, true),
-            ("metrics", Kind::App, 1_000, false),
+            ("fetch", ContainerKind::Init, 100, false),
+            ("mesh", ContainerKind::Sidecar, 2_000, true),
+            ("migrate", ContainerKind::Init, 6_000, true),
+            ("check", ContainerKind::Init, 100, false),
+            ("vm", ContainerKind::App, 4_000, true),
+            ("logs", ContainerKind::App, 500, true),
+            ("metrics", ContainerKind::App, 1_000, false),
         ],
     );
     let hints = policy.pod_hints(&state, &pod).unwrap();
-    let preferred = [(0b10, true), (0b11, false)].map(|(nodes, preferred)| Hint { nodes, preferred });
+    let preferred = [(0b10, true), (0b11, false)].map(|(bits, preferred)| Hint {
+        nodes: Some(NodeMask::from_bits(bits)),
+        preferred,
+    });
     assert_eq!(hints, preferred);
 
-    let answer = policy.allocate_pod(&mut state, &pod, Some(0b10)).unwrap().unwrap();
+    let answer = policy
+        .allocate_pod(&mut state, &pod, Some(NodeMask::from_bits(0b10)))
+        .unwrap()
+        .unwrap();
     assert_eq!((answer.cpus, answer.faults), (set("4-7,12-15"), Vec::new()));
     assert_eq!(state.default, set("0-3,8-11"));
     assert_eq!(state.pods["pod"], set("4-7,12-15"));
@@ -180,7 +203,7 @@ fn a_file_of_kubelets_own_with_pod_level_resources_is_predicted() {
     let written = CpuManagerState::parse(&std::fs::read(file).unwrap()).unwrap();
     let topology = regular(2, 32);
     let mut policy = StaticPolicy::new(&topology, Options::default(), POD_LEVEL, 2, &set("0,64")).unwrap();
-    let mut state = State::default();
+    let mut state = CpuState::default();
     policy.start(&mut state).unwrap();
     let uid = |number: u32| format!("33333333-aaaa-4bbb-8ccc-{number:012}");
     let with_uid = |number, pod: Pod| Pod {
@@ -189,39 +212,48 @@ fn a_file_of_kubelets_own_with_pod_level_resources_is_predicted() {
     };
 
     let vm = [
-        ("instance", Kind::App, 16_000, true),
-        ("virtiofsd", Kind::App, 1_000, false),
-        ("dnsmasq", Kind::App, 500, false),
+        ("instance", ContainerKind::App, 16_000, true),
+        ("virtiofsd", ContainerKind::App, 1_000, false),
+        ("dnsmasq", ContainerKind::App, 500, false),
     ];
     let vm = with_uid(1, pod(Some(20_000), &vm));
-    policy.allocate_pod(&mut state, &vm, Some(0b11)).unwrap();
-    let plain = with_uid(2, pod(None, &[("instance", Kind::App, 4_000, true)]));
     policy
-        .allocate(&mut state, &plain, &plain.containers[0], Some(0b11))
+        .allocate_pod(&mut state, &vm, Some(NodeMask::from_bits(0b11)))
+        .unwrap();
+    let plain = with_uid(2, pod(None, &[("instance", ContainerKind::App, 4_000, true)]));
+    policy
+        .allocate(
+            &mut state,
+            &plain,
+            &plain.containers[0],
+            Some(NodeMask::from_bits(0b11)),
+        )
         .unwrap();
     let mixed = [
-        ("init", Kind::Init, 4_000, true),
-        ("side", Kind::Sidecar, 2_000, true),
-        ("instance", Kind::App, 4_000, true),
-        ("helper", Kind::App, 1_000, false),
+        ("init", ContainerKind::Init, 4_000, true),
+        ("side", ContainerKind::Sidecar, 2_000, true),
+        ("instance", ContainerKind::App, 4_000, true),
+        ("helper", ContainerKind::App, 1_000, false),
     ];
     let mixed = with_uid(3, pod(Some(8_000), &mixed));
-    policy.allocate_pod(&mut state, &mixed, Some(0b11)).unwrap();
+    policy
+        .allocate_pod(&mut state, &mixed, Some(NodeMask::from_bits(0b11)))
+        .unwrap();
 
-    assert_eq!(state, State::from(&written));
+    assert_eq!(state, CpuState::from(&written));
 }
 
 #[rstest]
-#[case(&[("one", Kind::App, 1_000, true), ("three", Kind::App, 3_000, true), ("rest", Kind::App, 100, false)], Refusal::EmptyPodSharedPool)]
-#[case(&[("rest", Kind::Sidecar, 100, false), ("four", Kind::App, 4_000, true)], Refusal::EmptyPodSharedPool)]
-#[case(&[("mesh", Kind::Sidecar, 4_000, true), ("fetch", Kind::Init, 100, false)], Refusal::EmptyPoolOfInitContainers)]
+#[case(&[("one", ContainerKind::App, 1_000, true), ("three", ContainerKind::App, 3_000, true), ("rest", ContainerKind::App, 100, false)], CpuRefusal::EmptyPodSharedPool)]
+#[case(&[("rest", ContainerKind::Sidecar, 100, false), ("four", ContainerKind::App, 4_000, true)], CpuRefusal::EmptyPodSharedPool)]
+#[case(&[("mesh", ContainerKind::Sidecar, 4_000, true), ("fetch", ContainerKind::Init, 100, false)], CpuRefusal::EmptyPoolOfInitContainers)]
 #[case(
-    &[("mesh", Kind::Sidecar, 1_000, true), ("fetch", Kind::Init, 4_000, true)],
-    Refusal::InitContainerTooLarge { requested: 4, available: 3 }
+    &[("mesh", ContainerKind::Sidecar, 1_000, true), ("fetch", ContainerKind::Init, 4_000, true)],
+    CpuRefusal::InitContainerTooLarge { requested: 4, available: 3 }
 )]
 fn a_pod_that_leaves_a_container_without_cpus_is_rejected(
-    #[case] containers: &[(&str, Kind, u64, bool)],
-    #[case] refusal: Refusal,
+    #[case] containers: &[(&str, ContainerKind, u64, bool)],
+    #[case] refusal: CpuRefusal,
 ) {
     let topology = regular(2, 4);
     let (mut policy, mut state) = started(&topology, Options::default(), POD_LEVEL);
@@ -238,7 +270,10 @@ fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
     let (mut policy, mut state) = started(&topology, Options::default(), POD_LEVEL);
     let pod = pod(
         Some(4_000),
-        &[("vm", Kind::App, 2_000, true), ("logs", Kind::App, 1_000, false)],
+        &[
+            ("vm", ContainerKind::App, 2_000, true),
+            ("logs", ContainerKind::App, 1_000, false),
+        ],
     );
     for container in &pod.containers {
         policy.allocate(&mut state, &pod, container, None).unwrap();
@@ -252,7 +287,10 @@ fn in_scope_container_only_guaranteed_containers_get_cpus_of_their_own() {
 fn without_the_feature_gate_a_pod_with_its_own_resources_gets_nothing() {
     let topology = regular(2, 4);
     let (mut policy, mut state) = started(&topology, Options::default(), Kubelet::default());
-    let (before, pod) = (state.clone(), pod(Some(4_000), &[("vm", Kind::App, 2_000, true)]));
+    let (before, pod) = (
+        state.clone(),
+        pod(Some(4_000), &[("vm", ContainerKind::App, 2_000, true)]),
+    );
     let vm = &pod.containers[0];
     assert_eq!(
         (policy.hints(&state, &pod, vm), policy.pod_hints(&state, &pod)),
@@ -268,13 +306,13 @@ fn a_pods_hints_count_what_runs_at_the_same_time() {
     let topology = regular(2, 4);
     let (policy, state) = started(&topology, Options::default(), Kubelet::default());
     let containers = [
-        ("mesh", Kind::Sidecar, 2_000, true),
-        ("fetch", Kind::Init, 7_000, true),
-        ("vm", Kind::App, 4_000, true),
+        ("mesh", ContainerKind::Sidecar, 2_000, true),
+        ("fetch", ContainerKind::Init, 7_000, true),
+        ("vm", ContainerKind::App, 4_000, true),
     ];
     // 9 CPUs while the init container runs: no NUMA node has them.
     let hint = Hint {
-        nodes: 0b11,
+        nodes: Some(NodeMask::from_bits(0b11)),
         preferred: true,
     };
     assert_eq!(policy.pod_hints(&state, &pod(None, &containers)), Some(vec![hint]));
@@ -287,10 +325,13 @@ fn options_that_exclude_each_other_are_refused(#[case] one: &str, #[case] other:
     let given = |value: &str| BTreeMap::from([one, other].map(|name| (name.to_owned(), value.to_owned())));
     assert!(matches!(
         Options::parse(&given("true")),
-        Err(OptionsError::Exclusive(..))
+        Err(CpuOptionsError::Exclusive(..))
     ));
     assert_eq!(Options::parse(&given("false")), Ok(Options::default()));
-    assert!(matches!(Options::parse(&given("yes")), Err(OptionsError::Value { .. })));
+    assert!(matches!(
+        Options::parse(&given("yes")),
+        Err(CpuOptionsError::Value { .. })
+    ));
 }
 
 #[test]
@@ -310,7 +351,7 @@ fn align_by_socket_needs_a_numa_node_for_each_socket() {
         align_by_socket: true,
         ..Options::default()
     };
-    assert_eq!(options.check(&topology), Err(OptionsError::MoreSocketsThanNodes));
+    assert_eq!(options.check(&topology), Err(CpuOptionsError::MoreSocketsThanNodes));
     assert_eq!(options.check(&regular(2, 4)), Ok(()));
 }
 
@@ -338,13 +379,13 @@ proptest! {
         copied in any::<bool>(),
         picked in proptest::collection::vec(any::<bool>(), 1024),
         share in 0.0f64..1.1,
-        affinity in proptest::option::of(1u64..256),
+        affinity in proptest::option::of((1u64..256).prop_map(NodeMask::from_bits)),
     ) {
         let topology = CpuTopology::new(&shape.topology(), &BTreeMap::new());
         let free: CpuSet = topology.cpus().iter().filter(|cpu| picked[*cpu as usize]).collect();
         let kubelet = Kubelet { combinations_copied: copied, ..Kubelet::default() };
         let count = (free.len() as f64 * share) as usize;
-        let request = Request { available: &free, reusable: &CpuSet::new(), count, affinity };
+        let request = ExclusiveRequest { available: &free, reusable: &CpuSet::new(), count, affinity };
         match allocate(&topology, options, kubelet, &request) {
             Ok(answer) => {
                 prop_assert!(answer.is_safe(), "{:?}", answer.faults);
@@ -352,12 +393,12 @@ proptest! {
                 prop_assert_eq!(answer.cpus.len(), count);
                 prop_assert!(answer.cpus.is_subset(&free));
             }
-            Err(Refusal::NotEnough { .. }) => prop_assert!(count > free.len()),
-            Err(Refusal::WouldNotReturn) => {
+            Err(CpuRefusal::NotEnough { .. }) => prop_assert!(count > free.len()),
+            Err(CpuRefusal::WouldNotReturn) => {
                 prop_assert!(options.full_pcpus_only && options.distribute_cpus_across_numa);
             }
             // The overwritten NUMA nodes may have too few.
-            Err(refusal) => prop_assert!(matches!(refusal, Refusal::TooFewTaken(_)) && !copied, "{refusal}"),
+            Err(refusal) => prop_assert!(matches!(refusal, CpuRefusal::TooFewTaken(_)) && !copied, "{refusal}"),
         }
     }
 
@@ -373,19 +414,15 @@ proptest! {
         let Ok(mut policy) = StaticPolicy::new(&topology, options, Kubelet::default(), 1, &CpuSet::new()) else {
             return Ok(());
         };
-        let mut state = State::default();
+        let mut state = CpuState::default();
         policy.start(&mut state).unwrap();
         let all = state.default.clone();
-        let kinds = [Kind::Init, Kind::Sidecar, Kind::App];
+        let kinds = [ContainerKind::Init, ContainerKind::Sidecar, ContainerKind::App];
         let pods: Vec<Pod> = (0..6).map(|pod| Pod {
             uid: format!("pod{pod}"),
-            guaranteed: true,
-            milli_cpus: None,
-            containers: (0..3).map(|index| Container {
-                name: format!("c{index}"),
-                kind: kinds[index],
-                milli_cpus: sizes[pod * 3 + index] * 1000,
-                guaranteed: true,
+            resources: None,
+            containers: (0..3).map(|index| {
+                Container::new(&format!("c{index}"), kinds[index], resources(sizes[pod * 3 + index] * 1000, true))
             }).collect(),
         }).collect();
         for (pod, container, remove) in steps {

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::{CpuSet, Topology};
 
+use crate::merge::NodeMask;
+
 /// What CPUs are grouped by.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Level {
@@ -48,7 +50,7 @@ impl Groups {
 
 /// The node's CPUs with their cores, L3 caches, NUMA nodes and sockets.
 ///
-/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; an L3 cache that nobody tells is the socket's.
+/// A core's id is the lowest number of its CPUs, whatever the kernel calls it; a CPU of unknown L3 cache counts to that of its socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuTopology {
     /// By position, ascending.
@@ -109,17 +111,16 @@ impl CpuTopology {
             .iter()
             .filter_map(|cpu| self.position(cpu))
             .map(|cpu| self.group(level, cpu));
-        let mut touched: Vec<usize> = touched.collect();
-        touched.sort_unstable();
-        touched.dedup();
-        let cpus = touched.into_iter().flat_map(|group| self.members(level, group));
+        let cpus = distinct(touched)
+            .into_iter()
+            .flat_map(|group| self.members(level, group));
         cpus.map(|cpu| self.numbers[*cpu]).collect()
     }
 
-    /// The CPUs of the NUMA nodes whose bits are set.
-    pub(super) fn in_nodes(&self, mask: u64) -> CpuSet {
+    /// The CPUs of these NUMA nodes.
+    pub(super) fn in_nodes(&self, mask: NodeMask) -> CpuSet {
         let of = |group: usize| self.members(Level::Node, group).iter().map(|cpu| self.numbers[*cpu]);
-        let nodes = self.nodes().iter().enumerate().filter(|(_, id)| has(mask, **id));
+        let nodes = self.nodes().iter().enumerate().filter(|(_, id)| mask.contains(**id));
         nodes.flat_map(|(group, _)| of(group)).collect()
     }
 
@@ -132,10 +133,7 @@ impl CpuTopology {
     /// The sockets of a NUMA node, by position.
     pub(super) fn sockets_of_node(&self, node: usize) -> Vec<usize> {
         let cpus = self.members(Level::Node, node).iter();
-        let mut sockets: Vec<usize> = cpus.map(|cpu| self.group(Level::Socket, *cpu)).collect();
-        sockets.sort_unstable();
-        sockets.dedup();
-        sockets
+        distinct(cpus.map(|cpu| self.group(Level::Socket, *cpu)))
     }
 
     /// The average size of a group, rounded down.
@@ -182,7 +180,10 @@ impl CpuTopology {
     }
 }
 
-/// Whether the bit of this id is set; ids from 64 on have none, as in kubelet's masks.
-pub(super) fn has(mask: u64, id: u32) -> bool {
-    mask.checked_shr(id).is_some_and(|bits| bits & 1 == 1)
+/// Positions in ascending order, each once.
+pub(super) fn distinct(positions: impl Iterator<Item = usize>) -> Vec<usize> {
+    let mut positions: Vec<usize> = positions.collect();
+    positions.sort_unstable();
+    positions.dedup();
+    positions
 }

@@ -3,13 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::manager::DeviceManager;
-use super::state::State;
+use super::state::DeviceState;
 use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod, together};
 
 impl DeviceManager {
     /// The hints for a container by resource. `nodes` are the machine's NUMA nodes.
-    pub fn hints(&self, state: &State, nodes: NodeMask, pod: &Pod, container: &Container) -> Vec<(String, HintList)> {
+    pub fn hints(
+        &self,
+        state: &DeviceState,
+        nodes: NodeMask,
+        pod: &Pod,
+        container: &Container,
+    ) -> Vec<(String, HintList)> {
         let wanted = container.resources.limits.devices.iter();
         let wanted = wanted.filter(|(resource, _)| state.knows(resource));
         let of = |(resource, count): (&String, &u64)| {
@@ -22,13 +28,14 @@ impl DeviceManager {
     }
 
     /// The hints for a pod as a whole (Topology Manager's scope pod).
-    pub fn pod_hints(&self, state: &State, nodes: NodeMask, pod: &Pod) -> Vec<(String, HintList)> {
+    pub fn pod_hints(&self, state: &DeviceState, nodes: NodeMask, pod: &Pod) -> Vec<(String, HintList)> {
         let containers = || pod.containers.iter();
         let resources = containers().flat_map(|container| container.resources.limits.devices.keys());
         let resources: BTreeSet<&String> = resources.filter(|resource| state.knows(resource)).collect();
         let of = |resource: &String| {
             let limit = |container: &Container| container.resources.limits.devices.get(resource).copied();
-            let count = together(containers().map(|container| (container.kind, limit(container).unwrap_or(0))));
+            let counts = containers().map(|container| (container.kind, limit(container).unwrap_or(0)));
+            let count = together(counts, u64::saturating_add);
             let entries = state.entries.get(&pod.uid).map(BTreeMap::values);
             let had = entries.into_iter().flatten().filter_map(|given| given.get(resource));
             let had = had.flatten().map(String::as_str).collect();
@@ -42,7 +49,7 @@ impl DeviceManager {
 }
 
 fn list(
-    state: &State,
+    state: &DeviceState,
     nodes: NodeMask,
     resource: &str,
     count: u64,
@@ -65,10 +72,10 @@ fn list(
     })
 }
 
-/// The sets of NUMA nodes that have enough, of those that have such devices at all. A set must touch all devices that can be
-/// used again.
+/// The sets of NUMA nodes that have enough, of those that have such devices at all (`generateDeviceTopologyHints`). A set must
+/// touch all devices that the pod can reuse.
 fn node_sets(
-    state: &State,
+    state: &DeviceState,
     nodes: NodeMask,
     resource: &str,
     count: u64,
@@ -77,8 +84,7 @@ fn node_sets(
 ) -> Vec<Hint> {
     let mask = |id: &&str| {
         let own = state.nodes(resource, id).into_iter().flatten();
-        let bits = own.filter_map(|node| 1u64.checked_shl(*node));
-        NodeMask::from_bits(bits.fold(0, |mask, bit| mask | bit))
+        own.copied().collect::<NodeMask>()
     };
     let all = state.resources.get(resource).into_iter().flatten();
     let all: Vec<NodeMask> = all.map(|(id, _)| mask(&id.as_str())).collect();

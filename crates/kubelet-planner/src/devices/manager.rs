@@ -2,17 +2,17 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::refusal::Refusal;
-use super::state::{Given, State};
+use super::refusal::DeviceRefusal;
+use super::state::{DeviceState, Given};
 use crate::merge::{Merged, NodeMask};
-use crate::pod::{Container, Kind};
+use crate::pod::{Container, ContainerKind};
 
 /// Devices of one resource that a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
     /// Their ids.
     pub ids: BTreeSet<String>,
-    /// Whether kubelet has no choice. Otherwise the plugin's preference or chance might give others as good.
+    /// Whether kubelet has no choice. Otherwise the plugin's preference or chance may select others of the same group.
     pub certain: bool,
 }
 
@@ -25,17 +25,18 @@ pub struct DeviceManager {
 
 impl DeviceManager {
     /// Give a container its devices by resource, those at the hint's NUMA nodes first. Extended resources that no plugin
-    /// offers are somebody else's.
+    /// offers are not the device manager's.
     ///
     /// # Errors
-    /// The container is rejected. What it has got of other resources stays in the state until kubelet's next clean-up.
+    /// The container is rejected, because of the named resource. Its devices of other resources stay in the state until kubelet's
+    /// next clean-up.
     pub fn allocate(
         &mut self,
-        state: &mut State,
+        state: &mut DeviceState,
         pod: &str,
         container: &Container,
         hint: Merged,
-    ) -> Result<BTreeMap<String, Chosen>, (String, Refusal)> {
+    ) -> Result<BTreeMap<String, Chosen>, (String, DeviceRefusal)> {
         let mut all = BTreeMap::new();
         for (resource, count) in &container.resources.limits.devices {
             if !state.knows(resource) {
@@ -60,8 +61,8 @@ impl DeviceManager {
         for (resource, ids) in given.into_iter().flatten() {
             let reusable = self.reusable.entry(resource.clone()).or_default();
             match container.kind {
-                Kind::Init => reusable.extend(ids.iter().cloned()),
-                Kind::Sidecar | Kind::App => reusable.retain(|id| !ids.contains(id)),
+                ContainerKind::Init => reusable.extend(ids.iter().cloned()),
+                ContainerKind::Sidecar | ContainerKind::App => reusable.retain(|id| !ids.contains(id)),
             }
         }
         Ok(all)
@@ -74,16 +75,16 @@ impl DeviceManager {
 
     fn choose(
         &self,
-        state: &State,
+        state: &DeviceState,
         pod: &str,
         container: &str,
         resource: &str,
         count: u64,
         hint: Merged,
-    ) -> Result<Chosen, Refusal> {
+    ) -> Result<Chosen, DeviceRefusal> {
         let had = state.entry(pod, container, resource);
         if let Some(had) = had.filter(|had| had.len() as u64 != count) {
-            return Err(Refusal::Changed {
+            return Err(DeviceRefusal::Changed {
                 pod: pod.to_owned(),
                 container: container.to_owned(),
                 resource: resource.to_owned(),
@@ -92,11 +93,11 @@ impl DeviceManager {
             });
         }
         if !state.resources.contains_key(resource) {
-            return Err(Refusal::Unregistered(resource.to_owned()));
+            return Err(DeviceRefusal::Unregistered(resource.to_owned()));
         }
         let healthy: BTreeSet<&str> = state.healthy(resource).collect();
         if healthy.is_empty() {
-            return Err(Refusal::NoneHealthy(resource.to_owned()));
+            return Err(DeviceRefusal::NoneHealthy(resource.to_owned()));
         }
         if let Some(had) = had {
             return match had.iter().all(|id| healthy.contains(id.as_str())) {
@@ -104,14 +105,14 @@ impl DeviceManager {
                     ids: had.clone(),
                     certain: true,
                 }),
-                false => Err(Refusal::NoLongerHealthy(resource.to_owned())),
+                false => Err(DeviceRefusal::NoLongerHealthy(resource.to_owned())),
             };
         }
         let mut choice = Choice::new(count);
         choice.take(&self.reusable(resource).into_iter().collect::<Vec<_>>());
         let available = state.available(resource);
         if (available.len() as u64) < choice.needed {
-            return Err(Refusal::NotEnough {
+            return Err(DeviceRefusal::NotEnough {
                 resource: resource.to_owned(),
                 requested: choice.needed,
                 available: available.len(),
@@ -129,9 +130,9 @@ impl DeviceManager {
     }
 }
 
-/// The free devices in the order in which kubelet takes them: at the hint's NUMA nodes, at others, at none. Where nothing
-/// tells them apart they are one group.
-fn groups<'a>(state: &State, resource: &str, available: &BTreeSet<&'a str>, hint: Merged) -> [Vec<&'a str>; 3] {
+/// The free devices in the order in which kubelet takes them: at the hint's NUMA nodes, at others, at none
+/// (`filterByAffinity`). Without a hint or NUMA nodes they are one group.
+fn groups<'a>(state: &DeviceState, resource: &str, available: &BTreeSet<&'a str>, hint: Merged) -> [Vec<&'a str>; 3] {
     let mut groups = [Vec::new(), Vec::new(), Vec::new()];
     let affinity = hint.nodes.filter(|_| state.is_aligned(resource));
     for id in available {

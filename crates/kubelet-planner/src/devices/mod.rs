@@ -15,5 +15,5 @@ mod state;
 mod tests;
 
 pub use manager::{Chosen, DeviceManager};
-pub use refusal::Refusal;
-pub use state::{Device, Devices, Given, State};
+pub use refusal::DeviceRefusal;
+pub use state::{Device, DeviceState, Devices, Given};

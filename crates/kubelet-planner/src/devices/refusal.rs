@@ -1,8 +1,8 @@
-//! Why kubelet rejects.
+//! Why the device manager rejects a pod.
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why the device manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum DeviceRefusal {
     /// The container has devices already, and not as many as it requests.
     #[error("pod {pod:?} container {container:?} changed request for resource {resource:?} from {had} to {requested}")]
     Changed {

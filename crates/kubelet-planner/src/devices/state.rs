@@ -1,4 +1,4 @@
-//! The devices there are, and who has them.
+//! The devices there are, and which containers have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,28 +21,28 @@ pub type Given = BTreeMap<String, BTreeSet<String>>;
 
 /// What kubelet's device manager knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct DeviceState {
     /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin has gone.
     pub resources: BTreeMap<String, Devices>,
-    /// Those given away, by pod and container. A finished init container keeps its entry: its devices are used again by later
+    /// Those allocated, by pod and container. A finished init container keeps its entry: its devices are used again by later
     /// containers of its pod.
     pub entries: BTreeMap<String, BTreeMap<String, Given>>,
 }
 
-impl State {
+impl DeviceState {
     /// The devices of one resource that a container has.
     pub fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
         self.entries.get(pod)?.get(container)?.get(resource)
     }
 
-    /// The devices of a resource that somebody has.
+    /// The devices of a resource that are allocated.
     pub fn given(&self, resource: &str) -> BTreeSet<&str> {
         let containers = self.entries.values().flat_map(BTreeMap::values);
         let ids = containers.filter_map(|given| given.get(resource)).flatten();
         ids.map(String::as_str).collect()
     }
 
-    /// The healthy devices of a resource that nobody has.
+    /// The healthy devices of a resource that are not allocated.
     pub fn available(&self, resource: &str) -> BTreeSet<&str> {
         let given = self.given(resource);
         let healthy = self.healthy(resource);
@@ -72,7 +72,7 @@ impl State {
     }
 }
 
-impl From<&DeviceManagerState> for State {
+impl From<&DeviceManagerState> for DeviceState {
     /// The file has the NUMA nodes of devices in use only. Those of the others are to be filled in by whoever knows them:
     /// without them, predicted hints are too few.
     fn from(checkpoint: &DeviceManagerState) -> Self {

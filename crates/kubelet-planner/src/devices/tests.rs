@@ -5,24 +5,24 @@ use stelia_kubelet::DeviceManagerState;
 
 use super::*;
 use crate::merge::{Hint, HintList, Merged, NodeMask};
-use crate::pod::{Amounts, Container, Kind, Pod, Resources};
+use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
 
 const GPU: &str = "nvidia.com/gpu";
 
 /// `gpu0`, `gpu1`, … at these NUMA nodes.
-fn state(nodes: &[&[u32]]) -> State {
+fn state(nodes: &[&[u32]]) -> DeviceState {
     let device = |(number, nodes): (usize, &&[u32])| {
         let nodes = nodes.iter().copied().collect();
         (format!("gpu{number}"), Device { nodes, healthy: true })
     };
-    State {
+    DeviceState {
         resources: [(GPU.to_owned(), nodes.iter().enumerate().map(device).collect())].into(),
         entries: BTreeMap::new(),
     }
 }
 
 /// Somebody else has these.
-fn used(mut state: State, ids: &[&str]) -> State {
+fn used(mut state: DeviceState, ids: &[&str]) -> DeviceState {
     let given = [(GPU.to_owned(), set(ids))].into();
     state
         .entries
@@ -34,7 +34,7 @@ fn set(ids: &[&str]) -> BTreeSet<String> {
     ids.iter().map(|id| (*id).to_owned()).collect()
 }
 
-fn container(name: &str, kind: Kind, count: u64) -> Container {
+fn container(name: &str, kind: ContainerKind, count: u64) -> Container {
     let amounts = Amounts {
         devices: [(GPU.to_owned(), count)].into(),
         ..Amounts::default()
@@ -65,8 +65,8 @@ const NO_HINT: Merged = Merged {
 };
 const FOUR_NODES: NodeMask = NodeMask::from_bits(0b1111);
 
-fn hints(state: &State, count: u64) -> HintList {
-    let pod = pod(&[container("vm", Kind::App, count)]);
+fn hints(state: &DeviceState, count: u64) -> HintList {
+    let pod = pod(&[container("vm", ContainerKind::App, count)]);
     let mut hints = DeviceManager::default().hints(state, FOUR_NODES, &pod, &pod.containers[0]);
     assert_eq!(hints.len(), 1);
     hints.remove(0).1
@@ -90,7 +90,11 @@ fn masks(list: &[(u64, bool)]) -> HintList {
 #[case(used(state(&[&[0], &[2]]), &["gpu0"]), 2, Some(Vec::new()))]
 #[case(state(&[&[], &[]]), 1, None)]
 #[case(state(&[&[], &[0]]), 2, Some(Vec::new()))]
-fn hints_are_the_node_sets_that_have_enough(#[case] state: State, #[case] count: u64, #[case] expected: HintList) {
+fn hints_are_the_node_sets_that_have_enough(
+    #[case] state: DeviceState,
+    #[case] count: u64,
+    #[case] expected: HintList,
+) {
     assert_eq!(hints(&state, count), expected);
 }
 
@@ -114,8 +118,8 @@ fn devices_that_a_container_has_give_their_own_hints() {
 
 #[test]
 fn a_resource_of_no_plugin_is_somebody_elses() {
-    let mut state = State::default();
-    let pod = pod(&[container("vm", Kind::App, 1)]);
+    let mut state = DeviceState::default();
+    let pod = pod(&[container("vm", ContainerKind::App, 1)]);
     let mut manager = DeviceManager::default();
     assert_eq!(manager.hints(&state, FOUR_NODES, &pod, &pod.containers[0]), []);
     assert_eq!(
@@ -129,16 +133,16 @@ fn a_resource_of_no_plugin_is_somebody_elses() {
 fn a_pods_hints_are_for_what_it_needs_together() {
     let state = state(&[&[0], &[0], &[1], &[1], &[1]]);
     let pod = pod(&[
-        container("side", Kind::Sidecar, 1),
-        container("init", Kind::Init, 2),
-        container("vm", Kind::App, 1),
+        container("side", ContainerKind::Sidecar, 1),
+        container("init", ContainerKind::Init, 2),
+        container("vm", ContainerKind::App, 1),
     ]);
     let hints = DeviceManager::default().pod_hints(&state, FOUR_NODES, &pod);
     assert_eq!(hints, [(GPU.to_owned(), masks(&[(0b10, true), (0b11, false)]))]);
 }
 
-fn chosen(state: &mut State, count: u64, hint: Merged) -> Result<Chosen, Refusal> {
-    let container = container("vm", Kind::App, count);
+fn chosen(state: &mut DeviceState, count: u64, hint: Merged) -> Result<Chosen, DeviceRefusal> {
+    let container = container("vm", ContainerKind::App, count);
     let all = DeviceManager::default().allocate(state, "pod", &container, hint);
     all.map(|mut all| all.remove(GPU).unwrap_or_default())
         .map_err(|(_, refusal)| refusal)
@@ -181,11 +185,14 @@ fn too_few_devices_are_rejected_with_kubelets_words() {
     );
     let mut gone = state(&[&[0]]);
     gone.resources.get_mut(GPU).unwrap().get_mut("gpu0").unwrap().healthy = false;
-    assert_eq!(chosen(&mut gone, 1, NO_HINT), Err(Refusal::NoneHealthy(GPU.to_owned())));
-    let mut unregistered = used(State::default(), &["gpu0"]);
+    assert_eq!(
+        chosen(&mut gone, 1, NO_HINT),
+        Err(DeviceRefusal::NoneHealthy(GPU.to_owned()))
+    );
+    let mut unregistered = used(DeviceState::default(), &["gpu0"]);
     assert_eq!(
         chosen(&mut unregistered, 1, NO_HINT),
-        Err(Refusal::Unregistered(GPU.to_owned()))
+        Err(DeviceRefusal::Unregistered(GPU.to_owned()))
     );
 }
 
@@ -198,9 +205,9 @@ fn devices_of_init_containers_are_used_again() {
         let mut all = manager.allocate(&mut state, "pod", container, hint).unwrap();
         all.remove(GPU).unwrap()
     };
-    let init = give(&container("init", Kind::Init, 1), hint(0b01));
-    let side = give(&container("side", Kind::Sidecar, 1), hint(0b10));
-    let vm = give(&container("vm", Kind::App, 2), hint(0b10));
+    let init = give(&container("init", ContainerKind::Init, 1), hint(0b01));
+    let side = give(&container("side", ContainerKind::Sidecar, 1), hint(0b10));
+    let vm = give(&container("vm", ContainerKind::App, 2), hint(0b10));
     assert_eq!((init.ids, side.ids), (set(&["gpu0"]), set(&["gpu0"])));
     assert_eq!((vm.ids, vm.certain), (set(&["gpu1", "gpu2"]), true));
 }
@@ -209,7 +216,10 @@ fn devices_of_init_containers_are_used_again() {
 #[test]
 fn devices_that_can_be_used_again_bind_the_hints() {
     let mut state = state(&[&[0], &[1], &[1]]);
-    let pod = pod(&[container("init", Kind::Init, 1), container("vm", Kind::App, 1)]);
+    let pod = pod(&[
+        container("init", ContainerKind::Init, 1),
+        container("vm", ContainerKind::App, 1),
+    ]);
     let mut manager = DeviceManager::default();
     manager
         .allocate(&mut state, "pod", &pod.containers[0], hint(0b01))
@@ -222,7 +232,7 @@ fn devices_that_can_be_used_again_bind_the_hints() {
 fn a_genuine_checkpoint_becomes_a_state() {
     let file = "../../tests/data/kubelet-checkpoints/k136-gate-off/08-device/kubelet_internal_checkpoint";
     let written = DeviceManagerState::parse(&std::fs::read(file).unwrap()).unwrap();
-    let state = State::from(&written);
+    let state = DeviceState::from(&written);
     assert_eq!(state.available(GPU), ["GPU-9d0e"].into());
     assert_eq!(state.resources[GPU]["GPU-1f3a"].nodes, [0].into());
     assert_eq!(state.resources[GPU]["GPU-9d0e"].nodes, [].into());

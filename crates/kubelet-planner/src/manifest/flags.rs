@@ -5,9 +5,9 @@ use stelia_text::excerpt;
 use stelia_text::excerpt::excerpt;
 
 use super::error::ManifestError;
-use super::resources::{Of, ResourceList, Written};
+use super::resources::{Owner, ResourceList, Written};
 use super::spec::is_label;
-use crate::pod::{Container, Kind};
+use crate::pod::{Container, ContainerKind};
 
 /// A container of `key=value` pairs between commas: `name`, `kind` (`app`, `init`, `sidecar`), and resources by their names, of
 /// which `cpus` means `cpu`. Requests are the limits. Without a name it is called `c` and its number.
@@ -21,25 +21,25 @@ use crate::pod::{Container, Kind};
 /// ```
 ///
 /// # Errors
-/// What the API server would refuse, and what is no such pair.
+/// What the API server would refuse, and anything that is not such a pair.
 pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> {
     let wrong = |key: &str, what: String| ManifestError::Wrong {
         path: excerpt::name(key),
         what,
     };
-    let (mut name, mut kind, mut list) = (format!("c{number}"), Kind::App, ResourceList::new());
+    let (mut name, mut kind, mut list) = (format!("c{number}"), ContainerKind::App, ResourceList::new());
     for pair in text.split(',').filter(|pair| !pair.is_empty()) {
         let Some((key, value)) = pair.split_once('=') else {
-            return Err(wrong(pair, "it is no KEY=VALUE".to_owned()));
+            return Err(wrong(pair, "it is not KEY=VALUE".to_owned()));
         };
         match key {
             "name" if is_label(value) => name = value.to_owned(),
-            "name" => return Err(wrong(key, format!("{:?} is no name of a container", excerpt(value)))),
+            "name" => return Err(wrong(key, format!("{:?} is not a container name", excerpt(value)))),
             "kind" => {
                 kind = match value {
-                    "app" => Kind::App,
-                    "init" => Kind::Init,
-                    "sidecar" => Kind::Sidecar,
+                    "app" => ContainerKind::App,
+                    "init" => ContainerKind::Init,
+                    "sidecar" => ContainerKind::Sidecar,
                     _ => return Err(wrong(key, format!("{:?} is not app, init or sidecar", excerpt(value)))),
                 }
             }
@@ -58,6 +58,6 @@ pub fn container(text: &str, number: usize) -> Result<Container, ManifestError> 
         requests: list.clone(),
         limits: list,
     };
-    written.check(&name, Of::Container)?;
+    written.check(&name, Owner::Container)?;
     Ok(Container::new(&name, kind, written.resources()))
 }

@@ -1,4 +1,4 @@
-//! A pod as somebody wrote it: a manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
+//! A pod as a user wrote it: a manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
 //!
 //! The API server's defaults are applied and what it refuses about resources is refused, with the path to it. What does not
 //! matter to kubelet's managers is not looked at: a manifest that is read here may still be refused elsewhere.
@@ -39,7 +39,7 @@ use fields::Field;
 pub const MAX_BYTES: usize = 3 << 19;
 /// What aliases may repeat of a text, in YAML's events: aliases of aliases grow without end.
 const MAX_REPLAYED: usize = 10_000;
-/// So many of the documents are named in an error.
+/// At most so many documents are named in an error.
 const NAMED: usize = 8;
 
 /// The one Pod in a text of one or more documents, or the one with this name; and what it is called.
@@ -51,16 +51,16 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
         return Err(ManifestError::TooLong(MAX_BYTES));
     }
     let documents = documents(text)?;
-    let found: Vec<Found<'_>> = documents
+    let found: Vec<Document<'_>> = documents
         .iter()
         .filter(|value| !value.is_null())
-        .map(Found::of)
+        .map(Document::of)
         .collect();
     if found.is_empty() {
         return Err(ManifestError::Empty);
     }
     let pods = || found.iter().filter(|found| found.is_pod());
-    let wanted: Vec<&Found<'_>> = pods().filter(|pod| name.is_none_or(|name| pod.name == name)).collect();
+    let wanted: Vec<&Document<'_>> = pods().filter(|pod| name.is_none_or(|name| pod.name == name)).collect();
     match (wanted.as_slice(), name) {
         ([one], _) => Ok((one.name.to_owned(), spec::pod(&Field::root(one.value))?)),
         ([], Some(name)) => Err(ManifestError::NoSuchPod {
@@ -79,15 +79,15 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
     }
 }
 
-/// A document, as far as it tells what it is.
-struct Found<'a> {
+/// One document of the text, and what identifies it.
+struct Document<'a> {
     value: &'a Value,
     version: &'a str,
     kind: &'a str,
     name: &'a str,
 }
 
-impl<'a> Found<'a> {
+impl<'a> Document<'a> {
     fn of(value: &'a Value) -> Self {
         let text = |value: &'a Value| value.as_str().unwrap_or_default();
         let metadata = &value["metadata"];
@@ -109,9 +109,9 @@ impl<'a> Found<'a> {
     }
 }
 
-/// What documents are, by kind and name.
-fn listed(found: &[Found<'_>]) -> String {
-    let one = |found: &Found<'_>| match found.kind {
+/// The documents in an error: kinds and names.
+fn listed(found: &[Document<'_>]) -> String {
+    let one = |found: &Document<'_>| match found.kind {
         "" => "something without a kind".to_owned(),
         "Pod" if !found.is_pod() => format!("{:?} of {:?}", found.kind, excerpt::excerpt(found.version)),
         kind => format!("{} {:?}", excerpt::name(kind), excerpt::excerpt(found.name)),

@@ -24,9 +24,9 @@ pub(super) const CPU: &str = "cpu";
 pub(super) const MEMORY: &str = "memory";
 const HUGE_PAGES: &str = "hugepages-";
 
-/// Whose resources they are.
+/// Whether a container or a pod as a whole has the resources.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Of {
+pub(super) enum Owner {
     Container,
     Pod,
 }
@@ -49,7 +49,7 @@ impl Written {
                 "limits" => resources.limits = list(&value)?,
                 // Dynamic resource allocation: no hints come of it.
                 "claims" => {}
-                _ => return Err(value.wrong("there is no such field in resources")),
+                _ => return Err(value.wrong("resources has no such field")),
             }
         }
         Ok(resources)
@@ -64,19 +64,19 @@ impl Written {
     }
 
     /// What the API server refuses, after its defaults; `path` is that of `resources`.
-    pub(super) fn check(&self, path: &str, of: Of) -> Result<(), ManifestError> {
+    pub(super) fn check(&self, path: &str, owner: Owner) -> Result<(), ManifestError> {
         let lists = [("limits", &self.limits), ("requests", &self.requests)];
         for (kind, list) in lists {
             for (name, amount) in list {
                 let wrong = |what: String| wrong(path, kind, name, what);
-                known(name, of).map_err(wrong)?;
+                known(name, owner).map_err(wrong)?;
                 if is_device(name) && !amount.is_whole() {
                     return Err(wrong("devices are whole".to_owned()));
                 }
                 if let Some(size) = huge_page_size(name)
                     && !(amount.is_whole() && amount.value().is_multiple_of(size))
                 {
-                    return Err(wrong(format!("it is no multiple of a page, which has {size} bytes")));
+                    return Err(wrong(format!("it is not a multiple of the page size, {size} bytes")));
                 }
             }
         }
@@ -96,7 +96,7 @@ impl Written {
         let pages = self.limits.iter().find(|(name, _)| huge_page_size(name).is_some());
         let plain = [CPU, MEMORY].iter().any(|name| self.requests.contains_key(*name));
         match pages {
-            Some((name, _)) if !plain && of == Of::Container => {
+            Some((name, _)) if !plain && owner == Owner::Container => {
                 let what = "huge pages need a request of cpu or memory beside them".to_owned();
                 Err(wrong(path, "limits", name, what))
             }
@@ -139,11 +139,11 @@ pub(super) fn wrong(path: &str, kind: &str, name: &str, what: String) -> Manifes
     }
 }
 
-fn known(name: &str, of: Of) -> Result<(), String> {
+fn known(name: &str, owner: Owner) -> Result<(), String> {
     let container = name == "ephemeral-storage" || is_device(name);
-    match of_pods(name) || of == Of::Container && container {
+    match of_pods(name) || owner == Owner::Container && container {
         true => Ok(()),
-        false if of == Of::Pod => Err(format!("a pod as a whole has no resource {:?}", excerpt(name))),
+        false if owner == Owner::Pod => Err(format!("a pod as a whole has no resource {:?}", excerpt(name))),
         false => Err(format!("there is no resource {:?}", excerpt(name))),
     }
 }

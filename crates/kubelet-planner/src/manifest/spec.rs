@@ -1,18 +1,20 @@
 //! A Pod's own document.
 
+use std::collections::BTreeSet;
+
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt::excerpt;
 
 use super::error::ManifestError;
 use super::fields::Field;
-use super::resources::{Of, ResourceList, Written, of_pods, wrong};
-use crate::pod::{Container, Kind, Pod};
+use super::resources::{Owner, ResourceList, Written, of_pods, wrong};
+use crate::pod::{Container, ContainerKind, Pod, together};
 
 /// A container before it is checked.
 struct Draft {
     path: String,
     name: String,
-    kind: Kind,
+    kind: ContainerKind,
     written: Written,
 }
 
@@ -60,15 +62,15 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
     for item in list.items()? {
         let name = item.needed("name")?;
         if !is_label(name.text()?) {
-            return Err(name.wrong(format!("{:?} is no name of a container", excerpt(name.text()?))));
+            return Err(name.wrong(format!("{:?} is not a container name", excerpt(name.text()?))));
         }
         let kind = match item.get("restartPolicy")? {
-            _ if !init => Kind::App,
-            None => Kind::Init,
+            _ if !init => ContainerKind::App,
+            None => ContainerKind::Init,
             Some(policy) => match policy.text()? {
-                "Always" => Kind::Sidecar,
-                "OnFailure" | "Never" => Kind::Init,
-                other => return Err(policy.wrong(format!("{:?} is no restart policy", excerpt(other)))),
+                "Always" => ContainerKind::Sidecar,
+                "OnFailure" | "Never" => ContainerKind::Init,
+                other => return Err(policy.wrong(format!("{:?} is not a restart policy", excerpt(other)))),
             },
         };
         drafts.push(Draft {
@@ -90,7 +92,7 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
         draft.written.default_requests();
         draft
             .written
-            .check(&format!("{}.resources", draft.path), Of::Container)?;
+            .check(&format!("{}.resources", draft.path), Owner::Container)?;
     }
     let Some(mut own) = own else {
         return Ok(());
@@ -98,8 +100,8 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
     let path = "spec.resources";
     let given = own.requests.clone();
     own.default_requests();
-    own.check(path, Of::Pod)?;
-    for (name, together) in together(&drafts) {
+    own.check(path, Owner::Pod)?;
+    for (name, together) in requested_together(&drafts) {
         // What is not given is made of these very requests.
         if let Some(request) = given.get(&name)
             && together > *request
@@ -128,24 +130,22 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
 }
 
 /// What the containers request at the same time, of what a pod as a whole may have.
-fn together(drafts: &[Draft]) -> ResourceList {
-    let (mut running, mut starting) = (ResourceList::new(), ResourceList::new());
-    for draft in drafts {
-        for (name, amount) in draft.written.requests.iter().filter(|(name, _)| of_pods(name)) {
-            let beside = running.get(name).copied().unwrap_or_default().plus(*amount);
-            let list = match draft.kind {
-                Kind::Init => &mut starting,
-                Kind::Sidecar | Kind::App => &mut running,
-            };
-            let most = list.get(name).copied().unwrap_or_else(Quantity::default).max(beside);
-            list.insert(name.clone(), most);
-        }
-    }
-    for (name, amount) in starting {
-        let most = running.get(&name).copied().unwrap_or_default().max(amount);
-        running.insert(name, most);
-    }
-    running
+fn requested_together(drafts: &[Draft]) -> ResourceList {
+    let requests = |draft: &Draft| {
+        draft
+            .written
+            .requests
+            .keys()
+            .filter(|name| of_pods(name))
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    let names: BTreeSet<String> = drafts.iter().flat_map(requests).collect();
+    let sum = |name: &String| {
+        let amount = |draft: &Draft| draft.written.requests.get(name).copied().unwrap_or_default();
+        together(drafts.iter().map(|draft| (draft.kind, amount(draft))), Quantity::plus)
+    };
+    names.into_iter().map(|name| (name.clone(), sum(&name))).collect()
 }
 
 /// RFC 1123: what names a container.

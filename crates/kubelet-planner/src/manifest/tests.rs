@@ -3,7 +3,7 @@ use rstest::rstest;
 use stelia_kubelet::QosClass;
 
 use super::*;
-use crate::pod::{Amounts, Kind};
+use crate::pod::{Amounts, ContainerKind};
 
 /// A Pod with one container that has these `resources`, in YAML's flow style.
 fn with(resources: &str) -> Result<Pod, ManifestError> {
@@ -69,13 +69,13 @@ fn a_manifest_is_the_pod_that_the_api_server_stores() {
         (name.as_str(), pod.uid.as_str(), pod.resources.as_ref()),
         ("vm", "7d3c", None)
     );
-    let named: Vec<(&str, Kind)> = pod.containers.iter().map(|it| (it.name.as_str(), it.kind)).collect();
+    let named: Vec<(&str, ContainerKind)> = pod.containers.iter().map(|it| (it.name.as_str(), it.kind)).collect();
     assert_eq!(
         named,
         [
-            ("install", Kind::Init),
-            ("side", Kind::Sidecar),
-            ("instance", Kind::App)
+            ("install", ContainerKind::Init),
+            ("side", ContainerKind::Sidecar),
+            ("instance", ContainerKind::App)
         ]
     );
     let amounts = Amounts {
@@ -157,7 +157,7 @@ fn of_several_pods_one_must_be_named() {
 #[case("{limits: {memory: 8Ei}}", r#"limits.memory: "8Ei" is more than 2⁶³ − 1"#)]
 #[case("{limits: {cpu: [1]}}", "limits.cpu: it must be a number or a string")]
 #[case("{limits: [cpu]}", "limits: it must be a map")]
-#[case("{limit: {cpu: 1}}", "limit: there is no such field in resources")]
+#[case("{limit: {cpu: 1}}", "limit: resources has no such field")]
 #[case(
     "{requests: {cpu: 2}, limits: {cpu: 1}}",
     "requests.cpu: 2 is more than the limit, 1"
@@ -197,10 +197,7 @@ fn resources_are_held_to_the_api_servers_rules(#[case] resources: &str, #[case] 
 #[case("containers: []", "spec.containers: a pod has at least one container")]
 #[case("containers: {}", "spec.containers: it must be a list")]
 #[case("containers: [{image: x}]", "spec.containers[0].name: it is required")]
-#[case(
-    "containers: [{name: A}]",
-    r#"spec.containers[0].name: "A" is no name of a container"#
-)]
+#[case("containers: [{name: A}]", r#"spec.containers[0].name: "A" is not a container name"#)]
 #[case(
     "containers: [{name: a}, {name: a}]",
     r#"spec.containers[1].name: there are two containers "a""#
@@ -228,15 +225,15 @@ fn specs_are_held_to_them_too(#[case] spec: &str, #[case] error: &str) {
 #[test]
 fn a_container_in_a_word_is_guaranteed() {
     let told = container("name=vm,kind=sidecar,cpus=2,memory=1Gi,hugepages-1Gi=1Gi", 3).unwrap();
-    assert_eq!((told.name.as_str(), told.kind), ("vm", Kind::Sidecar));
+    assert_eq!((told.name.as_str(), told.kind), ("vm", ContainerKind::Sidecar));
     assert_eq!(told.resources.requests, told.resources.limits);
     assert_eq!(told.resources.limits.huge_pages, [(1 << 30, 1 << 30)].into());
     for (text, error) in [
-        ("cpus", "cpus: it is no KEY=VALUE"),
+        ("cpus", "cpus: it is not KEY=VALUE"),
         ("cpus=a", r#"cpus: "a" is not a quantity, such as 2, 500m or 1Gi"#),
         ("cpus=1,cpu=2", "cpu: it is given twice"),
         ("kind=job", r#"kind: "job" is not app, init or sidecar"#),
-        ("name=a b", r#"name: "a b" is no name of a container"#),
+        ("name=a b", r#"name: "a b" is not a container name"#),
         ("name=a,disk=1", r#"a.limits.disk: there is no resource "disk""#),
     ] {
         assert_eq!(container(text, 0).unwrap_err().to_string(), error);

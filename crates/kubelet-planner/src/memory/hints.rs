@@ -1,11 +1,11 @@
 //! The memory manager's hints for the Topology Manager.
 
-use stelia_kubelet::memory::{MemoryBlock, NumaNode};
+use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
 
 use super::policy::StaticPolicy;
-use super::refusal::Refusal;
+use super::refusal::MemoryRefusal;
 use super::requests::{Requests, of_container, of_pod};
-use super::state::State;
+use super::state::MemoryState;
 use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod};
 
@@ -15,7 +15,12 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// kubelet crashes.
-    pub fn hints(&self, state: &State, pod: &Pod, container: &Container) -> Result<Vec<(String, HintList)>, Refusal> {
+    pub fn hints(
+        &self,
+        state: &MemoryState,
+        pod: &Pod,
+        container: &Container,
+    ) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
         if !pod.is_guaranteed() || self.hidden(pod) {
             return Ok(Vec::new());
         }
@@ -30,7 +35,7 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// kubelet crashes.
-    pub fn pod_hints(&self, state: &State, pod: &Pod) -> Result<Vec<(String, HintList)>, Refusal> {
+    pub fn pod_hints(&self, state: &MemoryState, pod: &Pod) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
         if !pod.is_guaranteed() || self.hidden(pod) {
             return Ok(Vec::new());
         }
@@ -45,7 +50,12 @@ impl StaticPolicy {
         }
     }
 
-    fn each_kind(&self, state: &State, pod: &Pod, requests: &Requests) -> Result<Vec<(String, HintList)>, Refusal> {
+    fn each_kind(
+        &self,
+        state: &MemoryState,
+        pod: &Pod,
+        requests: &Requests,
+    ) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
         let hints = self.node_sets(state, &pod.uid, requests)?;
         match hints.is_empty() {
             true => Ok(Vec::new()),
@@ -56,19 +66,24 @@ impl StaticPolicy {
         }
     }
 
-    /// The sets of NUMA nodes that have all of it, the same for each kind of memory.
-    pub(super) fn node_sets(&self, state: &State, pod: &str, requests: &Requests) -> Result<Vec<Hint>, Refusal> {
+    /// The sets of NUMA nodes that have all of it, the same for each kind of memory (`calculateHints`).
+    pub(super) fn node_sets(
+        &self,
+        state: &MemoryState,
+        pod: &str,
+        requests: &Requests,
+    ) -> Result<Vec<Hint>, MemoryRefusal> {
         check_kinds(state, requests)?;
         if requests.is_empty() {
             return Ok(Vec::new());
         }
-        let nodes: Vec<(u32, &NumaNode)> = state.nodes.iter().map(|(id, node)| (*id, node)).collect();
+        let nodes: Vec<(u32, &NumaNodeState)> = state.nodes.iter().map(|(id, node)| (*id, node)).collect();
         let (mut fewest, mut hints) = (nodes.len(), Vec::new());
         for chosen in 1u64..1 << nodes.len() {
             let chosen = NodeMask::from_bits(chosen).nodes();
-            let chosen: Vec<(u32, &NumaNode)> = chosen.map(|position| nodes[position as usize]).collect();
-            let mask = mask_of(chosen.iter().map(|(id, _)| *id));
-            let has = |kind: &String, wanted: u64, amounts: fn(&NumaNode, &str) -> u64, more: u64| {
+            let chosen: Vec<(u32, &NumaNodeState)> = chosen.map(|position| nodes[position as usize]).collect();
+            let mask: NodeMask = chosen.iter().map(|(id, _)| *id).collect();
+            let has = |kind: &String, wanted: u64, amounts: fn(&NumaNodeState, &str) -> u64, more: u64| {
                 let amounts = chosen.iter().map(|(_, node)| amounts(node, kind));
                 amounts.fold(more, u64::wrapping_add) >= wanted
             };
@@ -91,48 +106,43 @@ impl StaticPolicy {
 }
 
 /// Whether these NUMA nodes may serve a container together, or the one by itself.
-fn may_group(chosen: &[(u32, &NumaNode)]) -> bool {
+fn may_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
     match chosen {
         [(_, node)] => node.cells.len() <= 1,
         _ => !in_other_group(chosen),
     }
 }
 
-/// Whether one of several NUMA nodes is in use by itself, or in another group.
-pub(super) fn in_other_group(chosen: &[(u32, &NumaNode)]) -> bool {
-    let mask = mask_of(chosen.iter().map(|(id, _)| *id));
-    let other = |(_, node): &(u32, &NumaNode)| {
-        node.assignments > 0 && (node.cells.len() == 1 || mask_of(node.cells.iter().copied()) != mask)
+/// Whether one of several NUMA nodes is in use by itself, or in another group (`isAffinityViolatingNUMAAllocations`).
+pub(super) fn in_other_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
+    let mask: NodeMask = chosen.iter().map(|(id, _)| *id).collect();
+    let other = |(_, node): &(u32, &NumaNodeState)| {
+        node.assignments > 0 && (node.cells.len() == 1 || node.cells.iter().copied().collect::<NodeMask>() != mask)
     };
     chosen.len() > 1 && chosen.iter().any(other)
 }
 
 /// Where a NUMA node does not have such a kind of memory at all, kubelet crashes.
-pub(super) fn check_kinds(state: &State, requests: &Requests) -> Result<(), Refusal> {
+pub(super) fn check_kinds(state: &MemoryState, requests: &Requests) -> Result<(), MemoryRefusal> {
     for (node, own) in &state.nodes {
         if let Some(kind) = requests.keys().find(|kind| !own.tables.contains_key(*kind)) {
             let (node, kind) = (*node, kind.clone());
-            return Err(Refusal::WouldCrash { node, kind });
+            return Err(MemoryRefusal::WouldCrash { node, kind });
         }
     }
     Ok(())
 }
 
-pub(super) fn free(node: &NumaNode, kind: &str) -> u64 {
+pub(super) fn free(node: &NumaNodeState, kind: &str) -> u64 {
     node.tables.get(kind).map_or(0, |table| table.free)
 }
 
-fn allocatable(node: &NumaNode, kind: &str) -> u64 {
+fn allocatable(node: &NumaNodeState, kind: &str) -> u64 {
     node.tables.get(kind).map_or(0, |table| table.allocatable)
 }
 
-/// Ids beyond 63 have no bit.
-pub(super) fn mask_of(nodes: impl Iterator<Item = u32>) -> NodeMask {
-    let bits = nodes.filter_map(|node| 1u64.checked_shl(node));
-    NodeMask::from_bits(bits.fold(0, |mask, bit| mask | bit))
-}
-
-/// The hints for what is allocated already: the nodes it is on. Other amounts than these are no preference.
+/// The hints for memory that is allocated already: its nodes. Where the request has other amounts there is no preference
+/// (`regenerateHints`).
 fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)> {
     let known = |block: &MemoryBlock| requests.get(&block.kind) == Some(&block.size);
     if blocks.len() != requests.len() || !blocks.iter().all(known) {
@@ -141,7 +151,7 @@ fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)>
     let of = |kind: &String| {
         let own = blocks.iter().filter(|block| block.kind == *kind);
         let hint = |block: &MemoryBlock| Hint {
-            nodes: Some(mask_of(block.nodes.iter().copied())),
+            nodes: Some(block.nodes.iter().copied().collect()),
             preferred: true,
         };
         Some(own.map(hint).collect())

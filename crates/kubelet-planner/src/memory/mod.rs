@@ -2,7 +2,7 @@
 //!
 //! | step | what it answers |
 //! |---|---|
-//! | [`State::start`] | a fresh state, or whether kubelet starts with this one |
+//! | [`MemoryState::start`] | a fresh state, or whether kubelet starts with this one |
 //! | [`StaticPolicy::hints`], [`StaticPolicy::pod_hints`] | which NUMA nodes could give it |
 //! | [`StaticPolicy::allocate`], [`StaticPolicy::allocate_pod`] | which ones do |
 //! | [`StaticPolicy::remove`] | give it back |
@@ -13,13 +13,13 @@
 //!
 //! A fault of kubelet's is predicted too. With pod-level resources in the Topology Manager's scope container, NUMA nodes are
 //! looked for even for a container that has no memory of its own: it is rejected where the hint names no nodes
-//! ([`Refusal::NoNodes`]), or all of them and one is in use by itself ([`Refusal::OtherGroup`]).
+//! ([`MemoryRefusal::NoNodes`]), or all of them and one is in use by itself ([`MemoryRefusal::OtherGroup`]).
 //!
 //! kubelet counts in unsigned 64-bit numbers that wrap around, and so does this where that can be seen. In which order it
 //! lists a container's blocks is chance; here it is that of their kinds.
 
 mod hints;
-mod pod;
+mod pod_level;
 mod policy;
 mod refusal;
 mod requests;
@@ -29,5 +29,5 @@ mod state;
 mod tests;
 
 pub use policy::StaticPolicy;
-pub use refusal::{Refusal, StartError};
-pub use state::{State, kind};
+pub use refusal::{MemoryRefusal, MemoryStartError};
+pub use state::{MemoryState, kind};

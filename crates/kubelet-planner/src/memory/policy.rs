@@ -4,12 +4,12 @@ use std::collections::BTreeMap;
 
 use stelia_kubelet::memory::MemoryBlock;
 
-use super::hints::{check_kinds, free, in_other_group, mask_of};
-use super::refusal::Refusal;
+use super::hints::{check_kinds, free, in_other_group};
+use super::refusal::MemoryRefusal;
 use super::requests::{Requests, of_container};
-use super::state::{State, give_back, take};
+use super::state::{MemoryState, give_back, take};
 use crate::merge::{Hint, Merged, NodeMask};
-use crate::pod::{Container, Kind, Pod};
+use crate::pod::{Container, ContainerKind, Pod};
 
 /// Bytes by NUMA nodes and kind.
 type Reusable = BTreeMap<(NodeMask, String), u64>;
@@ -38,11 +38,11 @@ impl StaticPolicy {
     /// The container is rejected, or kubelet crashes; the state is as it was.
     pub fn allocate(
         &mut self,
-        state: &mut State,
+        state: &mut MemoryState,
         pod: &Pod,
         container: &Container,
         hint: Merged,
-    ) -> Result<Option<Vec<MemoryBlock>>, Refusal> {
+    ) -> Result<Option<Vec<MemoryBlock>>, MemoryRefusal> {
         if !pod.is_guaranteed() || self.hidden(pod) {
             return Ok(None);
         }
@@ -70,7 +70,7 @@ impl StaticPolicy {
     }
 
     /// Remove a container; the memory of a pod of its own goes with its last container.
-    pub fn remove(&self, state: &mut State, pod: &str, container: &str) {
+    pub fn remove(&self, state: &mut MemoryState, pod: &str, container: &str) {
         let Some(entries) = state.entries.get_mut(pod) else {
             return;
         };
@@ -101,22 +101,23 @@ impl StaticPolicy {
         memory.copied().unwrap_or(0)
     }
 
-    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none. Where they have too little,
-    /// the best of the larger sets around them.
+    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none (`getDefaultHint`). Where they
+    /// have too little, the best of the larger sets around them (`extendTopologyManagerHint`).
     pub(super) fn nodes(
         &self,
-        state: &State,
+        state: &MemoryState,
         pod: &Pod,
         requests: &Requests,
         hint: Merged,
-    ) -> Result<NodeMask, Refusal> {
+    ) -> Result<NodeMask, MemoryRefusal> {
         check_kinds(state, requests)?;
         let (mut nodes, preferred) = match hint.nodes {
             Some(nodes) => (nodes, hint.preferred),
             None => {
-                let found = best(self.node_sets(state, &pod.uid, requests)?.into_iter()).ok_or(Refusal::NoNodes)?;
+                let found =
+                    best(self.node_sets(state, &pod.uid, requests)?.into_iter()).ok_or(MemoryRefusal::NoNodes)?;
                 if hint.preferred && !found.1 {
-                    return Err(Refusal::NotPreferred);
+                    return Err(MemoryRefusal::NotPreferred);
                 }
                 found
             }
@@ -128,50 +129,52 @@ impl StaticPolicy {
         if !requests.iter().all(has) {
             let sets = self.node_sets(state, &pod.uid, requests)?.into_iter();
             let around = sets.filter(|set| set.nodes.is_some_and(|set| set & nodes == nodes));
-            let found = best(around).ok_or(Refusal::NoExtension)?;
+            let found = best(around).ok_or(MemoryRefusal::NoExtension)?;
             if preferred && !found.1 {
-                return Err(Refusal::ExtensionNotPreferred);
+                return Err(MemoryRefusal::ExtensionNotPreferred);
             }
             nodes = found.0;
         }
         let chosen = nodes.nodes().filter_map(|id| Some((id, state.nodes.get(&id)?)));
         match in_other_group(&chosen.collect::<Vec<_>>()) {
-            true => Err(Refusal::OtherGroup),
+            true => Err(MemoryRefusal::OtherGroup),
             false => Ok(nodes),
         }
     }
 
-    /// An init container's memory may be used again by the same pod; what another container has, no more. Other pods' is
-    /// forgotten.
+    /// The pod's later containers may reuse an init container's memory, until another container has it. That of other pods is
+    /// forgotten (`updatePodReusableMemory`).
     fn remember(&mut self, pod: &Pod, container: &Container, blocks: &[MemoryBlock]) {
         let own = self.reusable.take().filter(|(uid, _)| *uid == pod.uid);
         let mut memory = own.map(|(_, memory)| memory).unwrap_or_default();
         for block in blocks {
-            let key = (mask_of(block.nodes.iter().copied()), block.kind.clone());
+            let key = (block.nodes.iter().copied().collect(), block.kind.clone());
             let bytes = memory.entry(key).or_insert(0);
             *bytes = match container.kind {
-                Kind::Init => block.size.max(*bytes),
-                Kind::Sidecar | Kind::App => bytes.saturating_sub(block.size),
+                ContainerKind::Init => block.size.max(*bytes),
+                ContainerKind::Sidecar | ContainerKind::App => bytes.saturating_sub(block.size),
             };
         }
         self.reusable = Some((pod.uid.clone(), memory));
     }
 }
 
-/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value; and whether it is preferred.
+/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value (`findBestHint`); and whether it is
+/// preferred.
 fn best(hints: impl Iterator<Item = Hint>) -> Option<(NodeMask, bool)> {
     let sets = hints.filter_map(|hint| Some((!hint.preferred, hint.nodes?.len(), hint.nodes?)));
     sets.min().map(|(not_preferred, _, nodes)| (nodes, !not_preferred))
 }
 
-/// What a container uses again of the init containers before it is counted once: it is taken off their blocks.
-fn take_off_init_containers(state: &mut State, pod: &Pod, container: &Container, block: &MemoryBlock) {
+/// Memory that a container reuses from the init containers before it is counted once: it is subtracted from their blocks
+/// (`updateInitContainersMemoryBlocks`).
+fn take_off_init_containers(state: &mut MemoryState, pod: &Pod, container: &Container, block: &MemoryBlock) {
     let before = pod.containers.iter().take_while(|other| other.name != container.name);
     let Some(entries) = state.entries.get_mut(&pod.uid) else {
         return;
     };
     let mut size = block.size;
-    for init in before.filter(|other| other.kind == Kind::Init) {
+    for init in before.filter(|other| other.kind == ContainerKind::Init) {
         let own = entries.get_mut(&init.name).into_iter().flatten();
         for own in own.filter(|own| own.kind == block.kind && own.nodes == block.nodes) {
             let again = size.min(own.size);

@@ -1,8 +1,8 @@
 //! Why kubelet rejects, or does not start.
 
-/// Why there is no answer. The texts are kubelet's own.
+/// Why the memory manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum MemoryRefusal {
     /// No set of NUMA nodes has the memory.
     #[error("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")]
     NoNodes,
@@ -27,7 +27,7 @@ pub enum Refusal {
         kind: String,
         /// Bytes wanted.
         requested: u64,
-        /// Bytes left.
+        /// Bytes that the sidecars before it leave of the pod's.
         available: u64,
     },
     /// Pod-level resources: sidecars leave nothing to an init container without memory of its own.
@@ -48,7 +48,7 @@ pub enum Refusal {
     },
 }
 
-impl Refusal {
+impl MemoryRefusal {
     /// The reason in the rejected pod's status; `None` where kubelet gives no answer.
     pub fn reason(&self) -> Option<&'static str> {
         match self {
@@ -61,9 +61,9 @@ impl Refusal {
     }
 }
 
-/// kubelet does not start. The texts are kubelet's own.
+/// Why the memory manager does not start. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
+pub enum MemoryStartError {
     /// No NUMA node has memory reserved for the system.
     #[error("[memorymanager] you should specify the system reserved memory")]
     NothingReserved,

@@ -33,11 +33,14 @@ pub(super) fn of_pod(pod: &Pod, pod_level: bool) -> Requests {
         .iter()
         .map(|container| (container.kind, of_container(pod, container, pod_level)))
         .collect();
-    let apps = containers.iter().filter(|(kind, _)| *kind == crate::Kind::App);
+    let apps = containers.iter().filter(|(kind, _)| *kind == crate::ContainerKind::App);
     let kinds: Vec<&String> = apps.flat_map(|(_, requests)| requests.keys()).collect();
     let sum = |kind: &String| {
         let amounts = containers.iter();
-        together(amounts.map(|(of, requests)| (*of, requests.get(kind).copied().unwrap_or(0))))
+        together(
+            amounts.map(|(of, requests)| (*of, requests.get(kind).copied().unwrap_or(0))),
+            u64::saturating_add,
+        )
     };
     kinds.into_iter().map(|kind| (kind.clone(), sum(kind))).collect()
 }

@@ -1,17 +1,17 @@
-//! kubelet's start on a state.
+//! kubelet's start on a state (`validateState` of `policy_static.go`).
 
 use std::collections::BTreeMap;
 
-use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNodeState};
 
-use super::refusal::StartError;
-use super::state::{MEMORY, State, kind};
+use super::refusal::MemoryStartError;
+use super::state::{MEMORY, MemoryState, kind};
 use crate::node;
 
 /// Bytes by NUMA node and kind.
 type Reserved = BTreeMap<u32, BTreeMap<String, u64>>;
 
-impl State {
+impl MemoryState {
     /// Start on this state: fill an empty one, check another. With `pod_level` the feature gate `PodLevelResourceManagers`
     /// is on.
     ///
@@ -22,15 +22,15 @@ impl State {
         machine: &BTreeMap<u32, node::NumaNode>,
         reserved: &Reserved,
         pod_level: bool,
-    ) -> Result<(), StartError> {
+    ) -> Result<(), MemoryStartError> {
         let some = |own: &BTreeMap<String, u64>| own.get(MEMORY).is_some_and(|bytes| *bytes > 0);
         if !reserved.values().any(some) {
-            return Err(StartError::NothingReserved);
+            return Err(MemoryStartError::NothingReserved);
         }
         let mut expected = fresh(machine, reserved);
         if self.nodes.is_empty() {
             if !self.entries.is_empty() {
-                return Err(StartError::NoNodes);
+                return Err(MemoryStartError::NoNodes);
             }
             self.nodes = expected;
             return Ok(());
@@ -47,13 +47,13 @@ impl State {
         }
         match same(&self.nodes, &expected) {
             true => Ok(()),
-            false => Err(StartError::Differs),
+            false => Err(MemoryStartError::Differs),
         }
     }
 }
 
-/// The NUMA nodes with nothing given away.
-fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeMap<u32, NumaNode> {
+/// The NUMA nodes with nothing allocated (`getDefaultMachineState`).
+fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeMap<u32, NumaNodeState> {
     let nodes = machine.iter().map(|(id, own)| {
         let reserved = |kind: &str| reserved.get(id).and_then(|own| own.get(kind)).copied().unwrap_or(0);
         let table = |kind: &str, total: u64, pages: u64| {
@@ -75,7 +75,7 @@ fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeM
             tables.insert(kind.clone(), table(&kind, total, 0));
         }
         tables.insert(MEMORY.to_owned(), table(MEMORY, own.memory, pages));
-        let node = NumaNode {
+        let node = NumaNodeState {
             assignments: 0,
             cells: vec![*id],
             tables,
@@ -85,44 +85,45 @@ fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeM
     nodes.collect()
 }
 
-/// Put what an entry names on its NUMA nodes.
+/// Put an entry's blocks on the NUMA nodes that they name.
 fn expect(
-    nodes: &mut BTreeMap<u32, NumaNode>,
+    nodes: &mut BTreeMap<u32, NumaNodeState>,
     blocks: &[MemoryBlock],
     pod: &str,
     container: &str,
-) -> Result<(), StartError> {
+) -> Result<(), MemoryStartError> {
     let (pod, container) = (pod.to_owned(), container.to_owned());
     for block in blocks {
         let table = |node| {
             nodes
                 .get(node)
-                .map(|node: &NumaNode| node.tables.contains_key(&block.kind))
+                .map(|node: &NumaNodeState| node.tables.contains_key(&block.kind))
         };
         match block.nodes.iter().map(table).find(|found| *found != Some(true)) {
-            Some(None) => return Err(StartError::OtherNode { pod, container }),
-            Some(_) => return Err(StartError::OtherKind { pod, container }),
+            Some(None) => return Err(MemoryStartError::OtherNode { pod, container }),
+            Some(_) => return Err(MemoryStartError::OtherKind { pod, container }),
             None => super::state::take(nodes, block, block.size),
         }
     }
     Ok(())
 }
 
-/// Whether two views of the NUMA nodes are one to kubelet: amounts may be on other nodes of the same group.
-fn same(some: &BTreeMap<u32, NumaNode>, others: &BTreeMap<u32, NumaNode>) -> bool {
-    let sums = |nodes: &BTreeMap<u32, NumaNode>, cells: &[u32], kind: &str| {
+/// Whether kubelet takes two states of the NUMA nodes as equal: amounts may be on other nodes of the same group
+/// (`areMachineStatesEqual`).
+fn same(some: &BTreeMap<u32, NumaNodeState>, others: &BTreeMap<u32, NumaNodeState>) -> bool {
+    let sums = |nodes: &BTreeMap<u32, NumaNodeState>, cells: &[u32], kind: &str| {
         let tables = cells.iter().filter_map(|cell| nodes.get(cell)?.tables.get(kind));
         tables.fold((0u64, 0u64), |(free, reserved), table| {
             (free.wrapping_add(table.free), reserved.wrapping_add(table.reserved))
         })
     };
-    let sorted = |node: &NumaNode| {
+    let sorted = |node: &NumaNodeState| {
         let mut cells = node.cells.clone();
         cells.sort_unstable();
         cells
     };
     let fixed = |table: &MemoryTable| (table.total, table.system_reserved, table.allocatable);
-    let alike = |(node, other): (&NumaNode, &NumaNode)| {
+    let alike = |(node, other): (&NumaNodeState, &NumaNodeState)| {
         let tables = || node.tables.iter().zip(&other.tables);
         node.assignments == other.assignments
             && sorted(node) == sorted(other)

@@ -4,9 +4,11 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_kubelet::MemoryManagerState;
-use stelia_kubelet::memory::{MemoryBlock, NumaNode};
+use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
 
-/// Memory that is no huge pages, as kubelet names it.
+use crate::pod::by_uid;
+
+/// Memory that is not huge pages, as kubelet names it.
 pub(super) const MEMORY: &str = "memory";
 
 /// A kind of memory, as kubelet names it: `memory`, or huge pages of so many bytes each.
@@ -26,33 +28,27 @@ pub fn kind(page: Option<u64>) -> String {
 
 /// The state of kubelet's static policy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct State {
+pub struct MemoryState {
     /// NUMA nodes by id.
-    pub nodes: BTreeMap<u32, NumaNode>,
+    pub nodes: BTreeMap<u32, NumaNodeState>,
     /// Memory by pod and container. What an init container had and a later one uses again is taken off its blocks.
     pub entries: BTreeMap<String, BTreeMap<String, Vec<MemoryBlock>>>,
     /// Memory of whole pods.
     pub pods: BTreeMap<String, Vec<MemoryBlock>>,
 }
 
-impl From<&MemoryManagerState> for State {
+impl From<&MemoryManagerState> for MemoryState {
     /// As kubelet restores it.
     fn from(checkpoint: &MemoryManagerState) -> Self {
-        let entries = checkpoint.entries.iter();
-        let pods = checkpoint.pod_entries.iter();
         Self {
             nodes: checkpoint.nodes.clone(),
-            entries: entries
-                .map(|(pod, own)| (pod.as_str().to_owned(), own.clone()))
-                .collect(),
-            pods: pods
-                .map(|(pod, blocks)| (pod.as_str().to_owned(), blocks.clone()))
-                .collect(),
+            entries: by_uid(&checkpoint.entries),
+            pods: by_uid(&checkpoint.pod_entries),
         }
     }
 }
 
-impl State {
+impl MemoryState {
     /// The memory of a container.
     pub fn entry(&self, pod: &str, container: &str) -> Option<&[MemoryBlock]> {
         let blocks = self.entries.get(pod)?.get(container)?;
@@ -66,7 +62,7 @@ impl State {
 }
 
 /// Put a block on its NUMA nodes. `size` of it is taken from what is free, from the first node on; the rest is there already.
-pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNode>, block: &MemoryBlock, size: u64) {
+pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNodeState>, block: &MemoryBlock, size: u64) {
     let mut size = size;
     for id in &block.nodes {
         let Some(node) = nodes.get_mut(id) else {
@@ -84,7 +80,7 @@ pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNode>, block: &MemoryBlock, siz
 }
 
 /// Take a block off its NUMA nodes.
-pub(super) fn give_back(nodes: &mut BTreeMap<u32, NumaNode>, block: &MemoryBlock) {
+pub(super) fn give_back(nodes: &mut BTreeMap<u32, NumaNodeState>, block: &MemoryBlock) {
     let mut size = block.size;
     for id in &block.nodes {
         let Some(node) = nodes.get_mut(id) else {

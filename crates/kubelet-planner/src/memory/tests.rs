@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use rstest::rstest;
-use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNode};
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable, NumaNodeState};
 
 use super::*;
 use crate::merge::{Hint, HintList, Merged, NodeMask};
-use crate::pod::{Amounts, Container, Kind, Pod, Resources};
+use crate::pod::{Amounts, Container, ContainerKind, Pod, Resources};
 
 const MB: u64 = 1 << 20;
 const GB: u64 = 1 << 30;
 const PAGES: &str = "hugepages-1Gi";
 
 /// A NUMA node: allocatable and free memory, free huge pages of 1 GiB (one of them is allocatable), its group, blocks on it.
-fn numa(memory: (u64, u64), pages: u64, cells: &[u32], assignments: u64) -> NumaNode {
+fn numa(memory: (u64, u64), pages: u64, cells: &[u32], assignments: u64) -> NumaNodeState {
     let table = |allocatable: u64, free: u64| MemoryTable {
         total: allocatable,
         system_reserved: 0,
@@ -22,7 +22,7 @@ fn numa(memory: (u64, u64), pages: u64, cells: &[u32], assignments: u64) -> Numa
         reserved: allocatable - free,
         free,
     };
-    NumaNode {
+    NumaNodeState {
         assignments,
         cells: cells.to_vec(),
         tables: [
@@ -33,10 +33,10 @@ fn numa(memory: (u64, u64), pages: u64, cells: &[u32], assignments: u64) -> Numa
     }
 }
 
-fn state(nodes: impl IntoIterator<Item = NumaNode>) -> State {
-    State {
+fn state(nodes: impl IntoIterator<Item = NumaNodeState>) -> MemoryState {
+    MemoryState {
         nodes: (0..).zip(nodes).collect(),
-        ..State::default()
+        ..MemoryState::default()
     }
 }
 
@@ -49,7 +49,7 @@ fn amounts(memory: u64, pages: u64) -> Amounts {
     }
 }
 
-fn container(name: &str, kind: Kind, memory: u64, pages: u64) -> Container {
+fn container(name: &str, kind: ContainerKind, memory: u64, pages: u64) -> Container {
     Container::new(name, kind, Resources::guaranteed(amounts(memory, pages)))
 }
 
@@ -63,7 +63,7 @@ fn pod(containers: &[Container]) -> Pod {
 
 /// A container of 1 GiB of memory and a huge page of 1 GiB.
 fn plain() -> Pod {
-    pod(&[container("container1", Kind::App, GB, GB)])
+    pod(&[container("container1", ContainerKind::App, GB, GB)])
 }
 
 fn hint(nodes: Option<u64>, preferred: bool) -> Merged {
@@ -82,11 +82,11 @@ fn block(nodes: &[u32], kind: &str, size: u64) -> MemoryBlock {
     }
 }
 
-fn free(state: &State, node: u32, kind: &str) -> u64 {
+fn free(state: &MemoryState, node: u32, kind: &str) -> u64 {
     state.nodes[&node].tables[kind].free
 }
 
-fn allocate(state: &mut State, pod: &Pod, hint: Merged) -> Result<Option<Vec<MemoryBlock>>, Refusal> {
+fn allocate(state: &mut MemoryState, pod: &Pod, hint: Merged) -> Result<Option<Vec<MemoryBlock>>, MemoryRefusal> {
     StaticPolicy::new(false).allocate(state, pod, &pod.containers[0], hint)
 }
 
@@ -126,7 +126,7 @@ fn without_a_hint_the_best_nodes_are_taken() {
     assert_eq!(state.entry("pod1", "container1"), Some(&blocks[..]));
 }
 
-fn three_nodes() -> State {
+fn three_nodes() -> MemoryState {
     state([
         numa((GB, 512 * MB), GB, &[0], 1),
         numa((512 * MB, 512 * MB), GB, &[1], 0),
@@ -134,7 +134,7 @@ fn three_nodes() -> State {
     ])
 }
 
-fn a_group_of_two() -> State {
+fn a_group_of_two() -> MemoryState {
     state([
         numa((512 * MB, 512 * MB), GB, &[0], 0),
         numa((1536 * MB, 512 * MB), GB, &[1, 2], 1),
@@ -144,12 +144,16 @@ fn a_group_of_two() -> State {
 
 /// TestStaticPolicyAllocate: the five ways to fail; the last is a node that is in use by itself.
 #[rstest]
-#[case(state([numa((1536 * MB, 512 * MB), 0, &[0], 2)]), hint(None, false), Refusal::NoNodes)]
-#[case(three_nodes(), hint(None, true), Refusal::NotPreferred)]
-#[case(a_group_of_two(), hint(Some(0b001), false), Refusal::NoExtension)]
-#[case(three_nodes(), hint(Some(0b010), true), Refusal::ExtensionNotPreferred)]
-#[case(three_nodes(), hint(Some(0b011), true), Refusal::OtherGroup)]
-fn where_the_nodes_do_not_do_it_is_rejected(#[case] mut state: State, #[case] hint: Merged, #[case] expected: Refusal) {
+#[case(state([numa((1536 * MB, 512 * MB), 0, &[0], 2)]), hint(None, false), MemoryRefusal::NoNodes)]
+#[case(three_nodes(), hint(None, true), MemoryRefusal::NotPreferred)]
+#[case(a_group_of_two(), hint(Some(0b001), false), MemoryRefusal::NoExtension)]
+#[case(three_nodes(), hint(Some(0b010), true), MemoryRefusal::ExtensionNotPreferred)]
+#[case(three_nodes(), hint(Some(0b011), true), MemoryRefusal::OtherGroup)]
+fn where_the_nodes_do_not_do_it_is_rejected(
+    #[case] mut state: MemoryState,
+    #[case] hint: Merged,
+    #[case] expected: MemoryRefusal,
+) {
     let before = state.clone();
     assert_eq!(allocate(&mut state, &plain(), hint), Err(expected));
     assert_eq!(state, before);
@@ -189,10 +193,10 @@ fn a_hint_is_extended_to_the_nodes_that_have_the_memory() {
 #[case(10_240 * MB, 10 * GB, [5 * GB, 2 * GB])]
 fn memory_of_init_containers_is_used_again(#[case] memory: u64, #[case] pages: u64, #[case] apps: [u64; 2]) {
     let pod = pod(&[
-        container("init1", Kind::Init, 7 * GB, 7 * GB),
-        container("init2", Kind::Init, 4 * GB, 4 * GB),
-        container("container1", Kind::App, apps[0], apps[0]),
-        container("container2", Kind::App, apps[1], apps[1]),
+        container("init1", ContainerKind::Init, 7 * GB, 7 * GB),
+        container("init2", ContainerKind::Init, 4 * GB, 4 * GB),
+        container("container1", ContainerKind::App, apps[0], apps[0]),
+        container("container2", ContainerKind::App, apps[1], apps[1]),
     ]);
     let mut state = state([numa((memory, memory), pages, &[0], 0)]);
     let mut policy = StaticPolicy::new(false);
@@ -218,8 +222,8 @@ fn memory_of_init_containers_is_used_again(#[case] memory: u64, #[case] pages: u
 #[test]
 fn memory_of_sidecars_is_not_used_again() {
     let pod = pod(&[
-        container("side", Kind::Sidecar, 2 * GB, 0),
-        container("container1", Kind::App, 2 * GB, 0),
+        container("side", ContainerKind::Sidecar, 2 * GB, 0),
+        container("container1", ContainerKind::App, 2 * GB, 0),
     ]);
     let mut state = state([numa((8 * GB, 8 * GB), GB, &[0], 0)]);
     let mut policy = StaticPolicy::new(false);
@@ -229,7 +233,7 @@ fn memory_of_sidecars_is_not_used_again() {
     assert_eq!(free(&state, 0, "memory"), 4 * GB);
 }
 
-fn hints(state: &State, pod: &Pod) -> BTreeMap<String, HintList> {
+fn hints(state: &MemoryState, pod: &Pod) -> BTreeMap<String, HintList> {
     let hints = StaticPolicy::new(false).hints(state, pod, &pod.containers[0]);
     hints.unwrap().into_iter().collect()
 }
@@ -295,17 +299,17 @@ fn a_size_of_huge_pages_that_a_node_does_not_have_is_a_crash() {
     let refused = allocate(&mut state, &plain(), hint(None, false)).unwrap_err();
     assert_eq!(refused.reason(), None);
     let (node, kind) = (1, PAGES.to_owned());
-    assert_eq!(refused, Refusal::WouldCrash { node, kind });
+    assert_eq!(refused, MemoryRefusal::WouldCrash { node, kind });
 }
 
 /// `getPodRequestedResources`: what containers need at the same time, of the kinds that the pod's own containers request.
 #[test]
 fn a_pod_needs_what_its_containers_need_together() {
     let pod = pod(&[
-        container("side", Kind::Sidecar, GB, 0),
-        container("init", Kind::Init, 4 * GB, 0),
-        container("one", Kind::App, GB, 0),
-        container("two", Kind::App, 2 * GB, 0),
+        container("side", ContainerKind::Sidecar, GB, 0),
+        container("init", ContainerKind::Init, 4 * GB, 0),
+        container("one", ContainerKind::App, GB, 0),
+        container("two", ContainerKind::App, 2 * GB, 0),
     ]);
     assert_eq!(requests::of_pod(&pod, false)["memory"], 5 * GB);
     let mut only_init = pod.clone();
@@ -328,21 +332,21 @@ fn with_own(memory: u64, containers: &[Container]) -> Pod {
     }
 }
 
-fn sharing(name: &str, kind: Kind) -> Container {
+fn sharing(name: &str, kind: ContainerKind) -> Container {
     Container::new(name, kind, Resources::default())
 }
 
 /// `validatePodScopeResources`
 #[rstest]
-#[case(&[container("vm", Kind::App, 4 * GB, 0), sharing("logs", Kind::App)], Refusal::EmptyPodSharedPool("memory".into()))]
-#[case(&[container("mesh", Kind::Sidecar, 4 * GB, 0), sharing("fetch", Kind::Init)], Refusal::EmptyPoolOfInitContainers("memory".into()))]
+#[case(&[container("vm", ContainerKind::App, 4 * GB, 0), sharing("logs", ContainerKind::App)], MemoryRefusal::EmptyPodSharedPool("memory".into()))]
+#[case(&[container("mesh", ContainerKind::Sidecar, 4 * GB, 0), sharing("fetch", ContainerKind::Init)], MemoryRefusal::EmptyPoolOfInitContainers("memory".into()))]
 #[case(
-    &[container("mesh", Kind::Sidecar, GB, 0), container("fetch", Kind::Init, 4 * GB, 0)],
-    Refusal::InitContainerTooLarge { kind: "memory".into(), requested: 4 * GB, available: 3 * GB }
+    &[container("mesh", ContainerKind::Sidecar, GB, 0), container("fetch", ContainerKind::Init, 4 * GB, 0)],
+    MemoryRefusal::InitContainerTooLarge { kind: "memory".into(), requested: 4 * GB, available: 3 * GB }
 )]
 fn a_pod_that_leaves_a_container_without_memory_is_rejected(
     #[case] containers: &[Container],
-    #[case] expected: Refusal,
+    #[case] expected: MemoryRefusal,
 ) {
     let mut state = state([numa((8 * GB, 8 * GB), GB, &[0], 0)]);
     let pod = with_own(4 * GB, containers);
@@ -357,7 +361,7 @@ fn a_pod_that_leaves_a_container_without_memory_is_rejected(
 #[test]
 fn without_the_feature_gate_a_pod_with_its_own_resources_has_no_memory_here() {
     let mut state = state([numa((8 * GB, 8 * GB), GB, &[0], 0)]);
-    let pod = with_own(4 * GB, &[container("vm", Kind::App, 2 * GB, 0)]);
+    let pod = with_own(4 * GB, &[container("vm", ContainerKind::App, 2 * GB, 0)]);
     assert_eq!(hints(&state, &pod), BTreeMap::new());
     assert_eq!(allocate(&mut state, &pod, hint(None, false)), Ok(None));
 }
@@ -369,7 +373,10 @@ fn a_divided_pods_memory_goes_as_a_whole() {
     let mut state = fresh.clone();
     let pod = with_own(
         4 * GB,
-        &[container("vm", Kind::App, 2 * GB, 0), sharing("logs", Kind::App)],
+        &[
+            container("vm", ContainerKind::App, 2 * GB, 0),
+            sharing("logs", ContainerKind::App),
+        ],
     );
     let mut policy = StaticPolicy::new(true);
     assert_eq!(policy.allocate_pod(&mut state, &pod, hint(None, true)), Ok(true));

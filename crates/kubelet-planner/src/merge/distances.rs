@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::Refusal;
+use super::TopologyRefusal;
 use super::mask::NodeMask;
 
 /// Rows by node id.
@@ -11,7 +11,7 @@ pub(super) struct Distances(Vec<Vec<f64>>);
 
 impl Distances {
     /// Those of these nodes, if kubelet finds them all.
-    pub(super) fn new(nodes: NodeMask, given: &BTreeMap<u32, Vec<u64>>) -> Result<Self, Refusal> {
+    pub(super) fn new(nodes: NodeMask, given: &BTreeMap<u32, Vec<u64>>) -> Result<Self, TopologyRefusal> {
         let Some(highest) = nodes.nodes().last() else {
             return Ok(Self(Vec::new()));
         };
@@ -19,7 +19,7 @@ impl Distances {
         for node in nodes.nodes() {
             let row = given.get(&node).map_or(&[][..], Vec::as_slice);
             if row.len() <= highest as usize {
-                return Err(Refusal::Distances {
+                return Err(TopologyRefusal::Distances {
                     node,
                     distances: row.len(),
                     highest,

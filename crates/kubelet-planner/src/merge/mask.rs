@@ -38,6 +38,11 @@ impl NodeMask {
         self.0 == 0
     }
 
+    /// Whether the node with this id is in it; ids from 64 on never are.
+    pub fn contains(self, node: u32) -> bool {
+        self.0.checked_shr(node).is_some_and(|bits| bits & 1 == 1)
+    }
+
     /// The nodes' ids, ascending.
     pub fn nodes(self) -> impl Iterator<Item = u32> {
         let mut left = self.0;
@@ -59,17 +64,23 @@ impl BitAnd for NodeMask {
     }
 }
 
+impl FromIterator<u32> for NodeMask {
+    /// Nodes by their ids. Those from 64 on are left out without a word, as in kubelet; [`TryFrom`] names them.
+    fn from_iter<I: IntoIterator<Item = u32>>(nodes: I) -> Self {
+        let bits = nodes.into_iter().filter_map(|node| 1u64.checked_shl(node));
+        Self(bits.fold(0, |mask, bit| mask | bit))
+    }
+}
+
 impl TryFrom<&CpuSet> for NodeMask {
     type Error = NodeTooHigh;
 
     /// A set of NUMA node numbers.
     fn try_from(nodes: &CpuSet) -> Result<Self, NodeTooHigh> {
-        nodes
-            .iter()
-            .try_fold(Self::default(), |mask, node| match 1u64.checked_shl(node) {
-                Some(bit) => Ok(Self(mask.0 | bit)),
-                None => Err(NodeTooHigh { node }),
-            })
+        match nodes.iter().find(|node| *node >= u64::BITS) {
+            Some(node) => Err(NodeTooHigh { node }),
+            None => Ok(nodes.iter().collect()),
+        }
     }
 }
 

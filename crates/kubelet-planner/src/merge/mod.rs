@@ -82,7 +82,7 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 pub use mask::{NodeMask, NodeTooHigh};
-pub use settings::{OptionError, Options, Policy, Scope};
+pub use settings::{Options, Policy, Scope, TopologyOptionError};
 
 use stelia_cpus::CpuSet;
 
@@ -124,7 +124,7 @@ pub struct Merged {
 
 /// Why kubelet does not start, or cannot be predicted, with these settings on this machine.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum TopologyRefusal {
     /// kubelet does not start.
     #[error("{nodes} NUMA nodes are more than max-allowable-numa-nodes, which is {allowed}")]
     TooManyNodes {
@@ -171,7 +171,7 @@ impl Merger {
         options: Options,
         nodes: &CpuSet,
         distances: &BTreeMap<u32, Vec<u64>>,
-    ) -> Result<Self, Refusal> {
+    ) -> Result<Self, TopologyRefusal> {
         if policy == Policy::None {
             return Ok(Self {
                 policy,
@@ -180,7 +180,7 @@ impl Merger {
             });
         }
         if nodes.len() > options.max_allowable_numa_nodes {
-            return Err(Refusal::TooManyNodes {
+            return Err(TopologyRefusal::TooManyNodes {
                 nodes: nodes.len(),
                 allowed: options.max_allowable_numa_nodes,
             });

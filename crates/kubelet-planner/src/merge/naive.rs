@@ -52,6 +52,7 @@ fn permutation(merger: &Merger, hints: impl Iterator<Item = Hint>) -> (NodeMask,
 
 type Found = (NodeMask, bool);
 
+/// `compareHints`
 fn better(merger: &Merger, target: u32, current: Option<Found>, candidate: Found) -> Option<Found> {
     let Some(current) = current.filter(|_| !candidate.0.is_empty()) else {
         return current.or_else(|| (!candidate.0.is_empty()).then_some(candidate));

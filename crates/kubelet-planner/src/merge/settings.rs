@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
+use stelia_kubelet::config::parse_bool;
 use stelia_text::excerpt::excerpt;
+use stelia_text::named;
 
 /// `topologyManagerPolicy`: what becomes of a pod whose resources do not agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -17,25 +19,12 @@ pub enum Policy {
     SingleNumaNode,
 }
 
-impl Policy {
-    /// Every policy.
-    pub const ALL: [Self; 4] = [Self::None, Self::BestEffort, Self::Restricted, Self::SingleNumaNode];
-
-    /// KubeletConfiguration's name for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::None => "none",
-            Self::BestEffort => "best-effort",
-            Self::Restricted => "restricted",
-            Self::SingleNumaNode => "single-numa-node",
-        }
-    }
-
-    /// The policy of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|policy| policy.name() == name)
-    }
-}
+named!(Policy {
+    None = "none",
+    BestEffort = "best-effort",
+    Restricted = "restricted",
+    SingleNumaNode = "single-numa-node"
+});
 
 /// `topologyManagerScope`: whom one merge is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -47,23 +36,9 @@ pub enum Scope {
     Pod,
 }
 
+named!(Scope { Container = "container", Pod = "pod" });
+
 impl Scope {
-    /// Every scope.
-    pub const ALL: [Self; 2] = [Self::Container, Self::Pod];
-
-    /// KubeletConfiguration's name for it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Container => "container",
-            Self::Pod => "pod",
-        }
-    }
-
-    /// The scope of that name.
-    pub fn parse(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|scope| scope.name() == name)
-    }
-
     /// A pod's containers, init containers first, in groups that share a merge.
     ///
     /// ```
@@ -106,7 +81,7 @@ impl Default for Options {
 
 /// Why kubelet does not start with these options. With policy `none` it reads none of them.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum OptionError {
+pub enum TopologyOptionError {
     /// There is no such option.
     #[error("unknown Topology Manager policy option {name:?}")]
     Unknown {
@@ -133,38 +108,33 @@ impl Options {
     ///
     /// let options = [("max-allowable-numa-nodes".to_owned(), "16".to_owned())];
     /// assert_eq!(Options::parse(&options.into())?.max_allowable_numa_nodes, 16);
-    /// # Ok::<(), kubelet_planner::merge::OptionError>(())
+    /// # Ok::<(), kubelet_planner::merge::TopologyOptionError>(())
     /// ```
-    pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, OptionError> {
+    pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, TopologyOptionError> {
         let mut parsed = Self::default();
         for (name, value) in options {
             match name.as_str() {
                 "prefer-closest-numa-nodes" => parsed.prefer_closest_numa_nodes = boolean(value)?,
                 "max-allowable-numa-nodes" => parsed.max_allowable_numa_nodes = node_count(value)?,
-                name => return Err(OptionError::Unknown { name: excerpt(name) }),
+                name => return Err(TopologyOptionError::Unknown { name: excerpt(name) }),
             }
         }
         Ok(parsed)
     }
 }
 
-/// What Go's `strconv.ParseBool` takes.
-fn boolean(value: &str) -> Result<bool, OptionError> {
-    match value {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(OptionError::Value {
-            name: "prefer-closest-numa-nodes",
-            value: excerpt(value),
-            wanted: "a truth value",
-        }),
-    }
+fn boolean(value: &str) -> Result<bool, TopologyOptionError> {
+    parse_bool(value).ok_or_else(|| TopologyOptionError::Value {
+        name: "prefer-closest-numa-nodes",
+        value: excerpt(value),
+        wanted: "a truth value",
+    })
 }
 
-fn node_count(value: &str) -> Result<usize, OptionError> {
+fn node_count(value: &str) -> Result<usize, TopologyOptionError> {
     let count = value.parse().ok();
     let allowed = count.filter(|count| *count >= MAX_ALLOWABLE_NUMA_NODES && *count <= i64::MAX as usize);
-    allowed.ok_or_else(|| OptionError::Value {
+    allowed.ok_or_else(|| TopologyOptionError::Value {
         name: "max-allowable-numa-nodes",
         value: excerpt(value),
         wanted: "a number of at least 8",

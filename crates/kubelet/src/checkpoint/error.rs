@@ -2,7 +2,7 @@
 
 use serde::de::DeserializeOwned;
 use stelia_cpus::{CpuSet, ParseError};
-use stelia_text::excerpt::cause;
+use stelia_text::excerpt::{cause, name};
 
 use crate::PodUid;
 
@@ -44,8 +44,8 @@ pub enum CheckpointError {
     /// Its CPU lists are absurdly long together.
     #[error("the file's CPU lists have more than {MAX_LISTED} CPUs together")]
     TooManyCpus,
-    /// A pod UID in it is none.
-    #[error("{0:?} is no pod UID")]
+    /// A key that should be a pod UID is not one.
+    #[error("{0:?} is not a pod UID")]
     PodUid(String),
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn content(bytes: &[u8]) -> Result<&[u8], CheckpointError> {
 pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointError> {
     // A structure could be written as a list too; kubelet does not, and keys would go unchecked.
     if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(CheckpointError::UnknownSchema("it is no JSON object".to_owned()));
+        return Err(CheckpointError::UnknownSchema("it is not a JSON object".to_owned()));
     }
     serde_json::from_slice(bytes).map_err(|error| CheckpointError::UnknownSchema(cause(&error)))
 }
@@ -79,20 +79,20 @@ pub(crate) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
     PodUid::parse(text).map_err(|error| CheckpointError::PodUid(error.0))
 }
 
-/// Where the list of the CPUs that nobody owns is.
+/// The key of the shared pool's list, for errors.
 pub(crate) fn default_place() -> String {
     "defaultCpuSet".to_owned()
 }
 
 /// Reads the CPU lists of one file and bounds them together.
 pub(crate) struct CpuLists {
-    /// How many CPUs more they may name.
-    left: usize,
+    /// CPUs that the lists not read yet may name.
+    remaining: usize,
 }
 
 impl Default for CpuLists {
     fn default() -> Self {
-        Self { left: MAX_LISTED }
+        Self { remaining: MAX_LISTED }
     }
 }
 
@@ -105,7 +105,15 @@ impl CpuLists {
         let cpus: CpuSet = text
             .parse()
             .map_err(|cause| CheckpointError::Cpus { place: place(), cause })?;
-        self.left = self.left.checked_sub(cpus.len()).ok_or(CheckpointError::TooManyCpus)?;
+        self.remaining = self
+            .remaining
+            .checked_sub(cpus.len())
+            .ok_or(CheckpointError::TooManyCpus)?;
         Ok(cpus)
+    }
+
+    /// The list of a whole pod.
+    pub(crate) fn of_pod(&mut self, pod: &str, text: &str) -> Result<CpuSet, CheckpointError> {
+        self.read(text, || format!("the entry of pod {}", name(pod)))
     }
 }

@@ -1,14 +1,12 @@
 //! `cpu_manager_state`: kubelet's record of the CPUs it gave away.
 //!
-//! One reader a schema; all end in [`CpuManagerState`], which the rest of the program sees. A file of a schema that is not
-//! known whole is refused, never read as "no instances".
+//! Every schema is read into the same [`CpuManagerState`]. A file with a key that its schema does not have is refused, never
+//! read as "no instances". Source: `pkg/kubelet/cm/cpumanager/state/checkpoint.go`.
 
+pub mod by_pod;
 mod error;
 mod shared;
 mod v1;
-pub mod v2;
-mod v3;
-mod v4;
 
 use std::collections::BTreeMap;
 
@@ -43,7 +41,7 @@ pub enum Schema {
 /// Exclusive CPUs by pod and container name.
 pub type Entries = BTreeMap<PodUid, BTreeMap<String, CpuSet>>;
 
-/// What kubelet's static CPU manager says, checked.
+/// The content of a `cpu_manager_state`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuManagerState {
     /// The shape it was read from.
@@ -61,8 +59,6 @@ pub struct CpuManagerState {
     pub pod_entries: BTreeMap<PodUid, CpuSet>,
 }
 
-type Reader = fn(&[u8]) -> Result<CpuManagerState, CheckpointError>;
-
 impl CpuManagerState {
     /// Parse and check the bytes of a `cpu_manager_state`.
     ///
@@ -70,14 +66,18 @@ impl CpuManagerState {
     /// Every [`CheckpointError`]; nothing of a file in doubt is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
         let bytes = content(bytes)?;
-        let mut first = None;
-        for read in readers(&json(bytes)?) {
-            match read(bytes) {
-                Ok(state) => return Ok(state),
-                Err(error) => first = first.or(Some(error)),
-            }
+        let keys: Value = json(bytes)?;
+        let has = |key: &str| keys.get(key).is_some();
+        let entries = keys.get("entries").and_then(Value::as_object);
+        match entries.and_then(|entries| entries.values().next()) {
+            _ if has("data") || has("dataChecksum") => by_pod::read_v4(bytes),
+            _ if has("podEntries") => by_pod::read(bytes, true),
+            Some(Value::String(_)) => v1::read(bytes),
+            Some(_) => by_pod::read(bytes, false),
+            // Without entries V1 to V3 differ in the checksum only, and V0 has none.
+            None if has("checksum") => by_pod::read(bytes, false).or_else(|first| v1::read(bytes).map_err(|_| first)),
+            None => v1::read(bytes),
         }
-        Err(first.unwrap_or_else(|| CheckpointError::UnknownSchema("no reader".to_owned())))
     }
 
     /// What stands for a kubelet that is not there: policy `none`, no entries.
@@ -110,22 +110,6 @@ impl CpuManagerState {
     /// is safe at each step in between.
     pub fn shared_pool(&self) -> CpuSet {
         self.default_cpus.difference(&self.assigned())
-    }
-}
-
-/// The readers to try on a file, by the keys it has: what V1, V2 and V3 write without entries differs in the checksum only.
-fn readers(file: &Value) -> &'static [Reader] {
-    let has = |key: &str| file.get(key).is_some();
-    let entry = file
-        .get("entries")
-        .and_then(|entries| entries.as_object()?.values().next());
-    match entry {
-        _ if has("data") || has("dataChecksum") => &[v4::read],
-        _ if has("podEntries") => &[v3::read],
-        Some(Value::String(_)) => &[v1::read],
-        Some(_) => &[v2::read, v3::read],
-        None if has("checksum") => &[v2::read, v3::read, v1::read],
-        None => &[v1::read],
     }
 }
 

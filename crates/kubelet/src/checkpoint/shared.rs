@@ -11,18 +11,18 @@ use crate::PodUid;
 /// What a container's entry is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
-    /// CPUs that are its alone.
+    /// CPUs that no other container has.
     Exclusive,
     /// Its pod's shared pool.
     Shared,
 }
 
-/// What is known of a pod's entries besides the file, by container. Who is not listed may have either.
+/// What else is known of a pod's entries, by container. A container that is not listed may have either.
 pub type Uses = BTreeMap<String, Use>;
 
 impl CpuManagerState {
     /// The shared pool of a pod with CPUs of its own, as far as it is sure: no container has one of these CPUs for
-    /// itself, or ever will. `None` for another pod, where nothing is left to share, and where nothing tells.
+    /// itself, or ever will. `None` for a pod without CPUs of its own, where none are shared, and where it is not certain.
     ///
     /// `runs` is the entry of a container, no ordinary init container, that is known to run: whose entry meets it has ended.
     pub fn known_pod_pool(&self, pod: &PodUid, uses: &Uses, runs: Option<&CpuSet>) -> Option<CpuSet> {
@@ -34,13 +34,13 @@ impl CpuManagerState {
         // any is.
         if let Some(least) = shared.min_by_key(|cpus| cpus.len()) {
             // The same CPUs could still become those of one that waits for an init container to end.
-            let told = containers().all(|(name, entry)| shares(name) || entry != least);
-            return (told && self.may_be_shared(pod, least, uses)).then(|| least.clone());
+            let certain = containers().all(|(name, entry)| shares(name) || entry != least);
+            return (certain && self.may_be_shared(pod, least, uses)).then(|| least.clone());
         }
         let ended = |cpus: &CpuSet| runs.is_some_and(|runs| cpus != runs && !cpus.is_disjoint(runs));
         let standing = containers().map(|(_, cpus)| cpus).filter(|cpus| !ended(cpus));
-        let left = own.difference(&standing.flat_map(CpuSet::iter).collect());
-        (!left.is_empty()).then_some(left)
+        let remaining = own.difference(&standing.flat_map(CpuSet::iter).collect());
+        (!remaining.is_empty()).then_some(remaining)
     }
 
     /// The shared pool of a pod with CPUs of its own, by all that is known and else by the file alone: several containers

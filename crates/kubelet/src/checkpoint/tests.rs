@@ -141,8 +141,8 @@ fn a_single_changed_digit_is_found(
 #[case("", "empty")]
 #[case("  \n", "empty")]
 #[case("{", "no known schema")]
-#[case("null", "no JSON object")]
-#[case(r#"["static","0-3",{},0]"#, "no JSON object")]
+#[case("null", "not a JSON object")]
+#[case(r#"["static","0-3",{},0]"#, "not a JSON object")]
 #[case("{}", "missing field `policyName`")]
 #[case(
     r#"{"policyName":"static","defaultCpuSet":"0-3","data":"{}"}"#,
@@ -175,7 +175,10 @@ fn a_single_changed_digit_is_found(
 )]
 #[case(r#"{"policyName":"static","defaultCpuSet":"0-3","entries":[]}"#, "no known schema")]
 #[case(r#"{"policyName":"static","defaultCpuSet":"0-x"}"#, "defaultCpuSet")]
-#[case(r#"{"policyName":"static","defaultCpuSet":"0","entries":{"../x":{}}}"#, "no pod UID")]
+#[case(
+    r#"{"policyName":"static","defaultCpuSet":"0","entries":{"../x":{}}}"#,
+    "not a pod UID"
+)]
 #[case(r#"{"policyName":"static","defaultCpuSet":"0-2147483647"}"#, "beyond the highest")]
 fn a_file_in_doubt_is_refused_with_the_reason(#[case] text: &str, #[case] reason: &str) {
     let error = CpuManagerState::parse(text.as_bytes()).unwrap_err().to_string();

@@ -1,18 +1,18 @@
-//! Why kubelet's configuration is not known.
+//! Errors of reading kubelet's configuration.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use stelia_cpus::ParseError;
 
-/// Why kubelet's configuration is not known.
+/// Why kubelet's configuration cannot be read.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// No process is kubelet.
     #[error("no kubelet runs on this node")]
     NotRunning,
     /// More than one process could be kubelet.
-    #[error("more than one process could be kubelet and is no pod's: {0:?}")]
+    #[error("more than one process could be kubelet and is not in a pod: {0:?}")]
     Several(Vec<i32>),
     /// A process that answers as kubelet does, of a name that is not known and without kubelet's flags.
     #[error(
@@ -33,7 +33,7 @@ pub enum ConfigError {
         #[source]
         cause: io::Error,
     },
-    /// A file is no YAML, or a key of it has another type.
+    /// A file is not YAML, or a key of it has another type.
     #[error("{place}: {cause}")]
     Yaml {
         /// Which file.
@@ -57,7 +57,7 @@ pub enum ConfigError {
         /// What is wrong.
         cause: String,
     },
-    /// The reserved CPUs are no CPU list.
+    /// The reserved CPUs are not a CPU list.
     #[error("kubelet's reserved CPUs: {0}")]
     ReservedCpus(#[source] ParseError),
 }

@@ -93,7 +93,7 @@ impl Flags {
             "feature-gates" => {
                 let mut gates = BTreeMap::new();
                 for (gate, text) in pairs(name, value)? {
-                    let on = boolean(&text).ok_or_else(|| {
+                    let on = parse_bool(&text).ok_or_else(|| {
                         wrong(
                             name,
                             &format!("{}={} is neither on nor off", shown(&gate), shown(&text)),
@@ -123,7 +123,7 @@ fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {
         let (key, value) = part
             .split_once('=')
-            .ok_or_else(|| wrong(flag, &format!("{:?} is no key=value", excerpt(part))))?;
+            .ok_or_else(|| wrong(flag, &format!("{:?} is not key=value", excerpt(part))))?;
         found.insert(key.trim().to_owned(), value.trim().to_owned());
     }
     Ok(found)
@@ -134,8 +134,8 @@ fn amounts(flag: &str, text: &str) -> Result<super::Amounts, ConfigError> {
     Ok(amounts.map(|(name, amount)| (name, Some(amount))).collect())
 }
 
-/// The words that kubelet takes for true and false.
-pub(super) fn boolean(text: &str) -> Option<bool> {
+/// What Go's `strconv.ParseBool` takes: the booleans of kubelet's flags and policy options.
+pub fn parse_bool(text: &str) -> Option<bool> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Some(true),
         "0" | "f" | "F" | "false" | "FALSE" | "False" => Some(false),

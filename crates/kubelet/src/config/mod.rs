@@ -15,14 +15,14 @@ use std::path::PathBuf;
 use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
-pub use flags::Flags;
+pub use flags::{Flags, parse_bool};
 pub use read::read;
 pub(super) use read::text;
 
 use stelia_cpus::CpuSet;
 use stelia_text::excerpt;
 
-/// What kubelet was told, defaults included.
+/// The merged configuration, kubelet's defaults included.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct KubeletConfig {
@@ -47,10 +47,10 @@ pub struct KubeletConfig {
     pub memory_manager_policy: String,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
-    /// What kubelet is told to call its Node, instead of the host's name.
+    /// The name of its Node where that is not the host's (`--hostname-override`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname_override: Option<String>,
-    /// Feature gates that were set; those left at their defaults are not here.
+    /// Feature gates that are set; those at their defaults are not here.
     pub feature_gates: BTreeMap<String, bool>,
 }
 
@@ -73,7 +73,7 @@ impl Default for KubeletConfig {
     }
 }
 
-/// One source: what it leaves out, or sets to null, is left as it was. The file has hundreds of keys more.
+/// One source. A key that it omits or sets to null keeps its value; the file's hundreds of other keys are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fragment {
@@ -95,7 +95,7 @@ pub struct Fragment {
 type Amounts = BTreeMap<String, Option<String>>;
 
 const KIND: &str = "KubeletConfiguration";
-/// What aliases may repeat of a file, in YAML's events: aliases of aliases grow without end, and nobody's file needs many.
+/// What aliases may repeat of a file, in YAML's events: aliases of aliases grow exponentially, and a real file needs few.
 const MAX_REPLAYED: usize = 10_000;
 
 impl Fragment {
@@ -157,46 +157,42 @@ impl KubeletConfig {
     /// What kubelet makes of its sources: the files from the first to the last, then the flags.
     ///
     /// # Errors
-    /// The reserved CPUs are no CPU list.
+    /// The reserved CPUs are not a CPU list.
     pub fn new(files: impl IntoIterator<Item = Fragment>, flags: Flags) -> Result<Self, ConfigError> {
-        let mut told = files.into_iter().fold(Fragment::default(), Fragment::merge);
+        let mut merged = files.into_iter().fold(Fragment::default(), Fragment::merge);
+        let flag = flags.fragment;
         // A flag begins its map of options anew; of the gates it sets those it names.
-        if flags.fragment.cpu_manager_policy_options.is_some() {
-            told.cpu_manager_policy_options = None;
-        }
-        if flags.fragment.kube_reserved.is_some() {
-            told.kube_reserved = None;
-        }
-        if flags.fragment.system_reserved.is_some() {
-            told.system_reserved = None;
-        }
-        if flags.fragment.topology_manager_policy_options.is_some() {
-            told.topology_manager_policy_options = None;
-        }
-        let told = told.merge(flags.fragment);
+        let (cpu, topology) = (&flag.cpu_manager_policy_options, &flag.topology_manager_policy_options);
+        merged.cpu_manager_policy_options.take_if(|_| cpu.is_some());
+        merged.topology_manager_policy_options.take_if(|_| topology.is_some());
+        merged.kube_reserved.take_if(|_| flag.kube_reserved.is_some());
+        merged.system_reserved.take_if(|_| flag.system_reserved.is_some());
+        let merged = merged.merge(flag);
         let default = Self::default();
-        let reserved = told.reserved_system_cpus.unwrap_or_default();
-        let amounts = [told.kube_reserved, told.system_reserved].into_iter().flatten();
+        let reserved = merged.reserved_system_cpus.unwrap_or_default();
+        let amounts = [merged.kube_reserved, merged.system_reserved].into_iter().flatten();
         let amounts = amounts.filter_map(|mut amounts| amounts.remove("cpu").flatten());
         Ok(Self {
-            cpu_manager_policy: told.cpu_manager_policy.unwrap_or(default.cpu_manager_policy),
-            cpu_manager_policy_options: told.cpu_manager_policy_options.unwrap_or_default(),
+            cpu_manager_policy: merged.cpu_manager_policy.unwrap_or(default.cpu_manager_policy),
+            cpu_manager_policy_options: merged.cpu_manager_policy_options.unwrap_or_default(),
             reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
             reserved_amounts: amounts.collect(),
-            topology_manager_policy: told.topology_manager_policy.unwrap_or(default.topology_manager_policy),
-            topology_manager_scope: told.topology_manager_scope.unwrap_or(default.topology_manager_scope),
-            topology_manager_policy_options: told.topology_manager_policy_options.unwrap_or_default(),
-            memory_manager_policy: told.memory_manager_policy.unwrap_or(default.memory_manager_policy),
+            topology_manager_policy: merged
+                .topology_manager_policy
+                .unwrap_or(default.topology_manager_policy),
+            topology_manager_scope: merged.topology_manager_scope.unwrap_or(default.topology_manager_scope),
+            topology_manager_policy_options: merged.topology_manager_policy_options.unwrap_or_default(),
+            memory_manager_policy: merged.memory_manager_policy.unwrap_or(default.memory_manager_policy),
             root_dir: flags.root_dir.unwrap_or(default.root_dir),
             hostname_override: flags.hostname_override,
-            feature_gates: told.feature_gates.unwrap_or_default(),
+            feature_gates: merged.feature_gates.unwrap_or_default(),
         })
     }
 
     /// Whether an option of the CPU manager's policy is on.
     pub fn cpu_option(&self, name: &str) -> bool {
         let value = self.cpu_manager_policy_options.get(name);
-        value.is_some_and(|text| flags::boolean(text) == Some(true))
+        value.is_some_and(|text| parse_bool(text) == Some(true))
     }
 }
 

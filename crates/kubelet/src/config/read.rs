@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use super::{ConfigError, Flags, Fragment, KubeletConfig};
 use crate::home;
 
-/// A file larger than this is no configuration, in bytes.
+/// A larger file is not read, in bytes: a real one has some kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Find the kubelet that runs, and read what it was told. `proc` is `/proc`, `root` is `/`: a directory below which the
+/// Find the kubelet that runs, and read its configuration. `proc` is `/proc`, `root` is `/`: a directory below which the
 /// paths of kubelet's command line are.
 ///
-/// A change of its files since it started is not told apart: kubelet itself takes it at its next start.
+/// Files that changed since kubelet started are read as they are now: kubelet applies them at its next start.
 ///
 /// # Errors
 /// No kubelet runs or more than one does, or a file of it is not there or does not parse.

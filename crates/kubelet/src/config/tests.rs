@@ -176,7 +176,7 @@ fn a_command_line_is_read_as_kubelet_reads_it() {
 
 #[rstest]
 #[case("kubelet --config", "--config: it has no value")]
-#[case("kubelet --feature-gates=A", "\"A\" is no key=value")]
+#[case("kubelet --feature-gates=A", "\"A\" is not key=value")]
 #[case("kubelet --feature-gates=A=maybe", "A=maybe is neither")]
 fn a_flag_that_kubelet_would_not_take_is_an_error(#[case] line: &str, #[case] reason: &str) {
     let error = flags(line).unwrap_err().to_string();

@@ -72,7 +72,7 @@ fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {
 }
 
 fn no_node(node: i64) -> CheckpointError {
-    CheckpointError::UnknownSchema(format!("{node} is no NUMA node"))
+    CheckpointError::UnknownSchema(format!("{node} is not a NUMA node"))
 }
 
 fn set(ids: Ids) -> BTreeSet<String> {
@@ -101,7 +101,7 @@ fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
         None => NIL.to_owned(),
         Some(text) => match STANDARD.decode(text) {
             Ok(bytes) => checksum::list(bytes.iter()),
-            Err(_) => return Err(CheckpointError::UnknownSchema("AllocResp is no Base64".to_owned())),
+            Err(_) => return Err(CheckpointError::UnknownSchema("AllocResp is not Base64".to_owned())),
         },
     };
     let devices = entry.devices.iter().flatten();

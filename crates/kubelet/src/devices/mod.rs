@@ -12,7 +12,7 @@ use super::checkpoint::{CheckpointError, content};
 /// File name below `device-plugins/` in kubelet's root directory.
 pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 
-/// What kubelet's device manager says, checked.
+/// The content of a `kubelet_internal_checkpoint`, checked.
 ///
 /// ```
 /// use stelia_kubelet::DeviceManagerState;

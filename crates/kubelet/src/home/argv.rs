@@ -13,11 +13,11 @@ use crate::config::{ConfigError, text};
 
 /// k3s's own configuration, and the folder of its drop-ins.
 const K3S: &str = "etc/rancher/k3s/config.yaml";
-/// k3s's data directory, unless it is told another.
+/// k3s's default data directory.
 const K3S_DATA: &str = "/var/lib/rancher/k3s";
 /// The file that MicroShift writes for its kubelet (`pkg/node/kubelet.go`).
 const MICROSHIFT: &str = "/var/lib/microshift/resources/kubelet/config/config.yaml";
-/// Where kubelite reads kubelet's flags, unless it is told another file (`cmd/kubelite/app/options`).
+/// Where kubelite reads kubelet's flags by default (`cmd/kubelite/app/options`).
 const KUBELITE: &str = "/var/snap/microk8s/current/args/kubelet";
 
 /// The command line of this kubelet, a program's name first; as it would be if it were a program of its own. `root` is `/`.

@@ -5,38 +5,29 @@ use std::collections::BTreeMap;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNode};
+use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNodeState};
 use crate::checkpoint::{CheckpointError, json, pod_uid};
 use crate::checksum;
 
 type Blocks = Option<Vec<Block>>;
 
+/// The keys of V1 and V2, and of the string in V3.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct V1 {
-    policy_name: String,
-    machine_state: BTreeMap<u32, Option<Node>>,
-    #[serde(default)]
-    entries: BTreeMap<String, BTreeMap<String, Blocks>>,
-    checksum: u32,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct V2 {
+struct File {
     policy_name: String,
     machine_state: BTreeMap<u32, Option<Node>>,
     #[serde(default)]
     entries: BTreeMap<String, BTreeMap<String, Blocks>>,
     #[serde(default)]
     pod_entries: BTreeMap<String, PodBlocks>,
-    checksum: u32,
+    checksum: Option<u32>,
 }
 
-/// As in the CPUs' V4, the keys beside `data` are known and not looked at.
+/// As in `cpu_manager_state`, the keys beside `data` are known and not looked at.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct V3 {
+struct Envelope {
     #[serde(rename = "policyName")]
     _policy_name: Option<IgnoredAny>,
     #[serde(rename = "machineState")]
@@ -47,18 +38,6 @@ struct V3 {
     _checksum: Option<IgnoredAny>,
     data: String,
     data_checksum: u32,
-}
-
-/// What every schema holds in the end.
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields, rename_all = "camelCase")]
-struct Data {
-    policy_name: String,
-    machine_state: BTreeMap<u32, Option<Node>>,
-    #[serde(default)]
-    entries: BTreeMap<String, BTreeMap<String, Blocks>>,
-    #[serde(default)]
-    pod_entries: BTreeMap<String, PodBlocks>,
 }
 
 #[derive(Deserialize)]
@@ -84,43 +63,36 @@ struct Block {
     size: u64,
 }
 
-pub(super) fn read_v1(bytes: &[u8]) -> Result<MemoryManagerState, CheckpointError> {
-    let file: V1 = json(bytes)?;
-    let data = Data {
-        policy_name: file.policy_name,
-        machine_state: file.machine_state,
-        entries: file.entries,
-        pod_entries: BTreeMap::new(),
-    };
-    checksum::verify(file.checksum, checksum::fnv1a(&(hashed(&data) + HASHED_END)))?;
-    data.state(MemorySchema::V1)
-}
-
-pub(super) fn read_v2(bytes: &[u8]) -> Result<MemoryManagerState, CheckpointError> {
-    let file: V2 = json(bytes)?;
-    let data = Data {
-        policy_name: file.policy_name,
-        machine_state: file.machine_state,
-        entries: file.entries,
-        pod_entries: file.pod_entries,
-    };
-    let pods = data.pod_entries.iter();
-    let pods = checksum::map(pods.map(|(pod, entry)| {
-        let blocks = blocks_text(&entry.memory_blocks);
-        (pod, format!("{{MemoryBlocks:([]state.Block){blocks}}}"))
-    }));
-    let text = hashed(&data) + " PodEntries:(state.PodMemoryAssignments)" + &pods + HASHED_END;
-    checksum::verify(file.checksum, checksum::fnv1a(&text))?;
-    data.state(MemorySchema::V2)
+/// V1 or V2, told apart by the checksum; with `podEntries` it must be V2.
+pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<MemoryManagerState, CheckpointError> {
+    let file: File = json(bytes)?;
+    let missing = || CheckpointError::UnknownSchema("missing field `checksum`".to_owned());
+    let found = file.checksum.ok_or_else(missing)?;
+    let (v1, v2) = (
+        checksum::fnv1a(&file.hashed_as_v1()),
+        checksum::fnv1a(&file.hashed_as_v2()),
+    );
+    match has_pod_entries {
+        false if found == v1 => file.state(MemorySchema::V1),
+        _ if found == v2 => file.state(MemorySchema::V2),
+        true => Err(CheckpointError::Checksum { found, computed: v2 }),
+        false => Err(CheckpointError::Checksum { found, computed: v1 }),
+    }
 }
 
 pub(super) fn read_v3(bytes: &[u8]) -> Result<MemoryManagerState, CheckpointError> {
-    let file: V3 = json(bytes)?;
-    checksum::verify(file.data_checksum, checksum::of_data(&file.data))?;
-    json::<Data>(file.data.as_bytes())?.state(MemorySchema::V3)
+    let envelope: Envelope = json(bytes)?;
+    checksum::verify(envelope.data_checksum, checksum::of_data(&envelope.data))?;
+    let file: File = json(envelope.data.as_bytes())?;
+    if file.checksum.is_some() {
+        return Err(CheckpointError::UnknownSchema(
+            "unknown field `checksum` in data".to_owned(),
+        ));
+    }
+    file.state(MemorySchema::V3)
 }
 
-impl Data {
+impl File {
     fn state(self, schema: MemorySchema) -> Result<MemoryManagerState, CheckpointError> {
         let mut entries = BTreeMap::new();
         for (pod, containers) in self.entries {
@@ -142,12 +114,42 @@ impl Data {
             pod_entries,
         })
     }
+
+    fn hashed_as_v1(&self) -> String {
+        self.beginning() + END
+    }
+
+    fn hashed_as_v2(&self) -> String {
+        let pods = self.pod_entries.iter().map(|(pod, entry)| {
+            let blocks = blocks_text(&entry.memory_blocks);
+            (pod, format!("{{MemoryBlocks:([]state.Block){blocks}}}"))
+        });
+        self.beginning() + " PodEntries:(state.PodMemoryAssignments)" + &checksum::map(pods) + END
+    }
+
+    fn beginning(&self) -> String {
+        let nodes = self.machine_state.iter();
+        let nodes = nodes.map(|(id, node)| (id, nil_or(node.as_ref(), node_text)));
+        let entries = self.entries.iter().map(|(pod, containers)| {
+            let containers = containers.iter().map(|(name, blocks)| (name, blocks_text(blocks)));
+            (pod, checksum::map(containers))
+        });
+        format!(
+            "(*state.MemoryManagerCheckpoint){{PolicyName:(string){} MachineState:(state.NUMANodeMap){} \
+             Entries:(state.ContainerMemoryAssignments){}",
+            self.policy_name,
+            checksum::map(nodes),
+            checksum::map(entries)
+        )
+    }
 }
 
+const END: &str = " Checksum:(checksum.Checksum)0}";
+
 impl Node {
-    fn plain(self) -> NumaNode {
+    fn plain(self) -> NumaNodeState {
         let tables = self.memory_map.unwrap_or_default().into_iter();
-        NumaNode {
+        NumaNodeState {
             assignments: self.number_of_assignments,
             cells: self.cells.unwrap_or_default(),
             tables: tables.map(|(kind, table)| (kind, table.unwrap_or_default())).collect(),
@@ -162,25 +164,6 @@ fn plain(blocks: Blocks) -> Vec<MemoryBlock> {
         size: block.size,
     };
     blocks.unwrap_or_default().into_iter().map(block).collect()
-}
-
-const HASHED_END: &str = " Checksum:(checksum.Checksum)0}";
-
-/// The beginning of the text that V1's and V2's checksums are of.
-fn hashed(data: &Data) -> String {
-    let nodes = data.machine_state.iter();
-    let nodes = nodes.map(|(id, node)| (id, nil_or(node.as_ref(), node_text)));
-    let entries = data.entries.iter().map(|(pod, containers)| {
-        let containers = containers.iter().map(|(name, blocks)| (name, blocks_text(blocks)));
-        (pod, checksum::map(containers))
-    });
-    format!(
-        "(*state.MemoryManagerCheckpoint){{PolicyName:(string){} MachineState:(state.NUMANodeMap){} \
-         Entries:(state.ContainerMemoryAssignments){}",
-        data.policy_name,
-        checksum::map(nodes),
-        checksum::map(entries)
-    )
 }
 
 fn node_text(node: &Node) -> String {
@@ -228,18 +211,12 @@ mod tests {
     #[test]
     fn the_hashed_text_is_the_one_kubelet_hashes() {
         let folder = "../../tests/data/kubelet-checkpoints/hash-strings";
-        let file: V1 = json(&std::fs::read(format!("{folder}/mem-v1.json")).unwrap()).unwrap();
-        let data = Data {
-            policy_name: file.policy_name,
-            machine_state: file.machine_state,
-            entries: file.entries,
-            pod_entries: BTreeMap::new(),
-        };
+        let file: File = json(&std::fs::read(format!("{folder}/mem-v1.json")).unwrap()).unwrap();
         let printed = std::fs::read_to_string(format!("{folder}/mem-v1.txt")).unwrap();
         // kubelet 1.36 calls the structure V1 and hashes it under its old name, so that older kubelets understand it.
         let genuine = printed.replacen("MemoryManagerCheckpointV1", "MemoryManagerCheckpoint", 1);
         assert_ne!(printed, genuine);
-        assert_eq!(hashed(&data) + HASHED_END, genuine);
+        assert_eq!(file.hashed_as_v1(), genuine);
         assert_eq!(checksum::fnv1a(&genuine), 1_438_584_419);
     }
 }

@@ -1,6 +1,7 @@
 //! `memory_manager_state`: kubelet's record of the memory it set aside on NUMA nodes.
 //!
-//! As for the CPUs: a reader a schema, all end in [`MemoryManagerState`], and what is not known whole is refused.
+//! Every schema is read into the same [`MemoryManagerState`]; a file with a key that its schema does not have is refused.
+//! Source: `pkg/kubelet/cm/memorymanager/state/checkpoint.go`.
 
 mod file;
 
@@ -26,25 +27,25 @@ pub enum MemorySchema {
     V3,
 }
 
-/// What kubelet's memory manager says, checked.
+/// The content of a `memory_manager_state`, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryManagerState {
     /// The shape it was read from.
     pub schema: MemorySchema,
     /// `Static` or `None`.
     pub policy: String,
-    /// NUMA nodes by number; none with policy `None`, so this is no list of the machine's.
-    pub nodes: BTreeMap<u32, NumaNode>,
+    /// NUMA nodes by number; none with policy `None`, so this does not list the machine's.
+    pub nodes: BTreeMap<u32, NumaNodeState>,
     /// Memory by pod and container name. Those of a removed pod stay until the next admission: no proof of life.
     pub entries: BTreeMap<PodUid, BTreeMap<String, Vec<MemoryBlock>>>,
     /// Memory of whole pods (V2 and V3).
     pub pod_entries: BTreeMap<PodUid, Vec<MemoryBlock>>,
 }
 
-/// A NUMA node in kubelet's books.
+/// A NUMA node as the memory manager accounts for it (kubelet's `NUMANodeState`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct NumaNode {
-    /// How many blocks are on it.
+pub struct NumaNodeState {
+    /// Blocks of memory on it: containers count once for each kind of memory.
     pub assignments: u64,
     /// The nodes that containers with memory here use, this one included.
     pub cells: Vec<u32>,
@@ -56,15 +57,15 @@ pub struct NumaNode {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all(deserialize = "camelCase", serialize = "PascalCase"))]
 pub struct MemoryTable {
-    /// There is.
+    /// All that the node has.
     pub total: u64,
-    /// Kept for the system.
+    /// `reservedMemory`: never given to containers.
     pub system_reserved: u64,
-    /// To be had by containers.
+    /// What containers can be given in all.
     pub allocatable: u64,
-    /// Had by containers.
+    /// What containers have been given.
     pub reserved: u64,
-    /// Left for containers.
+    /// What containers can still be given.
     pub free: u64,
 }
 
@@ -73,7 +74,7 @@ pub struct MemoryTable {
 pub struct MemoryBlock {
     /// On which NUMA nodes together.
     pub nodes: Vec<u32>,
-    /// The kind, as in [`NumaNode::tables`].
+    /// The kind, as in [`NumaNodeState::tables`].
     pub kind: String,
     /// Bytes.
     pub size: u64,
@@ -91,11 +92,7 @@ impl MemoryManagerState {
         if has("data") || has("dataChecksum") {
             return file::read_v3(bytes);
         }
-        if has("podEntries") {
-            return file::read_v2(bytes);
-        }
-        // Without pod entries V1 and V2 differ in the checksum only.
-        file::read_v1(bytes).or_else(|error| file::read_v2(bytes).map_err(|_| error))
+        file::read(bytes, has("podEntries"))
     }
 }
 

@@ -133,7 +133,7 @@ fn a_single_changed_digit_is_found(
 
 #[rstest]
 #[case("", "empty")]
-#[case("[]", "no JSON object")]
+#[case("[]", "not a JSON object")]
 #[case(r#"{"policyName":"None","machineState":{}}"#, "missing field `checksum`")]
 #[case(r#"{"policyName":"None","machineState":{},"checksum":0}"#, "checksum 0")] // unlike the CPUs' file
 #[case(

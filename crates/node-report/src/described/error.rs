@@ -1,10 +1,10 @@
-//! Why a text describes no node.
+//! Errors of reading a description.
 
 use stelia_text::excerpt::excerpt;
 
 use super::{MAX_BYTES, MAX_LISTED, MAX_ZONES};
 
-/// Why a text describes no node.
+/// Why a text is not the description of a node.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DescribedError {
     /// The text is too long.
@@ -16,8 +16,8 @@ pub enum DescribedError {
     /// It has too many zones.
     #[error("it has {0} zones, more than {MAX_ZONES}")]
     TooManyZones(usize),
-    /// It is no such object.
-    #[error("it is no NodeResourceTopology as steliactl prints it: {0}")]
+    /// It does not parse as the object.
+    #[error("not a NodeResourceTopology as steliactl prints it: {0}")]
     Text(String),
     /// An annotation is missing.
     #[error("the annotation {0} is missing")]

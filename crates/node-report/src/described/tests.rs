@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use rstest::rstest;
 use serde_json::{Value, json};
 use stelia_allocator::{
-    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, Held, NumaAllocateStrategy,
+    AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, HeldCpus, NumaAllocateStrategy,
     NumaTopologyAlignmentPolicy, Qos, RequiredBind, evaluate,
 };
 use stelia_cpus::testing::{Shape, shapes};
@@ -31,7 +31,7 @@ fn allocator() -> Allocator {
             strategy: NumaAllocateStrategy::DistributeEvenly,
             alignment: NumaTopologyAlignmentPolicy::SingleNumaNode,
         },
-        held: Held {
+        held: HeldCpus {
             pcpu_level: cpus("4"),
             numa_node_level: cpus("5"),
             unreadable: Some(("x.scope".to_owned(), "no JSON".to_owned())),
@@ -106,7 +106,7 @@ fn spoiled(pointer: &str, value: Value) -> String {
 #[case("/metadata/labels", json!({"a": "b"}), "metadata.labels.app.kubernetes.io/managed-by is not there")]
 #[case("/topologyPolicies", json!(["Some"]), "topologyPolicies[0] is \"Some\"")]
 #[case("/topologyPolicies", json!(["None", "None"]), "topologyPolicies[1]")]
-#[case("/topologyPolicies", json!(7), "it is no NodeResourceTopology")]
+#[case("/topologyPolicies", json!(7), "not a NodeResourceTopology")]
 #[case("/zones/0/name", json!("node-1"), "zones[1].name is \"node-1\": the zone is there twice")]
 #[case("/zones/0/name", json!("zone"), "zones[0].name is \"zone\"")]
 #[case("/zones/0/type", json!("Core"), "zones[0].type is \\\"Core\\\"")]
@@ -115,7 +115,7 @@ fn spoiled(pointer: &str, value: Value) -> String {
 #[case("/zones/1/resources/0/available", json!("3"), "zones[1].resources[0].available is \\\"3\\\"")]
 #[case("/zones/0/resources/0/allocatable", json!("4"), "zones[0].resources[0].allocatable is \\\"4\\\", by the rest of the object it would be \\\"3\\\"")]
 #[case("/zones/0/resources/1/capacity", json!("16G"), "zones[0].resources[1].capacity is \"16G\"")]
-#[case("/zones/0/resources/2/name", json!("hugepages-0"), "no page has that size")]
+#[case("/zones/0/resources/2/name", json!("hugepages-0"), "not the size of a page")]
 #[case("/zones/1/resources/2/capacity", json!("3Mi"), "zones[1].resources")]
 #[case("/zones/0/resources/3/name", json!("gpu"), "zones[0].resources[3].name is \"gpu\": that resource is not known")]
 fn what_is_wrong_is_named(#[case] pointer: &str, #[case] value: Value, #[case] named: &str) {
@@ -167,7 +167,7 @@ fn a_missing_annotation_is_named_and_so_is_a_text_that_is_too_long() {
 fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
     let mut allocator = allocator();
     allocator.policies.reserved = CpuSet::new();
-    allocator.held = Held::default();
+    allocator.held = HeldCpus::default();
     allocator.lsr = CpuSet::new();
     let facts = Facts {
         topology: Topology::default(),
@@ -182,7 +182,7 @@ fn a_node_without_cpus_is_read_and_has_room_for_nobody() {
     let read = read(&json(&facts, ApiVersion::V1Alpha1)).unwrap();
     assert_eq!(read, facts);
     let requests = evaluate::requests(r#"[{"cpus": 1}, {"qos": "LS"}, {"qos": "BE"}]"#).unwrap();
-    let answers = evaluate::evaluate(&read.ground().unwrap(), &requests);
+    let answers = evaluate::evaluate(&read.allocator_node().unwrap(), &requests);
     assert!(answers.iter().all(Result::is_err), "{answers:?}");
 }
 

@@ -33,7 +33,7 @@ pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNo
 
 fn node(place: &str, zone: &str) -> Result<u32, DescribedError> {
     let id = zone.strip_prefix("node-").and_then(|id| id.parse().ok());
-    id.ok_or_else(|| wrong(place, zone, "no NUMA node's zone is called so"))
+    id.ok_or_else(|| wrong(place, zone, "not the name of a NUMA zone (node-N)"))
 }
 
 fn distances(place: &str, zone: &Zone) -> Result<BTreeMap<u32, u32>, DescribedError> {
@@ -41,7 +41,7 @@ fn distances(place: &str, zone: &Zone) -> Result<BTreeMap<u32, u32>, DescribedEr
     for (at, cost) in zone.costs.iter().enumerate() {
         let place = format!("{place}.costs[{at}]");
         let distance = u32::try_from(cost.value)
-            .map_err(|_| wrong(&format!("{place}.value"), &cost.value.to_string(), "it is no distance"))?;
+            .map_err(|_| wrong(&format!("{place}.value"), &cost.value.to_string(), "not a distance"))?;
         distances.insert(node(&format!("{place}.name"), &cost.name)?, distance);
     }
     Ok(distances)
@@ -52,7 +52,7 @@ fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedE
     for (at, resource) in resources.iter().enumerate() {
         let place = format!("{place}.resources[{at}]");
         let bytes = |field: &str, text: &str| {
-            to_bytes(text).ok_or_else(|| wrong(&format!("{place}.{field}"), text, "it is no amount of bytes"))
+            to_bytes(text).ok_or_else(|| wrong(&format!("{place}.{field}"), text, "not an amount of bytes"))
         };
         match (resource.name.as_str(), resource.name.strip_prefix("hugepages-")) {
             ("cpu", _) => {}
@@ -66,7 +66,7 @@ fn resources(place: &str, resources: &[Resource]) -> Result<NumaNode, DescribedE
                 let size = bytes("name", size)?;
                 let pages = |field: &str, text: &str| {
                     let whole = bytes(field, text)?.checked_div(size);
-                    whole.ok_or_else(|| wrong(&format!("{place}.name"), &resource.name, "no page has that size"))
+                    whole.ok_or_else(|| wrong(&format!("{place}.name"), &resource.name, "not the size of a page"))
                 };
                 let total = pages("capacity", &resource.capacity)?;
                 let free = pages("available", &resource.available)?;
@@ -101,7 +101,7 @@ pub(super) fn exclusive(
         };
         let available: usize = cpu.available.parse().map_err(|_| {
             let place = format!("zones[{at}].resources: available of cpu");
-            wrong(&place, &cpu.available, "it is no number of CPUs")
+            wrong(&place, &cpu.available, "not a number of CPUs")
         })?;
         let allocatable = here.difference(reserved);
         let (least, most) = (allocated.intersection(&here), here.difference(shared));

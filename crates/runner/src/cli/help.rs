@@ -1,12 +1,12 @@
 //! What `--help` and the man page say below the options.
 
-pub const ENVIRONMENT: &str = "\
+pub(crate) const ENVIRONMENT: &str = "\
 Environment:
   RUST_LOG           what is logged (info)
   STELIA_LOG_FORMAT  as --log-format
   STELIA_STATE_DIR   as --state-dir";
 
-pub const RUN: &str = "\
+pub(crate) const RUN: &str = "\
 The guest executes nothing before its CPUs are verified to be its own: QEMU is started with -S, and continued when the
 daemon says isolated or contained. With -incoming ADDRESS, QEMU waits (-incoming defer) and is given the address when its
 vCPUs are in place; with -incoming defer, whoever drives the migration waits for readiness. The runner continues neither.
@@ -40,7 +40,7 @@ Exit codes:
   127      QEMU not found
   128+N    signal N came before QEMU was started";
 
-pub const ATTACH: &str = "\
+pub(crate) const ATTACH: &str = "\
 There is no paused start: the guest ran before, and the state says so (paused-start: false).
 
 Without --qmp, vCPUs are told by the names of QEMU's threads: QEMU needs -name NAME,debug-threads=on (libvirt gives it). One
@@ -53,7 +53,7 @@ KubeVirt's virt-launcher is not supported: its handler edits the cgroup it finds
 
 Exit codes: 0 when QEMU ended or was left; else as in `run`.";
 
-pub const PROBE: &str = "\
+pub(crate) const PROBE: &str = "\
 Exit code 0 is yes; the reason is on standard output. A process that the container's runtime starts for a probe runs on
 shared CPUs, like everything in the container but the vCPUs.
 

@@ -7,13 +7,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use stelia_allocator::command_line::AllocationOptions;
+use stelia_allocator::AllocationRequest;
 use stelia_api::RUNNER_SOCKET;
 
 use super::annotations;
 use super::daemon::Claims;
 use super::error::Error;
-use super::helpers::spec::{Spec, parse_argument};
+use super::helpers::spec::{HelperSpec, parse_argument};
 
 /// `stelia-runner`.
 #[derive(Debug, Parser)]
@@ -32,15 +32,15 @@ pub struct Cli {
         default_value = "text",
         env = "STELIA_LOG_FORMAT"
     )]
-    pub log_format: LogFormat,
+    pub(crate) log_format: LogFormat,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// How messages are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum LogFormat {
+pub(crate) enum LogFormat {
     /// Time, level, words
     Text,
     /// One JSON object
@@ -49,7 +49,7 @@ pub enum LogFormat {
 
 /// The subcommands.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Register the container, run QEMU in it, and leave when QEMU ends
     #[command(after_help = help::RUN)]
     Run(RunOptions),
@@ -71,91 +71,88 @@ pub enum Command {
 // These comments are the help's text: what stands in brackets is no link.
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Clone, Args)]
-pub struct RunOptions {
+pub(crate) struct RunOptions {
     /// QMP socket of the runner's own; -qmp is added to QEMU's arguments unless they name this path already
     #[arg(long, value_name = "PATH")]
-    pub qmp: PathBuf,
+    pub(crate) qmp: PathBuf,
     /// What `run` and `attach` share.
     #[command(flatten)]
-    pub common: CommonOptions,
+    pub(crate) common: CommonOptions,
     /// A program beside QEMU: name=NAME[,start=before|after][,on-exit=restart|fatal|ignore][,wait-for=PATH],command=LINE
     #[arg(long = "helper", value_name = "SPEC", value_parser = parse_argument)]
-    pub helper: Vec<Spec>,
+    pub(crate) helper: Vec<HelperSpec>,
     /// A TOML file of [[helper]] tables with the same keys
     #[arg(long, value_name = "FILE")]
-    pub helpers: Option<PathBuf>,
+    pub(crate) helpers: Option<PathBuf>,
     /// QEMU and its arguments
     #[arg(last = true, required = true, value_name = "QEMU ARGS")]
-    pub qemu: Vec<OsString>,
+    pub(crate) qemu: Vec<OsString>,
 }
 
 /// Options of `attach`.
 #[derive(Debug, Clone, Args)]
-pub struct AttachOptions {
+pub(crate) struct AttachOptions {
     /// A QMP socket of QEMU's that nobody else uses; without it the vCPUs are found by the names of QEMU's threads
     #[arg(long, value_name = "PATH")]
-    pub qmp: Option<PathBuf>,
+    pub(crate) qmp: Option<PathBuf>,
     /// QEMU's process; found by itself when it listens on --qmp, or is the only one whose threads are named
     #[arg(long, value_name = "PID", value_parser = clap::value_parser!(i32).range(1..))]
-    pub pid: Option<i32>,
+    pub(crate) pid: Option<i32>,
     /// What `run` and `attach` share.
     #[command(flatten)]
-    pub common: CommonOptions,
+    pub(crate) common: CommonOptions,
 }
 
 /// Options of `run` and `attach`.
 #[derive(Debug, Clone, Args)]
-pub struct CommonOptions {
+pub(crate) struct CommonOptions {
     /// The daemon's socket; mount its directory into the container
     #[arg(long, value_name = "PATH", default_value = RUNNER_SOCKET)]
-    pub socket: PathBuf,
+    pub(crate) socket: PathBuf,
     /// yes: the guest stays paused until its CPUs are its own. no: it runs on shared CPUs meanwhile, and that is said
     #[arg(long, value_name = "yes|no", default_value = "yes", action = clap::ArgAction::Set, value_parser = yes_or_no)]
-    pub require_isolation: bool,
+    pub(crate) require_isolation: bool,
     /// Give I/O threads the exclusive CPUs that the vCPUs leave over, one each; yes needs a container with more CPUs than vCPUs
     #[arg(long, value_name = "yes|no", default_value = "no", action = clap::ArgAction::Set, value_parser = yes_or_no)]
-    pub iothread_cpus: bool,
+    pub(crate) iothread_cpus: bool,
     /// How long the guest may take to power down (5 or 5s); keep it 5 s below the pod's terminationGracePeriodSeconds
     #[arg(long, value_name = "SECONDS", default_value = "25s", value_parser = seconds)]
-    pub grace: Duration,
+    pub(crate) grace: Duration,
     /// How long to wait for the daemon (`attach`: and for QEMU) before giving up or going on without (60 or 60s)
     #[arg(long, value_name = "SECONDS", default_value = "60s", value_parser = seconds)]
-    pub register_timeout: Duration,
+    pub(crate) register_timeout: Duration,
     /// Where the socket for `probe` and `stop` is made; the directory of --qmp when not given
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
-    pub state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
     /// The pod's UID, checked by the daemon; it knows by itself
     #[arg(long, value_name = "UID", default_value = "")]
-    pub pod_uid: String,
+    pub(crate) pod_uid: String,
     /// The container's exclusive CPUs, checked by the daemon; it knows by itself
     #[arg(long, value_name = "LIST", default_value = "")]
-    pub cpuset: String,
+    pub(crate) cpuset: String,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
-    pub allocation: AllocationOptions,
+    pub(crate) allocation: AllocationRequest,
     /// The pod's annotation scheduling.koordinator.sh/resource-spec, as a file of a downward API volume; an empty one asks nothing
     #[arg(long, value_name = "FILE")]
-    pub resource_spec: Option<PathBuf>,
+    pub(crate) resource_spec: Option<PathBuf>,
     /// The annotation scheduling.koordinator.sh/resource-status, the same way: the CPUs that koord-scheduler chose
     #[arg(long, value_name = "FILE")]
-    pub resource_status: Option<PathBuf>,
+    pub(crate) resource_status: Option<PathBuf>,
     /// The anchor's program and first arguments; the tests have their own.
     #[arg(skip = anchor_program())]
-    pub anchor: Vec<OsString>,
+    pub(crate) anchor: Vec<OsString>,
 }
 
 impl CommonOptions {
-    /// Ask for what the pod's annotations say too.
-    ///
-    /// # Errors
-    /// A file cannot be read or understood, or contradicts the command line.
-    pub fn read_annotations(&mut self) -> Result<(), Error> {
+    /// Adds what the pod's annotations ask for.
+    pub(crate) fn read_annotations(&mut self) -> Result<(), Error> {
         let (spec, status) = (self.resource_spec.as_deref(), self.resource_status.as_deref());
         annotations::add(&mut self.allocation, spec, status)
     }
 
-    /// What the daemon is told when the container is registered.
-    pub fn claims(&self) -> Claims<'_> {
+    /// The arguments of RegisterInstance.
+    pub(crate) fn claims(&self) -> Claims<'_> {
         Claims {
             pod_uid: &self.pod_uid,
             cpuset: &self.cpuset,
@@ -166,45 +163,45 @@ impl CommonOptions {
 
 /// Options of `install`.
 #[derive(Debug, Clone, Args)]
-pub struct InstallOptions {
+pub(crate) struct InstallOptions {
     /// Where to: a volume that the VM's container mounts too
     #[arg(value_name = "DIRECTORY")]
-    pub directory: PathBuf,
+    pub(crate) directory: PathBuf,
 }
 
 /// Where a runner is found.
 #[derive(Debug, Clone, Args)]
 #[group(required = true, multiple = true)]
-pub struct WhereOptions {
+pub(crate) struct WhereOptions {
     /// The runner's --state-dir
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
-    pub state_dir: Option<PathBuf>,
+    pub(crate) state_dir: Option<PathBuf>,
     /// The runner's --qmp, beside which its socket is when it has no --state-dir
     #[arg(long, value_name = "PATH")]
-    pub qmp: Option<PathBuf>,
+    pub(crate) qmp: Option<PathBuf>,
 }
 
 impl WhereOptions {
     /// Where the socket is.
-    pub fn directory(&self) -> Option<PathBuf> {
+    pub(crate) fn directory(&self) -> Option<PathBuf> {
         state_directory(self.state_dir.as_deref(), self.qmp.as_deref())
     }
 }
 
 /// Options of `probe`.
 #[derive(Debug, Clone, Args)]
-pub struct ProbeOptions {
+pub(crate) struct ProbeOptions {
     /// What is asked
     #[arg(value_name = "WHAT", default_value = "readiness")]
-    pub what: What,
+    pub(crate) what: What,
     /// Which runner.
     #[command(flatten)]
-    pub place: WhereOptions,
+    pub(crate) place: WhereOptions,
 }
 
 /// What a probe asks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum What {
+pub(crate) enum What {
     /// The guest runs, with what its class promises (isolated) unless --require-isolation=no, or is ready for its migration
     Readiness,
     /// The runner answers
@@ -215,14 +212,14 @@ pub enum What {
 
 /// Options of `anchor`.
 #[derive(Debug, Clone, Args)]
-pub struct AnchorOptions {
+pub(crate) struct AnchorOptions {
     /// The runner's PID: leave at once if it is not the parent any more
     #[arg(long, value_name = "PID")]
-    pub parent: Option<i32>,
+    pub(crate) parent: Option<i32>,
 }
 
-/// The directory given, else that of the QMP socket, which can be written for sure.
-pub fn state_directory(given: Option<&std::path::Path>, qmp: Option<&std::path::Path>) -> Option<PathBuf> {
+/// `--state-dir`, else the directory of the QMP socket, which can be written.
+pub(crate) fn state_directory(given: Option<&std::path::Path>, qmp: Option<&std::path::Path>) -> Option<PathBuf> {
     let beside = |qmp: &std::path::Path| match qmp.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
@@ -231,7 +228,7 @@ pub fn state_directory(given: Option<&std::path::Path>, qmp: Option<&std::path::
     given.map(ToOwned::to_owned).or_else(|| qmp.map(beside))
 }
 
-/// The image holds no other program that could sleep, so the anchor is the runner's own executable.
+/// The runner itself: the image may have no other program that sleeps.
 fn anchor_program() -> Vec<OsString> {
     vec![
         "/proc/self/exe".into(),

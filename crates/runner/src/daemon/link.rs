@@ -11,21 +11,18 @@ use zbus::connection::Builder;
 use zbus::message::Type;
 use zbus::{Connection, MessageStream};
 
-/// A registration waits up to 5 s for kubelet and moves every process of the container; a node can be busy.
+/// A registration waits up to 5 s for kubelet and moves every process of the container, on a node that may be busy.
 const METHOD_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// A connection, and word of what comes over it unasked.
 #[derive(Debug)]
-pub struct Link {
-    /// For calls.
-    pub connection: Connection,
+pub(crate) struct Link {
+    pub(crate) connection: Connection,
     signals: watch::Receiver<()>,
     pump: AbortHandle,
 }
 
 impl Link {
-    /// Connect and shake hands.
-    pub async fn connect(socket: &Path) -> Result<Link, String> {
+    pub(crate) async fn connect(socket: &Path) -> Result<Link, String> {
         let connection = connect(socket).await?;
         let (sender, signals) = watch::channel(());
         let stream = MessageStream::from(&connection);
@@ -37,20 +34,20 @@ impl Link {
         })
     }
 
-    /// Wait for a signal; false: the connection is gone.
-    pub async fn signal(&mut self) -> bool {
+    /// Waits for a signal; `false` when the connection broke.
+    pub(crate) async fn signal(&mut self) -> bool {
         self.signals.changed().await.is_ok()
     }
 }
 
 impl Drop for Link {
     fn drop(&mut self) {
-        // It holds the connection, which would stay open with it.
+        // The task holds the connection open.
         self.pump.abort();
     }
 }
 
-/// Reads everything at once, because a stream that is not read holds the connection up, and keeps only that there was a signal.
+/// Reads everything, because an unread stream blocks the connection, and keeps only the fact that there was a signal.
 async fn pump(mut stream: MessageStream, sender: watch::Sender<()>) {
     while let Some(Ok(message)) = stream.next().await {
         if message.message_type() == Type::Signal {

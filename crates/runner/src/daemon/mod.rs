@@ -3,14 +3,16 @@
 mod link;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use stelia_allocator::AllocationRequest;
 use stelia_allocator::Qos;
-use stelia_allocator::command_line::AllocationOptions;
 use stelia_api::NOT_PINNED;
 use stelia_api::client::{Dict, InstanceProxy, ManagerProxy, VcpuArg};
+use stelia_api::dict::{borrowed, to_dict};
 use stelia_node::cgroup::hierarchy;
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use zbus::proxy::CacheProperties;
@@ -18,82 +20,74 @@ use zbus::{Connection, DBusError, Fd, OwnedObjectPath, Variant};
 
 use super::error::Error;
 use super::qmp::Vcpu;
+use super::state::Isolation;
 use link::Link;
 
 /// Connecting includes the handshake, and the daemon gives a peer 2 s for it.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
-/// A daemon that went away is looked for after this time first, and ever more seldom then: its socket may be there without
-/// it, and connecting starts it, which an administrator who stopped it may not want every second.
+/// First pause before the runner connects again; it doubles up to `LAST_RETURN`. The socket unit starts the daemon at each
+/// connection, which an administrator who stopped the daemon does not want every second.
 const FIRST_RETURN: Duration = Duration::from_secs(2);
-/// And up to so much later.
+/// A random time up to this is added.
 const SPREAD: Duration = Duration::from_secs(1);
 const LAST_RETURN: Duration = Duration::from_secs(60);
-/// A new connection has its objects a moment later.
+/// The daemon exports the objects of a new connection shortly after it accepts it.
 const OBJECT_RETRIES: u32 = 10;
 const OBJECT_RETRY: Duration = Duration::from_millis(200);
 
-/// What became of the connection to the daemon.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum News {
-    /// The daemon told of some change.
+pub(crate) enum DaemonEvent {
+    /// A signal of the daemon's, which says that something changed.
     Signal,
-    /// The connection is gone.
+    /// The connection broke.
     Lost,
-    /// There is one again.
-    Back,
+    Reconnected,
 }
 
-/// What RegisterInstance is told.
+/// Arguments of RegisterInstance.
 #[derive(Debug, Clone, Copy)]
-pub struct Claims<'a> {
-    /// `--pod-uid`.
-    pub pod_uid: &'a str,
-    /// `--cpuset`.
-    pub cpuset: &'a str,
-    /// What is asked of steliad's own allocator.
-    pub allocation: &'a AllocationOptions,
+pub(crate) struct Claims<'a> {
+    pub(crate) pod_uid: &'a str,
+    pub(crate) cpuset: &'a str,
+    pub(crate) allocation: &'a AllocationRequest,
 }
 
-/// What AttachVcpus answered, and what the instance is then.
+/// The answer of AttachVcpus, and what the vCPUs have then.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
+pub(crate) struct Attached {
     /// (vCPU, thread id on the host, CPU).
-    pub placement: Vec<(u32, u32, u32)>,
-    /// `isolated` or `contained`; `floating` for an instance that has no CPUs of its own by its class.
-    pub state: String,
+    pub(crate) placement: Vec<(u32, u32, u32)>,
+    pub(crate) isolation: Isolation,
     /// The QoS class; `None` where kubelet chose the CPUs.
-    pub qos: Option<Qos>,
+    pub(crate) qos: Option<Qos>,
 }
 
-/// What RegisterInstance answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Registration {
-    /// The instance's object.
-    pub instance: OwnedObjectPath,
+pub(crate) struct Registration {
+    pub(crate) instance: OwnedObjectPath,
     /// Its scope's cgroup path.
-    pub cgroup: String,
+    pub(crate) cgroup: String,
 }
 
-/// The daemon behind its socket. The connection is made when it is needed, and made again when it broke: a daemon that
-/// is restarted must not disturb the guest.
+/// The daemon by its socket. It connects when needed, and again after a failure: a restart of the daemon must not disturb the
+/// guest.
 #[derive(Debug)]
-pub struct Daemon {
+pub(crate) struct Daemon {
     socket: PathBuf,
     link: Option<Link>,
-    /// When a lost daemon is looked for next, and how long it was waited before that.
+    /// The next attempt to connect after a loss, and the pause before it.
     next: (Instant, Duration),
 }
 
-/// All the runners of a node lose the daemon at the same moment, and are not to return at the same one.
+/// All the runners of a node lose the daemon at the same moment, and must not return at the same one.
 fn spread() -> Duration {
     let random = RandomState::new().build_hasher().finish();
     SPREAD.mul_f64(random as f64 / u64::MAX as f64)
 }
 
 impl Daemon {
-    /// No connection is made yet.
-    pub fn new(socket: &Path) -> Daemon {
+    pub(crate) fn new(socket: &Path) -> Daemon {
         Daemon {
             socket: socket.to_owned(),
             link: None,
@@ -101,38 +95,38 @@ impl Daemon {
         }
     }
 
-    /// Forget the connection; the next call makes a new one.
-    pub fn disconnect(&mut self) {
+    /// Closes the connection; the next call opens a new one.
+    pub(crate) fn disconnect(&mut self) {
         self.link = None;
         self.next = (Instant::now() + FIRST_RETURN + spread(), FIRST_RETURN);
     }
 
-    /// Wait for a signal of the daemon's, for its loss or its return. Dropping the wait loses nothing.
-    pub async fn news(&mut self) -> News {
+    /// Waits for a signal of the daemon's, the loss of the connection or its return. Cancel-safe.
+    pub(crate) async fn event(&mut self) -> DaemonEvent {
         if let Some(link) = &mut self.link {
             return match link.signal().await {
-                true => News::Signal,
+                true => DaemonEvent::Signal,
                 false => {
                     self.disconnect();
-                    News::Lost
+                    DaemonEvent::Lost
                 }
             };
         }
         loop {
             sleep_until(self.next.0).await;
-            // Before the attempt, so that one that is dropped counts.
+            // Set before the attempt, so that a cancelled one counts.
             let pause = self.next.1.saturating_mul(2).min(LAST_RETURN);
             self.next = (Instant::now() + pause, pause);
             match self.connection().await {
-                Ok(_) => return News::Back,
+                Ok(_) => return DaemonEvent::Reconnected,
                 Err(error) => tracing::debug!("{error}"),
             }
         }
     }
 
-    /// The state of an instance of this pod's and its CPUs; `None` when the daemon knows none of that name.
-    pub async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<(String, String)>, Error> {
-        // The list is the engine's own; the objects of a new connection come a moment later.
+    /// State and CPUs of an instance of this pod; `None` where the daemon has no such instance.
+    pub(crate) async fn state(&mut self, instance: &OwnedObjectPath) -> Result<Option<(String, String)>, Error> {
+        // ListInstances needs no exported object, which a new connection may not have yet.
         let manager = self.manager().await?;
         let list = manager.list_instances().await;
         let list = list.map_err(|e| self.failed("ListInstances", &e))?;
@@ -140,21 +134,21 @@ impl Daemon {
         Ok(row.map(|row| (row.3, row.4)))
     }
 
-    /// The reasons why an instance's promise is not whole.
-    pub async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
+    /// The property Degraded.
+    pub(crate) async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
         let proxy = self.instance(instance).await?;
         proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))
     }
 
-    /// Register this container, trying again until `limit` while the daemon is absent, restarting or at its limit.
-    pub async fn register(
+    /// Registers this container; tries again for `limit` while the daemon is absent, restarting or busy.
+    pub(crate) async fn register(
         &mut self,
         claims: Claims<'_>,
         anchor: BorrowedFd<'_>,
         limit: Duration,
     ) -> Result<Registration, Error> {
         let deadline = Instant::now() + limit;
-        let mut told = false;
+        let mut warned = false;
         loop {
             let error = match self.try_register(claims, anchor).await {
                 Ok(registration) => return Ok(registration),
@@ -163,27 +157,36 @@ impl Daemon {
             if !error.is_transient() || Instant::now() + RETRY >= deadline {
                 return Err(error);
             }
-            if !told {
+            if !warned {
                 tracing::warn!("{error}; trying again for {} s", limit.as_secs());
-                told = true;
+                warned = true;
             }
             sleep(RETRY).await;
         }
     }
 
-    /// Register once.
-    pub async fn try_register(&mut self, claims: Claims<'_>, anchor: BorrowedFd<'_>) -> Result<Registration, Error> {
+    pub(crate) async fn try_register(
+        &mut self,
+        claims: Claims<'_>,
+        anchor: BorrowedFd<'_>,
+    ) -> Result<Registration, Error> {
         let manager = self.manager().await?;
-        let mut options: Dict<'_> = claims.allocation.to_dbus();
+        let failed = |cause: stelia_api::Error| Error::System {
+            operation: "write the options of RegisterInstance",
+            cause: io::Error::other(cause.text),
+        };
+        let mut asked = to_dict(claims.allocation).map_err(failed)?;
+        asked.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
+        let mut options = borrowed(&asked);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         Ok(Registration { instance, cgroup })
     }
 
-    /// Hand the vCPU threads over, and I/O threads that are to have CPUs too. A state other than `isolated` and `contained` is
-    /// an error, unless the instance is of a class that has no CPUs of its own and nothing is pinned.
-    pub async fn attach(
+    /// Attaches the vCPU threads, and the I/O threads that get CPUs too. It is an error when the instance is neither `isolated`
+    /// nor `contained` afterwards, unless its class has no CPUs of its own and nothing was pinned.
+    pub(crate) async fn attach(
         &mut self,
         instance: &OwnedObjectPath,
         qemu: BorrowedFd<'_>,
@@ -202,20 +205,19 @@ impl Daemon {
         let proxy = self.instance(instance).await?;
         let state = proxy.state().await.map_err(|e| self.failed("Get State", &e))?;
         let qos = self.qos(&proxy).await?;
-        let shared = qos.is_some_and(|qos| !qos.is_exclusive()) && placement.iter().all(|(.., cpu)| *cpu == NOT_PINNED);
-        let whole = match state.as_str() {
-            "isolated" | "contained" => true,
-            "floating" => shared,
-            _ => false,
-        };
-        if !whole {
+        let isolation = Isolation::of(&state, qos);
+        let is_pinned = placement.iter().any(|(.., cpu)| *cpu != NOT_PINNED);
+        if !isolation.is_as_promised() || (isolation == Isolation::Shared && is_pinned) {
             return Err(Error::NotIsolated(state));
         }
-        Ok(Attached { placement, state, qos })
+        Ok(Attached {
+            placement,
+            isolation,
+            qos,
+        })
     }
 
-    /// The instance's class. A daemon that has no such property is older than steliad's own allocator, and a class that is not
-    /// known promises nothing.
+    /// The instance's class; `None` where it is unknown, or where the daemon is older than the property.
     async fn qos(&mut self, proxy: &InstanceProxy<'_>) -> Result<Option<Qos>, Error> {
         match proxy.inner().get_property::<String>("Qos").await {
             Ok(name) => Ok(Qos::parse(&name)),
@@ -235,7 +237,7 @@ impl Daemon {
         let proxy = self.instance(instance).await?;
         let list: Vec<VcpuArg<'_>> = vcpus.iter().map(Vcpu::to_dbus).collect();
         let mut options = Dict::new();
-        // An older daemon knows no such option and would refuse it.
+        // An older daemon refuses an option that it does not know.
         if !iothreads.is_empty() {
             options.insert("iothreads", Variant::from(iothreads));
         }
@@ -243,8 +245,8 @@ impl Daemon {
         placement.map_err(|e| self.failed("AttachVcpus", &e))
     }
 
-    /// Give everything back; tries a second time on a new connection if the old one turns out to be dead.
-    pub async fn deregister(&mut self) -> Result<(), Error> {
+    /// Deregisters this container; tries a second time on a new connection where the old one turns out to be dead.
+    pub(crate) async fn deregister(&mut self) -> Result<(), Error> {
         match self.try_deregister().await {
             Err(error) if error.is_transient() => self.try_deregister().await,
             done => done,
@@ -268,7 +270,7 @@ impl Daemon {
 
     async fn instance(&mut self, path: &OwnedObjectPath) -> Result<InstanceProxy<'static>, Error> {
         let connection = self.connection().await?;
-        // Not cached: the state is read once, after the call that changes it.
+        // Not cached: the state is read after the call that changes it.
         let proxy = InstanceProxy::builder(&connection)
             .path(path.clone())
             .cache_properties(CacheProperties::No)
@@ -296,9 +298,9 @@ impl Daemon {
         Ok(connection)
     }
 
-    /// Sort a failure: the daemon's answer, or a broken connection, which is then forgotten.
+    /// A D-Bus error of the daemon's, or a broken connection, which is then closed.
     fn failed(&mut self, operation: &'static str, error: &zbus::Error) -> Error {
-        match answered(error) {
+        match error_reply(error) {
             Some((name, text)) => Error::Refused { operation, name, text },
             None => {
                 self.disconnect();
@@ -312,7 +314,7 @@ impl Daemon {
     }
 }
 
-/// Why no daemon can run on this host, if that is known here: its unit is skipped there without a word to anybody.
+/// Why no daemon can run on this host, as far as the runner can see: systemd skips its unit without a message.
 fn unfit_host() -> Option<String> {
     hierarchy::unfit(&std::fs::read_to_string("/proc/self/cgroup").ok()?)
 }
@@ -324,8 +326,8 @@ fn with_reason(text: String, unfit: Option<String>) -> String {
     }
 }
 
-/// Name and text of a D-Bus error reply. `None`: the call got no reply.
-fn answered(error: &zbus::Error) -> Option<(String, String)> {
+/// Name and text of a D-Bus error reply; `None` where there was no reply.
+fn error_reply(error: &zbus::Error) -> Option<(String, String)> {
     match error {
         zbus::Error::MethodError(name, text, _) => Some((name.to_string(), text.clone().unwrap_or_default())),
         zbus::Error::FDO(error) => Some((
@@ -364,7 +366,7 @@ mod tests {
         let claims = Claims {
             pod_uid: "",
             cpuset: "",
-            allocation: &AllocationOptions::default(),
+            allocation: &AllocationRequest::default(),
         };
         // When registering with a second's patience
         let started = Instant::now();

@@ -1,9 +1,9 @@
-//! Programs beside QEMU: virtiofsd, dnsmasq and the like. Each is started, watched, started again or taken as fatal as it
-//! was declared, and stopped when QEMU has ended; what it prints goes to the log under its name.
+//! Programs beside QEMU: virtiofsd, dnsmasq and the like. Each is started before or after QEMU, restarted or not when it ends,
+//! and stopped after QEMU; what it prints goes to the log under its name.
 
 mod output;
 mod policy;
-pub mod spec;
+pub(crate) mod spec;
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -19,32 +19,27 @@ use tokio_util::sync::CancellationToken;
 use super::children::{Child, Children, Exit};
 use super::error::Error;
 use super::status::Status;
-use policy::Next;
-use spec::{Spec, Start};
+use policy::AfterExit;
+use spec::{HelperSpec, Start};
 
 /// From SIGTERM to SIGKILL: of the pod's 30 s the guest has 25 and QEMU 3.
 const STOP_TIME: Duration = Duration::from_secs(1);
-/// What a helper waits for must be there by then.
+/// Limit for a `wait-for` path to appear.
 const READY_TIME: Duration = Duration::from_secs(15);
 const READY_LOOK: Duration = Duration::from_millis(50);
 
-/// A fatal helper's end, in words.
-pub type Fatal = Error;
-
-/// All helpers of one runner.
 #[derive(Debug)]
-pub struct Helpers {
-    specs: Vec<Spec>,
+pub(crate) struct Helpers {
+    specs: Vec<HelperSpec>,
     children: Children,
     status: Status,
     tasks: Vec<JoinHandle<()>>,
     stopping: CancellationToken,
-    fatal: (mpsc::UnboundedSender<Fatal>, mpsc::UnboundedReceiver<Fatal>),
+    fatal: (mpsc::UnboundedSender<Error>, mpsc::UnboundedReceiver<Error>),
 }
 
 impl Helpers {
-    /// None is started yet.
-    pub fn new(specs: Vec<Spec>, children: &Children, status: &Status) -> Helpers {
+    pub(crate) fn new(specs: Vec<HelperSpec>, children: &Children, status: &Status) -> Helpers {
         Helpers {
             specs,
             children: children.clone(),
@@ -55,11 +50,11 @@ impl Helpers {
         }
     }
 
-    /// Start those that QEMU may need, each when what the one before it is waited for is there.
-    pub async fn start_before(&mut self) -> Result<(), Error> {
-        let specs: Vec<Spec> = self.of(Start::Before);
+    /// Starts the helpers that QEMU may need, one after the other: the next one when the `wait-for` path of this one exists.
+    pub(crate) async fn start_before(&mut self) -> Result<(), Error> {
+        let specs: Vec<HelperSpec> = self.of(Start::Before);
         for spec in specs {
-            // What a former life left there would be taken for readiness.
+            // A socket of the container's previous run would be taken for readiness.
             if let Some(path) = &spec.wait_for {
                 super::socket::remove_stale_socket(path)?;
             }
@@ -74,44 +69,44 @@ impl Helpers {
         Ok(())
     }
 
-    /// Start those that come when QEMU answers.
-    pub fn start_after(&mut self) {
+    /// Starts the helpers that are declared with `start=after`.
+    pub(crate) fn start_after(&mut self) {
         for spec in self.of(Start::After) {
             self.start(&spec);
         }
     }
 
-    /// The end of a helper that was declared fatal.
-    pub async fn fatal(&mut self) -> Fatal {
+    /// Waits for the end of a helper with `on-exit=fatal`.
+    pub(crate) async fn fatal(&mut self) -> Error {
         match self.fatal.1.recv().await {
             Some(error) => error,
-            // A sender is held here.
+            // Not reached: `self` has a sender.
             None => std::future::pending().await,
         }
     }
 
-    /// SIGTERM to all, SIGKILL to what is left.
-    pub async fn stop(&mut self) {
+    /// Sends SIGTERM to all helpers, and SIGKILL after `STOP_TIME`.
+    pub(crate) async fn stop(&mut self) {
         self.stopping.cancel();
         for task in self.tasks.drain(..) {
-            // Only a panic makes it fail, and that was told.
+            // It fails only by a panic, which was printed.
             let _ = task.await;
         }
     }
 
-    fn of(&self, start: Start) -> Vec<Spec> {
+    fn of(&self, start: Start) -> Vec<HelperSpec> {
         self.specs.iter().filter(|spec| spec.start == start).cloned().collect()
     }
 
-    fn start(&mut self, spec: &Spec) {
-        let supervised = Supervised {
+    fn start(&mut self, spec: &HelperSpec) {
+        let helper = Helper {
             spec: spec.clone(),
             children: self.children.clone(),
             status: self.status.clone(),
             stopping: self.stopping.clone(),
             fatal: self.fatal.0.clone(),
         };
-        self.tasks.push(tokio::spawn(supervised.run()));
+        self.tasks.push(tokio::spawn(helper.run()));
     }
 }
 
@@ -127,16 +122,16 @@ async fn ready(name: &str, path: &Path, limit: Duration) -> Result<(), Error> {
     })
 }
 
-/// One helper, for as long as the runner wants it.
-struct Supervised {
-    spec: Spec,
+/// One helper with its restarts.
+struct Helper {
+    spec: HelperSpec,
     children: Children,
     status: Status,
     stopping: CancellationToken,
-    fatal: mpsc::UnboundedSender<Fatal>,
+    fatal: mpsc::UnboundedSender<Error>,
 }
 
-impl Supervised {
+impl Helper {
     async fn run(self) {
         let name = self.spec.name.as_str();
         let mut failures = 0;
@@ -160,10 +155,10 @@ impl Supervised {
                 self.set("ended");
                 return;
             }
-            let (next, count) = policy::next(self.spec.on_exit, started.elapsed(), failures);
+            let (next, count) = policy::after_exit(self.spec.on_exit, started.elapsed(), failures);
             failures = count;
             match next {
-                Next::Again(pause) => {
+                AfterExit::Restart(pause) => {
                     tracing::warn!(helper = name, "ended: {end}; again in {} ms", pause.as_millis());
                     self.set("waiting");
                     tokio::select! {
@@ -171,13 +166,13 @@ impl Supervised {
                         () = self.stopping.cancelled() => return self.set("ended"),
                     }
                 }
-                Next::Leave => {
+                AfterExit::StayEnded => {
                     tracing::info!(helper = name, "ended: {end}");
                     return self.set("ended");
                 }
-                Next::Fatal => {
+                AfterExit::ShutDown => {
                     self.set("ended");
-                    // Nobody hears it when the runner is ending anyway.
+                    // The receiver is gone only when the runner ends anyway.
                     let _ = self.fatal.send(Error::Helper {
                         name: self.spec.name.clone(),
                         text: format!("ended: {end}"),
@@ -201,7 +196,7 @@ impl Supervised {
             .stdout(writer.try_clone()?)
             .stderr(writer);
         let child = self.children.spawn(&mut command)?;
-        // The command holds the pipe's other end: with it open there would never be an end of the output.
+        // The command has the pipe's write end: while that is open, reading the output does not end.
         drop(command);
         Ok((child, output::Output::follow(&self.spec.name, reader)?))
     }
@@ -213,7 +208,7 @@ impl Supervised {
     }
 }
 
-/// End a helper and what it started.
+/// Ends a helper's whole process group.
 async fn end(name: &str, child: &mut Child) -> Exit {
     signal(child.pid(), Signal::TERM);
     match timeout(STOP_TIME, child.wait()).await {

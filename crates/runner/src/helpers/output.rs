@@ -9,18 +9,16 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-/// A longer line is told in pieces.
+/// In bytes; a longer line is logged in pieces.
 const MAX_LINE: usize = 8 << 10;
-/// What it started may hold the pipe open after its own end; that is not waited for.
+/// How long after the helper's end its output is read: its own children may keep the pipe open.
 const REST_TIME: Duration = Duration::from_millis(200);
 
-/// The task that follows one program's output.
 #[derive(Debug)]
-pub struct Output(JoinHandle<()>);
+pub(crate) struct Output(JoinHandle<()>);
 
 impl Output {
-    /// Follow a pipe to its end.
-    pub fn follow(name: &str, reader: PipeReader) -> std::io::Result<Output> {
+    pub(crate) fn follow(name: &str, reader: PipeReader) -> std::io::Result<Output> {
         let pipe = Receiver::from_owned_fd(OwnedFd::from(reader))?;
         let name = name.to_owned();
         Ok(Output(tokio::spawn(read(pipe, move |line| {
@@ -28,37 +26,37 @@ impl Output {
         }))))
     }
 
-    /// Take the last lines.
-    pub async fn finish(&mut self) {
+    /// Reads the last lines.
+    pub(crate) async fn finish(&mut self) {
         if timeout(REST_TIME, &mut self.0).await.is_err() {
             self.0.abort();
         }
     }
 }
 
-async fn read(mut pipe: Receiver, mut tell: impl FnMut(&[u8])) {
+async fn read(mut pipe: Receiver, mut log: impl FnMut(&[u8])) {
     let mut buffer = Vec::new();
-    // An error is an end too.
+    // An error ends the output, too.
     while pipe.read_buf(&mut buffer).await.is_ok_and(|read| read > 0) {
-        take_lines(&mut buffer, &mut tell);
+        take_lines(&mut buffer, &mut log);
     }
     if !buffer.is_empty() {
-        tell(&buffer);
+        log(&buffer);
     }
 }
 
-/// Take every whole line, and what is too long to wait for its end.
-fn take_lines(buffer: &mut Vec<u8>, tell: &mut impl FnMut(&[u8])) {
+/// Takes every whole line, and pieces of `MAX_LINE` where a line is longer.
+fn take_lines(buffer: &mut Vec<u8>, log: &mut impl FnMut(&[u8])) {
     loop {
         let window = buffer.get(..MAX_LINE).unwrap_or(buffer);
         match window.iter().position(|byte| *byte == b'\n') {
             Some(end) => {
                 let line: Vec<u8> = buffer.drain(..=end).collect();
-                tell(line.trim_ascii_end());
+                log(line.trim_ascii_end());
             }
             None if buffer.len() >= MAX_LINE => {
                 let line: Vec<u8> = buffer.drain(..MAX_LINE).collect();
-                tell(&line);
+                log(&line);
             }
             None => return,
         }

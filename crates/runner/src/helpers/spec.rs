@@ -1,4 +1,4 @@
-//! What a helper is: declared on the command line or in a TOML file.
+//! The declaration of a helper, on the command line or in a TOML file.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -7,10 +7,9 @@ use serde::Deserialize;
 
 use crate::error::Error;
 
-/// When a helper starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Start {
+pub(crate) enum Start {
     /// Before QEMU, which may need it.
     #[default]
     Before,
@@ -18,35 +17,30 @@ pub enum Start {
     After,
 }
 
-/// What its end means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum OnExit {
-    /// It is started again, later each time.
+pub(crate) enum OnExit {
+    /// It is started again, after a pause that doubles up to 30 s.
     #[default]
     Restart,
     /// The guest is shut down and the runner fails.
     Fatal,
-    /// Nothing.
     Ignore,
 }
 
-/// A helper as declared.
+/// A helper as declared, checked.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Spec {
-    /// Tells it apart in the log.
-    pub name: String,
-    /// When it starts.
-    pub start: Start,
-    /// What its end means.
-    pub on_exit: OnExit,
+pub(crate) struct HelperSpec {
+    pub(crate) name: String,
+    pub(crate) start: Start,
+    pub(crate) on_exit: OnExit,
     /// QEMU starts when this path exists.
-    pub wait_for: Option<PathBuf>,
+    pub(crate) wait_for: Option<PathBuf>,
     /// Program and arguments; never empty.
-    pub command: Vec<String>,
+    pub(crate) command: Vec<String>,
 }
 
-/// A helper as written.
+/// A helper as in the file, unchecked.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Written {
@@ -56,19 +50,19 @@ struct Written {
     #[serde(default)]
     on_exit: OnExit,
     wait_for: Option<PathBuf>,
-    command: Command,
+    command: CommandText,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Command {
+enum CommandText {
     Line(String),
     Words(Vec<String>),
 }
 
-impl Default for Command {
-    fn default() -> Command {
-        Command::Words(Vec::new())
+impl Default for CommandText {
+    fn default() -> CommandText {
+        CommandText::Words(Vec::new())
     }
 }
 
@@ -79,25 +73,25 @@ struct File {
     helper: Vec<Written>,
 }
 
-/// A file of `[[helper]]` tables.
-pub fn parse_file(text: &str) -> Result<Vec<Spec>, String> {
+/// Parses a file of `[[helper]]` tables.
+pub(crate) fn parse_file(text: &str) -> Result<Vec<HelperSpec>, String> {
     let file: File = toml::from_str(text).map_err(|error| error.to_string())?;
     file.helper.into_iter().map(checked).collect()
 }
 
 /// `name=NAME[,start=…][,on-exit=…][,wait-for=PATH],command=COMMAND LINE`; the command is all that follows its key.
-pub fn parse_argument(text: &str) -> Result<Spec, String> {
+pub(crate) fn parse_argument(text: &str) -> Result<HelperSpec, String> {
     let (keys, command) = match text.strip_prefix("command=") {
         Some(command) => ("", command),
         None => text.split_once(",command=").ok_or("command= is missing")?,
     };
     let mut written = Written {
-        command: Command::Line(command.to_owned()),
+        command: CommandText::Line(command.to_owned()),
         ..Written::default()
     };
     let mut seen = BTreeSet::new();
     for pair in keys.split(',').filter(|pair| !pair.is_empty()) {
-        let (key, value) = pair.split_once('=').ok_or(format!("{pair:?} is no KEY=VALUE"))?;
+        let (key, value) = pair.split_once('=').ok_or(format!("{pair:?} is not KEY=VALUE"))?;
         if !seen.insert(key) {
             return Err(format!("{key} is given twice"));
         }
@@ -112,7 +106,7 @@ pub fn parse_argument(text: &str) -> Result<Spec, String> {
     checked(written)
 }
 
-/// One of an enum's names.
+/// A variant by its name in the file.
 fn word<'a, T: Deserialize<'a>>(key: &str, value: &'a str) -> Result<T, String> {
     use serde::de::IntoDeserializer;
     use serde::de::value::{Error, StrDeserializer};
@@ -120,7 +114,7 @@ fn word<'a, T: Deserialize<'a>>(key: &str, value: &'a str) -> Result<T, String> 
     T::deserialize(deserializer).map_err(|error| format!("{key}: {error}"))
 }
 
-fn checked(written: Written) -> Result<Spec, String> {
+fn checked(written: Written) -> Result<HelperSpec, String> {
     let name = written.name;
     let good = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     if name.is_empty() || name.len() > 32 || !name.bytes().all(good) {
@@ -128,10 +122,10 @@ fn checked(written: Written) -> Result<Spec, String> {
     }
     let command = match written.command {
         // As a shell splits a line without expanding anything; what begins with # is a comment.
-        Command::Line(line) => shlex::split(&line).ok_or(format!(
+        CommandText::Line(line) => shlex::split(&line).ok_or(format!(
             "{name}: command: a quote is not closed, or nothing follows the last backslash"
         ))?,
-        Command::Words(words) => words,
+        CommandText::Words(words) => words,
     };
     if command.first().is_none_or(String::is_empty) {
         return Err(format!("{name}: command is empty"));
@@ -139,7 +133,7 @@ fn checked(written: Written) -> Result<Spec, String> {
     if written.start == Start::After && written.wait_for.is_some() {
         return Err(format!("{name}: wait-for needs start = before"));
     }
-    Ok(Spec {
+    Ok(HelperSpec {
         name,
         start: written.start,
         on_exit: written.on_exit,
@@ -148,9 +142,9 @@ fn checked(written: Written) -> Result<Spec, String> {
     })
 }
 
-/// Those of the file, then those of the command line. A name is given once.
-pub fn all(file: Vec<Spec>, arguments: &[Spec]) -> Result<Vec<Spec>, Error> {
-    let all: Vec<Spec> = file.into_iter().chain(arguments.iter().cloned()).collect();
+/// The helpers of the file, then those of the command line; each name once.
+pub(crate) fn all(file: Vec<HelperSpec>, arguments: &[HelperSpec]) -> Result<Vec<HelperSpec>, Error> {
+    let all: Vec<HelperSpec> = file.into_iter().chain(arguments.iter().cloned()).collect();
     let mut names = BTreeSet::new();
     match all.iter().find(|spec| !names.insert(spec.name.clone())) {
         Some(twice) => Err(Error::Helper {
@@ -210,7 +204,7 @@ mod tests {
     #[case("name=x,name=y,command=y", "name is given twice")]
     #[case("name=x,start=soon,command=y", "start: unknown variant `soon`")]
     #[case("name=x,colour=red,command=y", "\"colour\" is not known")]
-    #[case("name=x,before,command=y", "\"before\" is no KEY=VALUE")]
+    #[case("name=x,before,command=y", "\"before\" is not KEY=VALUE")]
     #[case("name=x,command='y", "x: command: a quote is not closed")]
     #[case("name=x,command=\"y", "x: command: a quote is not closed")]
     #[case("name=x,command=\"y\\", "x: command: a quote is not closed")]

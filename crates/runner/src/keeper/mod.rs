@@ -1,9 +1,9 @@
-//! From a QEMU that has just started to the end of it: its vCPUs are handed over, the guest is let run, and what changes on
-//! either side (threads plugged, the daemon restarted, the instance evicted) is followed.
+//! Isolates a VM and keeps it so, from QEMU's start to its end: registers, attaches the vCPUs, lets the guest run, and follows
+//! changes on either side (threads plugged, the daemon restarted, the instance deregistered).
 //!
-//! It never ends. Whoever holds it drops it when QEMU ends or the shutdown begins.
+//! `Keeper::keep` never returns. It is dropped when QEMU ends or the shutdown begins.
 
-mod news;
+mod daemon_events;
 mod text;
 
 use std::os::fd::BorrowedFd;
@@ -21,84 +21,76 @@ use super::status::Status;
 use super::vmm::{Change, Release, Threads, Vmm};
 
 const VMM_RETRY: Duration = Duration::from_millis(100);
-/// After this long without an answer of QEMU's it is worth a line.
+/// QEMU may take this long to answer before a warning is logged.
 const VMM_PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_secs(5);
-/// A guest that runs without isolation is not helped by a call every 5 s.
+/// The pause doubles up to this while the guest runs without isolation: more calls would not help it.
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// How often a machine that could have a vCPU plugged is asked, no event tells of it; and one that does not run.
+/// How often QEMU is queried where no event reports a change: of a machine with a free vCPU slot, and of a guest that does
+/// not run.
 const LOOK: Duration = Duration::from_secs(2);
-/// One plug makes several events.
+/// One plug makes several events: they are waited for.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// What is kept, and how.
 #[derive(Debug)]
-pub struct Plan<'a> {
-    /// QEMU itself.
-    pub qemu: BorrowedFd<'a>,
-    /// The anchor, for a registration that is made late.
-    pub anchor: BorrowedFd<'a>,
-    /// What the daemon is told of it.
-    pub claims: Claims<'a>,
-    /// `--require-isolation`.
-    pub require: bool,
-    /// `--iothread-cpus`.
-    pub iothread_cpus: bool,
-    /// How the guest is let run.
-    pub release: Release,
+pub(crate) struct VmOptions<'a> {
+    pub(crate) qemu: BorrowedFd<'a>,
+    /// For a registration that did not succeed at the start.
+    pub(crate) anchor: BorrowedFd<'a>,
+    pub(crate) claims: Claims<'a>,
+    pub(crate) require: bool,
+    pub(crate) iothread_cpus: bool,
+    pub(crate) release: Release,
 }
 
-/// Keeps one VM isolated.
 #[derive(Debug)]
-pub struct Keeper<'a, V> {
-    /// The VM.
-    pub vmm: V,
+pub(crate) struct Keeper<'a, V> {
+    pub(crate) vmm: V,
     daemon: &'a mut Daemon,
     status: &'a Status,
-    plan: Plan<'a>,
-    /// None: not registered.
+    options: VmOptions<'a>,
+    /// `None` while not registered.
     instance: Option<OwnedObjectPath>,
-    /// What the daemon was given last, and took.
+    /// The threads of the last successful AttachVcpus.
     attached: Option<(Vec<Vcpu>, Vec<u32>)>,
-    /// The CPUs it had then, and whether they are others now. Only looked at for I/O threads: the daemon moves vCPUs by itself,
-    /// but lets an I/O thread go that finds no CPU any more.
+    /// The instance's CPUs at that time, and whether they changed since. Only followed where I/O threads have CPUs: the daemon
+    /// moves vCPUs by itself, but unpins an I/O thread for which no CPU remains.
     cpus: String,
     resized: bool,
     released: bool,
-    /// Somebody deregistered it while it ran: that is his will, and not undone here.
+    /// The instance was deregistered while the VM ran. That was an administrator's decision, so the runner does not register
+    /// again.
     given_up: bool,
-    /// The last failure that was told.
-    told: String,
+    /// To log a repeated failure once.
+    last_failure: String,
     retry: Duration,
 }
 
 impl<'a, V: Vmm> Keeper<'a, V> {
-    /// Nothing is done yet.
-    pub fn new(
+    pub(crate) fn new(
         vmm: V,
         daemon: &'a mut Daemon,
         status: &'a Status,
-        plan: Plan<'a>,
+        options: VmOptions<'a>,
         instance: Option<OwnedObjectPath>,
     ) -> Keeper<'a, V> {
         Keeper {
             vmm,
             daemon,
             status,
-            plan,
+            options,
             instance,
             attached: None,
             cpus: String::new(),
             resized: false,
             released: false,
             given_up: false,
-            told: String::new(),
+            last_failure: String::new(),
             retry: FIRST_RETRY,
         }
     }
 
-    /// Keep it. Ends never.
-    pub async fn keep(&mut self) {
+    pub(crate) async fn keep(&mut self) {
         loop {
             let threads = self.answering().await;
             let done = match self.isolate(&threads).await {
@@ -107,7 +99,7 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             };
             match done {
                 Ok(()) => {
-                    self.told.clear();
+                    self.last_failure.clear();
                     self.retry = FIRST_RETRY;
                     self.watch(&threads).await;
                 }
@@ -116,20 +108,20 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
     }
 
-    /// The threads, as soon as the VM answers.
+    /// Waits until QEMU answers, and returns the threads.
     async fn answering(&mut self) -> Threads {
         let started = Instant::now();
-        let mut told = false;
+        let mut warned = false;
         loop {
             match self.vmm.threads().await {
                 Ok(threads) => {
-                    self.tell_iothreads(&threads);
+                    self.report_iothreads(&threads);
                     self.run_state().await;
                     return threads;
                 }
-                Err(error) if !told && started.elapsed() > VMM_PATIENCE => {
+                Err(error) if !warned && started.elapsed() > VMM_PATIENCE => {
                     tracing::warn!("{error}; still trying");
-                    told = true;
+                    warned = true;
                 }
                 Err(error) => tracing::debug!("{error}"),
             }
@@ -137,7 +129,7 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
     }
 
-    fn tell_iothreads(&self, threads: &Threads) {
+    fn report_iothreads(&self, threads: &Threads) {
         let iothreads = threads
             .iothreads
             .iter()
@@ -150,9 +142,9 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         self.status.update(|state| state.iothreads = iothreads);
     }
 
-    /// Register if that is still to be done, and hand over threads that the daemon does not have.
+    /// Registers where that is still to be done, and attaches threads that the daemon does not have yet.
     async fn isolate(&mut self, threads: &Threads) -> Result<(), Error> {
-        let iothreads: Vec<u32> = match self.plan.iothread_cpus {
+        let iothreads: Vec<u32> = match self.options.iothread_cpus {
             true => threads
                 .iothreads
                 .iter()
@@ -168,25 +160,28 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         let instance = match &self.instance {
             Some(instance) => instance.clone(),
             None => {
-                let registration = self.daemon.try_register(self.plan.claims, self.plan.anchor).await?;
+                let registration = self
+                    .daemon
+                    .try_register(self.options.claims, self.options.anchor)
+                    .await?;
                 tracing::info!("registered as {} in {}", registration.instance, registration.cgroup);
                 self.instance.insert(registration.instance).clone()
             }
         };
         let attached = self
             .daemon
-            .attach(&instance, self.plan.qemu, (&wanted.0, &wanted.1))
+            .attach(&instance, self.options.qemu, (&wanted.0, &wanted.1))
             .await;
         if attached.as_ref().is_err_and(Error::is_absent) {
             if self.attached.is_some() {
                 self.give_up();
                 return Ok(());
             }
-            // Never attached: a daemon that died on the way may have lost it. Register anew.
+            // Never attached: a daemon that died meanwhile may have lost it. Register again.
             self.instance = None;
         }
         let attached = attached?;
-        let isolation = Isolation::of(&attached.state, attached.qos);
+        let isolation = attached.isolation;
         tracing::info!(
             "{}: {}",
             isolation.promise(attached.qos),
@@ -214,12 +209,11 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         Ok(())
     }
 
-    /// Let the guest run, once.
     async fn release(&mut self) -> Result<(), Error> {
         if !self.released {
-            self.vmm.release(&self.plan.release).await?;
+            self.vmm.release(&self.options.release).await?;
             self.released = true;
-            tracing::info!("{}", text::released(&self.plan.release));
+            tracing::info!("{}", text::released(&self.options.release));
             self.status.update(|state| state.phase = Phase::Up);
             self.run_state().await;
         }
@@ -236,14 +230,14 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         });
         let text = error.to_string();
         let seconds = self.retry.as_secs();
-        let news = std::mem::replace(&mut self.told, text) != self.told;
+        let is_new = std::mem::replace(&mut self.last_failure, text) != self.last_failure;
         if self.released {
-            if news {
+            if is_new {
                 tracing::error!(
                     "{error}; the guest runs on, without isolation for what is new; next try in {seconds} s"
                 );
             }
-        } else if self.plan.require {
+        } else if self.options.require {
             tracing::error!("{error}; the guest stays paused, next try in {seconds} s");
         } else {
             tracing::error!(
@@ -254,10 +248,10 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             }
         }
         if !self.released {
-            // QEMU serves one client: whoever wants to look meanwhile can.
+            // QEMU serves one client at a time: let others use the socket meanwhile.
             self.vmm.disconnect();
         }
-        // A fresh connection shows the daemon's objects as they are then.
+        // A new connection has the daemon's objects as they are then.
         self.daemon.disconnect();
         sleep(self.retry).await;
         if self.released {
@@ -265,10 +259,10 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
     }
 
-    /// Until the threads are others.
+    /// Returns when the threads may have changed, or have to be attached again.
     async fn watch(&mut self, threads: &Threads) {
         loop {
-            // Some run states end without an event (a source's `finish-migrate`).
+            // Some run states end without an event (`finish-migrate` on the source).
             let settled = matches!(self.status.now().guest.as_str(), "running" | "unknown");
             let look = if threads.may_grow || !settled {
                 LOOK
@@ -295,8 +289,8 @@ impl<'a, V: Vmm> Keeper<'a, V> {
                     }
                     self.run_state().await;
                 }
-                news = self.daemon.news(), if self.instance.is_some() && !self.given_up => {
-                    self.heard(news).await;
+                event = self.daemon.event(), if self.instance.is_some() && !self.given_up => {
+                    self.on_daemon_event(event).await;
                     if self.resized {
                         return;
                     }

@@ -1,13 +1,12 @@
-//! What the keeper says.
+//! Texts of the keeper's log messages.
 
-use stelia_api::NOT_PINNED;
-use stelia_record::IOTHREADS;
+use stelia_api::{NOT_PINNED, ThreadRole};
 
 use crate::qmp::Iothread;
 use crate::vmm::Release;
 
 /// `vcpu 0 -> cpu 2 (tid 4711), vcpu 1 -> not pinned (tid 4712), I/O thread 0 -> cpu 3 (tid 4713)`.
-pub fn placement(placement: &[(u32, u32, u32)]) -> String {
+pub(crate) fn placement(placement: &[(u32, u32, u32)]) -> String {
     let one = |(vcpu, tid, cpu): &(u32, u32, u32)| match *cpu {
         NOT_PINNED => format!("{} -> not pinned (tid {tid})", what(*vcpu)),
         cpu => format!("{} -> cpu {cpu} (tid {tid})", what(*vcpu)),
@@ -16,14 +15,14 @@ pub fn placement(placement: &[(u32, u32, u32)]) -> String {
 }
 
 fn what(index: u32) -> String {
-    match index.checked_sub(IOTHREADS) {
-        Some(number) => format!("I/O thread {number}"),
-        None => format!("vcpu {index}"),
+    match ThreadRole::from(index) {
+        ThreadRole::Vcpu(index) => format!("vcpu {index}"),
+        role => role.to_string(),
     }
 }
 
 /// `no I/O threads`, or `2 I/O threads (disk: tid 7, net: tid 8)`.
-pub fn iothreads(iothreads: &[Iothread]) -> String {
+pub(crate) fn iothreads(iothreads: &[Iothread]) -> String {
     if iothreads.is_empty() {
         return "no I/O threads".into();
     }
@@ -32,13 +31,12 @@ pub fn iothreads(iothreads: &[Iothread]) -> String {
     format!("{} I/O threads ({list})", iothreads.len())
 }
 
-/// That the guest was let run.
-pub fn released(how: &Release) -> String {
+pub(crate) fn released(how: &Release) -> String {
     match how {
         Release::Continue => "guest running".into(),
         Release::Migration(uri) => format!("the migration may come in at {uri}; it continues the guest"),
-        Release::Others => "ready for the migration; whoever drives it continues the guest".into(),
-        Release::Running => "attached to a guest that ran before: what it did until now was not isolated".into(),
+        Release::External => "ready for the migration; whoever drives it continues the guest".into(),
+        Release::AlreadyRunning => "attached to a guest that ran before: what it did until now was not isolated".into(),
     }
 }
 
@@ -49,7 +47,11 @@ mod tests {
     #[test]
     fn placement_is_one_readable_line() {
         assert_eq!(
-            placement(&[(0, 4711, 2), (1, 4712, NOT_PINNED), (IOTHREADS, 4713, 3)]),
+            placement(&[
+                (0, 4711, 2),
+                (1, 4712, NOT_PINNED),
+                (ThreadRole::IoThread(0).into(), 4713, 3)
+            ]),
             "vcpu 0 -> cpu 2 (tid 4711), vcpu 1 -> not pinned (tid 4712), I/O thread 0 -> cpu 3 (tid 4713)"
         );
         assert_eq!(placement(&[]), "");

@@ -1,6 +1,6 @@
 //! The commands that the runner sends, as qapi's [`Command`]: a name, its arguments, and what comes back.
 //!
-//! The answers are declared here and slim. Those that qapi generates from QEMU's schema name every CPU target and run
+//! The answers are declared here, with the few fields that are used. Those that qapi generates list every CPU target and run
 //! state of one QEMU version, and a newer QEMU must not break the start of a guest (`docs/decisions.md`).
 
 use std::collections::BTreeMap;
@@ -11,11 +11,10 @@ use serde_json::Value;
 
 /// A command without arguments, and its answer.
 macro_rules! commands {
-    ($($(#[$doc:meta])* $command:ident = $name:literal -> $answer:ty;)*) => {
+    ($($command:ident = $name:literal -> $answer:ty;)*) => {
         $(
-            $(#[$doc])*
             #[derive(Debug, Clone, Copy, Serialize)]
-            pub struct $command {}
+            pub(crate) struct $command {}
 
             impl Command for $command {
                 type Ok = $answer;
@@ -27,28 +26,18 @@ macro_rules! commands {
 }
 
 commands! {
-    /// Leaves negotiation; no capability is asked for.
     Capabilities = "qmp_capabilities" -> Value;
-    /// Every vCPU, with its thread and place.
     QueryCpusFast = "query-cpus-fast" -> Vec<Vcpu>;
-    /// Every I/O thread.
     QueryIothreads = "query-iothreads" -> Vec<Iothread>;
-    /// The machine's slots for vCPUs.
     QueryHotpluggableCpus = "query-hotpluggable-cpus" -> Vec<Slot>;
-    /// Run state.
-    QueryStatus = "query-status" -> Status;
-    /// Lets the guest run.
+    QueryStatus = "query-status" -> StatusInfo;
     Cont = "cont" -> Empty;
-    /// Presses the guest's power button.
     SystemPowerdown = "system_powerdown" -> Empty;
-    /// Ends QEMU. It may be gone before it answers.
     Quit = "quit" -> Empty;
 }
 
-/// Lets a migration come in, where QEMU was started with `-incoming defer`.
 #[derive(Debug, Clone, Copy, Serialize)]
-pub struct MigrateIncoming<'a> {
-    /// Where it comes from.
+pub(crate) struct MigrateIncoming<'a> {
     pub uri: &'a str,
 }
 
@@ -58,46 +47,46 @@ impl Command for MigrateIncoming<'_> {
     const ALLOW_OOB: bool = false;
 }
 
-/// One vCPU of `query-cpus-fast`.
+/// An element of `query-cpus-fast`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Vcpu {
-    /// QEMU's index of it.
+    /// QEMU's index of the vCPU.
     pub cpu_index: u32,
-    /// Its thread in this PID namespace.
+    /// Thread id in the container's PID namespace.
     pub thread_id: i32,
-    /// Where it sits in the guest's topology.
+    /// Its place in the guest's topology.
     #[serde(default)]
     pub props: BTreeMap<String, Value>,
 }
 
-/// One I/O thread of `query-iothreads`.
+/// An element of `query-iothreads`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Iothread {
     /// The id of its `-object iothread`.
     pub id: String,
-    /// Its thread in this PID namespace.
+    /// Thread id in the container's PID namespace.
     pub thread_id: i32,
 }
 
-/// One slot of `query-hotpluggable-cpus`.
+/// An element of `query-hotpluggable-cpus`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Slot {
-    /// The vCPU in it; none: one could be plugged.
+pub(crate) struct Slot {
+    /// The vCPU in the slot; `None`: one could be plugged.
     pub qom_path: Option<String>,
 }
 
 /// The answer of `query-status`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Status {
+pub struct StatusInfo {
     /// `running`, `prelaunch`, `inmigrate`, `paused`…
     pub status: String,
 }
 
-impl Status {
-    /// Nobody would hear the power button: the guest never ran, has left for another host, or has ended.
+impl StatusInfo {
+    /// The guest cannot react to its power button: it never ran, has migrated away, or has ended.
     pub fn is_deaf(&self) -> bool {
         let deaf = [
             "prelaunch",
@@ -154,13 +143,13 @@ mod tests {
         assert_eq!((ours[0].cpu_index, ours[0].thread_id), (0, 7));
         let status = r#"{"running":false,"status":"new-in-qemu-99"}"#;
         assert!(serde_json::from_str::<qapi::qmp::StatusInfo>(status).is_err());
-        let ours: Status = serde_json::from_str(status).unwrap();
+        let ours: StatusInfo = serde_json::from_str(status).unwrap();
         assert_eq!(ours.status, "new-in-qemu-99");
     }
 
     #[test]
     fn a_guest_that_hears_no_power_button_is_told_by_its_run_state() {
-        let status = |text: &str| Status { status: text.into() };
+        let status = |text: &str| StatusInfo { status: text.into() };
         assert!(status("prelaunch").is_deaf() && status("inmigrate").is_deaf() && status("postmigrate").is_deaf());
         assert!(!status("running").is_deaf() && !status("paused").is_deaf());
     }

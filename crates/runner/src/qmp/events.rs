@@ -1,31 +1,30 @@
-//! What an event of QEMU's is to the runner. No event tells of a thread: those of a plug and an unplug are hints to ask.
+//! What the runner does about an event of QEMU's. No event reports a thread: those of a plug and an unplug are hints to ask.
 
 use super::wire::Event;
 
 /// What to do about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
-    /// The vCPU threads may be others now: ask for them.
+    /// The vCPU threads may have changed: query them.
     Threads,
-    /// The guest runs, or does so no more: ask for its run state.
+    /// The run state may have changed: query it.
     RunState,
-    /// Worth a line in the log.
-    Tell,
-    /// Nothing to do.
+    /// Log it, nothing else.
+    Log,
+    /// Logged for debugging only.
     Nothing,
 }
 
 /// The reaction to an event.
 ///
-/// - A vCPU that is plugged is told of by nothing but the guest, and only by one that speaks ACPI to its firmware
-///   (`ACPI_DEVICE_OST`).
-/// - `DEVICE_DELETED` comes when the unplugged vCPU's thread has ended.
-/// - A reset keeps the threads, but a plug that the guest has not noticed takes effect there.
+/// - A plugged vCPU is reported by the guest alone, and only by one with ACPI (`ACPI_DEVICE_OST`).
+/// - `DEVICE_DELETED` comes after the unplugged vCPU's thread has ended.
+/// - A reset keeps the threads, but completes a plug that the guest has not noticed.
 pub fn reaction(event: &Event) -> Reaction {
     match event.name.as_str() {
         "ACPI_DEVICE_OST" | "DEVICE_DELETED" | "DEVICE_UNPLUG_GUEST_ERROR" | "RESET" => Reaction::Threads,
         "STOP" | "RESUME" | "SUSPEND" | "WAKEUP" | "GUEST_PANICKED" => Reaction::RunState,
-        "SHUTDOWN" | "POWERDOWN" | "GUEST_CRASHLOADED" | "WATCHDOG" | "MEMORY_FAILURE" => Reaction::Tell,
+        "SHUTDOWN" | "POWERDOWN" | "GUEST_CRASHLOADED" | "WATCHDOG" | "MEMORY_FAILURE" => Reaction::Log,
         _ => Reaction::Nothing,
     }
 }
@@ -41,7 +40,7 @@ mod tests {
     #[case("RESET", Reaction::Threads)]
     #[case("STOP", Reaction::RunState)]
     #[case("RESUME", Reaction::RunState)]
-    #[case("SHUTDOWN", Reaction::Tell)]
+    #[case("SHUTDOWN", Reaction::Log)]
     #[case("NEW_IN_QEMU_99", Reaction::Nothing)]
     #[case("", Reaction::Nothing)]
     fn events_are_sorted(#[case] name: &str, #[case] expected: Reaction) {

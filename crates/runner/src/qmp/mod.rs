@@ -1,8 +1,8 @@
-//! QMP: the few commands the runner needs, as qapi's `Command` (`commands`), over a connection of our own (`wire`).
+//! QMP: the few commands that the runner sends, as qapi's `Command`, over a connection of its own.
 
-pub mod commands;
-pub mod events;
-pub mod wire;
+mod commands;
+mod events;
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,19 +11,21 @@ use qapi::Command;
 use tokio::time::timeout;
 use zbus::Variant;
 
-use super::error::Error;
-pub use commands::{Iothread, Status, Vcpu};
 use stelia_api::client::VcpuArg;
 
-use wire::{Event, Wire};
+use crate::error::Error;
+pub use commands::{Iothread, StatusInfo, Vcpu};
+pub use events::{Reaction, reaction};
+pub use wire::Event;
+use wire::Wire;
 
 /// QEMU answers at once unless its main loop is busy.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(30);
-/// The topology properties that are handed on; all are integers.
+/// The topology properties that AttachVcpus takes; all are integers.
 const PROPS: [&str; 6] = ["socket-id", "core-id", "thread-id", "node-id", "die-id", "cluster-id"];
 
 impl Vcpu {
-    /// As AttachVcpus wants it: the known properties, kept as integers (u where not negative, else i).
+    /// For AttachVcpus: index, thread, and the topology properties as integers (`u` where not negative, else `i`).
     pub fn to_dbus(&self) -> VcpuArg<'static> {
         let props = PROPS.iter().filter_map(|name| {
             let number = self.props.get(*name)?.as_i64()?;
@@ -36,7 +38,7 @@ impl Vcpu {
     }
 }
 
-/// A negotiated QMP connection. QEMU serves one at a time; dropping it frees the socket.
+/// A QMP connection after negotiation. QEMU serves one client at a time; dropping this frees the socket.
 #[derive(Debug)]
 pub struct Qmp {
     socket: PathBuf,
@@ -44,7 +46,7 @@ pub struct Qmp {
 }
 
 impl Qmp {
-    /// Connect and negotiate. Waits as long as QEMU takes to greet: that is after all guest memory was allocated.
+    /// Connects and negotiates, however long QEMU takes to greet: it does so after all guest memory was allocated.
     pub async fn connect(socket: &Path) -> Result<Qmp, Error> {
         match Wire::open(socket).await {
             Ok(wire) => Ok(Qmp {
@@ -55,12 +57,12 @@ impl Qmp {
         }
     }
 
-    /// Every vCPU, with its thread and place.
+    /// `query-cpus-fast`.
     pub async fn vcpus(&mut self) -> Result<Vec<Vcpu>, Error> {
         self.execute(commands::QueryCpusFast {}).await
     }
 
-    /// Every I/O thread.
+    /// `query-iothreads`.
     pub async fn iothreads(&mut self) -> Result<Vec<Iothread>, Error> {
         self.execute(commands::QueryIothreads {}).await
     }
@@ -71,12 +73,12 @@ impl Qmp {
         Ok(slots.iter().any(|slot| slot.qom_path.is_none()))
     }
 
-    /// Run state.
-    pub async fn status(&mut self) -> Result<Status, Error> {
+    /// `query-status`.
+    pub async fn status(&mut self) -> Result<StatusInfo, Error> {
         self.execute(commands::QueryStatus {}).await
     }
 
-    /// Let the guest run.
+    /// Lets the guest run.
     pub async fn cont(&mut self) -> Result<(), Error> {
         self.execute(commands::Cont {}).await.map(drop)
     }
@@ -86,17 +88,17 @@ impl Qmp {
         self.execute(commands::MigrateIncoming { uri }).await.map(drop)
     }
 
-    /// Press the guest's power button.
+    /// Presses the guest's power button.
     pub async fn powerdown(&mut self) -> Result<(), Error> {
         self.execute(commands::SystemPowerdown {}).await.map(drop)
     }
 
-    /// End QEMU. It may be gone before it answers.
+    /// Ends QEMU. It may be gone before it answers.
     pub async fn quit(&mut self) -> Result<(), Error> {
         self.execute(commands::Quit {}).await.map(drop)
     }
 
-    /// The next event. Dropping the wait loses nothing.
+    /// The next event. Cancel-safe.
     pub async fn event(&mut self) -> Result<Event, Error> {
         let event = self.wire.event().await;
         event.map_err(|error| failed(&self.socket, "wait for events", error.to_string()))
@@ -106,7 +108,7 @@ impl Qmp {
         let text = match timeout(COMMAND_TIMEOUT, self.wire.execute(command)).await {
             Ok(Ok(Ok(answer))) => match serde_json::from_value(answer) {
                 Ok(answer) => return Ok(answer),
-                Err(error) => format!("odd answer: {error}"),
+                Err(error) => format!("unexpected answer: {error}"),
             },
             Ok(Ok(Err(refusal))) => {
                 return Err(Error::QmpRefused {

@@ -1,9 +1,8 @@
-//! QMP's wire: JSON objects, one a line. Answers carry the number of their command; events come whenever QEMU likes.
+//! The QMP protocol: JSON objects, one per line. Answers carry the id of their command; events come at any time.
 //!
-//! Nothing that QEMU may say breaks it but the end of the connection and a message above `MAX_MESSAGE`: an event or a
-//! field that is not known, an answer to a command whose asker has left, a line that is no object are passed over. That is
-//! why it is not qapi's stream, whose end each of them is (the tests below, and `docs/decisions.md`); what is sent is qapi's
-//! `Execute`.
+//! Only the end of the connection and a message above `MAX_MESSAGE` are errors. An unknown event or field, an answer to a
+//! command whose caller was cancelled, and a line that is not an object are skipped. Each of these ends qapi's own stream,
+//! which is why it is not used (the tests below, and `docs/decisions.md`); what is sent is qapi's `Execute`.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,12 +15,12 @@ use tokio::net::UnixStream;
 
 use super::commands::Capabilities;
 
-/// The longest message taken: 8192 vCPUs with all their properties are 3 MB.
+/// In bytes; 8192 vCPUs with all their properties take 3 MB.
 const MAX_MESSAGE: usize = 16 << 20;
-/// Events kept while nobody asks for them; of more, the oldest go.
+/// Events queued until somebody reads them; beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 256;
 
-/// What QEMU tells unasked.
+/// An asynchronous event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// `RESET`, `DEVICE_DELETED`…
@@ -34,30 +33,29 @@ pub struct Event {
 enum Message {
     Greeting,
     Event(Event),
-    /// Answer to the command of this number: what it returned, or QEMU's words.
+    /// The answer to the command with this id: the result, or QEMU's error text.
     Answer(u64, Result<Value, String>),
-    /// Nothing that is understood.
-    Noise,
+    Unknown,
 }
 
-/// A negotiated connection.
+/// A connection after capabilities negotiation.
 #[derive(Debug)]
-pub struct Wire {
+pub(crate) struct Wire {
     stream: UnixStream,
-    /// Read, and no whole line yet.
+    /// Received bytes that are not a whole line yet.
     buffer: Vec<u8>,
-    /// How much of it is known to hold no line's end.
+    /// This many bytes of `buffer` have no line feed.
     searched: usize,
     events: VecDeque<Event>,
     next: u64,
-    /// A command was written only in part: what follows it would be read as its rest.
+    /// A write was cancelled midway: QEMU would read the next command as the rest of that one.
     torn: bool,
 }
 
 impl Wire {
-    /// Connect, wait for the greeting and leave negotiation. QEMU greets when its main loop runs: after all guest memory
-    /// was allocated, and after the client before this one has left.
-    pub async fn open(socket: &Path) -> io::Result<Wire> {
+    /// Connects and negotiates. QEMU greets when its main loop runs, which is after all guest memory was allocated, and only
+    /// one client at a time.
+    pub(crate) async fn open(socket: &Path) -> io::Result<Wire> {
         let mut wire = Wire {
             stream: UnixStream::connect(socket).await?,
             buffer: Vec::new(),
@@ -73,14 +71,17 @@ impl Wire {
         }
     }
 
-    /// Execute one command. The outer error ends the connection, the inner one is QEMU's answer.
-    pub async fn execute<C: Command>(&mut self, command: C) -> io::Result<Result<Value, String>> {
+    /// The outer error ends the connection, the inner one is QEMU's answer.
+    pub(crate) async fn execute<C: Command>(&mut self, command: C) -> io::Result<Result<Value, String>> {
         self.next += 1;
         let number = self.next;
         let mut line = serde_json::to_vec(&Execute::with_id(command, number))?;
         line.push(b'\n');
         if self.torn {
-            return Err(io::Error::new(io::ErrorKind::BrokenPipe, "a command was cut short"));
+            return Err(io::Error::new(
+                io::ErrorKind::BrokenPipe,
+                "an earlier command was written only in part",
+            ));
         }
         self.torn = true;
         self.stream.write_all(&line).await?;
@@ -89,14 +90,14 @@ impl Wire {
             match self.message().await? {
                 Message::Answer(of, answer) if of == number => return Ok(answer),
                 Message::Event(event) => self.keep(event),
-                // Another number: its asker was dropped while it waited.
+                // Another id: its caller was cancelled while it waited.
                 _ => {}
             }
         }
     }
 
-    /// The next event. Dropping the wait loses nothing.
-    pub async fn event(&mut self) -> io::Result<Event> {
+    /// The next event. Cancel-safe.
+    pub(crate) async fn event(&mut self) -> io::Result<Event> {
         loop {
             if let Some(event) = self.events.pop_front() {
                 return Ok(event);
@@ -114,14 +115,14 @@ impl Wire {
         self.events.push_back(event);
     }
 
-    /// Reading is safe to drop at any await: what was read stays in the buffer.
+    /// Cancel-safe: what was read stays in the buffer.
     async fn message(&mut self) -> io::Result<Message> {
         loop {
             let found = self.buffer.iter().skip(self.searched).position(|byte| *byte == b'\n');
             if let Some(offset) = found {
                 let line: Vec<u8> = self.buffer.drain(..=self.searched + offset).collect();
                 self.searched = 0;
-                return Ok(understood(&line));
+                return Ok(parse_message(&line));
             }
             self.searched = self.buffer.len();
             if self.searched > MAX_MESSAGE {
@@ -138,9 +139,9 @@ impl Wire {
     }
 }
 
-fn understood(line: &[u8]) -> Message {
+fn parse_message(line: &[u8]) -> Message {
     let Ok(Value::Object(mut object)) = serde_json::from_slice(line) else {
-        return Message::Noise;
+        return Message::Unknown;
     };
     if object.contains_key("QMP") {
         return Message::Greeting;
@@ -150,7 +151,7 @@ fn understood(line: &[u8]) -> Message {
         return Message::Event(Event { name, data });
     }
     let Some(number) = object.get("id").and_then(Value::as_u64) else {
-        return Message::Noise;
+        return Message::Unknown;
     };
     match (object.remove("return"), object.remove("error")) {
         (Some(value), _) => Message::Answer(number, Ok(value)),
@@ -158,7 +159,7 @@ fn understood(line: &[u8]) -> Message {
             let text = |name: &str| error.get(name).and_then(Value::as_str).unwrap_or("?").to_owned();
             Message::Answer(number, Err(format!("{}: {}", text("class"), text("desc"))))
         }
-        (None, None) => Message::Noise,
+        (None, None) => Message::Unknown,
     }
 }
 
@@ -184,20 +185,20 @@ mod tests {
     #[case("\u{0}\u{1}")]
     #[case("{\"return\":")]
     fn what_is_not_understood_is_noise(#[case] line: &str) {
-        assert_eq!(understood(line.as_bytes()), Message::Noise);
+        assert_eq!(parse_message(line.as_bytes()), Message::Unknown);
     }
 
     proptest::proptest! {
         #[test]
         fn no_bytes_are_too_odd(line: Vec<u8>) {
-            let _ = understood(&line);
+            let _ = parse_message(&line);
         }
     }
 
     #[test]
     fn an_error_without_words_is_an_error() {
         assert_eq!(
-            understood(br#"{"error":[],"id":4}"#),
+            parse_message(br#"{"error":[],"id":4}"#),
             Message::Answer(4, Err("?: ?".into()))
         );
     }

@@ -11,7 +11,7 @@ use crate::state::Isolation;
 fn qemu(how: &str) -> (TempDir, Child) {
     let dir = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
-        .args(["runner::tests::helper_qemu", "--exact", "--ignored", "--nocapture"])
+        .args(["tests::helper_qemu", "--exact", "--ignored", "--nocapture"])
         .env(DIR, dir.path())
         .env("STELIA_TEST_QEMU", how)
         .stdout(Stdio::null())
@@ -55,7 +55,7 @@ async fn by_its_threads_names_it_is_attached_until_it_ends() {
     let pid = child.id().to_string();
     let mut bench = attached(dir, &["--pid", &pid, "--state-dir", "DIR"]);
     bench.logged("attached to a guest that ran before").await;
-    let state = bench.state(|state| state.isolation.holds()).await;
+    let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!((state.guest.as_str(), state.vcpus.len()), ("unknown", 2));
     assert!(state.iothreads.contains_key("disk"));
     child.kill().unwrap();

@@ -83,7 +83,7 @@ async fn a_registration_that_is_made_late_asks_for_the_same() {
         options: &["--require-isolation=no", "--qos=LS"],
         ..Setup::default()
     });
-    bench.logged("going on DEGRADED").await;
+    bench.logged("will run DEGRADED").await;
     // When there is one
     let socket = bench.dir.path().join("socket");
     fakes::daemon(&socket, of_class("LS", "floating"), bench.calls.clone());

@@ -21,14 +21,14 @@ use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
 
 use super::cli::{Cli, Command as Subcommand};
-use super::state::State;
+use super::state::RunnerState;
 use super::status::SOCKET;
 use fakes::{Behaviour, Calls};
 
 const DIR: &str = "STELIA_TEST_DIR";
 const ARGS: &str = "STELIA_TEST_ARGUMENTS";
 /// The sleeper is orphaned at once, as a helper that a start script left behind.
-const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" runner::tests::helper_qemu --exact --ignored --nocapture";
+const QEMU: &str = "(sleep 0.2 &); export STELIA_TEST_GIVEN=\"$*\"; exec \"$STELIA_TEST_EXE\" tests::helper_qemu --exact --ignored --nocapture";
 
 #[test]
 #[ignore = "a process of the other tests"]
@@ -41,7 +41,7 @@ fn helper_runner() {
     let code = match cli.command {
         Subcommand::Run(mut options) => {
             options.common.anchor = anchor;
-            super::block_on(super::lifecycle::run(options))
+            super::block_on(super::run::run(options))
         }
         Subcommand::Attach(mut options) => {
             options.common.anchor = anchor;
@@ -132,12 +132,12 @@ impl Bench {
         wrapped.push(exe.clone().into());
         let runner = Command::new(&wrapped[0])
             .args(&wrapped[1..])
-            .args(["runner::tests::helper_runner", "--exact", "--ignored", "--nocapture"])
+            .args(["tests::helper_runner", "--exact", "--ignored", "--nocapture"])
             .env(DIR, dir.path())
             .env(ARGS, serde_json::to_string(&arguments).unwrap())
             .env("STELIA_TEST_EXE", &exe)
             .env("STELIA_TEST_QEMU", setup.qemu)
-            .env("RUST_LOG", "info,steliad=debug")
+            .env("RUST_LOG", "info,stelia_runner=debug")
             .env_remove("STELIA_STATE_DIR")
             .stdout(Stdio::null())
             .stderr(std::fs::File::create(dir.path().join("log")).unwrap())
@@ -152,7 +152,7 @@ impl Bench {
     }
 
     /// What the runner says of itself, when it says so.
-    async fn state(&self, so: impl Fn(&State) -> bool) -> State {
+    async fn state(&self, so: impl Fn(&RunnerState) -> bool) -> RunnerState {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
             let told = UnixStream::connect(self.dir.path().join(SOCKET))

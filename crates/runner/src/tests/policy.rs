@@ -27,7 +27,7 @@ async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon
         options: &["--require-isolation=no"],
         ..Setup::default()
     });
-    bench.logged("going on DEGRADED").await;
+    bench.logged("will run DEGRADED").await;
     bench.logged("guest running").await;
     let state = bench.state(|state| state.guest == "running").await;
     assert_eq!(state.isolation, Isolation::None);
@@ -39,7 +39,7 @@ async fn where_it_is_not_the_guest_runs_degraded_and_is_isolated_when_the_daemon
         bench.calls.clone(),
     );
     // Then the running guest is registered and attached, once
-    let state = bench.state(|state| state.isolation.holds()).await;
+    let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!(state.readiness(), Ok("isolated".into()));
     assert_eq!(bench.orders(), "cont");
     bench.signal(Signal::TERM);
@@ -97,7 +97,7 @@ async fn an_evicted_guest_runs_on_and_is_not_ready_until_it_is_isolated_again() 
     );
     *bench.calls.state.lock().unwrap() = Some("isolated".into());
     bench.calls.tell.notify_one();
-    let state = bench.state(|state| state.isolation.holds()).await;
+    let state = bench.state(|state| state.isolation.is_as_promised()).await;
     assert_eq!(state.readiness(), Ok("isolated".into()));
     assert_eq!(bench.orders(), "cont");
 }
@@ -123,7 +123,7 @@ async fn an_instance_that_an_administrator_deregistered_is_not_registered_anew()
 #[tokio::test]
 async fn odd_answers_of_qemus_end_nothing() {
     let mut bench = Bench::new(Some(Behaviour::default()), "odd", "");
-    bench.logged("odd answer").await;
+    bench.logged("unexpected answer").await;
     assert_eq!(bench.orders(), "");
     bench.signal(Signal::TERM);
     // Its run state cannot be had either, so the grace passes before it is told to quit.

@@ -1,61 +1,57 @@
-//! Where a VM's threads are found, and how it is let run.
+//! A VM as the runner needs it: its threads, its run state, and how its guest is started. By QMP, or by the names of threads.
 
 mod monitor;
-mod names;
+mod thread_names;
 
-pub use monitor::Monitor;
-pub use names::{Named, find_vm};
+pub(crate) use monitor::Monitor;
+pub(crate) use thread_names::{ThreadNames, find_vm};
 
 use std::future::Future;
 
 use super::error::Error;
 use super::qmp::{Iothread, Qmp, Vcpu};
 
-/// The threads of a VM at one time.
+/// The threads of a VM, as they were when asked.
 #[derive(Debug, Clone, PartialEq, Default)]
-pub struct Threads {
-    /// In ascending index.
-    pub vcpus: Vec<Vcpu>,
+pub(crate) struct Threads {
+    /// By ascending index.
+    pub(crate) vcpus: Vec<Vcpu>,
     /// Not vCPUs: they stay on the shared CPUs.
-    pub iothreads: Vec<Iothread>,
-    /// A vCPU could be plugged without anybody being told: worth asking again now and then.
-    pub may_grow: bool,
+    pub(crate) iothreads: Vec<Iothread>,
+    /// A vCPU could be plugged, which no event reports: ask again now and then.
+    pub(crate) may_grow: bool,
 }
 
-/// What happened to a VM.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Change {
-    /// Its threads may be others.
+pub(crate) enum Change {
+    /// The threads may have changed.
     Threads,
-    /// It runs, or does so no more.
+    /// The run state may have changed.
     RunState,
 }
 
 /// How a guest is let run once its vCPUs are in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Release {
-    /// It was started paused: continue it.
+pub(crate) enum Release {
+    /// It was started paused: QMP `cont`.
     Continue,
-    /// It was started with `-incoming defer`, in the place of this address: let the migration in.
+    /// It was started with `-incoming defer` in place of this address: QMP `migrate-incoming`.
     Migration(String),
-    /// Somebody else does it, by a migration he drives himself.
-    Others,
-    /// It runs already.
-    Running,
+    /// Whoever drives the incoming migration continues the guest.
+    External,
+    AlreadyRunning,
 }
 
 /// A virtual machine monitor, as the runner needs it.
-pub trait Vmm {
-    /// The threads as they are now.
+pub(crate) trait Vmm {
     fn threads(&mut self) -> impl Future<Output = Result<Threads, Error>>;
-    /// Wait for something to happen. Dropping the wait loses nothing.
+    /// Waits for a change. Cancel-safe.
     fn change(&mut self) -> impl Future<Output = Result<Change, Error>>;
-    /// The run state, in QMP's words; `unknown` where it cannot be told.
+    /// The run state by its QMP name; `unknown` without a monitor.
     fn run_state(&mut self) -> impl Future<Output = Result<String, Error>>;
-    /// Let the guest run.
     fn release(&mut self, how: &Release) -> impl Future<Output = Result<(), Error>>;
-    /// Drop every connection; the next call makes a new one.
+    /// Closes the connection; the next call opens a new one.
     fn disconnect(&mut self);
-    /// The monitor connection, for the shutdown.
+    /// Hands the open QMP connection to the shutdown.
     fn take_qmp(&mut self) -> Option<Qmp>;
 }

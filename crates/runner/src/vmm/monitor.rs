@@ -4,19 +4,17 @@ use std::path::{Path, PathBuf};
 
 use super::{Change, Release, Threads, Vmm};
 use crate::error::Error;
-use crate::qmp::Qmp;
-use crate::qmp::events::{Reaction, reaction};
+use crate::qmp::{Qmp, Reaction, reaction};
 
-/// QEMU behind its QMP socket. The connection is made when it is needed, and again when it broke.
+/// QEMU by its QMP socket. It connects when needed, and again after a failure.
 #[derive(Debug)]
-pub struct Monitor {
+pub(crate) struct Monitor {
     socket: PathBuf,
     qmp: Option<Qmp>,
 }
 
 impl Monitor {
-    /// No connection is made yet.
-    pub fn new(socket: &Path) -> Monitor {
+    pub(crate) fn new(socket: &Path) -> Monitor {
         Monitor {
             socket: socket.to_owned(),
             qmp: None,
@@ -30,7 +28,7 @@ impl Monitor {
         }
     }
 
-    /// A broken connection is forgotten; a refusal breaks none.
+    /// Drops a broken connection. After a refusal the connection is fine.
     fn checked<T>(&mut self, result: Result<T, Error>) -> Result<T, Error> {
         if matches!(result, Err(Error::Qmp { .. })) {
             self.qmp = None;
@@ -42,9 +40,9 @@ impl Monitor {
         let qmp = self.qmp().await?;
         let mut vcpus = qmp.vcpus().await?;
         vcpus.sort_by_key(|vcpu| vcpu.cpu_index);
-        // Neither is worth a guest that does not start: machines differ in what they answer.
-        let iothreads = or_told(qmp.iothreads().await)?;
-        let may_grow = or_told(qmp.has_free_cpu_slot().await)?;
+        // Not every machine type answers these, and the guest must start all the same.
+        let iothreads = or_default_if_refused(qmp.iothreads().await)?;
+        let may_grow = or_default_if_refused(qmp.has_free_cpu_slot().await)?;
         Ok(Threads {
             vcpus,
             iothreads,
@@ -62,15 +60,15 @@ impl Monitor {
                     return Ok(Change::Threads);
                 }
                 Reaction::RunState => return Ok(Change::RunState),
-                Reaction::Tell => tracing::info!("QEMU: {} {}", event.name, event.data),
+                Reaction::Log => tracing::info!("QEMU: {} {}", event.name, event.data),
                 Reaction::Nothing => tracing::debug!("QEMU: {} {}", event.name, event.data),
             }
         }
     }
 }
 
-/// What QEMU refuses to answer counts as nothing.
-fn or_told<T: Default>(answer: Result<T, Error>) -> Result<T, Error> {
+/// A query that QEMU refuses counts as an empty answer.
+fn or_default_if_refused<T: Default>(answer: Result<T, Error>) -> Result<T, Error> {
     match answer {
         Err(error @ Error::QmpRefused { .. }) => {
             tracing::debug!("{error}");
@@ -101,7 +99,7 @@ impl Vmm for Monitor {
             match how {
                 Release::Continue => self.qmp().await?.cont().await,
                 Release::Migration(uri) => self.qmp().await?.migrate_incoming(uri).await,
-                Release::Others | Release::Running => Ok(()),
+                Release::External | Release::AlreadyRunning => Ok(()),
             }
         }
         .await;

@@ -1,4 +1,4 @@
-//! `stelia-simulate SCENARIO`: steliad on a node in memory, for trying things and for tests that need no node.
+//! `stelia-simulate SCENARIO`: steliad on a node in memory.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use clap::Parser;
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Arguments {
-    /// The node, its pods, and what somebody does to them.
+    /// The node, its pods, and what happens to them.
     scenario: PathBuf,
 }
 

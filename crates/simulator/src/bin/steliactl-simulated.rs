@@ -1,4 +1,4 @@
-//! `steliactl` as the tests beside it need it: built with them.
+//! `steliactl`, built as a program of this package for its integration tests.
 
 use std::process::ExitCode;
 

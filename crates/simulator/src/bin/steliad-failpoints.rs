@@ -1,5 +1,4 @@
-//! The daemon that dies before its n-th change of the system (`STELIAD_FAILPOINT=n`): the node's tests put it in the place of
-//! the real one, to see what a crash leaves.
+//! The daemon, killed before its n-th change of the system (`STELIAD_FAILPOINT=n`). The node tests mount it over the packaged one.
 
 use std::process::ExitCode;
 

@@ -197,7 +197,7 @@ fn own_policy(facts: &Facts) -> Check {
                 "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken{others}"
             ),
             "finish the take-over (allocator.md): cpuManagerPolicy: none, remove cpu_manager_state, start kubelet; running pods keep \
-             their CPUs. Stay at static where Guaranteed pods that are no VM need CPUs of their own",
+             their CPUs. Stay at static where Guaranteed pods that are not VMs need CPUs of their own",
         );
     }
     if reserved.is_empty() {

@@ -1,9 +1,9 @@
 //! Would kubelet start on its state files? It does not where they are of another policy, other CPUs or other memory than
 //! configured: systemd starts it again and again, and the node is lost to the cluster until somebody sees why.
 
-use kubelet_planner::cpus::Refusal;
+use kubelet_planner::cpus::CpuRefusal;
 use kubelet_planner::{
-    CpuManager, MemoryManager, Node, Settings, StartError, State, cpus, features, go_together, memory, merge,
+    CpuManager, MemoryManager, Node, NodeState, Settings, StartError, cpus, features, go_together, memory, merge,
 };
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::KubeletConfig;
@@ -127,19 +127,19 @@ fn by_machine(
         // What is reserved is known of its file alone.
         settings.memory_manager = MemoryManager::None;
     }
-    let state = State {
+    let state = NodeState {
         cpus: match (&settings.cpu_manager, cpus) {
-            (CpuManager::Static { .. }, Some(cpus)) => cpus::State::from(cpus),
-            _ => cpus::State::default(),
+            (CpuManager::Static { .. }, Some(cpus)) => cpus::CpuState::from(cpus),
+            _ => cpus::CpuState::default(),
         },
-        memory: memory.map(memory::State::from).unwrap_or_default(),
+        memory: memory.map(memory::MemoryState::from).unwrap_or_default(),
         devices: Default::default(),
     };
     let machine = plan::machine(topology, &facts.files.caches, numa);
     let why = Node::start(machine, settings, state).err()?;
     let text = why.to_string();
     Some(match why {
-        StartError::Cpus(Refusal::ReservedCount { .. } | Refusal::ReservedUnknown(_)) => Refused {
+        StartError::Cpus(CpuRefusal::ReservedCount { .. } | CpuRefusal::ReservedUnknown(_)) => Refused {
             verdict: Verdict::Failed,
             why: text,
             cure: "set reservedSystemCPUs to CPUs that this node has".to_owned(),
@@ -152,7 +152,7 @@ fn by_machine(
         }
         StartError::Memory(_) => by_state(kubelet, MEMORY_MANAGER_STATE, text),
         StartError::Options(_) => by_option(text),
-        StartError::Topology(merge::Refusal::TooManyNodes { .. }) => Refused {
+        StartError::Topology(merge::TopologyRefusal::TooManyNodes { .. }) => Refused {
             verdict: Verdict::Failed,
             why: text,
             cure: "fewer NUMA nodes by the firmware (NPS, SNC), topologyManagerPolicy: none, or the option max-allowable-numa-nodes (Kubernetes 1.31 on), which makes admissions slow".to_owned(),

@@ -121,7 +121,7 @@ fn what_becomes_of_guaranteed_pods_that_are_no_vm_is_said_at_every_stage() {
     facts.kubelet = Err("no kubelet runs".into());
     facts.state = Ok(CpuManagerState::absent());
     assert!(
-        found(&facts).contains("nobody keeps them on CPUs of their own"),
+        found(&facts).contains("nothing keeps them on CPUs of their own"),
         "{}",
         found(&facts)
     );
@@ -332,7 +332,7 @@ const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState
     |f: &mut Facts| {
         told(f).memory_manager_policy = "Static".into();
         let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
-        let node = memory::NumaNode { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
+        let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
         let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
         f.files.memory = Ok(Some(state));
     }

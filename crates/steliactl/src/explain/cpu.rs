@@ -1,6 +1,7 @@
 //! Why a CPU belongs to whom, with the source of each fact.
 
 use serde::Serialize;
+use stelia_api::ThreadRole;
 
 use crate::client::Failure;
 use crate::node::{Node, Owner, Pools};
@@ -81,7 +82,11 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
             }
             match instance.vcpus.iter().find(|vcpu| vcpu.cpu == Some(cpu)) {
                 Some(vcpu) => say(
-                    format!("vCPU {} (thread {}) is pinned to it", vcpu.index, vcpu.task.id),
+                    format!(
+                        "{} (thread {}) is pinned to it",
+                        ThreadRole::from(vcpu.index),
+                        vcpu.task.id
+                    ),
                     RECORD,
                 ),
                 None => say("no vCPU is pinned to it".to_owned(), RECORD),

@@ -58,7 +58,7 @@ pub struct Instance {
 /// A vCPU thread.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize)]
 pub struct Vcpu {
-    /// The guest's number of it; from [`IOTHREADS`](stelia_record::IOTHREADS) on it is an I/O thread.
+    /// The number of its [`ThreadRole`](stelia_api::ThreadRole).
     pub index: u32,
     /// The thread.
     pub task: Task,

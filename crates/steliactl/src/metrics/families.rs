@@ -1,7 +1,8 @@
 //! Values in, metrics out.
 
+use stelia_api::ThreadRole;
 use stelia_api::metrics::Timed;
-use stelia_record::{IOTHREADS, Phase};
+use stelia_record::Phase;
 
 use super::definitions::*;
 use super::described::{Described, Instance, Vcpu};
@@ -227,9 +228,9 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
 
 /// An I/O thread that is pinned too has `iothread-0` for its vCPU; who has no CPU of his own has an empty one.
 fn vcpu_labels(pod: &str, vcpu: &Vcpu) -> Vec<String> {
-    let name = match vcpu.index.checked_sub(IOTHREADS) {
-        Some(number) => format!("iothread-{number}"),
-        None => vcpu.index.to_string(),
+    let name = match ThreadRole::from(vcpu.index) {
+        ThreadRole::Vcpu(index) => index.to_string(),
+        ThreadRole::IoThread(index) => format!("iothread-{index}"),
     };
     vec![
         pod.to_owned(),

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use kubelet_planner::merge::Policy;
 use kubelet_planner::{
-    Allocation, CpuManager, Cpus, Fill, Kind, MemoryManager, Pod, Rejection, Settings, admit, features, until_full,
-    variants, with_settings,
+    ContainerAllocation, ContainerKind, CpuManager, Cpus, Fill, MemoryManager, Pod, Rejection, Settings, admit,
+    features, until_full, variants, with_settings,
 };
 use serde::Serialize;
 use stelia_cpus::CpuSet;
@@ -262,7 +262,7 @@ impl Rejected {
 }
 
 impl Row {
-    fn new(kind: Kind, given: &Allocation, subject: &Subject) -> Self {
+    fn new(kind: ContainerKind, given: &ContainerAllocation, subject: &Subject) -> Self {
         let (pool, cpus) = match &given.cpus {
             Cpus::Shared => ("node", CpuSet::new()),
             Cpus::PodShared(cpus) => ("pod", cpus.clone()),
@@ -281,9 +281,9 @@ impl Row {
         Self {
             container: given.container.clone(),
             kind: match kind {
-                Kind::Init => "init",
-                Kind::Sidecar => "sidecar",
-                Kind::App => "app",
+                ContainerKind::Init => "init",
+                ContainerKind::Sidecar => "sidecar",
+                ContainerKind::App => "app",
             },
             pool,
             nodes: subject.nodes(&cpus),
@@ -308,7 +308,7 @@ impl Fits {
 }
 
 /// The CPUs of a pod's own.
-fn own(containers: &[Allocation]) -> CpuSet {
+fn own(containers: &[ContainerAllocation]) -> CpuSet {
     let cpus = containers.iter().map(|container| match &container.cpus {
         Cpus::Shared => CpuSet::new(),
         Cpus::PodShared(cpus) | Cpus::Exclusive(cpus) => cpus.clone(),

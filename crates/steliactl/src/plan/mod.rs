@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use kubelet_planner::manifest::container;
-use kubelet_planner::{Kind, Pod, manifest, until_full};
+use kubelet_planner::{ContainerKind, Pod, manifest, until_full};
 use stelia_node_report::described;
 
 use super::cli::Json;
@@ -125,7 +125,7 @@ fn pod(asked: &Asked) -> Result<(String, Pod), Failure> {
                 .collect::<Result<Vec<_>, _>>();
             let mut containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
             // kubelet's order.
-            containers.sort_by_key(|container| container.kind == Kind::App);
+            containers.sort_by_key(|container| container.kind == ContainerKind::App);
             for (at, one) in containers.iter().enumerate() {
                 if containers[..at].iter().any(|other| other.name == one.name) {
                     return Err(Failure::Usage(format!(

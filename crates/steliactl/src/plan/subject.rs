@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read};
 use std::path::Path;
 
 use kubelet_planner::cpus::CpuTopology;
-use kubelet_planner::{CpuManager, Machine, Node, NumaNode, Settings, State, cpus};
+use kubelet_planner::{CpuManager, Machine, Node, NodeState, NumaNode, Settings, cpus};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
@@ -94,10 +94,10 @@ impl Subject {
             notes.push(absent(&folder.join(CPU_MANAGER_STATE), "no CPUs are given away yet"));
         }
         let of_cpus = |state: &CpuManagerState| match settings.cpu_manager {
-            CpuManager::None => cpus::State::default(),
-            CpuManager::Static { .. } => cpus::State::from(state),
+            CpuManager::None => cpus::CpuState::default(),
+            CpuManager::Static { .. } => cpus::CpuState::from(state),
         };
-        let state = State {
+        let state = NodeState {
             cpus: cpus.as_ref().map(of_cpus).unwrap_or_default(),
             memory: memory.as_ref().map(Into::into).unwrap_or_default(),
             devices: devices.as_ref().map(Into::into).unwrap_or_default(),
@@ -130,9 +130,9 @@ impl Subject {
             }
             None => notes.push("the Topology Manager's policy is not told: none is assumed".to_owned()),
         }
-        let state = State {
+        let state = NodeState {
             cpus: given(facts, &settings.cpu_manager, reserved),
-            ..State::default()
+            ..NodeState::default()
         };
         let (name, topology) = (facts.name.clone(), facts.topology.clone());
         Self::new(
@@ -152,7 +152,7 @@ impl Subject {
         caches: &BTreeMap<u32, u32>,
         numa: &BTreeMap<u32, numa::NumaNode>,
         settings: Settings,
-        state: State,
+        state: NodeState,
         notes: Vec<String>,
     ) -> Result<Self, String> {
         let machine = machine(&topology, caches, numa);
@@ -246,9 +246,9 @@ fn infer(config: &mut KubeletConfig, state: &CpuManagerState, online: &CpuSet) -
 }
 
 /// What a described node has given away. CPUs that are somebody's, and it is not told whose, are as good as gone.
-fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::State {
+fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::CpuState {
     let CpuManager::Static { options, .. } = manager else {
-        return cpus::State::default();
+        return cpus::CpuState::default();
     };
     let online = facts.topology.online();
     let entry = |cpus: &CpuSet| BTreeMap::from([("-".to_owned(), cpus.clone())]);
@@ -270,12 +270,12 @@ fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::State 
         entries.insert("-".to_owned(), entry(&nobodys));
     }
     let default = online.difference(&held);
-    cpus::State {
+    cpus::CpuState {
         default: match options.strict_cpu_reservation {
             true => default.difference(reserved),
             false => default,
         },
         entries,
-        ..cpus::State::default()
+        ..cpus::CpuState::default()
     }
 }

@@ -1,7 +1,7 @@
 //! Why an answer is no better.
 
 use kubelet_planner::merge::{Hint, Policy};
-use kubelet_planner::{Admission, Allocation, Container, CpuManager, Cpus, Merge, Pod};
+use kubelet_planner::{Admission, Container, ContainerAllocation, CpuManager, Cpus, Merge, Pod};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::QosClass;
 
@@ -57,7 +57,7 @@ fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String>
 }
 
 /// Why a container's CPUs are on more NUMA nodes than could hold them.
-fn spread(subject: &Subject, allocation: &Allocation, cpus: &CpuSet, free: &CpuSet) -> Option<String> {
+fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, free: &CpuSet) -> Option<String> {
     let used = subject.nodes(cpus);
     let online = subject.topology.online();
     let on = |set: &CpuSet, node: u32| {

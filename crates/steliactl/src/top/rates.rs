@@ -1,8 +1,8 @@
 //! Two samples make rates.
 
 use serde::Serialize;
+use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
-use stelia_record::IOTHREADS;
 
 use super::sample::{Instance, Sample, Thread};
 
@@ -105,9 +105,10 @@ fn sum(rates: &[VcpuRates], of: impl Fn(&Rates) -> Option<f64>) -> Option<f64> {
 
 fn instance(pod: &str, before: Option<&Instance>, now: &Instance, seconds: f64) -> InstanceRates {
     let of = |(index, task): (&u32, &Thread)| VcpuRates {
-        name: index
-            .checked_sub(IOTHREADS)
-            .map_or_else(|| index.to_string(), |io| format!("io{io}")),
+        name: match ThreadRole::from(*index) {
+            ThreadRole::Vcpu(index) => index.to_string(),
+            ThreadRole::IoThread(index) => format!("io{index}"),
+        },
         tid: task.task.0,
         cpu: task.cpu,
         rates: thread(before.and_then(|before| before.vcpus.get(index)), task, seconds),
@@ -171,7 +172,7 @@ mod tests {
         let instance = Instance {
             float_us: Some(count * 500_000),
             throttled_us: None,
-            vcpus: [(0, thread.clone()), (IOTHREADS, thread)].into(),
+            vcpus: [(0, thread.clone()), (ThreadRole::IoThread(0).into(), thread)].into(),
             ..Instance::default()
         };
         Sample {

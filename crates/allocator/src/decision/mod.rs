@@ -1,0 +1,142 @@
+//! From a request to an allocation: what may be asked for, what the defaults are, and why it came out so.
+
+mod allocation;
+mod exclusive;
+mod shared;
+mod words;
+
+use std::collections::BTreeSet;
+
+pub use allocation::Allocation;
+use stelia_api::{Error, ErrorKind};
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::QosClass;
+
+use crate::request::numbers;
+use crate::{AllocationRequest, AllocatorPolicies, CpuExclusivePolicy, Host, InUse, Pools, Qos, Usage};
+
+/// The refusal where steliad does not choose.
+pub fn chosen_by_kubelet() -> Error {
+    ErrorKind::Failed.because("kubelet chooses the CPUs on this node")
+}
+
+/// The container that CPUs are for, by what the kernel says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Requester {
+    /// Kubernetes' class of the pod, by its cgroup's path.
+    pub class: QosClass,
+    /// The least CPU limit of the container and its pod (`cpu.max`), thousandths of a CPU; `None` without one.
+    pub limit_milli: Option<u64>,
+    /// Whether it speaks for itself: then its request only narrows what the kernel says. An administrator's stands.
+    pub bound: bool,
+    /// The NUMA nodes its memory and huge pages may come from (`cpuset.mems`, kubelet's memory manager's); `None` for any.
+    pub memory: Option<BTreeSet<u32>>,
+}
+
+/// What instances hold, as far as the pools do not say: whose company an exclusive policy avoids.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct HeldCpus {
+    /// CPUs held with the exclusive policy PCPULevel.
+    pub pcpu_level: CpuSet,
+    /// CPUs held with the exclusive policy NUMANodeLevel.
+    pub numa_node_level: CpuSet,
+    /// A scope whose record cannot be read, with the reason: which CPUs it has is unknown, so none are allocated.
+    pub unreadable: Option<(String, String)>,
+}
+
+/// A node where steliad chooses the CPUs, as tables: any number of answers come from one.
+#[derive(Debug, Clone)]
+pub struct AllocatorNode {
+    host: Host,
+    online: CpuSet,
+    pools: Pools,
+    usage: Usage,
+    unreadable: Option<(String, String)>,
+    policies: AllocatorPolicies,
+}
+
+impl AllocatorNode {
+    /// The tables of a node. CPUs that are held without an exclusive policy are missing in `held`: the pools leave them out.
+    pub fn new(topology: &Topology, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
+        let with = |cpus: &CpuSet, exclusive| InUse {
+            cpus: cpus.clone(),
+            refs: 1,
+            exclusive,
+        };
+        Self {
+            host: Host::new(topology),
+            online: topology.online(),
+            pools,
+            usage: Usage::exclusive(vec![
+                with(&held.pcpu_level, CpuExclusivePolicy::PcpuLevel),
+                with(&held.numa_node_level, CpuExclusivePolicy::NumaNodeLevel),
+            ]),
+            unreadable: held.unreadable.clone(),
+            policies,
+        }
+    }
+
+    pub(crate) fn host(&self) -> &Host {
+        &self.host
+    }
+
+    pub(crate) fn pools(&self) -> &Pools {
+        &self.pools
+    }
+
+    /// The CPUs that can be allocated at all.
+    pub(crate) fn capacity(&self) -> CpuSet {
+        self.online.difference(&self.policies.reserved)
+    }
+
+    /// Decide. The CPUs are none for a class that has none of its own.
+    ///
+    /// # Errors
+    /// `InvalidArgument`, `NotGuaranteed`, `NotAllocated`, `Failed`.
+    pub fn allot(&self, request: &AllocationRequest, requester: &Requester) -> Result<(CpuSet, Allocation), Error> {
+        let qos = class(request, requester, &self.policies)?;
+        let allocation = Allocation::begin(qos, request, &self.policies);
+        if qos.is_exclusive() {
+            exclusive::allot(request, requester, self, allocation)
+        } else {
+            let allocation = shared::allot(request, requester, &self.pools, allocation)?;
+            Ok((CpuSet::new(), allocation))
+        }
+    }
+}
+
+/// The class: the request's, or the one that Kubernetes' class stands for.
+fn class(request: &AllocationRequest, requester: &Requester, policies: &AllocatorPolicies) -> Result<Qos, Error> {
+    let qos = request.qos.unwrap_or(match requester.class {
+        QosClass::Guaranteed => policies.qos,
+        QosClass::Burstable => Qos::Ls,
+        QosClass::BestEffort => Qos::Be,
+    });
+    let may = match qos {
+        Qos::Lse | Qos::Lsr => requester.class == QosClass::Guaranteed,
+        Qos::Ls => requester.class != QosClass::BestEffort,
+        Qos::Be => true,
+    };
+    if requester.bound && !may {
+        let text = format!("a {} pod cannot be of class {}", requester.class.name(), qos.name());
+        return Err(ErrorKind::NotGuaranteed.because(text).lasting());
+    }
+    Ok(qos)
+}
+
+/// The NUMA nodes that a scheduler named, all of them this host's.
+fn scheduled_nodes<'a>(request: &'a AllocationRequest, pools: &Pools) -> Result<Option<&'a BTreeSet<u32>>, Error> {
+    let Some(named) = &request.schedule.nodes else {
+        return Ok(None);
+    };
+    let here: BTreeSet<u32> = pools.shared_by_node.keys().copied().collect();
+    if named.is_empty() || !named.is_subset(&here) {
+        let text = format!(
+            "the scheduler named NUMA nodes {:?}, this host has {}",
+            numbers(named),
+            numbers(&here)
+        );
+        return Err(ErrorKind::NotAllocated.because(text));
+    }
+    Ok(Some(named))
+}

@@ -1,0 +1,113 @@
+//! Which NUMA nodes an allocation may use.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_cpus::CpuSet;
+
+use super::{Host, Unsatisfied, satisfying};
+use crate::{CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy};
+
+/// How many CPUs NUMA nodes have for a request, by id.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Room {
+    /// With nothing allocated.
+    pub capacity: BTreeMap<u32, usize>,
+    /// Now.
+    pub available: BTreeMap<u32, usize>,
+}
+
+impl Room {
+    /// What is there of the CPUs that can be allocated at all and of those available now. A required bind policy counts
+    /// those that satisfy it.
+    pub fn new(host: &Host, all: &CpuSet, available: &CpuSet, required: Option<CpuBindPolicy>) -> Self {
+        let count = |cpus: &CpuSet| -> BTreeMap<u32, usize> {
+            let by_node = host.by_node(&satisfying(host, cpus, &CpuSet::new(), required));
+            by_node.into_iter().map(|(node, cpus)| (node, cpus.len())).collect()
+        };
+        Self {
+            capacity: count(all),
+            available: count(available),
+        }
+    }
+
+    /// What of it is on these nodes.
+    #[must_use]
+    pub fn within(&self, nodes: &BTreeSet<u32>) -> Self {
+        let only = |room: &BTreeMap<u32, usize>| -> BTreeMap<u32, usize> {
+            let here = room.iter().filter(|(node, _)| nodes.contains(node));
+            here.map(|(node, room)| (*node, *room)).collect()
+        };
+        Self {
+            capacity: only(&self.capacity),
+            available: only(&self.available),
+        }
+    }
+}
+
+/// Whether `count` CPUs that somebody else chose, on so many nodes, satisfy a policy. What is only preferred is satisfied by
+/// every choice.
+pub fn satisfies(policy: NumaTopologyAlignmentPolicy, nodes: usize, count: usize, room: &Room) -> bool {
+    match policy {
+        NumaTopologyAlignmentPolicy::None | NumaTopologyAlignmentPolicy::BestEffort => true,
+        NumaTopologyAlignmentPolicy::Restricted => {
+            least_nodes(count, room.capacity.values().copied()).is_some_and(|fewest| nodes <= fewest)
+        }
+        NumaTopologyAlignmentPolicy::SingleNumaNode => nodes <= 1,
+    }
+}
+
+/// Choose the nodes for `count` CPUs; `None` leaves every node open.
+///
+/// As few nodes as have enough available. An alignment is one on as few nodes as would do with nothing allocated; nodes
+/// that tie are taken in the strategy's order, then by id. DistributeEvenly spreads over the nodes chosen here, and
+/// breaks ties as LeastAllocated.
+///
+/// # Errors
+/// The policy is strict and there are no such nodes.
+pub fn align(
+    policy: NumaTopologyAlignmentPolicy,
+    strategy: NumaAllocateStrategy,
+    count: usize,
+    room: &Room,
+) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
+    let fewest = |room: &BTreeMap<u32, usize>| least_nodes(count, room.values().copied());
+    let now = fewest(&room.available);
+    let aligned = match policy {
+        NumaTopologyAlignmentPolicy::None => return Ok(None),
+        NumaTopologyAlignmentPolicy::BestEffort => now,
+        NumaTopologyAlignmentPolicy::Restricted => now.filter(|now| Some(*now) == fewest(&room.capacity)),
+        NumaTopologyAlignmentPolicy::SingleNumaNode => now.filter(|now| *now <= 1),
+    };
+    match aligned {
+        Some(size) => Ok(Some(choose(size, strategy, count, &room.available))),
+        None if policy == NumaTopologyAlignmentPolicy::BestEffort => Ok(None),
+        None => Err(Unsatisfied::Alignment { wanted: count, policy }),
+    }
+}
+
+/// On how many nodes at least an amount fits.
+fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize> {
+    let mut room: Vec<usize> = room.collect();
+    room.sort_unstable_by(|a, b| b.cmp(a));
+    let mut sum = 0;
+    let enough = |room: usize| {
+        sum += room;
+        sum >= amount
+    };
+    room.into_iter().position(enough).map(|last| last + 1)
+}
+
+/// So many nodes with room for an amount: those with most room, or for MostAllocated the run of nodes, in order of room,
+/// that leaves least over.
+fn choose(size: usize, strategy: NumaAllocateStrategy, amount: usize, room: &BTreeMap<u32, usize>) -> BTreeSet<u32> {
+    let mut order: Vec<(u32, usize)> = room.iter().map(|(node, room)| (*node, *room)).collect();
+    match strategy {
+        NumaAllocateStrategy::MostAllocated => order.sort_by_key(|(node, room)| (*room, *node)),
+        NumaAllocateStrategy::LeastAllocated | NumaAllocateStrategy::DistributeEvenly => {
+            order.sort_by_key(|(node, room)| (std::cmp::Reverse(*room), *node));
+        }
+    }
+    let fits = |run: &&[(u32, usize)]| run.iter().map(|(_, room)| room).sum::<usize>() >= amount;
+    let chosen = order.windows(size).find(fits).unwrap_or_default();
+    chosen.iter().map(|(node, _)| *node).collect()
+}

@@ -1,0 +1,99 @@
+//! Which CPUs instances hold, and why more cannot be given.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+
+use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaTopologyAlignmentPolicy};
+
+/// CPUs in use.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct InUse {
+    /// The CPUs.
+    pub cpus: CpuSet,
+    /// By how many instances.
+    pub refs: u32,
+    /// The exclusive policy they were allocated with.
+    pub exclusive: CpuExclusivePolicy,
+}
+
+/// Every CPU in use. It is made anew from what instances hold, so that one that is gone leaves nothing behind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Usage {
+    /// How many instances may hold a CPU.
+    pub max_ref_count: u32,
+    /// What is held.
+    pub in_use: Vec<InUse>,
+}
+
+impl Usage {
+    /// Every CPU for one instance only, and these in use.
+    pub fn exclusive(in_use: Vec<InUse>) -> Self {
+        Self {
+            max_ref_count: 1,
+            in_use,
+        }
+    }
+
+    /// What of `allocatable` one more instance may hold.
+    pub fn available(&self, allocatable: &CpuSet) -> CpuSet {
+        let mut refs = BTreeMap::new();
+        for held in &self.in_use {
+            for cpu in held.cpus.iter() {
+                *refs.entry(cpu).or_insert(0u32) += held.refs;
+            }
+        }
+        let free = |cpu: &u32| refs.get(cpu).is_none_or(|refs| *refs < self.max_ref_count);
+        allocatable.iter().filter(free).collect()
+    }
+}
+
+/// Why CPUs or a pool are not given.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unsatisfied {
+    /// Too few CPUs are free.
+    #[error("{wanted} CPUs are wanted, {available} are available")]
+    NotEnough {
+        /// How many are wanted.
+        wanted: usize,
+        /// How many may be taken.
+        available: usize,
+    },
+    /// Whole cores are required, and the CPUs do not make any number of them.
+    #[error("{wanted} CPUs are not whole cores of {threads} CPUs, which FullPCPUs requires")]
+    PartOfCore {
+        /// How many are wanted.
+        wanted: usize,
+        /// CPUs of a core.
+        threads: usize,
+    },
+    /// A required bind policy finds too few CPUs that satisfy it.
+    #[error("{wanted} CPUs are wanted, {suitable} of those available satisfy the required bind policy {}", bind.name())]
+    Bind {
+        /// How many are wanted.
+        wanted: usize,
+        /// How many would do.
+        suitable: usize,
+        /// The policy.
+        bind: CpuBindPolicy,
+    },
+    /// The bind policy gives no CPUs of one's own.
+    #[error("the bind policy ConstrainedBurst gives no exclusive CPUs")]
+    NotExclusive,
+    /// No choice of NUMA nodes satisfies the alignment policy.
+    #[error("{wanted} CPUs are wanted, and no NUMA nodes satisfy the alignment policy {}", policy.name())]
+    Alignment {
+        /// How many are wanted.
+        wanted: usize,
+        /// The policy.
+        policy: NumaTopologyAlignmentPolicy,
+    },
+    /// No NUMA node's shared pool has enough CPUs.
+    #[error("{wanted} CPUs are wanted, the largest shared pool of a NUMA node has {largest}")]
+    NoSharedPool {
+        /// How many are wanted: the limit, rounded up.
+        wanted: usize,
+        /// How many the largest has.
+        largest: usize,
+    },
+}

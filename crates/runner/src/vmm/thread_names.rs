@@ -1,0 +1,244 @@
+//! A QEMU whose only monitor another program holds (libvirt): its threads are known by the names QEMU gives them with
+//! `-name …,debug-threads=on`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::{Change, Release, Threads, Vmm};
+use crate::error::Error;
+use crate::qmp::{Iothread, Qmp, Vcpu};
+
+/// No event reports a new thread, so the names are read this often.
+const LOOK: Duration = Duration::from_secs(5);
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Role {
+    Vcpu(u32),
+    Iothread(String),
+    /// One thread emulates all vCPUs.
+    AllVcpus,
+    Other,
+}
+
+/// QEMU's names (accel/*, iothread.c), which the kernel cuts after 15 bytes: `CPU 3/KVM`, `CPU 3/TCG`, `ALL CPUs/TCG`,
+/// `IO iothread0`. All others, such as multifd's, stay on the shared CPUs.
+fn role(name: &str) -> Role {
+    if name.starts_with("ALL CPUs/") {
+        return Role::AllVcpus;
+    }
+    if let Some(id) = name.strip_prefix("IO ") {
+        return Role::Iothread(id.to_owned());
+    }
+    let vcpu = || {
+        let (number, accelerator) = name.strip_prefix("CPU ")?.split_once('/')?;
+        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
+        (digits && matches!(accelerator, "KVM" | "TCG" | "DUMMY"))
+            .then(|| number.parse().ok())
+            .flatten()
+    };
+    vcpu().map_or(Role::Other, Role::Vcpu)
+}
+
+/// Picks the VM's threads out of (thread id, name).
+fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
+    let mut vcpus: BTreeMap<u32, i32> = BTreeMap::new();
+    let mut iothreads = Vec::new();
+    for (thread_id, name) in names {
+        match role(name) {
+            Role::Vcpu(index) => {
+                if let Some(other) = vcpus.insert(index, *thread_id) {
+                    let text = format!("threads {other} and {thread_id} are both named {name:?}");
+                    return Err(Error::ThreadNames(text));
+                }
+            }
+            Role::Iothread(id) => iothreads.push(Iothread {
+                id,
+                thread_id: *thread_id,
+            }),
+            Role::AllVcpus => {
+                let text = "one thread emulates all vCPUs (-accel tcg,thread=single): it cannot be isolated";
+                return Err(Error::ThreadNames(text.into()));
+            }
+            Role::Other => {}
+        }
+    }
+    if vcpus.is_empty() {
+        let text = "no thread is named as a vCPU: QEMU names them with -name …,debug-threads=on";
+        return Err(Error::ThreadNames(text.into()));
+    }
+    let vcpus = vcpus.into_iter().map(|(cpu_index, thread_id)| Vcpu {
+        cpu_index,
+        thread_id,
+        props: BTreeMap::new(),
+    });
+    Ok(Threads {
+        vcpus: vcpus.collect(),
+        iothreads,
+        may_grow: false,
+    })
+}
+
+#[derive(Debug)]
+pub(crate) struct ThreadNames {
+    proc: PathBuf,
+    pid: i32,
+    /// As last read, to notice a change.
+    seen: Option<Threads>,
+}
+
+impl ThreadNames {
+    pub(crate) fn new(proc: &Path, pid: i32) -> ThreadNames {
+        ThreadNames {
+            proc: proc.to_owned(),
+            pid,
+            seen: None,
+        }
+    }
+}
+
+impl Vmm for ThreadNames {
+    async fn threads(&mut self) -> Result<Threads, Error> {
+        let found = sort(&names(&self.proc, self.pid)?)?;
+        self.seen = Some(found.clone());
+        Ok(found)
+    }
+
+    async fn change(&mut self) -> Result<Change, Error> {
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let now = sort(&names(&self.proc, self.pid)?)?;
+            if self.seen.as_ref() != Some(&now) {
+                return Ok(Change::Threads);
+            }
+        }
+    }
+
+    async fn run_state(&mut self) -> Result<String, Error> {
+        Ok("unknown".into())
+    }
+
+    async fn release(&mut self, _how: &Release) -> Result<(), Error> {
+        Ok(())
+    }
+
+    fn disconnect(&mut self) {}
+
+    fn take_qmp(&mut self) -> Option<Qmp> {
+        None
+    }
+}
+
+/// Number and name of every thread. One that ends meanwhile is left out.
+fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
+    let directory = proc.join(pid.to_string()).join("task");
+    let entries = std::fs::read_dir(&directory).map_err(|cause| Error::Path {
+        operation: "read",
+        path: directory.clone(),
+        cause,
+    })?;
+    let name = |entry: std::fs::DirEntry| {
+        let thread = entry.file_name().to_str()?.parse().ok()?;
+        let name = std::fs::read(entry.path().join("comm")).ok()?;
+        Some((thread, String::from_utf8_lossy(&name).trim_end_matches('\n').to_owned()))
+    };
+    let mut found: Vec<_> = entries.flatten().filter_map(name).collect();
+    found.sort_unstable();
+    Ok(found)
+}
+
+/// The one process whose threads are named as vCPUs. In a container `/proc` shows that container's alone.
+pub(crate) fn find_vm(proc: &Path) -> Result<i32, Error> {
+    let entries = std::fs::read_dir(proc).map_err(|cause| Error::Path {
+        operation: "read",
+        path: proc.to_owned(),
+        cause,
+    })?;
+    let pids = entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+    let mut found: Vec<i32> = pids
+        .filter(|pid| names(proc, *pid).is_ok_and(|names| sort(&names).is_ok()))
+        .collect();
+    found.sort_unstable();
+    match found[..] {
+        [pid] => Ok(pid),
+        [] => Err(Error::ThreadNames(
+            "no process has threads named as vCPUs: QEMU names them with -name …,debug-threads=on".into(),
+        )),
+        _ => Err(Error::ThreadNames(format!(
+            "processes {found:?} all have threads named as vCPUs: pick one with --pid"
+        ))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rstest::rstest;
+
+    #[rstest]
+    #[case("CPU 0/KVM", Role::Vcpu(0))]
+    #[case("CPU 12/TCG", Role::Vcpu(12))]
+    #[case("CPU 1000/KVM", Role::Vcpu(1000))]
+    #[case("ALL CPUs/TCG", Role::AllVcpus)]
+    #[case("IO iothread0", Role::Iothread("iothread0".into()))]
+    #[case("multifdrecv_0", Role::Other)]
+    #[case("qemu-system-x86", Role::Other)]
+    #[case("CPU 0", Role::Other)]
+    #[case("CPU /KVM", Role::Other)]
+    #[case("CPU +1/KVM", Role::Other)]
+    #[case("CPU 1/KVMX", Role::Other)]
+    #[case("CPU 99999999999/KVM", Role::Other)]
+    #[case("", Role::Other)]
+    fn names_are_roles(#[case] name: &str, #[case] expected: Role) {
+        assert_eq!(role(name), expected);
+    }
+
+    /// (process, thread, name)
+    fn proc(threads: &[(i32, i32, &str)]) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        for (pid, thread, name) in threads {
+            let path = dir.path().join(format!("{pid}/task/{thread}"));
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("comm"), format!("{name}\n")).unwrap();
+        }
+        std::fs::create_dir(dir.path().join("sys")).unwrap();
+        dir
+    }
+
+    #[tokio::test]
+    async fn the_vm_is_found_and_sorted() {
+        let proc = proc(&[
+            (1, 1, "libvirtd"),
+            (40, 40, "qemu-system-x86"),
+            (40, 43, "CPU 1/KVM"),
+            (40, 42, "CPU 0/KVM"),
+            (40, 44, "IO disk"),
+            (40, 45, "multifdrecv_0"),
+        ]);
+        assert_eq!(find_vm(proc.path()).unwrap(), 40);
+        let found = ThreadNames::new(proc.path(), 40).threads().await.unwrap();
+        let vcpus: Vec<_> = found
+            .vcpus
+            .iter()
+            .map(|vcpu| (vcpu.cpu_index, vcpu.thread_id))
+            .collect();
+        assert_eq!(vcpus, [(0, 42), (1, 43)]);
+        assert_eq!(
+            (found.iothreads[0].id.as_str(), found.iothreads[0].thread_id),
+            ("disk", 44)
+        );
+    }
+
+    #[test]
+    fn none_several_and_oddly_named_ones_are_named_errors() {
+        let error = |threads: &[(i32, i32, &str)]| find_vm(proc(threads).path()).unwrap_err().to_string();
+        assert!(error(&[(1, 1, "sh")]).contains("debug-threads=on"));
+        assert!(error(&[(5, 6, "CPU 0/KVM"), (7, 8, "CPU 0/TCG")]).contains("[5, 7]"));
+        let single = sort(&[(1, "ALL CPUs/TCG".into())]).unwrap_err().to_string();
+        assert!(single.contains("thread=single"), "{single}");
+        let twice = sort(&[(1, "CPU 0/KVM".into()), (2, "CPU 0/KVM".into())]).unwrap_err();
+        assert!(twice.to_string().contains("threads 1 and 2"));
+    }
+}

@@ -1,0 +1,149 @@
+//! One change to the system: what takes it, what waits for it, what it records.
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_record::{Phase, Record, VcpuThread};
+use stelia_settings::Partition;
+
+/// One change to the system. Each is idempotent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Step {
+    Create(CgroupPath),
+    Write(CgroupPath, File, String),
+    MoveProcess(i32, CgroupPath),
+    /// Move one thread within its domain.
+    MoveThread(i32, CgroupPath),
+    /// Let every thread of a process run wherever its cpuset allows.
+    ResetProcess(i32),
+    /// Let a thread run wherever its cpuset allows.
+    ResetThread(i32),
+    Pin(i32, u32),
+    Remove(CgroupPath),
+    /// Record that the instance (its scope is given) has reached a phase.
+    Enter(CgroupPath, Phase),
+    /// Record the CPUs kubelet gives the instance now.
+    Entitle {
+        scope: CgroupPath,
+        /// The container's entry.
+        entry: CpuSet,
+        /// The part of it that no other container of the pod uses.
+        exclusive: CpuSet,
+    },
+    /// Record what of its pod's own CPUs the pod's containers share; the scope is the instance's.
+    Share(CgroupPath, CpuSet),
+    /// Record where the vCPUs belong now, and what partition that takes.
+    Place(CgroupPath, Vec<VcpuThread>, Partition),
+    /// Record that the kernel gives no partition: the instance is to be contained.
+    Contain(CgroupPath),
+    /// Set limits on a unit, through systemd.
+    Limit(String, Box<Limits>),
+    /// Set the weight of stelia.slice, through systemd.
+    Weigh(u64),
+    /// Set how much memory of stelia.slice is protected, bytes, through systemd.
+    Protect {
+        min: u64,
+        low: u64,
+    },
+    /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
+    Restrict {
+        unit: String,
+        /// The CPUs it keeps.
+        cpus: CpuSet,
+        /// Its `cpuset.cpus` before, where that is not recorded yet.
+        save: Option<CpuSet>,
+    },
+    /// Remove an empty scope that systemd did not remove, from the cgroup tree first and then from systemd: with its cgroup gone
+    /// there is nothing that stopping the unit could kill.
+    Forget(CgroupPath),
+    /// Forget what a unit outside stelia.slice had: it is gone.
+    Unrecord(String),
+    /// Give a unit outside stelia.slice back what it had.
+    Restore(String, CpuSet),
+    /// Keep the kernel's unbound workers off these CPUs and let them have what else was taken from them.
+    KeepWorkersOff(CpuSet),
+}
+
+impl Step {
+    /// The record after a step that is about the record alone, taken at this time (microseconds since the epoch); `None`
+    /// for every other step.
+    pub(crate) fn recorded(&self, record: &Record, now_us: u64) -> Option<Record> {
+        let mut next = record.clone();
+        match self {
+            Self::Enter(_, phase) => {
+                if matches!(phase, Phase::Isolated | Phase::Contained) {
+                    next.isolated_us = now_us;
+                }
+                next.phase = *phase;
+            }
+            Self::Entitle { entry, exclusive, .. } => {
+                (next.entry, next.exclusive) = (entry.clone(), exclusive.clone());
+            }
+            Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
+            Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),
+            Self::Contain(_) => next.partition = Partition::Member,
+            _ => return None,
+        }
+        Some(next)
+    }
+
+    /// Whether it changes what is planned for: until it is taken nothing else is planned.
+    pub(crate) fn comes_first(&self) -> bool {
+        self.is_of_record() && !matches!(self, Self::Enter(..))
+    }
+
+    /// Whether it changes the record alone.
+    pub(crate) fn is_of_record(&self) -> bool {
+        matches!(
+            self,
+            Self::Enter(..) | Self::Entitle { .. } | Self::Share(..) | Self::Place(..) | Self::Contain(_)
+        )
+    }
+
+    /// What a step that all instances share is about. Such steps are retried each by its subject.
+    pub(crate) fn subject(&self) -> String {
+        match (self.is_systemds(), self) {
+            (Some(unit), _) => unit.to_owned(),
+            (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
+            (None, Self::Unrecord(unit)) => unit.clone(),
+            (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
+            (None, step) => step.to_string(),
+        }
+    }
+
+    /// Whether an instance with this partition waits for a step of this subject. A partition needs its CPUs in the slice's list;
+    /// a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of huge
+    /// pages.
+    pub(crate) fn is_needed(subject: &str, partition: Partition) -> bool {
+        let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
+        let of_partition = match partition {
+            Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
+            Partition::Isolated | Partition::Root => of_slice(File::CpusExclusive),
+        };
+        of_partition || of_slice(File::SubtreeControl)
+    }
+
+    /// The unit, where systemd takes the step. The engine does not wait for its answer.
+    pub(crate) fn is_systemds(&self) -> Option<&str> {
+        match self {
+            Self::Limit(unit, _) | Self::Restrict { unit, .. } | Self::Restore(unit, _) => Some(unit),
+            Self::Weigh(_) | Self::Protect { .. } => Some(SLICE),
+            Self::Forget(scope) => Some(scope.name()),
+            _ => None,
+        }
+    }
+}
+
+/// The slice that all instances are in.
+const SLICE: &str = "stelia.slice";
+
+/// No instance waits for this mask. Where it cannot be written, the node is degraded.
+const WORKERS: &str = "the kernel's unbound workers";
+
+/// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance
+/// are not taken in that pass.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Planned {
+    pub pod: Option<PodUid>,
+    pub step: Step,
+}

@@ -1,0 +1,83 @@
+//! From registration to the end of the scope.
+
+use super::*;
+
+#[test]
+fn registration_moves_everything_but_the_anchor_once_and_ends_floating() {
+    let mut snapshot = snapshot(vec![instance()]);
+    let moves: Vec<i32> = steps(&snapshot)
+        .iter()
+        .filter_map(|step| match step {
+            Step::MoveProcess(pid, to) if to.name() == "float" => Some(*pid),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(moves, [41, 42]);
+    settle(&mut snapshot);
+    let instance = snapshot.first();
+    assert_eq!(instance.record.phase, Phase::Floating);
+    assert_eq!(instance.origin_procs, Some(vec![40]));
+    assert_eq!(instance.float().unwrap().cpus, cpus("0-1,4-7"));
+}
+
+#[test]
+fn leaving_gives_every_level_back_and_returns_the_processes() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Leaving;
+    let freeze = Step::Write(snapshot.first().tree.inner().clone(), File::Freeze, "1".into());
+    assert_eq!(steps(&snapshot).last(), Some(&freeze), "before anything is listed");
+    for _ in 0..2 {
+        let steps = plan(&snapshot, &policies());
+        apply(&mut snapshot, &steps);
+    }
+    let instance = snapshot.first();
+    assert_eq!(instance.inner, None);
+    assert!(instance.origin_procs.as_ref().unwrap().contains(&41));
+    assert!(instance.scope_exclusive.is_empty());
+    settle(&mut snapshot);
+    assert_eq!(snapshot.slice.exclusive, Some(CpuSet::new()));
+}
+
+#[test]
+fn who_does_not_freeze_is_moved_as_it_is_and_whoever_stays_goes_on() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().record.phase = Phase::Leaving;
+    let freeze = |value: &str, snapshot: &Snapshot| {
+        Step::Write(snapshot.first().tree.inner().clone(), File::Freeze, value.into())
+    };
+    let planned = plan(&snapshot, &policies());
+    apply(&mut snapshot, &planned);
+    snapshot.first_mut().inner.as_mut().unwrap().frozen = false;
+    // What all share goes on; it is waited for.
+    let waits = plan(&snapshot, &policies());
+    assert!(waits.iter().all(|planned| planned.pod.is_none()), "{waits:?}");
+    snapshot.first_mut().does_not_freeze = true;
+    let planned = steps(&snapshot);
+    assert_eq!(planned[0], freeze("0", &snapshot));
+    assert!(planned.iter().any(|step| matches!(step, Step::MoveProcess(..))));
+    // And one that does not leave any more.
+    let mut stays = snapshot.clone();
+    stays.first_mut().record.phase = Phase::Floating;
+    assert!(steps(&stays).contains(&freeze("0", &stays)));
+    // Nor one whose container is gone.
+    snapshot.first_mut().origin_procs = None;
+    assert!(steps(&snapshot).contains(&freeze("0", &snapshot)));
+}
+
+#[test]
+fn a_dead_instance_leaves_the_slice_only_when_its_scope_is_gone() {
+    let mut snapshot = isolated();
+    snapshot.first_mut().populated = false;
+    assert_eq!(steps(&snapshot), []);
+    snapshot.instances.clear();
+    let step = Step::Write(CgroupPath::slice(), File::CpusExclusive, String::new());
+    assert_eq!(steps(&snapshot), [step]);
+}
+
+#[test]
+fn an_empty_scope_that_nobody_recorded_is_removed() {
+    let mut snapshot = isolated();
+    let scope = CgroupPath::slice().child("stelia-instance-416de7c2-21de-472d-817c-fa9d4306cb7d.scope");
+    snapshot.abandoned.push(scope.clone());
+    assert_eq!(steps(&snapshot), [Step::Forget(scope)]);
+}

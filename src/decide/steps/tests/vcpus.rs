@@ -1,0 +1,134 @@
+//! Where vCPU threads and everybody else run.
+
+use super::*;
+
+#[test]
+fn attached_threads_end_pinned_in_an_isolated_partition() {
+    let snapshot = isolated();
+    let instance = snapshot.first();
+    assert_eq!(instance.record.phase, Phase::Isolated);
+    assert_eq!(snapshot.slice.exclusive, Some(cpus("2-3")));
+    let vcpu = instance.vcpu().unwrap();
+    assert_eq!(
+        (vcpu.partition.as_str(), vcpu.threads.as_slice()),
+        ("isolated", [50, 51].as_slice())
+    );
+    assert_eq!(reasons(&snapshot), Vec::<String>::new());
+}
+
+#[test]
+fn a_partition_that_the_kernel_refuses_again_and_again_is_given_up() {
+    let mut snapshot = snapshot(vec![instance()]);
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Isolated, &[Some(2), Some(3)]);
+    snapshot.first_mut().refusals = REFUSALS;
+    assert_eq!(steps(&snapshot), [Step::Contain(snapshot.first().scope().clone())]);
+}
+
+#[test]
+fn a_stranger_in_vcpu_goes_to_float() {
+    let mut snapshot = isolated();
+    let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+    vcpu.threads.push(99);
+    let float = CgroupPath::parse(SCOPE).unwrap().child("instance").child("float");
+    assert_eq!(steps(&snapshot), [Step::ResetThread(99), Step::MoveThread(99, float)]);
+}
+
+#[test]
+fn threads_without_a_cpu_of_their_own_may_use_the_whole_set_of_a_root_partition() {
+    let mut snapshot = snapshot(vec![instance()]);
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Root, &[None, None, None]);
+    settle(&mut snapshot);
+    let instance = snapshot.first();
+    assert_eq!(instance.vcpu().unwrap().partition, "root");
+    assert!(instance.vcpus.iter().flatten().all(|now| now.affinity == cpus("2-3")));
+    assert!(
+        reasons(&snapshot)[0].contains("3 vCPUs share"),
+        "{:?}",
+        reasons(&snapshot)
+    );
+}
+
+#[test]
+fn a_contained_instance_keeps_the_hosts_units_off_and_gives_them_back() {
+    let mut snapshot = snapshot(vec![instance()]);
+    snapshot.outside.insert(
+        "init.scope".to_owned(),
+        Outside {
+            cpus: cpus("0-3"),
+            saved: None,
+        },
+    );
+    settle(&mut snapshot);
+    attach(&mut snapshot, Partition::Member, &[Some(2), Some(3)]);
+    // An exec'd shell: nothing but float keeps it off.
+    snapshot.first_mut().origin_procs.as_mut().unwrap().push(77);
+    settle(&mut snapshot);
+    let instance = snapshot.first();
+    assert_eq!(instance.record.phase, Phase::Contained);
+    assert_eq!(instance.origin_procs, Some(vec![40]));
+    assert_eq!(instance.scope_exclusive, CpuSet::new());
+    let lists = |snapshot: &Snapshot| -> Vec<(String, Option<CpuSet>)> {
+        snapshot
+            .outside
+            .values()
+            .map(|now| (now.cpus.to_string(), now.saved.clone()))
+            .collect()
+    };
+    assert_eq!(
+        lists(&snapshot),
+        [
+            ("0-1".into(), Some(cpus("0-3"))),
+            ("0-1,4-7".into(), Some(CpuSet::new()))
+        ]
+    );
+    snapshot.instances.clear();
+    settle(&mut snapshot);
+    assert_eq!(lists(&snapshot), [("0-3".into(), None), (String::new(), None)]);
+}
+
+#[test]
+fn a_cpu_that_is_offline_takes_nobody_and_the_partition_waits_for_one() {
+    let mut snapshot = isolated();
+    snapshot.topology = topology("0-2,4-7");
+    snapshot.first_mut().vcpus[1].as_mut().unwrap().affinity = cpus("2");
+    assert_eq!(steps(&snapshot), []);
+    assert_eq!(reasons(&snapshot), ["CPUs 3 are offline"]);
+    snapshot.topology = topology("0-1,4-7");
+    let vcpu = snapshot.first_mut().inner.as_mut().unwrap().vcpu.as_mut().unwrap();
+    vcpu.partition = "isolated invalid (No cpu available due to hotplug)".into();
+    assert_eq!(steps(&snapshot), []);
+    snapshot.topology = topology("0-7");
+    let kinds: Vec<String> = steps(&snapshot)
+        .into_iter()
+        .filter_map(|step| match step {
+            Step::Write(_, File::Partition, kind) => Some(kind),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(kinds, ["member", "isolated"]);
+    settle(&mut snapshot);
+    let instance = snapshot.first();
+    assert_eq!(instance.vcpu().unwrap().partition, "isolated");
+    assert_eq!(instance.vcpus[1].as_ref().unwrap().affinity, cpus("3"));
+}
+
+#[test]
+fn a_process_that_somebody_moved_away_comes_back_before_its_threads() {
+    let mut snapshot = isolated();
+    let elsewhere = CgroupPath::parse("/system.slice").unwrap();
+    for now in snapshot.first_mut().vcpus.iter_mut().flatten() {
+        now.cgroup = elsewhere.clone();
+    }
+    assert!(matches!(&steps(&snapshot)[0], Step::MoveProcess(42, to) if to.name() == "float"));
+    settle(&mut snapshot);
+    assert!(
+        snapshot
+            .first()
+            .vcpus
+            .iter()
+            .flatten()
+            .all(|now| now.cgroup.name() == "vcpu")
+    );
+}

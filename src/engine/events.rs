@@ -1,0 +1,130 @@
+//! What an event, an audit or an answer of systemd puts out of date.
+
+use std::time::Instant;
+
+use stelia_allocator::CpuSource;
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::CgroupPath;
+
+use super::Trigger;
+use super::systemd_calls::Done;
+use super::task::Engine;
+use super::watch::{Event, Place, directory};
+
+impl Engine {
+    pub(super) fn happened(&mut self, event: Event) {
+        self.trigger.get_or_insert(Trigger::Event);
+        let known = |pod: &PodUid| self.picture.snapshot.instances.contains_key(pod);
+        let dirty = &mut self.dirty;
+        match event {
+            Event::Kubelet => dirty.kubelet = true,
+            Event::Slice => dirty.slice = true,
+            Event::Scope(pod) if !known(&pod) => drop(dirty.unknown.insert(pod)),
+            Event::Instance(pod) | Event::Limits(pod) | Event::Float(pod) if !known(&pod) => {}
+            Event::Scope(pod) => dirty.changed(pod),
+            Event::Pods => {
+                dirty.leftover = true;
+                self.look_outside();
+            }
+            Event::Instance(pod) => {
+                dirty.changed(pod);
+                // A partition may have ended because its CPUs went offline.
+                dirty.topology = true;
+            }
+            Event::Limits(pod) => dirty.limited(pod),
+            Event::Float(pod) => drop(dirty.floats.entry(pod).or_insert(false)),
+            Event::Lost => {
+                self.audit(Trigger::Event);
+                let everybody: Vec<_> = self.picture.snapshot.instances.keys().cloned().collect();
+                everybody.into_iter().for_each(|pod| self.dirty.limited(pod));
+            }
+        }
+    }
+
+    /// Mark everything as out of date.
+    pub(super) fn audit(&mut self, trigger: Trigger) {
+        self.trigger.get_or_insert(trigger);
+        let (setting, root) = (&self.settings.kubelet_root, self.system.root());
+        self.picture.kubelet.find(setting, root);
+        self.picture.forget_version();
+        self.dirty.node();
+        self.look_outside();
+        self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
+        self.patience.wake_all();
+        self.shared.wake_all();
+        self.watch_node();
+    }
+
+    /// Units outside are read where an instance depends on them, else when one begins to.
+    pub(super) fn look_outside(&mut self) {
+        if self.picture.outside_matters() {
+            self.dirty.outside = true;
+        } else {
+            self.picture.forget_outside();
+        }
+    }
+
+    /// Watch kubelet's directory, the slice and the pods' slices. A failure degrades every instance.
+    pub(super) fn watch_node(&mut self) {
+        let slice = directory(&self.system, &CgroupPath::slice());
+        let pods = directory(&self.system, &CgroupPath::root().child("kubepods.slice"));
+        // A new pod must be kept off CPUs of contained instances, and one that ends frees what kubelet gave it.
+        let pods = (self.settings.policies.allocator.source == CpuSource::Steliad).then_some(pods);
+        let places = [
+            (Place::Kubelet, Some(self.picture.kubelet.path().to_owned())),
+            (Place::Slice, Some(slice)),
+            (Place::Pods, pods),
+        ];
+        let watched = places.map(|(place, path)| self.watcher.watch(place, path.as_slice()));
+        let unwatched = watched.into_iter().find_map(Result::err);
+        if unwatched != self.picture.snapshot.unwatched {
+            self.picture.snapshot.unwatched = unwatched;
+            self.dirty.everyone = true;
+        }
+    }
+
+    /// systemd answered.
+    pub(super) fn done(&mut self, done: Done) {
+        match done {
+            Done::Unit { unit, pod, result } => {
+                self.systemd_calls.ended(&unit);
+                if let Err(error) = result {
+                    let (error, now) = (error.to_string(), Instant::now());
+                    self.total.failed = self.total.failed.wrapping_add(1);
+                    self.log_failure(pod.as_ref(), &error);
+                    match &pod {
+                        Some(pod) => self.patience.tried(pod, 1, vec![error], now),
+                        None => self.shared.tried(&unit, 1, vec![error], now),
+                    }
+                }
+                match pod {
+                    Some(pod) => self.dirty.wrote(pod),
+                    None => {
+                        self.picture.removed(&unit);
+                        self.dirty.slice = true;
+                        self.look_outside();
+                        self.wrote_shared = true;
+                        self.shared_changed();
+                        if let Some(pod) = PodUid::from_scope(&unit) {
+                            self.look_for(&pod);
+                            self.retry_pod(&pod);
+                        }
+                    }
+                }
+            }
+            Done::Started { pod, result } => {
+                self.systemd_calls.ended(&pod.scope());
+                self.started(&pod, result);
+            }
+        }
+    }
+
+    /// A scope came or went.
+    fn look_for(&mut self, pod: &PodUid) {
+        if self.picture.snapshot.instances.contains_key(pod) {
+            self.dirty.wrote(pod.clone());
+        } else {
+            self.dirty.unknown.insert(pod.clone());
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! kubelet's `cpu_manager_state`: the directory it is in, set or found, and what it says.
+
+use std::fs;
+use std::io::ErrorKind;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use stelia_allocator::CpuSource;
+use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
+use stelia_kubelet::{CpuManagerState, home};
+use stelia_text::excerpt::excerpt;
+
+/// kubelet's root directory.
+#[derive(Clone)]
+pub(super) struct KubeletRoot {
+    path: PathBuf,
+    /// It was set or found. Otherwise `path` is kubelet's default.
+    found: bool,
+    /// Why it cannot be told: more than one directory looks like kubelet's.
+    unclear: Option<String>,
+}
+
+impl KubeletRoot {
+    /// kubelet's default until it is looked for.
+    pub(super) fn new() -> Self {
+        Self {
+            path: home::ROOTS[0].into(),
+            found: false,
+            unclear: None,
+        }
+    }
+
+    /// Look for it below `root` (`/` but in tests), unless `setting` names it.
+    pub(super) fn find(&mut self, setting: &Path, root: &Path) {
+        let before = self.found.then_some(self.path.as_path());
+        match home::by_setting(setting, root, before) {
+            Ok(path) => {
+                if path != self.path {
+                    tracing::info!("kubelet's root directory is {}", path.display());
+                }
+                (self.path, self.found, self.unclear) = (path, true, None);
+            }
+            Err(unclear) => self.unclear = Some(unclear.to_string()),
+        }
+    }
+
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The version of the file that is there.
+    pub(super) fn version(&self) -> Option<Version> {
+        match self.unclear {
+            Some(_) => None,
+            None => version(&self.path),
+        }
+    }
+
+    /// The file's content, or why it cannot be used.
+    pub(super) fn state(&self, source: CpuSource) -> Result<CpuManagerState, String> {
+        match &self.unclear {
+            Some(unclear) => Err(unclear.clone()),
+            None => read(&self.path, source),
+        }
+    }
+}
+
+/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
+/// at all; but a file that is there must be understood.
+fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
+    let path = root.join(CPU_MANAGER_STATE);
+    let bytes = match fs::read(&path) {
+        Err(cause) if cause.kind() == ErrorKind::NotFound && source == CpuSource::Steliad => {
+            return Ok(CpuManagerState::absent());
+        }
+        read => read.map_err(|cause| format!("read {}: {cause}", path.display()))?,
+    };
+    let state = CpuManagerState::parse(&bytes).map_err(|cause| format!("{}: {cause}", path.display()))?;
+    if !state.is_static() && source == CpuSource::Kubelet {
+        return Err(format!(
+            "{}: CPU manager policy is {:?}, not \"static\"",
+            path.display(),
+            excerpt(&state.policy)
+        ));
+    }
+    Ok(state)
+}
+
+/// Identifies one version of kubelet's file without reading it: each is a new file, renamed into place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Version {
+    inode: u64,
+    length: u64,
+    changed: (i64, i64),
+    pub(super) modified: Option<SystemTime>,
+}
+
+/// The version of kubelet's state that is there now.
+fn version(root: &Path) -> Option<Version> {
+    let metadata = fs::metadata(root.join(CPU_MANAGER_STATE)).ok()?;
+    Some(Version {
+        inode: metadata.ino(),
+        length: metadata.len(),
+        changed: (metadata.ctime(), metadata.ctime_nsec()),
+        modified: metadata.modified().ok(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn nothing_is_read_where_two_directories_could_be_kubelets_until_it_is_set() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |known: &str| {
+            let folder = root.path().join(&known[1..]);
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join("cpu_manager_state"), "x").unwrap();
+        };
+        write("/var/lib/k0s/kubelet");
+        let auto = Path::new(home::AUTO);
+        let mut found = KubeletRoot::new();
+        found.find(auto, root.path());
+        assert!(found.path().ends_with("k0s/kubelet") && found.version().is_some());
+        // What was found stays where an older one's comes to light; a daemon that starts now does not know.
+        write("/var/lib/kubelet");
+        found.find(auto, root.path());
+        assert!(found.path().ends_with("k0s/kubelet") && found.version().is_some());
+        let mut late = KubeletRoot::new();
+        late.find(auto, root.path());
+        assert_eq!(late.version(), None);
+        let unclear = late.state(CpuSource::Kubelet).unwrap_err();
+        assert!(unclear.contains("set kubelet-root"), "{unclear}");
+        // Not even where kubelet is not needed: it may have given CPUs.
+        assert_eq!(late.state(CpuSource::Steliad), Err(unclear));
+        late.find(&root.path().join("var/lib/kubelet"), root.path());
+        assert!(late.path().ends_with("lib/kubelet") && late.version().is_some());
+    }
+}

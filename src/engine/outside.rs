@@ -1,0 +1,129 @@
+//! What is taken from others for the instances, and recorded so that it can be given back: CPUs of units outside
+//! stelia.slice, and CPUs of the kernel's unbound workers.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_allocator::CpuSource;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, cpus, optional};
+use stelia_node::workqueue::WorkqueueError;
+use stelia_node::{System, workqueue};
+
+use crate::decide::workers::Workers;
+use crate::decide::{OUTSIDE, Outside, is_restricted};
+
+/// The attribute of stelia.slice that keeps which CPUs were taken from the kernel's unbound workers.
+pub(super) const TAKEN: &str = "worker-cpus";
+
+/// The kernel's unbound workers, which are to be kept off the CPUs `closed`. `known`: what is recorded as taken from them, where
+/// that need not be read.
+pub(super) fn workers(system: &System, closed: &CpuSet, known: Option<CpuSet>) -> Result<Option<Workers>, CgroupError> {
+    let error = |error: WorkqueueError| CgroupError {
+        operation: error.operation,
+        cause: error.cause,
+    };
+    let Some(now) = workqueue::in_force(&system.sys).map_err(error)? else {
+        return Ok(None);
+    };
+    let taken = match known {
+        Some(known) => known,
+        None => taken(&*system.cgroups)?,
+    };
+    // What the kernel keeps them off by itself matters only when CPUs are to be given back.
+    let isolated = if taken.is_subset(closed) {
+        CpuSet::new()
+    } else {
+        workqueue::isolated(&system.sys).map_err(error)?
+    };
+    Ok(Some(Workers {
+        cpus: now,
+        taken,
+        isolated,
+    }))
+}
+
+/// What is recorded as taken from the workers.
+pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
+    let text = optional(
+        cgroups
+            .attribute(&CgroupPath::slice(), TAKEN)
+            .map(Option::unwrap_or_default),
+    )?;
+    Ok(cpus(&text.unwrap_or_default()))
+}
+
+const SAVED: &str = "allowed-cpus.";
+
+/// The same on the unit's own cgroup, for pods beyond what stelia.slice has room for.
+pub(super) const OWN: &str = "allowed-cpus";
+
+/// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
+pub(super) fn saved_attribute(unit: &str) -> String {
+    format!("{SAVED}{unit}")
+}
+
+/// The units outside that are or may be restricted, with their lists now and before; and pods' units that have a record of
+/// their list before and no cgroup any more.
+pub(super) fn outside(
+    cgroups: &dyn Cgroups,
+    source: CpuSource,
+) -> Result<(BTreeMap<String, Outside>, BTreeSet<String>), CgroupError> {
+    let slice = CgroupPath::slice();
+    if !cgroups.exists(&slice) {
+        return Ok(Default::default());
+    }
+    let attributes = cgroups.attributes(&slice)?;
+    let root = CgroupPath::root();
+    let kubepods = root.child("kubepods.slice");
+    let recorded = |name: &str| attributes.get(&saved_attribute(name)).map(|text| cpus(text));
+    let mut units: Vec<(CgroupPath, String)> = OUTSIDE
+        .iter()
+        .map(|unit| (root.child(unit), (*unit).to_owned()))
+        .collect();
+    // Pods' slices are restricted only where steliad chooses; what was restricted before is given back in any case. Those that
+    // stelia.slice had no room for are known by themselves alone, and there are some only where it has pods'.
+    let of_pods = |name: &&str| !OUTSIDE.contains(name);
+    let saved_pods = attributes.keys().filter_map(|name| name.strip_prefix(SAVED));
+    let looks = source == CpuSource::Steliad || saved_pods.clone().any(|name| of_pods(&name));
+    if looks {
+        let names = if cgroups.exists(&kubepods) {
+            cgroups.children(&kubepods)?
+        } else {
+            Vec::new()
+        };
+        let mine = |name: &String| is_restricted(name, CpuSource::Steliad) || recorded(name).is_some();
+        units.extend(names.into_iter().filter(mine).map(|name| (kubepods.child(&name), name)));
+    }
+    let mut found = BTreeMap::new();
+    for (cgroup, unit) in units {
+        let Some(text) = optional(cgroups.read(&cgroup, File::Cpus))? else {
+            continue;
+        };
+        // More units than the kernel keeps attributes of one cgroup have theirs on themselves.
+        let own =
+            || -> Result<Option<CpuSet>, CgroupError> { Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))) };
+        let saved = match recorded(&unit) {
+            Some(saved) => Some(saved),
+            None if of_pods(&unit.as_str()) => own()?,
+            None => None,
+        };
+        // Where kubelet chooses, pods' units are not restricted; they only get back what they had.
+        if saved.is_none() && !is_restricted(&unit, source) {
+            continue;
+        }
+        found.insert(
+            unit,
+            Outside {
+                cpus: cpus(&text),
+                saved,
+            },
+        );
+    }
+    // A unit of the host's own may come back, restricted as it was.
+    let gone = saved_pods
+        .filter(of_pods)
+        .filter(|unit| !found.contains_key(*unit))
+        .map(str::to_owned)
+        .collect();
+    Ok((found, gone))
+}

@@ -1,0 +1,231 @@
+//! What is known of the node: the snapshot and the facts derived from it, kept up as parts of it are read again.
+
+mod instance;
+mod node;
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use stelia_cpus::{CpuSet, Topology};
+use stelia_kubelet::PodUid;
+use stelia_node::System;
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::{Phase, Record};
+use stelia_settings::{Policies, Settings};
+
+use super::dirty::Dirty;
+use super::kubelet_file::{KubeletRoot, Version};
+use super::lasting::Lasting;
+use super::observe;
+use crate::decide::entitlement::Entitlement;
+use crate::decide::{Assessment, Facts, Instance, Snapshot, Tree};
+pub(super) use node::NodeLook;
+
+/// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
+const SETTLE: Duration = Duration::from_secs(1);
+/// How long systemd has for removing an empty scope.
+const EMPTY: Duration = Duration::from_millis(500);
+/// How long an instance's tasks have for freezing.
+const FREEZE: Duration = Duration::from_millis(500);
+
+/// What is known of the node.
+pub(super) struct Picture {
+    pub(super) snapshot: Snapshot,
+    pub(super) facts: Facts,
+    pub(super) version: Option<Version>,
+    pub(super) kubelet: KubeletRoot,
+    pub(super) offline: CpuSet,
+    online: Vec<u8>,
+    outside_is_known: bool,
+    /// The record of what is taken from the kernel's workers may have changed, by this program.
+    moved_workers: bool,
+    /// Units outside were read once: a former daemon may have restricted them.
+    looked_outside: bool,
+    /// Admitted instances whose scopes are being made.
+    pub(super) starting: BTreeSet<PodUid>,
+    /// Scopes without a record and without a process.
+    bare: BTreeSet<CgroupPath>,
+    gone: Lasting,
+    empty: Lasting,
+    freezing: Lasting,
+    /// Instances whose partition was written since they were last read.
+    asked: BTreeSet<PodUid>,
+    /// Instances of which the last audit looked at the container's limits: the next one looks at the scope's.
+    half_audited: BTreeSet<PodUid>,
+    /// What concerns the whole node has changed since [`Self::take_node_changed`] was last called.
+    node_changed: bool,
+}
+
+impl Picture {
+    pub(super) fn new(system: &System, settings: &Settings) -> Self {
+        let unread = Err("it was not read yet".to_owned());
+        let mut snapshot = observe::empty(unread, settings.policies.allocator.source, Topology::default());
+        snapshot.safe_partition = observe::safe_partition(system);
+        Self {
+            facts: Facts::of(&snapshot, &settings.policies),
+            snapshot,
+            version: None,
+            kubelet: KubeletRoot::new(),
+            offline: CpuSet::new(),
+            online: Vec::new(),
+            outside_is_known: false,
+            looked_outside: false,
+            moved_workers: false,
+            starting: BTreeSet::new(),
+            bare: BTreeSet::new(),
+            gone: Lasting::new(SETTLE),
+            empty: Lasting::new(EMPTY),
+            freezing: Lasting::new(FREEZE),
+            asked: BTreeSet::new(),
+            half_audited: BTreeSet::new(),
+            node_changed: true,
+        }
+    }
+
+    /// Everything read at once, for a dry run.
+    ///
+    /// # Errors
+    /// What of the node could not be read first. An instance that cannot be read is in [`Snapshot::unreadable`].
+    pub(super) fn read(system: &System, settings: &Settings, kubelet: KubeletRoot) -> Result<Self, String> {
+        let mut picture = Self {
+            kubelet,
+            ..Self::new(system, settings)
+        };
+        let mut dirty = Dirty::default();
+        dirty.node();
+        dirty.outside = true;
+        let node = picture.look_at_node(system, settings, &mut dirty);
+        node.problems.into_iter().next().map_or(Ok(picture), Err)
+    }
+
+    /// Decisions depend on other settings now.
+    pub(super) fn use_settings(&mut self, settings: &Settings) {
+        self.snapshot.source = settings.policies.allocator.source;
+        self.facts = Facts::of(&self.snapshot, &settings.policies);
+        self.node_changed = true;
+    }
+
+    pub(super) fn take_node_changed(&mut self) -> bool {
+        std::mem::take(&mut self.node_changed)
+    }
+
+    /// The live instance of a pod.
+    pub(super) fn find(&self, pod: &PodUid) -> Option<&Instance> {
+        self.snapshot.instances.get(pod).filter(|instance| instance.populated)
+    }
+
+    fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
+        let pod = instance.record.pod.clone();
+        let before = self.snapshot.put(instance);
+        self.changed(policies, before.as_ref(), &pod)
+    }
+
+    /// Take an instance out; whether that concerns others.
+    pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
+        let before = self.snapshot.instances.remove(pod);
+        let others = self.changed(policies, before.as_ref(), pod);
+        self.snapshot.siblings.remove(pod);
+        self.snapshot.unsettled.remove(pod);
+        let now = Instant::now();
+        for lasting in [&mut self.gone, &mut self.empty, &mut self.freezing] {
+            lasting.is(pod, false, now);
+        }
+        self.asked.remove(pod);
+        self.half_audited.remove(pod);
+        self.list_abandoned();
+        others
+    }
+
+    /// Add an admitted container: its CPUs are assigned while its scope is made.
+    pub(super) fn admit(&mut self, policies: &Policies, record: Record) -> bool {
+        let scope = CgroupPath::slice().child(&record.pod.scope());
+        self.starting.insert(record.pod.clone());
+        self.put(policies, Instance::admitted(record, Tree::in_scope(scope)))
+    }
+
+    /// Follow a change of an instance's record; whether that concerns others.
+    pub(super) fn record(&mut self, policies: &Policies, before: &Instance) -> bool {
+        self.changed(policies, Some(before), &before.record.pod)
+    }
+
+    /// Keep the facts up with one instance that changed, came or went; whether that concerns others.
+    fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid) -> bool {
+        let now = self.snapshot.instances.get(pod);
+        let others = self.facts.replace(&self.snapshot, policies, before, now);
+        self.node_changed |= others && self.facts.pools().is_some();
+        others
+    }
+
+    /// Derive what decisions need of one instance, with conditions that count only after a time.
+    pub(super) fn assess(&mut self, policies: &Policies, pod: &PodUid, now: Instant) -> Option<Assessment> {
+        let instance = self.snapshot.instances.get(pod)?;
+        let empty = !instance.populated && !self.starting.contains(pod);
+        let inner = instance.inner.as_ref();
+        let freezing =
+            instance.record.phase == Phase::Leaving && inner.is_some_and(|inner| inner.freeze && !inner.frozen);
+        self.empty.is(pod, empty, now);
+        self.list_abandoned();
+        let does_not_freeze = self.freezing.is(pod, freezing, now);
+        if let Some(instance) = self.snapshot.instances.get_mut(pod) {
+            instance.does_not_freeze |= does_not_freeze;
+        }
+        let instance = self.snapshot.instances.get(pod)?;
+        let live = instance.populated;
+        let assessment = Assessment::of(&self.snapshot, &self.facts, policies, instance);
+        // kubelet writes one change as two files: an entry that is gone counts once it stays gone.
+        let gone = live && assessment.entitlement == Entitlement::Gone;
+        let unsettled = gone && !self.gone.is(pod, true, now);
+        if !gone {
+            self.gone.is(pod, false, now);
+        }
+        let was = self.snapshot.unsettled.contains(pod);
+        if unsettled != was {
+            if unsettled {
+                self.snapshot.unsettled.insert(pod.clone());
+            } else {
+                self.snapshot.unsettled.remove(pod);
+            }
+            let instance = self.snapshot.instances.get(pod)?;
+            return Some(Assessment::of(&self.snapshot, &self.facts, policies, instance));
+        }
+        Some(assessment)
+    }
+
+    /// Empty scopes that systemd did not remove in time.
+    fn list_abandoned(&mut self) {
+        let empty = self
+            .empty
+            .counts
+            .iter()
+            .filter_map(|pod| self.snapshot.instances.get(pod));
+        let empty = empty.map(|instance| instance.scope().clone());
+        self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
+    }
+
+    pub(super) fn removed(&mut self, scope: &str) {
+        self.bare.retain(|known| known.name() != scope);
+        self.list_abandoned();
+    }
+
+    /// Mark the instances for which a condition begins to count.
+    pub(super) fn ripen(&mut self, now: Instant, dirty: &mut Dirty) {
+        for pod in self.gone.ripe(now) {
+            dirty.plan.insert(pod);
+        }
+        for pod in self.freezing.ripe(now) {
+            dirty.plan.insert(pod);
+        }
+        for pod in self.empty.ripe(now) {
+            dirty.again(pod);
+            dirty.shared = true;
+        }
+    }
+
+    /// When the next condition begins to count.
+    pub(super) fn next(&self) -> Option<Instant> {
+        [&self.gone, &self.empty, &self.freezing]
+            .into_iter()
+            .filter_map(Lasting::next)
+            .min()
+    }
+}

@@ -1,0 +1,233 @@
+//! The journal's messages about instances: each look is compared with what was last reported, and only a difference is a
+//! message.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::mem::Discriminant;
+
+use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
+use stelia_api::reason::joined;
+use stelia_api::{Amiss, Reason};
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_record::Phase;
+
+use super::picture::Picture;
+use crate::decide::{Assessment, Instance, Snapshot};
+use crate::journal;
+
+/// What the journal has of every instance.
+#[derive(Debug, Default)]
+pub(super) struct Reported {
+    instances: BTreeMap<PodUid, Last>,
+    /// Who keeps Guaranteed pods that are no VM on CPUs of their own.
+    guaranteed: Option<Discriminant<Guaranteed>>,
+}
+
+/// An instance as it was last reported.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+struct Last {
+    leaving: bool,
+    evicted: bool,
+    cpus: CpuSet,
+    reasons: Vec<Reason>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Message {
+    /// It ended and was not deregistered.
+    Ended,
+    Evicted,
+    /// The promise is not kept, or for other reasons than before; with the message's id.
+    Degraded(&'static str),
+    /// The promise is kept again.
+    Restored,
+}
+
+impl Reported {
+    /// Where steliad chooses the CPUs: who gives Guaranteed pods that are no VM CPUs of their own. Logged at the start and when
+    /// that changes, while a node is taken over from kubelet.
+    pub(super) fn guaranteed(&mut self, snapshot: &Snapshot) {
+        let who = match (snapshot.source, &snapshot.kubelet) {
+            (CpuSource::Steliad, Ok(kubelet)) => guaranteed(kubelet, &snapshot.leftover),
+            (CpuSource::Steliad, Err(_)) => return,
+            (CpuSource::Kubelet, _) => {
+                self.guaranteed = None;
+                return;
+            }
+        };
+        let kind = std::mem::discriminant(&who);
+        if self.guaranteed.replace(kind) == Some(kind) {
+            return;
+        }
+        let text = who.in_words();
+        tracing::warn!(
+            MESSAGE_ID = journal::GUARANTEED,
+            STELIA_REASON = text,
+            "cpu-source is steliad: {text}"
+        );
+    }
+
+    /// Log what changed of the instances that were looked at, and the end of those that are gone.
+    pub(super) fn instances(
+        &mut self,
+        picture: &Picture,
+        assessed: &BTreeMap<PodUid, Assessment>,
+        gone: &BTreeSet<PodUid>,
+    ) {
+        for (pod, assessment) in assessed {
+            let before = self.instances.remove(pod);
+            let Some(instance) = picture.find(pod) else {
+                ended(pod, before);
+                continue;
+            };
+            let now = Last::of(&picture.snapshot, instance, assessment, before.as_ref());
+            log(pod, &now, messages(before.as_ref(), &now));
+            self.instances.insert(pod.clone(), now);
+        }
+        for pod in gone {
+            ended(pod, self.instances.remove(pod));
+        }
+    }
+
+    /// An instance leaves on purpose: its end is no message.
+    pub(super) fn forget(&mut self, pod: &PodUid) {
+        self.instances.remove(pod);
+    }
+}
+
+impl Last {
+    /// While kubelet's file cannot be used every instance is degraded for that reason, which is reported once for the node:
+    /// what was last reported stands.
+    fn of(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, before: Option<&Self>) -> Self {
+        let record = &instance.record;
+        let leaving = record.phase == Phase::Leaving;
+        let mut now = Self {
+            leaving,
+            evicted: assessment.evicted,
+            cpus: record.exclusive.clone(),
+            reasons: Vec::new(),
+        };
+        if snapshot.kubelet.is_err() {
+            let before = before.cloned().unwrap_or(now);
+            return Self { leaving, ..before };
+        }
+        now.reasons.clone_from(&assessment.degraded);
+        now
+    }
+
+    /// Whether it is degraded for this kind of reason, and was not before.
+    fn newly(&self, before: &Self, kind: Amiss) -> bool {
+        let has = |last: &Self| last.reasons.iter().any(|reason| reason.kind == kind);
+        has(self) && !has(before)
+    }
+}
+
+fn ended(pod: &PodUid, before: Option<Last>) {
+    if let Some(before) = before {
+        log(pod, &before, end(&before));
+    }
+}
+
+fn end(before: &Last) -> Vec<Message> {
+    if before.leaving {
+        Vec::new()
+    } else {
+        vec![Message::Ended]
+    }
+}
+
+fn messages(before: Option<&Last>, now: &Last) -> Vec<Message> {
+    let new = Last::default();
+    let before = before.unwrap_or(&new);
+    let mut messages = Vec::new();
+    if now.leaving {
+        return messages;
+    }
+    if now.evicted && !before.evicted {
+        messages.push(Message::Evicted);
+    }
+    if now.reasons != before.reasons {
+        messages.push(if now.reasons.is_empty() {
+            Message::Restored
+        } else if now.newly(before, Amiss::AnchorEnded) {
+            Message::Degraded(journal::ANCHOR_LOST)
+        } else if now.newly(before, Amiss::PartitionDiffers) {
+            Message::Degraded(journal::PARTITION_INVALID)
+        } else {
+            Message::Degraded(journal::DEGRADED)
+        });
+    }
+    messages
+}
+
+fn log(pod: &PodUid, last: &Last, messages: Vec<Message>) {
+    let reasons = joined(&last.reasons);
+    for message in messages {
+        match message {
+            Message::Ended => tracing::info!(
+                MESSAGE_ID = journal::GONE, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus,
+                "the instance of pod {pod} ended: its CPUs {} are free", last.cpus
+            ),
+            Message::Evicted => tracing::warn!(
+                MESSAGE_ID = journal::EVICTED, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+                "the vCPUs of pod {pod} had to leave the CPUs {}: {reasons}", last.cpus
+            ),
+            Message::Degraded(id) => tracing::warn!(
+                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+                "pod {pod} is degraded: {reasons}"
+            ),
+            Message::Restored => tracing::info!(
+                MESSAGE_ID = journal::WHOLE, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus,
+                "pod {pod} is no longer degraded"
+            ),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn degraded(kind: Amiss, text: &str) -> Last {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        Last {
+            reasons: vec![Reason::of(&pod, kind, text)],
+            ..Last::default()
+        }
+    }
+
+    #[test]
+    fn what_did_not_change_is_not_told_again() {
+        let (good, bad) = (Last::default(), degraded(Amiss::CpusOffline, "CPUs 3 are offline"));
+        assert_eq!(messages(None, &good), []);
+        assert_eq!(messages(Some(&bad), &bad), []);
+        assert_eq!(messages(Some(&good), &bad), [Message::Degraded(journal::DEGRADED)]);
+        assert_eq!(
+            messages(Some(&bad), &degraded(Amiss::CpusOffline, "CPUs 3-4 are offline")),
+            [Message::Degraded(journal::DEGRADED)]
+        );
+        assert_eq!(messages(Some(&bad), &good), [Message::Restored]);
+    }
+
+    #[test]
+    fn an_anchor_and_a_partition_have_messages_of_their_own() {
+        let anchor = degraded(Amiss::AnchorEnded, "the anchor ended");
+        let partition = degraded(Amiss::PartitionDiffers, "the partition reads");
+        assert_eq!(messages(None, &anchor), [Message::Degraded(journal::ANCHOR_LOST)]);
+        assert_eq!(
+            messages(Some(&anchor), &partition),
+            [Message::Degraded(journal::PARTITION_INVALID)]
+        );
+    }
+
+    #[test]
+    fn who_leaves_on_purpose_is_not_missed() {
+        let leaving = Last {
+            leaving: true,
+            ..degraded(Amiss::ThreadEnded, "half gone")
+        };
+        assert_eq!(messages(Some(&Last::default()), &leaving), []);
+        assert_eq!(end(&leaving), []);
+        assert_eq!(end(&Last::default()), [Message::Ended]);
+    }
+}

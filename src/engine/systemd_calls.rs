@@ -1,0 +1,209 @@
+//! Calls to systemd that are under way. The engine does not wait for them: each answer is an event, so a systemd that hangs
+//! delays only the instances that need it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::time::{Duration, Instant};
+
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_node::cgroup::{CgroupError, CgroupPath, Limits};
+use stelia_node::holder::Hold;
+use stelia_node::systemd::{Devices, SystemdError};
+use stelia_node::{System, runtime};
+use stelia_record::Record;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+use super::apply::restore;
+use super::outside::{OWN, saved_attribute};
+use crate::decide::{OUTSIDE, Step};
+
+/// A call that takes longer than this is shown as a problem of the node.
+const SLOW: Duration = Duration::from_secs(5);
+
+/// An answer.
+pub(super) enum Done {
+    /// A property of a unit was set, or the unit was stopped; for which instance, `None` for what all share.
+    Unit {
+        unit: String,
+        pod: Option<PodUid>,
+        result: Result<(), Error>,
+    },
+    /// A scope was started, with the holder in it.
+    Started {
+        pod: PodUid,
+        result: Result<Box<dyn Hold>, Error>,
+    },
+}
+
+/// The calls under way, by unit.
+pub(super) struct SystemdCalls {
+    running: BTreeMap<String, Instant>,
+    /// Where the calls are made: the runtime that has the connection to systemd.
+    runtime: Handle,
+    sender: mpsc::UnboundedSender<Done>,
+    pub(super) done: mpsc::UnboundedReceiver<Done>,
+    /// That systemd is slow is in the journal.
+    reported: bool,
+}
+
+impl SystemdCalls {
+    pub(super) fn of(runtime: Handle) -> Self {
+        let (sender, done) = mpsc::unbounded_channel();
+        Self {
+            running: BTreeMap::new(),
+            runtime,
+            sender,
+            done,
+            reported: false,
+        }
+    }
+
+    /// Whether a call about this unit is under way.
+    pub(super) fn has(&self, unit: &str) -> bool {
+        self.running.contains_key(unit)
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.running.is_empty()
+    }
+
+    /// A call about this unit has ended.
+    pub(super) fn ended(&mut self, unit: &str) {
+        self.running.remove(unit);
+        if self.running.is_empty() && std::mem::take(&mut self.reported) {
+            tracing::info!("systemd (PID 1) answers again");
+        }
+    }
+
+    /// The unit that systemd has not answered about for too long a time.
+    pub(super) fn slow(&mut self, now: Instant) -> Option<String> {
+        let (unit, since) = self.running.iter().min_by_key(|(_, since)| **since)?;
+        let waited = now.duration_since(*since);
+        if waited < SLOW {
+            return None;
+        }
+        let text = format!(
+            "systemd (PID 1) has not answered about {unit} for more than {} s",
+            SLOW.as_secs()
+        );
+        if !std::mem::replace(&mut self.reported, true) {
+            tracing::warn!("{text}: instances that need it wait");
+        }
+        Some(text)
+    }
+
+    /// When to look for slow calls.
+    pub(super) fn next(&self) -> Option<Instant> {
+        if self.reported {
+            return None;
+        }
+        self.running.values().min().map(|since| *since + SLOW)
+    }
+
+    /// Take a step that is systemd's.
+    pub(super) fn take(&mut self, system: &System, pod: Option<PodUid>, step: Step) {
+        let Some(unit) = step.is_systemds().map(str::to_owned) else {
+            return;
+        };
+        self.running.insert(unit.clone(), Instant::now());
+        let (system, sender) = (system.clone(), self.sender.clone());
+        self.runtime.spawn(async move {
+            let result = take(&system, &step).await;
+            let _ = sender.send(Done::Unit { unit, pod, result });
+        });
+    }
+
+    /// Start the scope of a container that was admitted.
+    pub(super) fn start(&mut self, system: &System, record: &Record, limits: Limits) {
+        let unit = record.pod.scope();
+        self.running.insert(unit.clone(), Instant::now());
+        let (system, sender, record) = (system.clone(), self.sender.clone(), record.clone());
+        self.runtime.spawn(async move {
+            let pod = record.pod.clone();
+            let result = start(&system, &record, &limits).await;
+            let _ = sender.send(Done::Started { pod, result });
+        });
+    }
+}
+
+async fn take(system: &System, step: &Step) -> Result<(), Error> {
+    let systemd = &system.systemd;
+    match step {
+        Step::Limit(unit, limits) => Ok(systemd.limit(unit, limits).await?),
+        Step::Weigh(weight) => Ok(systemd.weigh(CgroupPath::slice().name(), *weight).await?),
+        Step::Protect { min, low } => Ok(systemd.protect(CgroupPath::slice().name(), *min, *low).await?),
+        Step::Restrict { unit, cpus, save } => {
+            // Recorded first: after a crash in between, a list is restored that was not changed yet.
+            if let Some(save) = save {
+                keep(system, unit, &save.to_string())?;
+            }
+            Ok(systemd.allow_cpus(unit, cpus).await?)
+        }
+        Step::Restore(unit, saved) => restore(system, unit, saved).await,
+        Step::Forget(scope) => Ok(systemd.stop_emptied(scope.name()).await?),
+        _ => Ok(()),
+    }
+}
+
+/// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
+const ON_THE_SLICE: usize = 64;
+
+/// Record what a unit had: on stelia.slice, where older daemons look, and of more pods than it has room for on the pod's
+/// slice itself.
+fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
+    let cgroups = &system.cgroups;
+    let slice = CgroupPath::slice();
+    let has_room = || -> Result<bool, CgroupError> {
+        let of_the_host = OUTSIDE.contains(&unit);
+        Ok(of_the_host || cgroups.attributes(&slice)?.len() < ON_THE_SLICE)
+    };
+    let own = || CgroupPath::root().child("kubepods.slice").child(unit);
+    match has_room()? {
+        true => cgroups.set_attribute(&slice, &saved_attribute(unit), saved),
+        false => cgroups.set_attribute(&own(), OWN, saved),
+    }
+}
+
+async fn start(system: &System, record: &Record, limits: &Limits) -> Result<Box<dyn Hold>, Error> {
+    let systemd = &system.systemd;
+    let pod = &record.pod;
+    let refused = |error: SystemdError| Error::from(error).of(pod);
+    // Questions to the bus and the start of a program, none of which depends on another.
+    let listening = async { systemd.listen().await.map_err(refused) };
+    let holders = system.holders.clone();
+    let holder = async {
+        let started = tokio::task::spawn_blocking(move || holders.start());
+        let started = started.await.unwrap_or_else(|cause| Err(io::Error::other(cause)));
+        let failed = ErrorKind::Failed.context("start the scope's holder");
+        started.map_err(|cause| failed(cause).of(pod))
+    };
+    let (devices, listening, holder) = tokio::try_join!(devices(system, pod, &record.origin), listening, holder)?;
+    let description = format!("Stelia instance of pod {}, container {}", record.pod, record.container);
+    let (unit, pid) = (record.pod.scope(), holder.pid());
+    let started = systemd.start_scope(listening, &unit, &description, pid, limits, &devices);
+    started.await.map_err(refused)?;
+    Ok(holder)
+}
+
+/// The devices a container may open: as systemd says it of the unit, or as the runtime's configuration has it.
+async fn devices(system: &System, pod: &PodUid, origin: &CgroupPath) -> Result<Devices, Error> {
+    let whole = stelia_node::containers::whole(origin);
+    if whole.name().ends_with(".scope") {
+        let unit = system.systemd.devices(whole.name()).await;
+        let unit = unit.map_err(|error| Error::from(error).of(pod))?;
+        if let Some(devices) = unit.filter(Devices::restrict) {
+            return Ok(devices);
+        }
+    }
+    // No unit (cgroupfs driver), or one that restricts nothing: of a privileged container, or of crun, which has a
+    // program of its own for it.
+    let id = ContainerCgroup::parse(origin.as_str()).map(|container| container.container_id);
+    let numbers = std::fs::read_to_string("/proc/devices").unwrap_or_default();
+    id.and_then(|id| runtime::devices(&system.run, &id, &numbers))
+        .ok_or_else(|| {
+            let text = format!("neither systemd nor the runtime's configuration tells the devices of {whole}");
+            ErrorKind::Failed.because(text).of(pod)
+        })
+}
