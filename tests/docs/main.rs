@@ -1,5 +1,5 @@
 //! What the documentation names exists.
-#![allow(clippy::expect_used, clippy::panic)]
+#![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
 mod blocks;
 mod catalog;

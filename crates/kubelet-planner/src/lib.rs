@@ -13,6 +13,7 @@
 //! | [`features`] | since when does kubelet have such settings, and which feature gate do they need? |
 //! | [`manifest`] | a pod as somebody wrote it, as the API server would store it |
 //! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
+#![deny(missing_docs)]
 
 mod admission;
 pub mod cpus;

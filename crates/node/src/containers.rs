@@ -20,7 +20,6 @@ pub struct LiveContainer {
     pub name: Option<String>,
     /// Its `cpuset.cpus`; empty where nobody restricted it.
     pub cpus: CpuSet,
-    /// What it requests.
     pub request: CpuRequest,
 }
 

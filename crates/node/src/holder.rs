@@ -22,7 +22,6 @@ pub trait Holders: Send + Sync {
 
 /// A running holder; it ends when this is dropped.
 pub trait Hold: Send {
-    /// Its process id.
     fn pid(&self) -> u32;
 }
 

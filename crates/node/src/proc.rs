@@ -33,7 +33,6 @@ pub struct Thread {
 pub struct ProcError {
     /// The operation with its subject.
     pub operation: String,
-    /// The kernel's answer.
     #[source]
     pub cause: io::Error,
 }

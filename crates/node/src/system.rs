@@ -11,11 +11,8 @@ use crate::systemd::Systemd;
 /// Everything the engine touches outside itself.
 #[derive(Clone)]
 pub struct System {
-    /// cgroup v2.
     pub cgroups: Arc<dyn Cgroups>,
-    /// Processes.
     pub procs: Arc<dyn Procs>,
-    /// systemd.
     pub systemd: Arc<dyn Systemd>,
     /// Processes of ours that keep a new scope alive.
     pub holders: Arc<dyn Holders>,
@@ -35,7 +32,6 @@ impl System {
         self.sys.parent().unwrap_or(Path::new("/"))
     }
 
-    /// The real system.
     pub fn kernel(systemd: Arc<dyn Systemd>) -> Self {
         let cgroup_root = PathBuf::from("/sys/fs/cgroup");
         Self {

@@ -21,7 +21,6 @@ pub struct Masks {
 pub struct WorkqueueError {
     /// With the path.
     pub operation: String,
-    /// The kernel's answer.
     pub cause: io::Error,
 }
 

@@ -34,7 +34,6 @@ pub struct Loaded {
 
 /// Why the configuration is refused.
 #[derive(Debug, thiserror::Error)]
-#[allow(missing_docs, reason = "the texts say it")]
 pub enum SettingsError {
     #[error("read {path}: {cause}")]
     Read { path: PathBuf, cause: io::Error },

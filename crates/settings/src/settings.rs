@@ -18,11 +18,9 @@ use crate::{FloatPolicy, Partition, PlacementPolicy};
 pub struct Settings {
     /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
     pub kubelet_root: PathBuf,
-    /// What decisions depend on.
     pub policies: Policies,
     /// Time from the beginning of one rebind job to the next.
     pub rebind_interval: Duration,
-    /// Time between audits.
     pub audit_interval: Duration,
 }
 

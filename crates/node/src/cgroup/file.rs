@@ -67,7 +67,6 @@ files! {
 
 /// The sizes of huge pages the kernel has names for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[allow(missing_docs)] // Each is the size it names.
 pub enum HugePage {
     Kb64,
     Mb2,
@@ -78,7 +77,6 @@ pub enum HugePage {
 }
 
 impl HugePage {
-    /// Every size.
     pub const ALL: [Self; 6] = [Self::Kb64, Self::Mb2, Self::Mb32, Self::Mb512, Self::Gb1, Self::Gb16];
 
     /// Its directory in `/sys/kernel/mm/hugepages`.

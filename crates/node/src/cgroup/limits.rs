@@ -18,11 +18,9 @@ pub struct Limits {
     pub memory_low: u64,
     /// `memory.swap.max`, bytes.
     pub memory_swap_max: Option<u64>,
-    /// `pids.max`.
     pub pids_max: Option<u64>,
     /// `cpu.weight`, 1 to 10000.
     pub cpu_weight: Option<u64>,
-    /// `cpu.max`.
     pub cpu_max: Option<CpuQuota>,
     /// `cpu.uclamp.min` as printed; `None` where the kernel has no such file.
     pub uclamp_min: Option<String>,

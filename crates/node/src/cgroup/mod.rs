@@ -88,7 +88,6 @@ impl serde::Serialize for CgroupPath {
 pub struct CgroupError {
     /// The operation with its path and value, as in `write "2-3" to /stelia.slice/cpuset.cpus`.
     pub operation: String,
-    /// The kernel's answer.
     #[source]
     pub cause: io::Error,
 }

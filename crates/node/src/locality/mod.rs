@@ -70,7 +70,6 @@ pub struct Device {
     pub name: String,
     /// The NUMA node; `None` where its plugin names none.
     pub node: Option<u32>,
-    /// How many.
     pub count: u32,
 }
 

@@ -15,7 +15,6 @@ use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, 
 /// One VM, as far as this needs it.
 #[derive(Debug, Clone, Copy)]
 pub struct Vm<'a> {
-    /// The pod.
     pub pod: &'a PodUid,
     /// The container's name in kubelet's files.
     pub container: &'a str,
@@ -23,7 +22,6 @@ pub struct Vm<'a> {
     pub cpus: &'a CpuSet,
     /// Its memory nodes, as text.
     pub mems: &'a str,
-    /// The scope.
     pub scope: &'a CgroupPath,
     /// The container's own cgroup: what was charged before the move stays there.
     pub origin: &'a CgroupPath,
