@@ -2,6 +2,7 @@
 
 mod attributes;
 #[cfg(any(test, feature = "testing"))]
+#[allow(clippy::unwrap_used)]
 pub mod testing;
 #[cfg(test)]
 mod tests;

@@ -48,7 +48,7 @@ impl State {
 
 /// A message that answers no call is being written, until this is dropped.
 #[derive(Debug)]
-pub(in crate::dbus) struct Telling<'a>(&'a Calls);
+pub struct Telling<'a>(&'a Calls);
 
 impl Calls {
     pub(super) fn began(&self, calls: u32) {
