@@ -64,4 +64,4 @@ pub use rebind::{Job, JobPhase, Made, RebindRequest};
 pub use report::node_facts;
 pub use task::Engine;
 pub use turn::{Preview, Report};
-pub use view::{Counters, InstanceView, LastPass, Usage, View, usage};
+pub use view::{Counters, InstanceView, LastPass, PoolsView, Usage, View, usage};

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_allocator::{Allocation, AllocatorPolicies, CpuSource, Ground, Held, Pools};
+pub use stelia_api::view::{Counters, Usage};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
@@ -16,7 +17,7 @@ use super::rebind::Job;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
 
 /// The whole node as the engine last saw it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     /// Who chooses exclusive CPUs.
     pub cpu_source: CpuSource,
@@ -61,7 +62,7 @@ pub struct View {
 }
 
 /// The pools of the online CPUs, and what is in none of them.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolsView {
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
@@ -72,21 +73,11 @@ pub struct PoolsView {
     /// What instances hold.
     pub held: Held,
     /// The pools.
-    #[serde(flatten)]
     pub pools: Pools,
 }
 
-/// What is counted.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
-    /// Things found changed by somebody else.
-    pub drift_found: u64,
-    /// Those put right in the same pass.
-    pub drift_repaired: u64,
-}
-
 /// What the last pass did, in all its rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LastPass {
     /// Its number since the daemon started.
     pub number: u32,
@@ -107,7 +98,7 @@ pub struct LastPass {
 }
 
 /// One instance, as its D-Bus object shows it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceView {
     /// The pod.
     pub pod: PodUid,
@@ -263,17 +254,6 @@ impl InstanceView {
             vcpus: record.vcpus.clone(),
         }
     }
-}
-
-/// What an instance uses now, in its scope and in the container's own cgroup together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Usage {
-    /// `memory.current` of the scope, bytes.
-    pub memory_bytes: u64,
-    /// `memory.current` of the container's own cgroup, bytes: what was charged before the move stays there.
-    pub origin_memory_bytes: u64,
-    /// `usage_usec` of the scope's `cpu.stat`, microseconds.
-    pub cpu_usec: u64,
 }
 
 /// Read what every instance uses. What cannot be read counts as 0: an instance may end at any moment.

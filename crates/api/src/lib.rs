@@ -10,6 +10,7 @@ mod error;
 pub mod metrics;
 mod names;
 pub mod reason;
+pub mod view;
 
 pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{Cli, Command};
+use crate::view::How;
 
 const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 
@@ -12,7 +13,10 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
-        Command::KubeletState { path } => run(path.as_deref(), cli.json, !cli.no_legend),
+        Command::KubeletState { path } => {
+            let (json, legend) = (cli.json, !cli.no_legend);
+            How { json, legend }.print(&gather(path.as_deref())?)
+        }
         other => panic!("{other:?}"),
     }
 }
