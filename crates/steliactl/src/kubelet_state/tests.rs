@@ -42,7 +42,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 fn a_folder_is_both_files() {
     let text = steliactl(&[&format!("{FOLDER}/k136-gate-on/05a-podlevel-podscope")]).unwrap();
     insta::assert_snapshot!(text, @r"
-    File:         tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/cpu_manager_state
+    File:         ../../tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/cpu_manager_state
     Schema:       V3
     Policy:       static
     Default set:  0,17-64,81-127
@@ -63,7 +63,7 @@ fn a_folder_is_both_files() {
     33333333-aaaa-4bbb-8ccc-000000000001  1-10,65-74   9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000003  13-16,77-80  -
 
-    File:    tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/memory_manager_state
+    File:    ../../tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/memory_manager_state
     Schema:  V2
     Policy:  Static
 

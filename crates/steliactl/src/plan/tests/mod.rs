@@ -249,7 +249,7 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
     fs::write(&path, manifest).unwrap();
     let line = path.to_str().unwrap();
     let text = steliactl(node.path(), &[line]).unwrap();
-    assert!(text.contains("Pod:         a?[1mb (Burstable)"), "{text}");
+    assert!(text.contains("Pod:             a?[1mb (Burstable)"), "{text}");
     assert!(
         text.contains("vm has no CPUs of its own: its pod is Burstable, not Guaranteed"),
         "{text}"
