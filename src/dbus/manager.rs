@@ -15,9 +15,9 @@ use super::call::Call;
 use super::caller::{Caller, Door};
 use super::export::Exporter;
 use super::job::{job_path, rows};
-use super::readings::{Readings, Recent};
+use super::readings::Readings;
 use super::report::{preview_dict, report_dict};
-use super::{evaluate, node_topology, options, registration};
+use super::{description, evaluate, node_topology, options, registration};
 use crate::authz::Operation;
 use crate::engine::{Handle, Peer, RebindRequest, View};
 
@@ -32,21 +32,6 @@ pub(super) fn object_path(pod: &PodUid) -> Result<OwnedObjectPath, Error> {
     instance_path(pod)
         .try_into()
         .map_err(ErrorKind::Failed.context(format_args!("object path of pod {pod}")))
-}
-
-/// The JSON of Describe.
-fn description(engine: &Handle, recent: &mut Recent) -> String {
-    let view = engine.view();
-    let config = match recent.kubelet_config() {
-        Ok(config) => serde_json::json!(config),
-        Err(problem) => serde_json::json!({ "problem": problem }),
-    };
-    let locality = serde_json::json!(recent.locality(engine.system(), &view));
-    let description = serde_json::json!({
-        "version": env!("CARGO_PKG_VERSION"), "node": &*view, "kubelet_config": config, "locality": locality,
-        "usage": recent.usage(&*engine.system().cgroups, &view), "metrics": engine.metrics().read(),
-    });
-    description.to_string()
 }
 
 impl Manager {
@@ -271,7 +256,9 @@ impl Manager {
         self.call(connection, &header)
             .answer(Operation::Describe, |_| async move {
                 let engine = self.engine.clone();
-                self.readings.read(move |recent| Ok(description(&engine, recent))).await
+                self.readings
+                    .read(move |recent| description::json(&engine, recent))
+                    .await
             })
             .await
     }

@@ -6,6 +6,7 @@ mod caller;
 mod changes;
 #[cfg(test)]
 mod contract_tests;
+mod description;
 mod driver;
 mod evaluate;
 mod export;

@@ -76,4 +76,4 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use view::{Counters, InstanceView, LastPass, Usage, View, usage};
+pub(crate) use view::{Counters, InstanceView, LastPass, PoolsView, Usage, View, usage};

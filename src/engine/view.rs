@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
+pub use stelia_api::view::{Counters, Usage};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
@@ -16,7 +17,7 @@ use super::rebind::Job;
 use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
 
 /// The whole node as the engine last saw it.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct View {
     pub cpu_source: CpuSource,
     /// The shared pool, kubelet's or steliad's; `None` when kubelet's file cannot be used.
@@ -55,8 +56,8 @@ pub struct View {
     pub unreadable: Vec<(String, String)>,
 }
 
-/// The pools, and what they were made from.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+/// The pools of the online CPUs, and what is in none of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolsView {
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
@@ -65,20 +66,11 @@ pub struct PoolsView {
     /// The node's own choices.
     pub policies: AllocatorPolicies,
     pub held: HeldCpus,
-    #[serde(flatten)]
     pub pools: Pools,
 }
 
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Counters {
-    /// Changes by other programs.
-    pub drift_found: u64,
-    /// Those that were repaired.
-    pub drift_repaired: u64,
-}
-
 /// What the last pass did, in all its rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LastPass {
     /// Its number since the daemon started.
     pub number: u32,
@@ -95,7 +87,7 @@ pub struct LastPass {
 }
 
 /// One instance, as its D-Bus object shows it.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InstanceView {
     pub pod: PodUid,
     /// The container's name in kubelet's state.
@@ -238,17 +230,6 @@ impl InstanceView {
             vcpus: record.vcpus.clone(),
         }
     }
-}
-
-/// What an instance uses now, in its scope and in the container's own cgroup together.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
-pub struct Usage {
-    /// `memory.current` of the scope, bytes.
-    pub memory_bytes: u64,
-    /// `memory.current` of the container's own cgroup, bytes: what was charged before the move stays there.
-    pub origin_memory_bytes: u64,
-    /// `usage_usec` of the scope's `cpu.stat`, microseconds.
-    pub cpu_usec: u64,
 }
 
 /// Read what every instance uses. What cannot be read counts as 0: an instance may end at any moment.

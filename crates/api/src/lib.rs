@@ -13,6 +13,7 @@ pub mod metrics;
 mod names;
 pub mod reason;
 mod thread;
+pub mod view;
 
 pub use error::{Error, ErrorKind};
 pub use names::{BUS_NAME, MANAGER_PATH, NOT_PINNED, RUNNER_SOCKET, instance_path, instance_uid};

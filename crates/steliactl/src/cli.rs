@@ -13,13 +13,13 @@ use stelia_kubelet::QosClass;
 use stelia_node_report::ApiVersion;
 
 use super::completions::uids;
-use super::plan::Asked;
+use super::plan::PlanOptions;
 
 const AFTER_HELP: &str = "\
-UID is a pod's UID as `list` prints it, or as many of its first characters as no other instance has.
+UID is a pod's UID as `list` prints it, or its beginning where that is unambiguous.
 
 Exit codes:
-  0  done; monitor, top, node-topology --watch: ended by a signal or by the reader too
+  0  done; monitor, top, node-topology --watch: also when a signal or the reader ended them
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold; evaluate: a pod does not fit;
      plan: a pod is not admitted
@@ -27,36 +27,36 @@ Exit codes:
   3  no such instance
 
 Standard output is data only; messages go to standard error. Output longer than the terminal goes through $SYSTEMD_PAGER,
-$PAGER or less; NO_COLOR takes the colours away.";
+$PAGER or less; NO_COLOR turns colours off.";
 
-/// The virtual machines with exclusive CPUs on this node: see them, and tell steliad what to do.
+/// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
 #[command(name = "steliactl", version, after_help = AFTER_HELP)]
 pub struct Cli {
     /// Print JSON: pretty, short (a line each) or off; --json alone is pretty
     #[arg(long, global = true, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
           default_value_t = Json::Off, default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
-    pub json: Json,
+    pub(crate) json: Json,
     /// Do not pipe output into a pager
     #[arg(long, global = true)]
-    pub no_pager: bool,
+    pub(crate) no_pager: bool,
     /// Print no header lines
     #[arg(long, global = true)]
-    pub no_legend: bool,
+    pub(crate) no_legend: bool,
     /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
     #[arg(long, global = true, value_name = "ADDR")]
-    pub address: Option<String>,
+    pub(crate) address: Option<String>,
     /// Read /proc and /sys/fs/cgroup below this folder: of a simulated node
     #[arg(long, global = true, value_name = "DIR", hide = true)]
-    pub root: Option<PathBuf>,
+    pub(crate) root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
-    pub command: Command,
+    pub(crate) command: Command,
 }
 
 /// How output is written, as systemd's tools have it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub enum Json {
+pub(crate) enum Json {
     /// JSON for the eye.
     Pretty,
     /// JSON, one line each.
@@ -68,14 +68,14 @@ pub enum Json {
 
 impl Json {
     /// Whether it is JSON at all.
-    pub fn is_on(self) -> bool {
+    pub(crate) fn is_on(self) -> bool {
         self != Json::Off
     }
 }
 
 /// What `steliactl` can do.
 #[derive(Debug, Subcommand)]
-pub enum Command {
+pub(crate) enum Command {
     /// Show the node: the daemon, the pools, the instances, kubelet's state, drift and the last pass
     Status,
     /// List the instances
@@ -86,14 +86,14 @@ pub enum Command {
         /// The pod's UID, or the beginning of it
         #[arg(add = ArgValueCandidates::new(uids))]
         uid: String,
-        /// Tell of each process too on which NUMA nodes the pages are that it has mapped; root only. The kernel walks all its page
+        /// Also print on which NUMA nodes the pages are that each process has mapped; root only. The kernel walks all its page
         /// tables for it: seconds for a large VM without huge pages
         #[arg(long)]
         numa_maps: bool,
     },
     /// Print the daemon's whole view as JSON
     Describe,
-    /// Print the node's NodeResourceTopology object as kubectl apply -f - takes it: NUMA nodes, CPUs, memory, who has CPUs
+    /// Print the node's NodeResourceTopology object as kubectl apply -f - takes it: NUMA nodes, CPUs, memory, CPU owners
     NodeTopology {
         /// How to write it; --json writes JSON too
         #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
@@ -102,16 +102,16 @@ pub enum Command {
         #[arg(long, value_name = "VERSION", default_value = "v1alpha1",
               value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
         api_version: String,
-        /// What the Node is called [default: as kubelet calls it, by its --hostname-override or the host's name]
+        /// The Node's name [default: as kubelet calls it, by its --hostname-override or the host's name]
         #[arg(long, value_name = "NAME")]
         node_name: Option<String>,
-        /// Print a new one whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
+        /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
         /// alone is no change
         #[arg(short, long)]
         watch: bool,
     },
-    /// Tell what the allocator would answer, where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many
-    /// pods, each as if it were alone
+    /// Print what the allocator would answer, where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many
+    /// pods, each as if it were the only one
     Evaluate {
         /// The pod.
         #[command(flatten)]
@@ -130,12 +130,12 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         node: Option<PathBuf>,
     },
-    /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h tells the keys
+    /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h shows the keys
     Top {
         /// Print plain tables instead, as without a terminal or with --json
         #[arg(short, long)]
         batch: bool,
-        /// So many tables, then end
+        /// Exit after N tables
         #[arg(short = 'n', value_name = "N")]
         count: Option<u32>,
         /// Seconds between two samples
@@ -146,7 +146,7 @@ pub enum Command {
     Monitor,
     /// Compare every promise with the kernel now, repair what differs, and report
     Reconcile {
-        /// Only print the steps that it would begin with
+        /// Print the steps that a pass would begin with, change nothing
         #[arg(long)]
         dry_run: bool,
     },
@@ -155,14 +155,14 @@ pub enum Command {
         /// Only this pod's: its UID, or the beginning of it
         #[arg(add = ArgValueCandidates::new(uids))]
         uid: Option<String>,
-        /// Only print what would move, and what it gains
+        /// Print what would move and what it gains, change nothing
         #[arg(long)]
         dry_run: bool,
-        /// No move begins after so many seconds
+        /// Begin no move after this time
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
         deadline: u32,
     },
-    /// Hold every promise against the kernel now and print what does not hold, with its cure; changes nothing. A VM with more than a
+    /// Compare every promise with the kernel now and print what does not hold, with its cure; changes nothing. A VM with more than a
     /// tenth of its memory, and 64 MiB, on other NUMA nodes than its CPUs' is printed too
     Verify {
         /// Only of this pod: its UID, or the beginning of it
@@ -180,22 +180,22 @@ pub enum Command {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: kubelet's, as the daemon reads it]
         path: Option<PathBuf>,
     },
-    /// Tell what kubelet would do with a pod, on this node or a described one: which CPUs and NUMA nodes, or the exact rejection;
+    /// Print what kubelet would do with a pod, on this node or a described one: which CPUs and NUMA nodes, or the exact rejection;
     /// needs no daemon
-    Plan(Asked),
-    /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked by whose it is
+    Plan(PlanOptions),
+    /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked with its owner
     Map {
         /// Write a picture to this file instead
         #[arg(long, value_name = "FILE")]
         svg: Option<PathBuf>,
     },
-    /// Tell who chooses CPUs, the pools and what each instance asked for; or why one instance or CPU is as it is
+    /// Explain who chooses CPUs, the pools and what each instance asked for; or why one instance or CPU is as it is
     Explain {
-        /// A number is a CPU's: whose it is, with the source of each fact. Else a pod's UID or the beginning of it: its allocation
+        /// A number is a CPU: its owner, with the source of each fact. Otherwise a pod's UID, or the beginning of it: its allocation
         #[arg(value_name = "UID|CPU", add = ArgValueCandidates::new(uids))]
         what: Option<String>,
     },
-    /// Print metrics as OpenMetrics text; a daemon that does not run is not started by it
+    /// Print metrics as OpenMetrics text; does not start the daemon
     Metrics {
         /// Write them to this file instead, for node-exporter's textfile collector
         #[arg(long, value_name = "PATH")]
@@ -205,7 +205,7 @@ pub enum Command {
     Doctor,
     /// Make the daemon read its configuration again
     Reload,
-    /// Print what makes a shell complete this program's arguments, e.g. for source <(steliactl completions bash)
+    /// Print the completion script of a shell, e.g. for source <(steliactl completions bash)
     Completions {
         /// Which shell
         shell: Shell,
@@ -214,7 +214,7 @@ pub enum Command {
 
 /// How an object for Kubernetes is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Output {
+pub(crate) enum Output {
     /// JSON.
     Json,
     /// YAML.
@@ -223,7 +223,7 @@ pub enum Output {
 
 /// The shells that can be taught.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Shell {
+pub(crate) enum Shell {
     /// bash(1)
     Bash,
     /// zsh(1)
@@ -234,9 +234,9 @@ pub enum Shell {
 
 /// A number of seconds, with a fraction.
 fn seconds(text: &str) -> Result<Duration, String> {
-    let seconds: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let seconds: f64 = text.parse().map_err(|_| "expected a number of seconds".to_owned())?;
     if !(0.1..=3600.0).contains(&seconds) {
-        return Err("it must be from 0.1 to 3600".to_owned());
+        return Err("expected 0.1 to 3600 seconds".to_owned());
     }
     Ok(Duration::from_secs_f64(seconds))
 }

@@ -3,13 +3,15 @@
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Map, Value};
 use stelia_api::BUS_NAME;
 use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
-use crate::view::text_of;
+use crate::node::{self, Description};
+use crate::view::{json_of, text_of, texts_of};
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
@@ -19,8 +21,7 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Why `steliactl` did not do what it was told.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Failure {
-    /// No instance has that UID.
+pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
     /// The command line does not say one thing only.
@@ -28,20 +29,14 @@ pub enum Failure {
     Usage(String),
     /// Part of it was done, and that is printed.
     #[error("{reason}")]
-    Partial {
-        /// For standard output.
-        printed: String,
-        /// Why the rest was not.
-        reason: String,
-    },
+    Partial { printed: String, reason: String },
     /// Anything else: the daemon's own text where there is one.
     #[error("{0}")]
     Other(String),
 }
 
 impl Failure {
-    /// The exit code, as `--help` documents it.
-    pub fn exit_code(&self) -> u8 {
+    pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Partial { .. } | Failure::Other(_) => 1,
             Failure::Usage(_) => 2,
@@ -88,7 +83,7 @@ impl From<fdo::Error> for Failure {
 }
 
 /// Connects to the system bus, or to a peer-to-peer address.
-pub async fn connect(address: Option<&str>) -> Result<Connection, Failure> {
+pub(crate) async fn connect(address: Option<&str>) -> Result<Connection, Failure> {
     let builder = match address {
         Some(address) => connection::Builder::address(address).p2p(),
         None => connection::Builder::system(),
@@ -103,17 +98,12 @@ pub async fn connect(address: Option<&str>) -> Result<Connection, Failure> {
 /// One line of `list`; the names are the contract's.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct InstanceSummary {
-    /// The pod's UID.
+pub(crate) struct InstanceSummary {
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// The container's name.
     pub container: String,
-    /// Where the object is.
     pub object: String,
-    /// registered, floating, isolated, contained or leaving.
     pub state: String,
-    /// The CPUs of the vCPU threads.
     #[serde(rename = "ExclusiveCPUs")]
     pub exclusive_cpus: String,
     /// The CPUs of everything else of the instance.
@@ -123,16 +113,15 @@ pub struct InstanceSummary {
     pub degraded: Vec<String>,
 }
 
-/// The daemon, seen from `steliactl`.
-pub struct Client<'a> {
-    connection: &'a Connection,
-    manager: ManagerProxy<'a>,
+pub(crate) struct Client {
+    connection: Connection,
+    manager: ManagerProxy<'static>,
 }
 
-impl<'a> Client<'a> {
+impl Client {
     /// Makes the proxy; nothing is sent yet.
-    pub async fn new(connection: &'a Connection) -> Result<Self, Failure> {
-        let manager = ManagerProxy::builder(connection)
+    pub(crate) async fn new(connection: Connection) -> Result<Self, Failure> {
+        let manager = ManagerProxy::builder(&connection)
             .cache_properties(CacheProperties::No)
             .build()
             .await?;
@@ -140,7 +129,7 @@ impl<'a> Client<'a> {
     }
 
     /// Every instance, by pod UID. One that leaves while the list is made is left out.
-    pub async fn instances(&self) -> Result<Vec<InstanceSummary>, Failure> {
+    pub(crate) async fn instances(&self) -> Result<Vec<InstanceSummary>, Failure> {
         let mut rows = self.manager.list_instances().await?;
         rows.sort_by(|a, b| a.0.cmp(&b.0));
         let mut instances = Vec::with_capacity(rows.len());
@@ -151,7 +140,6 @@ impl<'a> Client<'a> {
                 Err(failure) => return Err(failure),
             };
             let (pod_uid, container, object, state, exclusive_cpus) = row;
-            let degraded = properties.get("Degraded").and_then(|value| value.try_clone().ok());
             instances.push(InstanceSummary {
                 pod_uid,
                 container,
@@ -159,44 +147,44 @@ impl<'a> Client<'a> {
                 state,
                 exclusive_cpus,
                 float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
-                degraded: degraded.and_then(|value| value.try_into().ok()).unwrap_or_default(),
+                degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
             });
         }
         Ok(instances)
     }
 
     /// The instance whose pod UID is `uid` or, when no other does, begins with it.
-    pub async fn find(&self, uid: &str) -> Result<InstanceRow, Failure> {
+    pub(crate) async fn find(&self, uid: &str) -> Result<InstanceRow, Failure> {
         pick(self.manager.list_instances().await?, uid)
     }
 
     /// All properties of an instance, read at once.
-    pub async fn properties(&self, row: &InstanceRow) -> Result<OwnedDict, Failure> {
-        let properties = fdo::PropertiesProxy::builder(self.connection)
+    pub(crate) async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
+        let properties = fdo::PropertiesProxy::builder(&self.connection)
             .destination(BUS_NAME)
             .path(&row.2)
             .build()
             .await?;
-        Ok(properties.get_all(INSTANCE_INTERFACE).await?)
+        Ok(json_of(&properties.get_all(INSTANCE_INTERFACE).await?))
     }
 
-    /// The daemon's whole view, as JSON text.
-    pub async fn describe(&self) -> Result<String, Failure> {
+    pub(crate) async fn describe(&self) -> Result<Description, Failure> {
+        node::parse(&self.describe_text().await?)
+    }
+
+    /// The same as it is sent.
+    pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
         Ok(self.manager.describe().await?)
     }
 
     /// The same of a daemon that runs: one that does not is not started.
-    pub async fn describe_running(&self) -> Result<String, Failure> {
-        let manager = self.manager.inner();
-        let answer = manager.call_with_flags("Describe", MethodFlags::NO_AUTO_START, &());
-        answer
-            .await?
-            .ok_or_else(|| Failure::Other("Describe was not answered".to_owned()))
+    pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
+        node::parse(&self.without_start("Describe", &()).await?)
     }
 
     /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started by it only where that is
     /// wanted.
-    pub async fn node_topology(
+    pub(crate) async fn node_topology(
         &self,
         api_version: &str,
         node_name: Option<&str>,
@@ -207,36 +195,43 @@ impl<'a> Client<'a> {
         if let Some(name) = node_name {
             options.insert("node-name", Variant::from(name));
         }
-        if start {
-            return Ok(self.manager.node_topology(options).await?);
+        match start {
+            true => Ok(self.manager.node_topology(options).await?),
+            false => self.without_start("NodeTopology", &(options,)).await,
         }
+    }
+
+    async fn without_start(
+        &self,
+        method: &str,
+        arguments: &(impl Serialize + zbus::DynamicType),
+    ) -> Result<String, Failure> {
         let manager = self.manager.inner();
-        let arguments = (options,);
-        let answer = manager.call_with_flags("NodeTopology", MethodFlags::NO_AUTO_START, &arguments);
+        let answer = manager.call_with_flags(method, MethodFlags::NO_AUTO_START, arguments);
         answer
             .await?
-            .ok_or_else(|| Failure::Other("NodeTopology was not answered".to_owned()))
+            .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
     }
 
     /// What the allocator would answer to each of these.
-    pub async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
+    pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
         Ok(self.manager.evaluate_placement(requests, Dict::new()).await?)
     }
 
     /// One pass now; answers its report.
-    pub async fn reconcile(&self) -> Result<OwnedDict, Failure> {
-        Ok(self.manager.reconcile(Dict::new()).await?)
+    pub(crate) async fn reconcile(&self) -> Result<Map<String, Value>, Failure> {
+        Ok(json_of(&self.manager.reconcile(Dict::new()).await?))
     }
 
     /// What a pass would begin with, and what is not whole now; nothing is changed.
-    pub async fn preview(&self) -> Result<OwnedDict, Failure> {
+    pub(crate) async fn preview(&self) -> Result<Map<String, Value>, Failure> {
         let mut options = Dict::new();
         options.insert("dry-run", Variant::from(true));
-        Ok(self.manager.reconcile(options).await?)
+        Ok(json_of(&self.manager.reconcile(options).await?))
     }
 
     /// Begin a rebind job, or tell what it would do; answers the job's path and the moves planned.
-    pub async fn rebind(
+    pub(crate) async fn rebind(
         &self,
         scope: &str,
         deadline_s: u32,
@@ -249,20 +244,18 @@ impl<'a> Client<'a> {
         Ok(self.manager.rebind(scope, deadline_s, options).await?)
     }
 
-    /// The connection to the daemon.
-    pub fn connection(&self) -> &Connection {
-        self.connection
+    pub(crate) fn connection(&self) -> &Connection {
+        &self.connection
     }
 
     /// Gives an instance's CPUs back; answers the full UID.
-    pub async fn deregister(&self, uid: &str) -> Result<String, Failure> {
+    pub(crate) async fn deregister(&self, uid: &str) -> Result<String, Failure> {
         let (uid, ..) = self.find(uid).await?;
         self.manager.deregister(&uid, Dict::new()).await?;
         Ok(uid)
     }
 
-    /// Makes the daemon read its configuration again.
-    pub async fn reload(&self) -> Result<(), Failure> {
+    pub(crate) async fn reload(&self) -> Result<(), Failure> {
         Ok(self.manager.reload().await?)
     }
 }
@@ -287,10 +280,12 @@ fn pick(rows: Vec<InstanceRow>, uid: &str) -> Result<InstanceRow, Failure> {
                 uids.join(", ")
             )))
         }
-        (None, _) => Err(Failure::NoSuchInstance(format!(
-            "no instance of pod {uid} on this node"
-        ))),
+        (None, _) => Err(no_instance(uid)),
     }
+}
+
+pub(crate) fn no_instance(uid: &str) -> Failure {
+    Failure::NoSuchInstance(format!("pod {uid} has no instance on this node"))
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ const NAME: &str = "steliactl";
 ///
 /// # Errors
 /// The shell is not among those clap knows.
-pub fn script(shell: Shell) -> Result<String, Failure> {
+pub(crate) fn script(shell: Shell) -> Result<String, Failure> {
     let name = match shell {
         Shell::Bash => "bash",
         Shell::Zsh => "zsh",

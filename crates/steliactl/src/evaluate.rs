@@ -1,7 +1,5 @@
 //! `evaluate`: what the allocator would answer, on this node or on one that is only described.
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::Path;
 
 use serde_json::Value;
@@ -12,13 +10,14 @@ use stelia_node_report::described;
 
 use super::cli::{Command, Json};
 use super::client::{Client, Failure};
+use super::input::text;
 use super::view;
 
 /// Ask the daemon.
 ///
 /// # Errors
 /// The command line or a file is not understood, or the daemon refuses; [`Failure::Partial`] when a pod does not fit.
-pub async fn online(client: &Client<'_>, command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
+pub(crate) async fn online(client: &Client, command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
     let asked = asked(command)?;
     let asked = asked.iter().map(to_dict).collect::<Result<Vec<OwnedDict>, _>>();
     let asked = asked.map_err(|cause| Failure::Other(cause.to_string()))?;
@@ -36,7 +35,7 @@ pub async fn online(client: &Client<'_>, command: &Command, json: Json, legend: 
 /// # Errors
 /// The command line or a file is not understood, or steliad does not choose the CPUs there; [`Failure::Partial`] when a pod
 /// does not fit.
-pub fn offline(command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
+pub(crate) fn offline(command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
     let Command::Evaluate {
         node: Some(path),
         requests,
@@ -79,19 +78,6 @@ fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
         }]),
         _ => Ok(Vec::new()),
     }
-}
-
-/// A file's text, of at most a little more than `most` bytes: who reads it tells that it is too long.
-fn text(path: &Path, most: usize) -> Result<String, Failure> {
-    let read = |from: &mut dyn Read| {
-        let mut text = String::new();
-        from.take(most as u64 + 1).read_to_string(&mut text).map(|_| text)
-    };
-    let text = match path == Path::new("-") {
-        true => read(&mut io::stdin().lock()),
-        false => File::open(path).and_then(|mut file| read(&mut file)),
-    };
-    text.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))
 }
 
 fn outcome(answers: &[Answer], json: Json, legend: bool) -> Result<String, Failure> {

@@ -1,52 +1,37 @@
 #![doc = include_str!("../README.md")]
 //!
-//! | module | what it is |
-//! |---|---|
-//! | [`cli`] | the command line |
-//! | [`client`] | the calls to the daemon, and what they fail with |
-//! | [`completions`] | what shells are told |
-//! | [`doctor`] | whether this node is fit |
-//! | [`evaluate`] | what the allocator would answer |
-//! | [`explain`] | who chooses CPUs; why an instance has those it has, and a CPU is whose it is |
-//! | [`kubelet_state`] | what is understood of kubelet's files |
-//! | [`locality`] | where memory and devices are, beside the CPUs |
-//! | [`map`] | the node drawn |
-//! | [`metrics`] | what Prometheus is told |
-//! | [`monitor`] | the daemon's signals as lines |
-//! | [`node`] | whose each CPU is |
-//! | [`node_topology`] | what schedulers are told of the node |
-//! | [`pager`] | long output for a person |
-//! | [`plan`] | what kubelet would do with a pod |
-//! | `signals` | following the daemon |
-//! | [`status`] | the node in a screen |
-//! | [`threads`] | the threads of an instance, read from `/proc` and the cgroup tree |
-//! | [`top`] | what the vCPU threads do, live |
-//! | [`verify`] | whether every promise holds |
-//! | [`view`] | text and JSON |
+//! A command is a file: `gather` asks the daemon or reads the node's files and answers a value that serializes; `view` prints it as
+//! JSON, or as the text that the value renders. The daemon is asked for what it promised; threads are read from the kernel, so that
+//! `show` holds one against the other.
 //!
-//! The daemon is asked for what it promised; the threads are read from the kernel, so that `show` holds one against the other.
+//! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
 pub mod cli;
-pub mod client;
-pub mod completions;
+mod client;
+mod completions;
 pub mod doctor;
 pub mod evaluate;
-pub mod explain;
-pub mod kubelet_state;
-pub mod locality;
-pub mod map;
+mod explain;
+mod input;
+mod kubelet_state;
+mod list;
+mod locality;
+mod map;
 pub mod metrics;
-pub mod monitor;
-pub mod node;
-pub mod node_topology;
-pub mod pager;
-pub mod plan;
-pub mod rebind;
+mod monitor;
+mod node;
+mod node_topology;
+mod pager;
+mod plan;
+mod rebind;
+mod reconcile;
+mod sample;
+mod show;
 mod signals;
-pub mod status;
-pub mod threads;
-pub mod top;
-pub mod verify;
+mod status;
+mod threads;
+mod top;
+mod verify;
 pub mod view;
 
 #[cfg(test)]
@@ -58,12 +43,14 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
+use serde::Serialize;
+use serde_json::json;
 use zbus::Connection;
 
 use cli::{Cli, Command};
 use client::{Client, Failure};
-use node::Node;
 use threads::Roots;
+use view::{How, Render};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
@@ -74,180 +61,94 @@ pub fn main() -> ExitCode {
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
     let cli = Cli::parse();
-    let roots = cli.root.as_deref().map(Roots::below).unwrap_or_default();
-    let paged = !cli.no_pager;
-    if let Command::KubeletState { path } = &cli.command {
-        return finish(kubelet_state::run(path.as_deref(), cli.json, !cli.no_legend), paged);
-    }
-    if let Command::Evaluate { node: Some(_), .. } = &cli.command {
-        return finish(evaluate::offline(&cli.command, cli.json, !cli.no_legend), paged);
-    }
-    if let Command::Plan(asked) = &cli.command {
-        return finish(plan::run(asked, below(&cli), cli.json, !cli.no_legend), paged);
-    }
-    if let Command::Completions { shell } = &cli.command {
-        return finish(completions::script(*shell), false);
-    }
-    if let Command::Doctor = &cli.command {
-        return finish(doctor::run(Path::new("/"), cli.json, !cli.no_legend), paged);
-    }
+    let paged = !cli.no_pager && !matches!(cli.command, Command::Completions { .. });
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-        Ok(runtime) => runtime.block_on(async {
-            let connection = client::connect(cli.address.as_deref()).await?;
-            run(&cli, &connection, &roots).await
-        }),
+        Ok(runtime) => runtime.block_on(run(&cli, &Roots::of(&cli), async || {
+            client::connect(cli.address.as_deref()).await
+        })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
     finish(outcome, paged)
 }
 
-/// The root of the file system, or of a simulated node's.
-fn below(cli: &Cli) -> &Path {
-    cli.root.as_deref().unwrap_or(Path::new("/"))
+/// A command that has nothing to tell people.
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Done(serde_json::Value);
+
+impl Render for Done {
+    fn text(&self, _: bool) -> String {
+        String::new()
+    }
 }
 
-/// Does what the command line says over `connection` and answers what is to be printed.
-pub async fn run(cli: &Cli, connection: &Connection, roots: &Roots) -> Result<String, Failure> {
-    let client = Client::new(connection).await?;
-    let legend = !cli.no_legend;
-    Ok(match &cli.command {
-        Command::Status => {
-            let status = status::Status::of(&Node::parse(&client.describe().await?)?);
-            if cli.json.is_on() {
-                view::to_json(cli.json, &status)
-            } else {
-                status::text(&status, view::now())
-            }
-        }
-        Command::List => {
-            let instances = client.instances().await?;
-            if cli.json.is_on() {
-                view::to_json(cli.json, &instances)
-            } else {
-                view::instances(&instances, legend)
-            }
-        }
-        Command::Show { uid, numa_maps } => {
-            let row = client.find(uid).await?;
-            let properties = client.properties(&row).await?;
-            let processes = threads::processes(
-                roots,
-                view::text_of(&properties, "ControlGroup"),
-                view::text_of(&properties, "OriginControlGroup"),
-            )?;
-            let seen = seen(&client, &row.0, roots, &processes).await;
-            let seen = match seen {
-                Some(seen) if *numa_maps => Some(seen.with_mapped(roots, &processes)?),
-                seen => seen,
-            };
-            if cli.json.is_on() {
-                view::instance_json(cli.json, &properties, &processes, seen.as_ref())
-            } else {
-                let near = seen.map(|seen| seen.text(legend)).unwrap_or_default();
-                view::properties(&properties) + &near + &view::processes(&processes, legend)
-            }
-        }
+/// Does what the command line says and answers what is to be printed. `connect` is called by the commands that need the daemon.
+async fn run(
+    cli: &Cli,
+    roots: &Roots,
+    connect: impl AsyncFnOnce() -> Result<Connection, Failure>,
+) -> Result<String, Failure> {
+    let how = How {
+        json: cli.json,
+        legend: !cli.no_legend,
+    };
+    let client = async || Client::new(connect().await?).await;
+    match &cli.command {
+        Command::Completions { shell } => completions::script(*shell),
+        Command::Doctor => how.print(&doctor::gather(Path::new("/"))),
+        Command::KubeletState { path } => how.print(&kubelet_state::gather(path.as_deref())?),
+        Command::Plan(asked) => plan::run(asked, cli.root.as_deref().unwrap_or(Path::new("/")), how),
+        Command::Evaluate { node: Some(_), .. } => evaluate::offline(&cli.command, how.json, how.legend),
+        Command::Evaluate { .. } => evaluate::online(&client().await?, &cli.command, how.json, how.legend).await,
+        Command::Status => how.print(&status::Status::of(&client().await?.describe().await?)),
+        Command::List => how.print(&list::Instances(client().await?.instances().await?)),
+        Command::Show { uid, numa_maps } => how.print(&show::gather(&client().await?, roots, uid, *numa_maps).await?),
         Command::Map { svg } => {
-            let node = Node::parse(&client.describe().await?)?;
-            if let Some(path) = svg {
-                std::fs::write(path, map::svg(&node))
-                    .map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))?;
-            }
+            let map = map::Map(client().await?.describe().await?);
             match svg {
-                Some(_) => String::new(),
-                None if cli.json.is_on() => view::to_json(cli.json, &map::cores(&node)),
-                None => map::text(&node, view::width(), view::coloured(), legend),
+                Some(path) => map.draw(path).map(|()| String::new()),
+                None => how.print(&map),
             }
         }
-        Command::Explain { what } => explain::run(&client, what.as_deref(), cli.json, legend).await?,
-        Command::Metrics { textfile } => metrics::run(&client, roots, textfile.as_deref(), cli.json).await?,
-        Command::Describe => view::json_text(cli.json, &client.describe().await?),
+        Command::Explain { what } => explain::run(&client().await?, what.as_deref(), how).await,
+        Command::Metrics { textfile } => metrics::run(&client().await?, roots, textfile.as_deref(), how).await,
+        Command::Describe => Ok(view::json_text(how.json, &client().await?.describe_text().await?)),
         Command::NodeTopology {
             output,
             api_version,
             node_name,
             watch,
         } => {
-            let asked = node_topology::Asked {
-                form: node_topology::Form::of(*output, cli.json),
+            let asked = node_topology::TopologyOptions {
+                form: node_topology::Form::of(*output, how.json),
                 api_version,
                 node_name: node_name.as_deref(),
             };
-            if *watch {
-                node_topology::watch(connection, &client, &asked).await?
-            } else {
-                node_topology::print(&client, &asked).await?
+            match watch {
+                true => node_topology::watch(&client().await?, &asked).await,
+                false => node_topology::print(&client().await?, &asked).await,
             }
         }
-        Command::Evaluate { node: None, .. } => evaluate::online(&client, &cli.command, cli.json, legend).await?,
-        Command::Evaluate { .. } => evaluate::offline(&cli.command, cli.json, legend)?,
-        Command::Reconcile { dry_run: true } => {
-            let preview = client.preview().await?;
-            if cli.json.is_on() {
-                view::to_json(cli.json, &view::json_of(&preview))
-            } else {
-                verify::plan(&preview)
-            }
-        }
-        Command::Verify { uid } => {
-            let pod = match uid {
-                Some(uid) => Some(client.find(uid).await?.0),
-                None => None,
-            };
-            let instances = client.instances().await?;
-            let near = locality::parse(&client.describe().await?)?;
-            let preview = client.preview().await?;
-            verify::run(&preview, &near, &instances, pod.as_deref(), cli.json, legend)?
-        }
-        Command::Reconcile { dry_run: false } => {
-            let report = client.reconcile().await?;
-            if cli.json.is_on() {
-                view::to_json(cli.json, &view::json_of(&report))
-            } else {
-                view::report(&report)
-            }
-        }
+        Command::Verify { uid } => how.print(&verify::gather(&client().await?, uid.as_deref()).await?),
+        Command::Reconcile { dry_run: true } => how.print(&reconcile::Steps(client().await?.preview().await?)),
+        Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile().await?)),
         Command::Rebind { uid, dry_run, deadline } => {
-            rebind::run(&client, uid.as_deref(), *deadline, *dry_run, (cli.json, legend)).await?
+            how.print(&rebind::gather(&client().await?, uid.as_deref(), *deadline, *dry_run).await?)
         }
         Command::Deregister { uid } => {
-            let uid = client.deregister(uid).await?;
-            if cli.json.is_on() {
-                view::to_json(cli.json, &serde_json::json!({ "PodUID": uid }))
-            } else {
-                String::new()
-            }
+            let uid = client().await?.deregister(uid).await?;
+            how.print(&Done(json!({ "PodUID": uid })))
         }
-        Command::Completions { shell } => completions::script(*shell)?,
-        Command::Top { batch, count, delay } => {
-            let how = top::How {
-                json: cli.json,
-                legend,
-                count: *count,
-                delay: *delay,
-            };
-            top::run(&client, roots, *batch, how).await?
-        }
-        Command::Monitor => monitor::run(connection, cli.json).await?,
-        Command::Doctor => doctor::run(Path::new("/"), cli.json, legend)?,
-        Command::KubeletState { path } => kubelet_state::run(path.as_deref(), cli.json, legend)?,
-        Command::Plan(asked) => plan::run(asked, below(cli), cli.json, legend)?,
         Command::Reload => {
-            client.reload().await?;
-            if cli.json.is_on() {
-                "{}\n".to_owned()
-            } else {
-                String::new()
-            }
+            client().await?.reload().await?;
+            how.print(&Done(json!({})))
         }
-    })
-}
-
-/// Where the memory and the devices of this pod are. Who may not ask for the node's description, as a pod may not, is shown the
-/// rest.
-async fn seen(client: &Client<'_>, pod: &str, roots: &Roots, processes: &[threads::Process]) -> Option<locality::Seen> {
-    let localities = locality::parse(&client.describe().await.ok()?).ok()?;
-    locality::Seen::of(localities, pod, roots, processes)
+        Command::Top { batch, count, delay } => {
+            let (count, delay) = (*count, *delay);
+            top::run(&client().await?, roots, *batch, top::Pace { count, delay }, how).await
+        }
+        Command::Monitor => monitor::run(client().await?.connection(), how.json).await,
+    }
 }
 
 /// Prints the outcome and turns it into the exit code.

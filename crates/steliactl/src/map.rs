@@ -2,41 +2,60 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
+use std::fs;
+use std::path::Path;
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use stelia_cpus::CpuSet;
 
-use super::node::{Instance, Node, Owner};
-use super::view;
+use super::client::Failure;
+use super::node::{Description, Owner, owner, state_and_class};
+use super::view::{self, Render, column};
 
-/// One core: its CPUs with their owners.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Core {
-    /// Socket.
+pub(crate) struct Core {
     pub socket: u32,
-    /// NUMA node.
     pub node: u32,
     /// Core, within the socket.
     pub core: u32,
-    /// Its CPUs, by number.
     pub cpus: Vec<Cpu>,
 }
 
-/// One CPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Cpu {
-    /// Its number.
+pub(crate) struct Cpu {
     pub cpu: u32,
-    /// Whose it is.
     #[serde(flatten)]
     pub owner: Owner,
 }
 
+/// The node to draw; in JSON it is its cores.
+#[derive(Debug)]
+pub(crate) struct Map(pub Description);
+
+impl Serialize for Map {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        cores(&self.0).serialize(serializer)
+    }
+}
+
+impl Render for Map {
+    fn text(&self, legend: bool) -> String {
+        text(&self.0, view::width(), view::coloured(), legend)
+    }
+}
+
+impl Map {
+    /// Writes a picture instead.
+    pub(crate) fn draw(&self, path: &Path) -> Result<(), Failure> {
+        fs::write(path, svg(&self.0)).map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))
+    }
+}
+
 /// The node's cores, ordered by socket, NUMA node and first CPU.
-pub fn cores(node: &Node) -> Vec<Core> {
+fn cores(description: &Description) -> Vec<Core> {
     let mut cores: BTreeMap<(u32, u32, u32), Vec<Cpu>> = BTreeMap::new();
-    for (number, cpu) in &node.topology.cpus {
-        let owner = node.owner(*number);
+    for (number, cpu) in &description.node.topology.cpus {
+        let owner = owner(description, *number);
         let core = cores.entry((cpu.package, cpu.node, cpu.core)).or_default();
         core.push(Cpu { cpu: *number, owner });
     }
@@ -53,8 +72,9 @@ pub fn cores(node: &Node) -> Vec<Core> {
     cores
 }
 
-/// A mark a CPU, so that the map needs no colour: `.` shared, `r` reserved, `k` still kubelet's, `?` unknown, a letter a pod, `!` broken.
-fn marks(node: &Node) -> BTreeMap<String, char> {
+/// A mark a CPU, so that the map needs no colour: `.` shared, `r` reserved, `k` held by kubelet, `?` unknown, a letter a pod, `!` degraded.
+fn marks(description: &Description) -> BTreeMap<String, char> {
+    let node = &description.node;
     let pods: BTreeSet<&String> = node.instances.keys().chain(node.entries.keys()).collect();
     // More pods than letters: the last ones share one, and the table below the map tells them apart.
     let letters = ('A'..='Z')
@@ -87,13 +107,19 @@ fn colour(owner: &Owner) -> &'static str {
 }
 
 /// The map as text, at most `width` columns wide where a core fits.
-pub fn text(node: &Node, width: usize, coloured: bool, legend: bool) -> String {
-    let marks = marks(node);
-    let digits = node.topology.cpus.keys().max().map_or(1, |cpu| cpu.to_string().len());
+fn text(description: &Description, width: usize, coloured: bool, legend: bool) -> String {
+    let marks = marks(description);
+    let digits = description
+        .node
+        .topology
+        .cpus
+        .keys()
+        .max()
+        .map_or(1, |cpu| cpu.to_string().len());
     let mut text = String::new();
     let mut place = None;
     let mut used = 0;
-    for core in cores(node) {
+    for core in cores(description) {
         if place != Some((core.socket, core.node)) {
             if place.is_some() {
                 text.push('\n');
@@ -124,50 +150,41 @@ pub fn text(node: &Node, width: usize, coloured: bool, legend: bool) -> String {
     let lines: Vec<&str> = text.lines().map(str::trim_end).collect();
     let mut text = lines.join("\n") + "\n";
     if legend {
-        let held = node.topology.cpus.keys().any(|cpu| node.owner(*cpu) == Owner::Kubelet);
-        let held = if held { "k: still kubelet's, " } else { "" };
-        text += &format!("\n.: shared, r: reserved, {held}?: unknown, !: of an instance whose promise is broken\n");
+        let mut cpus = description.node.topology.cpus.keys();
+        let held = cpus.any(|cpu| owner(description, *cpu) == Owner::Kubelet);
+        let held = if held { "k: held by kubelet, " } else { "" };
+        text += &format!("\n.: shared, r: reserved, {held}?: unknown, !: of an instance that is degraded\n");
     }
-    text + &owners(node, &marks, legend)
+    text + &owners(description, &marks, legend)
 }
 
-/// Every pod with a mark.
-fn owners(node: &Node, marks: &BTreeMap<String, char>, legend: bool) -> String {
-    let rows = marks.iter().map(|(pod, mark)| {
-        let (cpus, state) = match node.instances.get(pod) {
-            Some(instance) => (instance.exclusive.clone(), instance.in_words()),
-            None => (all(node, pod), "no instance".to_owned()),
-        };
-        vec![
-            mark.to_string(),
-            pod.clone(),
-            view::or_dash(&cpus.to_string()),
-            view::or_dash(&state),
-        ]
+fn owners(description: &Description, marks: &BTreeMap<String, char>, legend: bool) -> String {
+    let node = &description.node;
+    let rows = marks.iter().map(|(pod, mark)| match node.instances.get(pod) {
+        Some(instance) => (*mark, pod, instance.exclusive.clone(), state_and_class(instance)),
+        None => {
+            let containers = node.entries.get(pod).into_iter().flat_map(BTreeMap::values);
+            let all = containers.fold(CpuSet::new(), |all, cpus| all.union(cpus));
+            (*mark, pod, all, "no instance".to_owned())
+        }
     });
-    let rows: Vec<Vec<String>> = rows.collect();
-    if rows.is_empty() {
-        String::new()
-    } else {
-        view::table(&["MARK", "POD UID", "CPUS", "STATE"], rows, legend, None)
-    }
-}
-
-fn all(node: &Node, pod: &str) -> CpuSet {
-    let containers = node.entries.get(pod).into_iter().flat_map(BTreeMap::values);
-    containers.fold(CpuSet::new(), |all, cpus| all.union(cpus))
+    let columns = [
+        column("MARK", |(mark, ..): &(char, &String, CpuSet, String)| mark.to_string()),
+        column("POD UID", |(_, pod, ..)| (*pod).clone()),
+        column("CPUS", |(_, _, cpus, _)| cpus.to_string()),
+        column("STATE", |(.., state)| state.clone()),
+    ];
+    view::list(&columns, &rows.collect::<Vec<_>>(), legend && !marks.is_empty())
 }
 
 /// The width of a CPU in the picture, in pixels.
 const CELL: usize = 26;
-/// Cores in a row of the picture.
 const CORES_A_ROW: usize = 12;
 
-/// The map as a picture.
-pub fn svg(node: &Node) -> String {
-    let marks = marks(node);
+fn svg(description: &Description) -> String {
+    let marks = marks(description);
     let (mut body, mut y, mut right) = (String::new(), 10, 0);
-    let cores = cores(node);
+    let cores = cores(description);
     let mut rest = cores.as_slice();
     while let Some(first) = rest.first() {
         let same = |core: &Core| (core.socket, core.node) == (first.socket, first.node);
@@ -216,10 +233,8 @@ pub fn svg(node: &Node) -> String {
         y += 6;
     }
     for (pod, mark) in &marks {
-        let state = node
-            .instances
-            .get(pod)
-            .map_or_else(|| "no instance".to_owned(), Instance::in_words);
+        let instance = description.node.instances.get(pod);
+        let state = instance.map_or_else(|| "no instance".to_owned(), state_and_class);
         let _ = writeln!(
             body,
             "<text x=\"10\" y=\"{}\">{mark}: {} ({})</text>",
@@ -233,7 +248,7 @@ pub fn svg(node: &Node) -> String {
         ("shared", "shared"),
         ("reserved", "reserved"),
         ("whole", "a VM's own"),
-        ("broken", "promise broken"),
+        ("broken", "degraded"),
         ("pod", "another pod's"),
     ];
     let mut x = 10;
@@ -282,7 +297,7 @@ mod tests {
         assert_eq!(
             text(&allocated(), 80, false, true),
             "socket 0 node 0\n [0r 1.] [2B 3.]\nsocket 1 node 1\n [4A 5A] [6k 7.]\n\n\
-             .: shared, r: reserved, k: still kubelet's, ?: unknown, !: of an instance whose promise is broken\n\
+             .: shared, r: reserved, k: held by kubelet, ?: unknown, !: of an instance that is degraded\n\
              MARK  POD UID   CPUS  STATE\n\
              A     aaaaaaaa  4-5   isolated, LSE\n\
              B     bbbbbbbb  2     contained, LSR\n\
@@ -302,7 +317,7 @@ mod tests {
         assert_eq!(
             text,
             "socket 0 node 0\n [0r 1r] [2! 3.]\nsocket 1 node 1\n [4A 5A] [6C 7.]\n\n\
-             .: shared, r: reserved, ?: unknown, !: of an instance whose promise is broken\n\
+             .: shared, r: reserved, ?: unknown, !: of an instance that is degraded\n\
              MARK  POD UID   CPUS  STATE\n\
              A     aaaaaaaa  4-5   isolated\n\
              B     bbbbbbbb  2     floating\n\
@@ -347,7 +362,7 @@ mod tests {
     fn more_pods_than_letters_share_a_mark_and_all_are_listed() {
         let mut node = node();
         for n in 0..60 {
-            node.entries.insert(format!("pod-{n:02}"), BTreeMap::new());
+            node.node.entries.insert(format!("pod-{n:02}"), BTreeMap::new());
         }
         let text = text(&node, 80, false, true);
         assert!(text.contains("#     pod-59"), "{text}");

@@ -10,35 +10,29 @@ use zbus::{Connection, fdo};
 
 use super::cli::Json;
 use super::client::Failure;
-use super::signals::{self, Signals, Told, is_read, until};
+use super::signals::{self, Signals, is_read, until};
 use super::view;
 
 /// How often it is looked whether somebody still reads.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// What happened.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Event {
-    /// The daemon is on the bus, or not any more.
+pub(crate) enum Event {
+    /// The daemon came to the bus, or left it.
     Daemon {
-        /// Whether it is.
         runs: bool,
     },
-    /// An instance was registered.
     New {
-        /// Its pod.
         pod: String,
     },
-    /// An instance left or died.
+    /// The instance left, or its VM ended.
     Removed {
-        /// Its pod.
         pod: String,
     },
-    /// Properties have new values.
     Changed {
-        /// The instance's pod; `None`: the node's own.
+        /// `None`: the node's own.
         pod: Option<String>,
-        /// The properties by name.
+        /// New values by name.
         properties: Map<String, Value>,
     },
 }
@@ -116,7 +110,7 @@ fn print(event: &Event, json: Json) -> Result<bool, Failure> {
 ///
 /// # Errors
 /// The connection ended, or standard output cannot be written.
-pub async fn run(connection: &Connection, json: Json) -> Result<String, Failure> {
+pub(crate) async fn run(connection: &Connection, json: Json) -> Result<String, Failure> {
     let mut signals = Signals::subscribe(connection).await?;
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut terminate = until(SignalKind::terminate())?;
@@ -125,17 +119,17 @@ pub async fn run(connection: &Connection, json: Json) -> Result<String, Failure>
     }
     let mut look = tokio::time::interval(LOOK);
     loop {
-        let told = tokio::select! {
+        let event = tokio::select! {
             _ = interrupt.recv() => return Ok(String::new()),
             _ = terminate.recv() => return Ok(String::new()),
             _ = look.tick() => {
                 if is_read() { continue } else { return Ok(String::new()) }
             }
-            told = signals.next() => told,
+            event = signals.next() => event,
         };
-        let event = match told {
-            Some(Told::Daemon { runs }) => Some(Event::Daemon { runs }),
-            Some(Told::Signal(message)) => Event::of(&message),
+        let event = match event {
+            Some(signals::Received::Daemon { runs }) => Some(Event::Daemon { runs }),
+            Some(signals::Received::Signal(message)) => Event::of(&message),
             None => {
                 print(&Event::Daemon { runs: false }, json)?;
                 return Err(Failure::Other("the connection ended".to_owned()));

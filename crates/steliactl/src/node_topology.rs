@@ -7,11 +7,10 @@ use futures_util::FutureExt;
 use serde_json::Value;
 use tokio::signal::unix::SignalKind;
 use tokio::time::Instant;
-use zbus::Connection;
 
 use super::cli::{Json, Output};
 use super::client::{Client, Failure};
-use super::signals::{self, Signals, Told, is_read, until};
+use super::signals::{self, Received, Signals, is_read, until};
 use super::view;
 
 /// How often it is looked whether somebody still reads.
@@ -21,25 +20,21 @@ const AUDIT: Duration = Duration::from_secs(30);
 /// One change makes several signals.
 const SETTLE: Duration = Duration::from_millis(50);
 
-/// How the object is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Form {
-    /// YAML.
+pub(crate) enum Form {
     Yaml,
     /// JSON, pretty or short.
     Json(Json),
 }
 
 impl Form {
-    /// What `-o` and `--json` say together.
-    pub fn of(output: Output, json: Json) -> Self {
+    pub(crate) fn of(output: Output, json: Json) -> Self {
         match (output, json) {
             (Output::Yaml, Json::Off) => Self::Yaml,
             (_, json) => Self::Json(json),
         }
     }
 
-    /// One document, alone.
     fn document(self, object: &Value) -> Result<String, Failure> {
         match self {
             Self::Json(json) => Ok(view::to_json(json, object)),
@@ -47,7 +42,6 @@ impl Form {
         }
     }
 
-    /// One of several.
     fn next_document(self, object: &Value) -> Result<String, Failure> {
         match self {
             Self::Json(_) => Ok(view::to_json(Json::Short, object)),
@@ -64,19 +58,15 @@ fn yaml(object: &Value) -> Result<String, Failure> {
         .map_err(|cause| Failure::Other(format!("write the object as YAML: {cause}")))
 }
 
-/// What is asked for.
-#[derive(Debug, Clone, Copy)]
-pub struct Asked<'a> {
-    /// How it is written.
+pub(crate) struct TopologyOptions<'a> {
     pub form: Form,
-    /// The API's version.
     pub api_version: &'a str,
     /// The Node's name, where it is not the host's.
     pub node_name: Option<&'a str>,
 }
 
-impl Asked<'_> {
-    async fn object(&self, client: &Client<'_>, start: bool) -> Result<Value, Failure> {
+impl TopologyOptions<'_> {
+    async fn object(&self, client: &Client, start: bool) -> Result<Value, Failure> {
         let text = client.node_topology(self.api_version, self.node_name, start).await?;
         serde_json::from_str(&text).map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))
     }
@@ -86,7 +76,7 @@ impl Asked<'_> {
 ///
 /// # Errors
 /// The daemon's refusal.
-pub async fn print(client: &Client<'_>, asked: &Asked<'_>) -> Result<String, Failure> {
+pub(crate) async fn print(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
     asked.form.document(&asked.object(client, true).await?)
 }
 
@@ -112,11 +102,11 @@ fn lasting(mut object: Value) -> Value {
 ///
 /// # Errors
 /// The first question is refused, the connection ended, or standard output cannot be written.
-pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'_>) -> Result<String, Failure> {
+pub(crate) async fn watch(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut terminate = until(SignalKind::terminate())?;
     // Before the question, so that no change falls between.
-    let mut signals = Signals::subscribe(connection).await?;
+    let mut signals = Signals::subscribe(client.connection()).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
     let mut complaint = None;
@@ -140,13 +130,13 @@ pub async fn watch(connection: &Connection, client: &Client<'_>, asked: &Asked<'
                 _ = terminate.recv() => return Ok(String::new()),
                 _ = look.tick() => if !is_read() { return Ok(String::new()) },
                 () = &mut audit => break signals.runs(),
-                told = signals.next() => {
-                    let Some(told) = told else { return Err(Failure::Other("the connection ended".to_owned())) };
+                event = signals.next() => {
+                    let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
                     tokio::time::sleep(SETTLE).await;
                     // What came meanwhile is answered by the same question.
                     let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
-                    let ends = |told: Told| matches!(told, Told::Daemon { runs: false });
-                    if std::iter::once(told).chain(others).any(ends) {
+                    let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
+                    if std::iter::once(event).chain(others).any(ends) {
                         complain(&mut complaint, "steliad does not run any more: waiting for it");
                     }
                     break signals.runs();

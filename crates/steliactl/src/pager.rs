@@ -42,7 +42,7 @@ fn rows() -> Option<usize> {
 ///
 /// # Errors
 /// Standard output cannot be written; a reader that had enough is no error.
-pub fn print(text: &str, wanted: bool) -> io::Result<()> {
+pub(crate) fn print(text: &str, wanted: bool) -> io::Result<()> {
     if wanted
         && is_long(text, rows())
         && let Some(words) = command(|name| std::env::var_os(name))

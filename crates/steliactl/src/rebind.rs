@@ -5,10 +5,9 @@ use stelia_api::client::{JobProxy, MoveRow};
 use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
-use super::cli::Json;
 use super::client::{Client, Failure};
 use super::signals::Signals;
-use super::view;
+use super::view::{Column, Render, column, list, printable};
 
 /// What the bus answers for a daemon that is gone.
 const GONE: [&str; 3] = [
@@ -17,83 +16,80 @@ const GONE: [&str; 3] = [
     "org.freedesktop.DBus.Error.NameHasNoOwner",
 ];
 
-/// What is printed.
 #[derive(Debug, Serialize)]
-struct Printed {
-    /// None for a dry run.
+pub(crate) struct Rebound {
+    /// `None` for a dry run.
     job: Option<String>,
     phase: String,
     reason: String,
-    moves: Vec<Row>,
+    moves: Vec<Move>,
 }
 
 #[derive(Debug, Serialize)]
-struct Row {
+struct Move {
     pod_uid: String,
     from: String,
     to: String,
     gain: String,
 }
 
-impl Printed {
-    fn of(job: Option<String>, phase: &str, reason: String, moves: Vec<MoveRow>) -> Self {
-        let row = |(pod_uid, from, to, gain)| Row {
-            pod_uid,
-            from,
-            to,
-            gain,
-        };
-        Self {
-            job,
-            phase: phase.to_owned(),
-            reason,
-            moves: moves.into_iter().map(row).collect(),
-        }
-    }
+const COLUMNS: [Column<Move>; 4] = [
+    column("POD", |row| row.pod_uid.clone()),
+    column("FROM", |row| row.from.clone()),
+    column("TO", |row| row.to.clone()),
+    column("GAIN", |row| row.gain.clone()),
+];
 
+fn moves(rows: Vec<MoveRow>) -> Vec<Move> {
+    let row = |(pod_uid, from, to, gain)| Move {
+        pod_uid,
+        from,
+        to,
+        gain,
+    };
+    rows.into_iter().map(row).collect()
+}
+
+impl Render for Rebound {
     fn text(&self, legend: bool) -> String {
-        let row = |row: &Row| {
-            let cells = [&row.pod_uid, &row.from, &row.to, &row.gain];
-            cells.map(|cell| view::printable(cell)).to_vec()
-        };
         let mut text = match self.moves.as_slice() {
             [] => "nothing to move\n".to_owned(),
-            moves => view::table(
-                &["POD", "FROM", "TO", "GAIN"],
-                moves.iter().map(row).collect(),
-                legend,
-                None,
-            ),
+            moves => list(&COLUMNS, moves, legend),
         };
         if self.job.is_some() && legend {
-            text += &format!("\n{}: {}\n", self.phase, view::printable(&self.reason));
+            text += &format!("\n{}: {}\n", self.phase, printable(&self.reason));
         }
         text
     }
+
+    fn failure(&self) -> Option<String> {
+        let failed = self.job.is_some() && self.phase != "Succeed";
+        failed.then(|| format!("the job is {}: {}", self.phase, printable(&self.reason)))
+    }
 }
 
-/// Begin a job, or look what it would do; what is to be printed.
+/// Begin a job and wait for its end, or look what it would do.
 ///
 /// # Errors
-/// The daemon refuses; [`Failure::Partial`] when the job does not succeed.
-pub async fn run(
-    client: &Client<'_>,
+/// The daemon refuses, or the connection ends.
+pub(crate) async fn gather(
+    client: &Client,
     uid: Option<&str>,
     deadline_s: u32,
     dry_run: bool,
-    (json, legend): (Json, bool),
-) -> Result<String, Failure> {
+) -> Result<Rebound, Failure> {
     let scope = match uid {
         Some(uid) => client.find(uid).await?.0,
         None => "node".to_owned(),
     };
     let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
-    let print = |printed: &Printed| match json.is_on() {
-        true => view::to_json(json, printed),
-        false => printed.text(legend),
-    };
     if dry_run {
-        return Ok(print(&Printed::of(None, "", String::new(), planned)));
+        return Ok(Rebound {
+            job: None,
+            phase: String::new(),
+            reason: String::new(),
+            moves: moves(planned),
+        });
     }
     // Whatever happens from here on is heard, also that the daemon ends; the first look comes after it.
     let mut signals = Signals::subscribe(client.connection()).await?;
@@ -107,14 +103,11 @@ pub async fn run(
             return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
         }
     }
-    let (phase, reason, moves) = (job.phase().await?, job.reason().await?, job.moves().await?);
-    let printed = Printed::of(Some(path.to_string()), &phase, reason.clone(), moves);
-    if phase == "Succeed" {
-        return Ok(print(&printed));
-    }
-    Err(Failure::Partial {
-        printed: print(&printed),
-        reason: format!("the job is {phase}: {}", view::printable(&reason)),
+    Ok(Rebound {
+        phase: job.phase().await?,
+        reason: job.reason().await?,
+        moves: moves(job.moves().await?),
+        job: Some(path.to_string()),
     })
 }
 

@@ -14,14 +14,11 @@ use super::client::Failure;
 /// Signals that may wait while the reader of standard output is slow.
 const QUEUE: usize = 4096;
 
-/// What comes.
-pub(super) enum Told {
-    /// The daemon is on the bus, or not any more.
+pub(super) enum Received {
+    /// The daemon came to the bus, or left it.
     Daemon {
-        /// Whether it is.
         runs: bool,
     },
-    /// A signal of the daemon.
     Signal(Message),
 }
 
@@ -29,7 +26,6 @@ pub(super) enum Told {
 pub(super) struct Signals {
     messages: MessageStream,
     is_bus: bool,
-    /// Who owns the daemon's name.
     owner: Option<String>,
 }
 
@@ -48,13 +44,12 @@ impl Signals {
         })
     }
 
-    /// Whether the daemon runs.
     pub(super) fn runs(&self) -> bool {
         self.owner.is_some() || !self.is_bus
     }
 
     /// What comes next; `None` when the connection ended. Nothing is lost when the caller stops waiting.
-    pub(super) async fn next(&mut self) -> Option<Told> {
+    pub(super) async fn next(&mut self) -> Option<Received> {
         loop {
             let Some(Ok(message)) = self.messages.next().await else {
                 return None;
@@ -65,11 +60,11 @@ impl Signals {
             }
             if let Some(new) = new_owner(&message) {
                 self.owner = new;
-                return Some(Told::Daemon { runs: self.runs() });
+                return Some(Received::Daemon { runs: self.runs() });
             }
             let sender = message.header().sender().map(ToString::to_string);
             if !self.is_bus || sender == self.owner {
-                return Some(Told::Signal(message));
+                return Some(Received::Signal(message));
             }
         }
     }

@@ -3,20 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Serialize;
+use stelia_api::view::LastPass;
 use stelia_cpus::CpuSet;
 
-use super::node::{LastPass, Node, Owner};
-use super::view;
+use super::node::{Description, Owner, named_pass, owner};
+use super::view::{self, Render};
 
-/// What is said of the node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Status {
-    /// The daemon's version.
+pub(crate) struct Status {
     pub version: String,
     /// `running`, or `degraded` when something is not whole.
     pub state: &'static str,
-    /// What is not whole.
     pub degraded: Vec<String>,
     /// How instances are kept apart from the rest: `isolated`, `contained`, or `unknown` before the first one.
     pub partitions: &'static str,
@@ -25,51 +23,44 @@ pub struct Status {
     /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
     #[serde(rename = "CPUSource")]
     pub cpu_source: String,
-    /// How many instances are in each state.
     pub instances: BTreeMap<String, usize>,
     /// The QoS class of each instance that has one, by pod.
     pub classes: BTreeMap<String, String>,
     /// The online CPUs, and those that are not.
     #[serde(rename = "CPUs")]
-    pub cpus: Pools,
+    pub cpus: CpusByOwner,
     /// Why kubelet's state cannot be used; empty when it can.
     pub kubelet_problem: String,
     /// When kubelet last wrote it, microseconds since the epoch; 0: not known.
     pub kubelet_timestamp: u64,
     /// Things found changed by somebody else since the daemon started.
     pub drift_found: u64,
-    /// Those put right in the same pass.
     pub drift_repaired: u64,
-    /// The last pass that came to its end.
+    #[serde(serialize_with = "named_pass")]
     pub last_pass: Option<LastPass>,
 }
 
-/// The CPUs by whose they are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Pools {
-    /// The instances'.
+pub(crate) struct CpusByOwner {
     pub exclusive: CpuSet,
-    /// Of pods that are no instances.
     pub pods: CpuSet,
-    /// The shared pool.
     pub shared: CpuSet,
-    /// Kept for the system by the configuration.
     pub reserved: CpuSet,
     /// kubelet's file says nothing of them, or cannot be used.
     pub unknown: CpuSet,
-    /// There and not online.
     pub offline: CpuSet,
 }
 
-impl Pools {
-    fn of(node: &Node) -> Self {
+impl CpusByOwner {
+    fn of(description: &Description) -> Self {
+        let node = &description.node;
         let mut pools = Self {
             offline: node.offline.clone(),
             ..Self::default()
         };
         for cpu in node.topology.online().iter() {
-            let pool = match node.owner(cpu) {
+            let pool = match owner(description, cpu) {
                 Owner::Instance { .. } => &mut pools.exclusive,
                 Owner::Pod { .. } | Owner::Kubelet => &mut pools.pods,
                 Owner::Shared => &mut pools.shared,
@@ -83,8 +74,8 @@ impl Pools {
 }
 
 impl Status {
-    /// Of what the daemon describes.
-    pub fn of(node: &Node) -> Self {
+    pub(crate) fn of(description: &Description) -> Self {
+        let node = &description.node;
         let mut instances = BTreeMap::new();
         let mut degraded = Vec::new();
         for (pod, instance) in &node.instances {
@@ -92,18 +83,18 @@ impl Status {
             degraded.extend(instance.degraded.iter().map(|reason| format!("{pod}: {reason}")));
         }
         for (scope, reason) in &node.unreadable {
-            degraded.push(format!("{scope} is left alone: {reason}"));
+            degraded.push(format!("{scope} is not touched: {reason}"));
         }
         degraded.extend(node.systemd_problem.clone());
         let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
         if failures > 0 {
             degraded.push(format!(
-                "the last pass could not do {failures} things: journalctl -u steliad"
+                "{failures} steps of the last pass failed: journalctl -u steliad"
             ));
         }
         let whole = degraded.is_empty() && node.kubelet_problem.is_none();
         Self {
-            version: node.version.clone(),
+            version: description.version.clone(),
             state: if whole { "running" } else { "degraded" },
             degraded,
             partitions: match node.partitions {
@@ -120,7 +111,7 @@ impl Status {
                 .filter(|(_, instance)| !instance.class().is_empty())
                 .map(|(pod, instance)| (pod.clone(), instance.class().to_owned()))
                 .collect(),
-            cpus: Pools::of(node),
+            cpus: CpusByOwner::of(description),
             kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
             kubelet_timestamp: node.kubelet_modified_us.unwrap_or(0),
             drift_found: node.counters.drift_found,
@@ -150,8 +141,14 @@ fn cpus(cpus: &CpuSet) -> String {
     }
 }
 
+impl Render for Status {
+    fn text(&self, _: bool) -> String {
+        text(self, view::now())
+    }
+}
+
 /// The screen; `now` is microseconds since the epoch.
-pub fn text(status: &Status, now: u64) -> String {
+fn text(status: &Status, now: u64) -> String {
     let mut rows: Vec<[String; 2]> = Vec::new();
     let mut say = |name: &str, value: String| rows.push([format!("{name}:"), view::or_dash(&value)]);
     let source = match status.cpu_source.as_str() {
@@ -186,7 +183,7 @@ pub fn text(status: &Status, now: u64) -> String {
         );
     }
     let partitions = match status.partitions {
-        "isolated" => "isolated: the kernel takes the CPUs from everybody else".to_owned(),
+        "isolated" => "isolated: the kernel takes the CPUs from everything else".to_owned(),
         "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
         _ => "not known before the first instance".to_owned(),
     };
@@ -196,7 +193,7 @@ pub fn text(status: &Status, now: u64) -> String {
     say("Shared CPUs", cpus(&status.cpus.shared));
     say("Reserved CPUs", cpus(&status.cpus.reserved));
     if !status.cpus.unknown.is_empty() {
-        say("CPUs of nobody", cpus(&status.cpus.unknown));
+        say("Unassigned CPUs", cpus(&status.cpus.unknown));
     }
     say("Offline CPUs", cpus(&status.cpus.offline));
     let written = match status.kubelet_timestamp {
@@ -205,7 +202,7 @@ pub fn text(status: &Status, now: u64) -> String {
     };
     match status.kubelet_problem.as_str() {
         "" if status.cpu_source == "steliad" && written.is_empty() => {
-            say("kubelet's state", "none, and none is needed".to_owned());
+            say("kubelet's state", "none, and not needed".to_owned());
         }
         "" => say("kubelet's state", format!("usable{written}")),
         problem => say("kubelet's state", format!("NOT USABLE: {problem}{written}")),
@@ -239,13 +236,14 @@ pub fn text(status: &Status, now: u64) -> String {
 
 #[cfg(test)]
 mod tests {
+    use stelia_api::view::{Counters, Node};
+
     use super::*;
-    use crate::node::Counters;
     use crate::node::testing::{allocated, node};
 
-    fn full() -> Node {
-        Node {
-            version: "0.1.0".to_owned(),
+    fn full() -> Description {
+        let base = node();
+        let node = Node {
             partitions: Some(true),
             offline: "8-9".parse().unwrap(),
             kubelet_modified_us: Some(1_735_689_540_000_000),
@@ -263,8 +261,20 @@ mod tests {
                 moves: 1,
                 failures: 0,
             }),
-            ..node()
+            ..base.node
+        };
+        Description {
+            version: "0.1.0".to_owned(),
+            node,
+            ..base
         }
+    }
+
+    fn of(node: Node) -> Status {
+        Status::of(&Description {
+            node,
+            ..Description::default()
+        })
     }
 
     #[test]
@@ -273,7 +283,7 @@ mod tests {
                   Daemon: steliad 0.1.0, degraded
                 Degraded: bbbbbbbb: kubelet gave CPU 2 away
                Instances: 2 (1 floating, 1 isolated)
-              Partitions: isolated: the kernel takes the CPUs from everybody else
+              Partitions: isolated: the kernel takes the CPUs from everything else
           Exclusive CPUs: 3 (2,4-5)
         Other pods' CPUs: 1 (6)
              Shared CPUs: 2 (3,7)
@@ -300,7 +310,7 @@ mod tests {
             "Other pods' CPUs: 1 (6)",
             "Shared CPUs: 3 (1,3,7)",
             "Reserved CPUs: 1 (0)",
-            "kubelet's state: none, and none is needed",
+            "kubelet's state: none, and not needed",
         ] {
             assert!(text.lines().any(|told| told.trim_start() == line), "{line}: {text}");
         }
@@ -313,11 +323,10 @@ mod tests {
 
     #[test]
     fn a_systemd_that_hangs_is_named() {
-        let node = Node {
+        let status = of(Node {
             systemd_problem: Some("systemd (PID 1) has not answered".to_owned()),
             ..Node::default()
-        };
-        let status = Status::of(&node);
+        });
         assert_eq!(
             (status.state, status.degraded),
             ("degraded", vec!["systemd (PID 1) has not answered".to_owned()])
@@ -326,12 +335,11 @@ mod tests {
 
     #[test]
     fn a_node_without_instances_and_without_kubelets_file_says_so() {
-        let node = Node {
+        let status = of(Node {
             kubelet_problem: Some("read cpu_manager_state: No such file\x1b[2J".to_owned()),
             pool: None,
             ..Node::default()
-        };
-        let status = Status::of(&node);
+        });
         assert_eq!((status.state, status.partitions), ("degraded", "unknown"));
         let text = text(&status, 0);
         assert!(
@@ -343,13 +351,13 @@ mod tests {
 
     #[test]
     fn what_a_pass_could_not_do_degrades_the_node() {
-        let mut node = full();
-        for instance in node.instances.values_mut() {
+        let mut description = full();
+        for instance in description.node.instances.values_mut() {
             instance.degraded.clear();
         }
-        assert_eq!(Status::of(&node).state, "running");
-        node.last_pass = node.last_pass.map(|pass| LastPass { failures: 2, ..pass });
-        assert_eq!(Status::of(&node).state, "degraded");
+        assert_eq!(Status::of(&description).state, "running");
+        description.node.last_pass.as_mut().unwrap().failures = 2;
+        assert_eq!(Status::of(&description).state, "degraded");
     }
 
     #[test]

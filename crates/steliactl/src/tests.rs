@@ -126,7 +126,7 @@ fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
         .unwrap();
     runtime.block_on(async {
         let (_daemon, connection) = daemon().await;
-        run(&cli, &connection, &roots).await
+        run(&cli, &roots, async || Ok(connection)).await
     })
 }
 

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use crate::cli::Cli;
 use crate::client::Failure;
 
 /// utime and stime in `/proc/<pid>/stat` are counted in USER_HZ, which is 100 on every architecture systemd's users run
@@ -17,12 +18,9 @@ const TICK_USEC: u64 = 10_000;
 
 /// Where the kernel's files are; tests give a directory.
 #[derive(Debug, Clone)]
-pub struct Roots {
-    /// `/proc`.
+pub(crate) struct Roots {
     pub proc: PathBuf,
-    /// `/sys/fs/cgroup`.
     pub cgroup: PathBuf,
-    /// `/sys`.
     pub sys: PathBuf,
 }
 
@@ -33,8 +31,12 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// The same files below another root.
-    pub fn below(root: &Path) -> Self {
+    /// Those of the node, or of a simulated one.
+    pub(crate) fn of(cli: &Cli) -> Self {
+        cli.root.as_deref().map(Self::below).unwrap_or_default()
+    }
+
+    pub(crate) fn below(root: &Path) -> Self {
         Self {
             proc: root.join("proc"),
             cgroup: root.join("sys/fs/cgroup"),
@@ -43,26 +45,22 @@ impl Roots {
     }
 }
 
-/// A process of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Process {
+pub(crate) struct Process {
     /// Process id on the host.
     #[serde(rename = "PID")]
     pub pid: u32,
     /// Process id in the container's own PID namespace, where it has one.
     #[serde(rename = "ContainerPID")]
     pub container_pid: Option<u32>,
-    /// The main thread's name.
     #[serde(rename = "Name")]
     pub name: String,
-    /// Its threads, by id.
     #[serde(rename = "Threads")]
     pub threads: Vec<Thread>,
 }
 
-/// A thread of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Thread {
+pub(crate) struct Thread {
     /// Thread id on the host.
     #[serde(rename = "TID")]
     pub tid: u32,
@@ -83,7 +81,7 @@ pub struct Thread {
 /// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the anchor, and
 /// shells that were exec'd in). Both cgroups are given relative to the cgroup root. Without root, what may not be read is an
 /// error, not an absence.
-pub fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec<Process>, Failure> {
+pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec<Process>, Failure> {
     let places = Places {
         scope: trim(control_group),
         origin: trim(origin),
@@ -101,7 +99,6 @@ pub fn processes(roots: &Roots, control_group: &str, origin: &str) -> Result<Vec
     Ok(processes)
 }
 
-/// The processes of an instance's scope.
 pub(super) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
     // The root of a threaded domain lists all processes whose threads are in its float and vcpu.
     pids(&roots.cgroup.join(trim(control_group)).join("instance/cgroup.procs"))

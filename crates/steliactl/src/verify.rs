@@ -1,141 +1,128 @@
-//! `verify`: whether every promise holds now. A finding is what is not whole, or a step that a pass would take: its cure; or
-//! that a VM's memory is not where its CPUs are.
+//! `verify`: whether every promise holds now. A finding is a degraded promise, or a step that a pass would take: its cure; or that a
+//! VM's memory is not where its CPUs are.
 
 use serde::Serialize;
-use stelia_api::client::OwnedDict;
-use stelia_node::locality::Localities;
-use zbus::Variant;
+use serde_json::{Map, Value};
 
-use super::cli::Json;
-use super::client::{Failure, InstanceSummary};
-use super::{locality, view};
+use super::client::{Client, Failure};
+use super::locality;
+use super::view::{Column, Render, column, list, texts_of};
 
-/// One promise that does not hold.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Finding {
-    /// The pod; `-` for what all share.
+pub(crate) struct Finding {
+    /// `-` for what all pods share.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
-    /// What is not whole; empty for a difference that the next pass repairs.
+    /// Empty for a difference that the next pass repairs.
     pub problem: String,
     /// What a pass would do about it; empty where it can do nothing.
     pub cure: String,
 }
 
-fn lines<'a>(preview: &'a OwnedDict, name: &str) -> Vec<(&'a str, &'a str)> {
-    let Some(Variant::Array(lines)) = preview.get(name).map(|value| &**value) else {
-        return Vec::new();
+const COLUMNS: [Column<Finding>; 3] = [
+    column("POD UID", |finding| finding.pod_uid.clone()),
+    column("PROBLEM", |finding| finding.problem.clone()),
+    column("CURE", |finding| finding.cure.clone()),
+];
+
+/// In JSON it is the findings.
+#[derive(Debug, Serialize)]
+#[serde(transparent)]
+pub(crate) struct Verified {
+    findings: Vec<Finding>,
+    #[serde(skip)]
+    instances: usize,
+}
+
+/// Of all instances, or of the one of the pod `uid` and of what all share.
+///
+/// # Errors
+/// No such instance, or the daemon does not answer.
+pub(crate) async fn gather(client: &Client, uid: Option<&str>) -> Result<Verified, Failure> {
+    let pod = match uid {
+        Some(uid) => Some(client.find(uid).await?.0),
+        None => None,
     };
-    let texts = lines.inner().iter().filter_map(|line| match line {
-        Variant::Str(text) => text.as_str().split_once(": "),
-        _ => None,
-    });
-    texts.collect()
+    let (pod, instances) = (pod.as_deref(), client.instances().await?);
+    let described = client.describe().await?;
+    let preview = client.preview().await?;
+    Ok(Verified {
+        findings: [findings(&preview, pod), locality::findings(&described.locality, pod)].concat(),
+        instances: instances
+            .iter()
+            .filter(|one| pod.is_none_or(|pod| one.pod_uid == pod))
+            .count(),
+    })
 }
 
-/// The findings of all pods, or of one and of what all share.
-pub fn findings(preview: &OwnedDict, pod: Option<&str>) -> Vec<Finding> {
-    let asked = |(of, _): &(&str, &str)| pod.is_none_or(|pod| *of == pod || *of == "-");
-    let problems = lines(preview, "degraded")
-        .into_iter()
-        .filter(asked)
-        .map(|(pod, problem)| Finding {
-            pod_uid: pod.to_owned(),
-            problem: problem.to_owned(),
-            cure: String::new(),
-        });
-    let cures = lines(preview, "plan")
-        .into_iter()
-        .filter(asked)
-        .map(|(pod, cure)| Finding {
-            pod_uid: pod.to_owned(),
-            problem: String::new(),
-            cure: cure.to_owned(),
-        });
-    problems.chain(cures).collect()
+/// The lines `POD: text` of a member.
+pub(crate) fn lines<'a>(preview: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
+    texts_of(preview, name).filter_map(|line| line.split_once(": "))
 }
 
-/// The steps, one a line.
-pub fn plan(preview: &OwnedDict) -> String {
-    let steps = lines(preview, "plan").into_iter();
-    steps
-        .map(|(pod, step)| format!("{pod}: {}\n", view::printable(step)))
+fn findings(preview: &Map<String, Value>, pod: Option<&str>) -> Vec<Finding> {
+    let finding = |pod: &str, problem: &str, cure: &str| Finding {
+        pod_uid: pod.to_owned(),
+        problem: problem.to_owned(),
+        cure: cure.to_owned(),
+    };
+    let problems = lines(preview, "degraded").map(|(pod, problem)| finding(pod, problem, ""));
+    let cures = lines(preview, "plan").map(|(pod, cure)| finding(pod, "", cure));
+    let all = problems.chain(cures);
+    all.filter(|one| pod.is_none_or(|pod| one.pod_uid == pod || one.pod_uid == "-"))
         .collect()
 }
 
-/// What is to be printed.
-///
-/// # Errors
-/// [`Failure::Partial`] when a promise does not hold.
-pub fn run(
-    preview: &OwnedDict,
-    near: &Localities,
-    instances: &[InstanceSummary],
-    pod: Option<&str>,
-    json: Json,
-    legend: bool,
-) -> Result<String, Failure> {
-    let findings = [findings(preview, pod), locality::findings(near, pod)].concat();
-    let count = instances
-        .iter()
-        .filter(|instance| pod.is_none_or(|pod| instance.pod_uid == pod))
-        .count();
-    let printed = if json.is_on() {
-        view::to_json(json, &findings)
-    } else if findings.is_empty() {
-        format!("{count} instances: every promise holds\n")
-    } else {
-        let rows = findings.iter().map(|finding| {
-            [&finding.pod_uid, &finding.problem, &finding.cure]
-                .map(|cell| view::or_dash(cell))
-                .to_vec()
-        });
-        view::table(&["POD UID", "PROBLEM", "CURE"], rows.collect(), legend, None)
-    };
-    if findings.is_empty() {
-        return Ok(printed);
+fn counted(instances: usize) -> String {
+    match instances {
+        1 => "1 instance".to_owned(),
+        count => format!("{count} instances"),
     }
-    Err(Failure::Partial {
-        printed,
-        reason: format!("{} promises of {count} instances do not hold", findings.len()),
-    })
+}
+
+impl Render for Verified {
+    fn text(&self, legend: bool) -> String {
+        match self.findings.is_empty() {
+            true => format!("{}: every promise holds\n", counted(self.instances)),
+            false => list(&COLUMNS, &self.findings, legend),
+        }
+    }
+
+    fn failure(&self) -> Option<String> {
+        let (count, instances) = (self.findings.len(), self.instances);
+        (count > 0).then(|| format!("{count} promises of {} do not hold", counted(instances)))
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::json;
 
-    fn preview(plan: &[&str], degraded: &[&str]) -> OwnedDict {
-        let owned = |lines: &[&str]| {
-            let lines: Vec<String> = lines.iter().map(|&line| line.to_owned()).collect();
-            Variant::from(lines).try_into().unwrap()
+    use super::*;
+    use crate::cli::Json;
+    use crate::view::How;
+
+    fn preview(plan: &[&str], degraded: &[&str]) -> Map<String, Value> {
+        json!({ "plan": plan, "degraded": degraded })
+            .as_object()
+            .cloned()
+            .unwrap()
+    }
+
+    fn printed(preview: &Map<String, Value>, json: Json) -> Result<String, Failure> {
+        let verified = Verified {
+            findings: findings(preview, None),
+            instances: 0,
         };
-        [
-            ("plan".to_owned(), owned(plan)),
-            ("degraded".to_owned(), owned(degraded)),
-        ]
-        .into()
+        How { json, legend: false }.print(&verified)
     }
 
     #[test]
     fn when_every_promise_holds_that_is_said_and_no_failure() {
-        assert_eq!(
-            run(&preview(&[], &[]), &Localities::default(), &[], None, Json::Off, true).unwrap(),
-            "0 instances: every promise holds\n"
-        );
-        assert_eq!(
-            run(
-                &preview(&[], &[]),
-                &Localities::default(),
-                &[],
-                None,
-                Json::Pretty,
-                true
-            )
-            .unwrap(),
-            "[]\n"
-        );
+        let good = preview(&[], &[]);
+        assert_eq!(printed(&good, Json::Off).unwrap(), "0 instances: every promise holds\n");
+        assert_eq!(printed(&good, Json::Pretty).unwrap(), "[]\n");
     }
 
     #[test]
@@ -144,9 +131,7 @@ mod tests {
             &["a: pin thread 7 to CPU 3", "-: set CPUWeight=200 of stelia.slice"],
             &["b: 2 vCPUs: 1 CPU"],
         );
-        let Err(Failure::Partial { printed, reason }) =
-            run(&preview, &Localities::default(), &[], None, Json::Off, false)
-        else {
+        let Err(Failure::Partial { printed, reason }) = printed(&preview, Json::Off) else {
             panic!("all is well");
         };
         assert!(
@@ -164,6 +149,6 @@ mod tests {
 
     #[test]
     fn a_preview_without_its_members_is_no_finding_and_no_panic() {
-        assert!(findings(&OwnedDict::new(), None).is_empty());
+        assert!(findings(&Map::new(), None).is_empty());
     }
 }

@@ -1,5 +1,7 @@
 //! Text and JSON. Names come from pods and may hold anything: nothing is printed to a terminal as it comes.
 
+use std::fmt::Display;
+
 use comfy_table::{CellAlignment, Table, presets};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -7,40 +9,118 @@ use stelia_api::client::OwnedDict;
 use zbus::Variant;
 
 use crate::cli::Json;
-use crate::client::InstanceSummary;
-use crate::locality::Seen;
-use crate::threads::Process;
+use crate::client::Failure;
 
-/// The contract's properties in the order a reader wants them; what a newer daemon adds follows by name.
-const PROPERTY_ORDER: [&str; 15] = [
-    "PodUID",
-    "Container",
-    "State",
-    "Qos",
-    "Degraded",
-    "ExclusiveCPUs",
-    "FloatCPUs",
-    "MemoryNodes",
-    "Partition",
-    "Placement",
-    "Unit",
-    "ControlGroup",
-    "OriginControlGroup",
-    "RegisteredTimestamp",
-    "IsolatedTimestamp",
-];
-/// The report of a pass, in the contract's order.
-const REPORT_ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degraded"];
+/// How an answer is printed, as the command line says.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct How {
+    pub json: Json,
+    /// Header lines.
+    pub legend: bool,
+}
+
+impl How {
+    /// JSON even where the command line asks for text.
+    pub(crate) fn as_json(self) -> Self {
+        let json = if self.json.is_on() { self.json } else { Json::Pretty };
+        Self { json, ..self }
+    }
+
+    /// The answer as text or JSON.
+    ///
+    /// # Errors
+    /// [`Failure::Partial`] where the answer is one that the program fails with.
+    pub(crate) fn print(self, answer: &impl Render) -> Result<String, Failure> {
+        let printed = match self.json.is_on() {
+            true => to_json(self.json, answer),
+            false => answer.text(self.legend),
+        };
+        match answer.failure() {
+            None => Ok(printed),
+            Some(reason) => Err(Failure::Partial { printed, reason }),
+        }
+    }
+}
+
+/// What a command answers: for programs what it serializes to, for people a text.
+pub(crate) trait Render: Serialize {
+    fn text(&self, legend: bool) -> String;
+
+    /// Why the program fails although there is an answer.
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}
+
+/// A column of a table of `T`s.
+pub(crate) struct Column<T> {
+    name: &'static str,
+    right: bool,
+    cell: fn(&T) -> String,
+}
+
+pub(crate) const fn column<T>(name: &'static str, cell: fn(&T) -> String) -> Column<T> {
+    let right = false;
+    Column { name, right, cell }
+}
+
+impl<T> Column<T> {
+    /// Aligned to the right.
+    pub(crate) const fn right(self) -> Self {
+        Self { right: true, ..self }
+    }
+}
+
+/// A table with these columns. Every cell holds something, so that a column stays a column for awk.
+pub(crate) fn list<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>, legend: bool) -> String {
+    let header: Vec<&str> = columns.iter().map(|column| column.name).collect();
+    let cells = |row| columns.iter().map(|column| or_dash(&(column.cell)(row))).collect();
+    let right = columns.iter().position(|column| column.right);
+    table(&header, rows.into_iter().map(cells).collect(), legend, right)
+}
+
+/// `Name: value`, one a line.
+pub(crate) fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>) -> String {
+    let rows = rows.into_iter();
+    let rows = rows.map(|(name, value)| vec![printable(&format!("{name}:")), or_dash(&value)]);
+    table(&[], rows.collect(), false, None)
+}
+
+/// Columns two blanks apart, nothing else: it pipes. No rows make no table, only its header.
+pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    if legend {
+        table.set_header(header);
+    }
+    table.add_rows(rows);
+    for column in table.column_iter_mut() {
+        column.set_padding((0, 2));
+    }
+    if let Some(column) = right.and_then(|index| table.column_mut(index)) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    let text = table.trim_fmt();
+    if text.is_empty() { text } else { text + "\n" }
+}
 
 /// `text` with every control character replaced, so that a thread's name cannot steer a terminal.
-pub fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })
         .collect()
 }
 
+pub(crate) fn or_dash(text: &str) -> String {
+    if text.is_empty() {
+        "-".to_owned()
+    } else {
+        printable(text)
+    }
+}
+
 /// The terminal's width as COLUMNS says it, or as it is, or 80.
-pub(super) fn width() -> usize {
+pub(crate) fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal = || {
         let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
@@ -50,119 +130,13 @@ pub(super) fn width() -> usize {
 }
 
 /// Whether standard output is a terminal and nobody said NO_COLOR (no-color.org).
-pub(super) fn coloured() -> bool {
+pub(crate) fn coloured() -> bool {
     use std::io::IsTerminal;
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
-/// A string property; empty when it is absent or no string.
-pub fn text_of<'a>(dict: &'a OwnedDict, name: &str) -> &'a str {
-    match dict.get(name).map(|value| &**value) {
-        Some(Variant::Str(text)) => text.as_str(),
-        _ => "",
-    }
-}
-
-/// `list`.
-pub fn instances(instances: &[InstanceSummary], legend: bool) -> String {
-    let rows = instances.iter().map(|instance| {
-        let cells = [
-            &instance.pod_uid,
-            &instance.container,
-            &instance.state,
-            &instance.exclusive_cpus,
-            &instance.float_cpus,
-            &instance.degraded.join("; "),
-        ];
-        cells.map(|cell| or_dash(cell)).to_vec()
-    });
-    table(
-        &["POD UID", "CONTAINER", "STATE", "CPUS", "FLOAT", "DEGRADED"],
-        rows.collect(),
-        legend,
-        None,
-    )
-}
-
-/// The properties of an instance, one a line.
-pub fn properties(properties: &OwnedDict) -> String {
-    let rows = ordered(properties, &PROPERTY_ORDER).into_iter().map(|(name, value)| {
-        let text = match value {
-            Variant::U64(usec) if name.ends_with("Timestamp") => time(*usec),
-            value => human(&json(value)),
-        };
-        vec![format!("{name}:"), or_dash(&text)]
-    });
-    table(&[], rows.collect(), false, None)
-}
-
-/// The report of a pass, one number a line.
-pub fn report(report: &OwnedDict) -> String {
-    let rows = ordered(report, &REPORT_ORDER).into_iter();
-    table(
-        &[],
-        rows.map(|(name, value)| vec![format!("{name}:"), or_dash(&human(&json(value)))])
-            .collect(),
-        false,
-        None,
-    )
-}
-
-/// The threads of an instance, a table a process.
-pub fn processes(processes: &[Process], legend: bool) -> String {
-    let mut text = String::new();
-    for process in processes {
-        if legend {
-            let inner = process
-                .container_pid
-                .map(|pid| format!(", {pid} in the container"))
-                .unwrap_or_default();
-            text += &format!("\n{} (pid {}{inner})\n", printable(&process.name), process.pid);
-        }
-        let rows = process.threads.iter().map(|thread| {
-            vec![
-                thread.tid.to_string(),
-                or_dash(&thread.name),
-                or_dash(&thread.cgroup),
-                or_dash(&thread.allowed_cpus),
-                format!(
-                    "{}.{:02}s",
-                    thread.cpu_time_usec / 1_000_000,
-                    thread.cpu_time_usec / 10_000 % 100
-                ),
-            ]
-        });
-        text += &table(
-            &["TID", "THREAD_NAME", "CGROUP", "ALLOWED_CPUS", "CPU TIME"],
-            rows.collect(),
-            legend,
-            Some(4),
-        );
-    }
-    text
-}
-
-/// `show --json`: the properties under the contract's names, where memory and devices are as far as that is known, and the
-/// processes.
-pub fn instance_json(json: Json, properties: &OwnedDict, processes: &[Process], seen: Option<&Seen>) -> String {
-    let mut object = json_of(properties);
-    if let Some(seen) = seen {
-        object.insert("Locality".to_owned(), seen.json());
-    }
-    object.insert(
-        "Processes".to_owned(),
-        serde_json::to_value(processes).unwrap_or_default(),
-    );
-    to_json(json, &object)
-}
-
-/// A dictionary as a JSON object.
-pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
-    dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
-}
-
 /// JSON with a newline at its end, on one line when it is to be short.
-pub fn to_json(json: Json, value: &impl Serialize) -> String {
+pub(crate) fn to_json(json: Json, value: &impl Serialize) -> String {
     let text = match json {
         Json::Short => serde_json::to_string(value),
         Json::Pretty | Json::Off => serde_json::to_string_pretty(value),
@@ -170,15 +144,41 @@ pub fn to_json(json: Json, value: &impl Serialize) -> String {
     text.unwrap_or_default() + "\n"
 }
 
-/// JSON text, short or pretty; what is no JSON stays as it is.
-pub fn json_text(json: Json, text: &str) -> String {
+/// JSON text, short or pretty; what is not JSON stays as it is.
+pub(crate) fn json_text(json: Json, text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(value) => to_json(json, &value),
         Err(_) => printable(text) + "\n",
     }
 }
 
-pub(super) fn json(value: &Variant<'_>) -> Value {
+/// A D-Bus dictionary as a JSON object.
+pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
+    dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+}
+
+/// A string member; empty when it is absent or not a string.
+pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str {
+    object.get(name).and_then(Value::as_str).unwrap_or_default()
+}
+
+/// The strings of an array; none when it is absent.
+pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
+    let array = object.get(name).and_then(Value::as_array);
+    array.into_iter().flatten().filter_map(Value::as_str)
+}
+
+/// The members one a line: those of `order` first, what a newer daemon adds after them by name.
+pub(crate) fn members(object: &Map<String, Value>, order: &[&str]) -> String {
+    let mut members: Vec<(&String, &Value)> = object.iter().collect();
+    members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
+    properties(members.into_iter().map(|(name, value)| match value.as_u64() {
+        Some(usec) if name.ends_with("Timestamp") => (name, time(usec)),
+        _ => (name, human(value)),
+    }))
+}
+
+pub(crate) fn json(value: &Variant<'_>) -> Value {
     match value {
         Variant::U8(number) => (*number).into(),
         Variant::Bool(yes) => (*yes).into(),
@@ -203,7 +203,7 @@ pub(super) fn json(value: &Variant<'_>) -> Value {
     }
 }
 
-pub(super) fn human(value: &Value) -> String {
+pub(crate) fn human(value: &Value) -> String {
     match value {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(human).collect::<Vec<_>>().join("; "),
@@ -211,52 +211,14 @@ pub(super) fn human(value: &Value) -> String {
     }
 }
 
-fn ordered<'a>(dict: &'a OwnedDict, order: &[&str]) -> Vec<(&'a str, &'a Variant<'static>)> {
-    let mut entries: Vec<_> = dict.iter().map(|(name, value)| (name.as_str(), &**value)).collect();
-    entries.sort_by_key(|(name, _)| {
-        (
-            order.iter().position(|known| known == name).unwrap_or(order.len()),
-            *name,
-        )
-    });
-    entries
-}
-
-/// Every cell holds something, so that a column stays a column for awk.
-pub(super) fn or_dash(text: &str) -> String {
-    if text.is_empty() {
-        "-".to_owned()
-    } else {
-        printable(text)
-    }
-}
-
-/// Columns two blanks apart, nothing else: it pipes. No rows make no table, only its header.
-pub(super) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if legend {
-        table.set_header(header);
-    }
-    table.add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    if let Some(column) = right.and_then(|index| table.column_mut(index)) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let text = table.trim_fmt();
-    if text.is_empty() { text } else { text + "\n" }
-}
-
 /// Microseconds since the epoch.
-pub(super) fn now() -> u64 {
+pub(crate) fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     since.map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Microseconds since the epoch as UTC, ISO 8601; 0 is "not yet".
-pub(super) fn time(usec: u64) -> String {
+pub(crate) fn time(usec: u64) -> String {
     if usec == 0 {
         return String::new();
     }
@@ -305,15 +267,6 @@ mod tests {
     #[test]
     fn a_name_cannot_steer_the_terminal() {
         assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
-    }
-
-    #[test]
-    fn an_empty_list_is_its_header() {
-        assert_eq!(
-            instances(&[], true),
-            "POD UID  CONTAINER  STATE  CPUS  FLOAT  DEGRADED\n"
-        );
-        assert_eq!(instances(&[], false), "");
     }
 
     #[test]

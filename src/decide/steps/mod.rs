@@ -11,7 +11,6 @@ mod words;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File};

@@ -311,7 +311,7 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
 fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
     assert_eq!(simulation.ctl(&["verify"]), "2 instances: every promise holds\n");
-    assert_eq!(simulation.ctl(&["verify", VM]), "1 instances: every promise holds\n");
+    assert_eq!(simulation.ctl(&["verify", VM]), "1 instance: every promise holds\n");
     assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
     let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");

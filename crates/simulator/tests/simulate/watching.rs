@@ -93,7 +93,7 @@ fn status_is_the_node_in_a_screen() {
     insta::assert_snapshot!(without_times(&simulation.ctl(&["status"])), @"
               Daemon: steliad 0.1.0, running
            Instances: 2 (1 floating, 1 isolated)
-          Partitions: isolated: the kernel takes the CPUs from everybody else
+          Partitions: isolated: the kernel takes the CPUs from everything else
       Exclusive CPUs: 4 (2-5)
     Other pods' CPUs: 0
          Shared CPUs: 4 (0-1,6-7)

@@ -15,7 +15,7 @@ use super::{Check, Facts, Verdict, home, locality};
 /// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
 const SYSTEMD: u32 = 252;
 
-/// All checks, the most basic first.
+/// The most basic first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let basic = vec![
         cgroup(facts),
@@ -74,7 +74,7 @@ fn cgroup(facts: &Facts) -> Check {
         return not_ok(
             "cgroup",
             Verdict::Failed,
-            "/sys/fs/cgroup is no cgroup v2",
+            "/sys/fs/cgroup is not a cgroup v2 mount",
             "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=... remnants); kubelet and the runtime must use it too",
         );
     };
@@ -89,7 +89,7 @@ fn cgroup(facts: &Facts) -> Check {
         "cgroup",
         Verdict::Failed,
         format!("controllers missing: {}", missing.join(", ")),
-        "a cgroup v1 hierarchy holds them, or cgroup_disable= on the kernel's command line: remove it and boot again",
+        "a cgroup v1 hierarchy holds them, or cgroup_disable= on the kernel's command line: remove it and reboot",
     )
 }
 
@@ -111,14 +111,14 @@ fn kernel(facts: &Facts) -> Check {
         };
         return ok(
             "kernel",
-            format!("{found}: partitions take CPUs from everybody else, of kind {kind}"),
+            format!("{found}: partitions take CPUs from everything else, of kind {kind}"),
         );
     }
     not_ok(
         "kernel",
         Verdict::Warning,
         format!("{found}: no cpuset.cpus.exclusive"),
-        "VMs will be contained, not isolated (README, \"What it does by itself\"); Linux 6.7 or later keeps the whole promise",
+        "VMs will be contained, not isolated (README, \"What it does by itself\"); isolation needs Linux 6.7 or later",
     )
 }
 
@@ -178,7 +178,7 @@ fn policy(facts: &Facts) -> Check {
     }
 }
 
-/// Where steliad chooses the CPUs kubelet may have no policy, or not be there.
+/// Where steliad chooses the CPUs, kubelet may have no policy or be absent.
 fn own_policy(facts: &Facts) -> Check {
     let kubelets = facts
         .kubelet
@@ -221,7 +221,7 @@ fn state(facts: &Facts) -> Check {
             "kubelet-state",
             Verdict::Failed,
             error,
-            "steliactl kubelet-state tells more; while the file cannot be used nobody is admitted and floats keep their CPUs",
+            "steliactl kubelet-state says more; while the file cannot be used no VM is admitted and floats keep their CPUs",
         ),
         Ok(state) => ok(
             "kubelet-state",
@@ -230,7 +230,6 @@ fn state(facts: &Facts) -> Check {
     }
 }
 
-/// CPUs by core.
 fn by_core(topology: &Topology) -> BTreeMap<(u32, u32), CpuSet> {
     let mut cores: BTreeMap<(u32, u32), CpuSet> = BTreeMap::new();
     for (number, cpu) in &topology.cpus {
@@ -259,7 +258,7 @@ fn cores(facts: &Facts) -> Check {
         return not_ok(
             "cpus",
             Verdict::Warning,
-            format!("{found}; siblings, and no full-pcpus-only"),
+            format!("{found}; SMT siblings without full-pcpus-only"),
             "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: else a VM's CPU can share its core with another pod's",
         );
     }
@@ -281,7 +280,7 @@ fn alignment(facts: &Facts) -> Check {
                 .collect();
             if !shared.is_empty() {
                 split.push(format!(
-                    "{pod}/{container} has {cpus}, siblings {shared} are somebody else's"
+                    "{pod}/{container} has {cpus}, siblings {shared} belong to others"
                 ));
             }
         }
@@ -296,7 +295,7 @@ fn alignment(facts: &Facts) -> Check {
         "whole-cores",
         Verdict::Warning,
         split.join("; "),
-        "full-pcpus-only keeps cores whole for pods to come; those named have to be made anew",
+        "full-pcpus-only keeps cores whole for pods to come; delete and recreate those named",
     )
 }
 
@@ -327,7 +326,7 @@ fn isolcpus(facts: &Facts) -> Check {
                 "isolcpus={} of which {unbalanced} are in the shared pool",
                 facts.isolcpus
             ),
-            "the kernel does not balance load there, so what floats would pile up on one CPU: remove isolcpus= from the kernel's command line and boot again; partitions take its place",
+            "the kernel does not balance load there, so floating threads would gather on one CPU: remove isolcpus= from the kernel's command line and reboot; partitions replace it",
         );
     }
     if !both.is_empty() {
@@ -335,7 +334,7 @@ fn isolcpus(facts: &Facts) -> Check {
             "isolcpus",
             Verdict::Warning,
             format!("isolcpus or nohz_full: {both}"),
-            "not needed: partitions do it for the CPUs that VMs have now, and only those",
+            "not needed: partitions isolate the CPUs that VMs have now, and only those",
         );
     }
     ok("isolcpus", "not set")

@@ -19,39 +19,39 @@ use super::{KubeletFiles, KubeletHome, locality};
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// `/proc/sys/kernel/osrelease`.
-    pub kernel: String,
+    pub(crate) kernel: String,
     /// systemd's version, of the library that PID 1 is linked to.
-    pub systemd: Option<u32>,
+    pub(crate) systemd: Option<u32>,
     /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
-    pub controllers: Option<Vec<String>>,
+    pub(crate) controllers: Option<Vec<String>>,
     /// Why the host's cgroups are not version 2's; `None` where they are.
-    pub unfit: Option<String>,
+    pub(crate) unfit: Option<String>,
     /// Whether a cgroup of this kernel has `cpuset.cpus.exclusive`; `None` where no cgroup with cpuset is.
-    pub exclusive: Option<bool>,
+    pub(crate) exclusive: Option<bool>,
     /// The host's CPUs.
-    pub topology: Result<Topology, String>,
+    pub(crate) topology: Result<Topology, String>,
     /// What the running kubelet was told.
-    pub kubelet: Result<KubeletConfig, String>,
+    pub(crate) kubelet: Result<KubeletConfig, String>,
     /// Which kubelet that is, and where the daemon reads.
-    pub home: KubeletHome,
+    pub(crate) home: KubeletHome,
     /// Who chooses exclusive CPUs, and how: steliad's own configuration, or its defaults where it cannot be read.
-    pub allocator: AllocatorPolicies,
+    pub(crate) allocator: AllocatorPolicies,
     /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
-    pub state: Result<CpuManagerState, String>,
+    pub(crate) state: Result<CpuManagerState, String>,
     /// What kubelet finds when it starts.
-    pub files: KubeletFiles,
+    pub(crate) files: KubeletFiles,
     /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
-    pub isolcpus: CpuSet,
+    pub(crate) isolcpus: CpuSet,
     /// CPUs of `nohz_full=`.
-    pub nohz_full: CpuSet,
+    pub(crate) nohz_full: CpuSet,
     /// CPUs that are there and offline.
-    pub offline: CpuSet,
+    pub(crate) offline: CpuSet,
     /// Whether a process `irqbalance` runs.
-    pub irqbalance: bool,
+    pub(crate) irqbalance: bool,
     /// Whether the runners' socket is there.
-    pub socket: bool,
+    pub(crate) socket: bool,
     /// Where the memory and the devices of the VMs that run are.
-    pub localities: Localities,
+    pub(crate) localities: Localities,
 }
 
 impl Facts {

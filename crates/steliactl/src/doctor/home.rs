@@ -10,9 +10,8 @@ use stelia_settings::Settings;
 use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
 
-/// What was found of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KubeletHome {
+pub(crate) struct KubeletHome {
     /// The process, or why it is not known.
     pub process: Result<home::Process, String>,
     /// The root directory that the daemon reads, or why that is not clear; by its setting.
@@ -57,7 +56,7 @@ pub(super) fn check(facts: &Facts) -> Check {
     let read = match read {
         Ok(read) => read.display(),
         Err(unclear) => {
-            let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove what an earlier kubelet left; nobody is admitted meanwhile";
+            let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet; no VM is admitted meanwhile";
             return not_ok(CHECK, Verdict::Failed, unclear, cure);
         }
     };

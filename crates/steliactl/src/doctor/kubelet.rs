@@ -1,8 +1,6 @@
 //! What kubelet finds at its next start and goes through at an admission: its state files, and the machine as it sees it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::Read;
 use std::path::Path;
 
 use stelia_cpus::Topology;
@@ -13,27 +11,22 @@ use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, MemoryManagerState};
 use stelia_node_report::numa;
 
-use super::super::plan;
+use crate::{input, plan};
 
 /// Where kubeadm puts kubelet's configuration.
 pub(super) const KUBEADM: &str = "/var/lib/kubelet/config.yaml";
 /// A longer file is no configuration, in bytes.
-const MAX_BYTES: u64 = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// Plain values; what could not be read says why. A state file that is not there is none.
 #[derive(Debug, Clone)]
-pub struct KubeletFiles {
+pub(crate) struct KubeletFiles {
     /// What kubeadm's file says, where no kubelet runs: one that cannot start runs only now and then.
     pub stopped: Option<KubeletConfig>,
-    /// `cpu_manager_state`.
     pub cpus: Result<Option<CpuManagerState>, String>,
-    /// `memory_manager_state`.
     pub memory: Result<Option<MemoryManagerState>, String>,
-    /// `kubelet_internal_checkpoint`.
     pub devices: Result<Option<DeviceManagerState>, String>,
-    /// NUMA nodes, those without CPUs included.
     pub numa: Result<BTreeMap<u32, numa::NumaNode>, String>,
-    /// The L3 cache of each CPU.
     pub caches: BTreeMap<u32, u32>,
 }
 
@@ -55,9 +48,7 @@ impl KubeletFiles {
 
 /// The configuration of a kubelet that kubeadm set up, as far as its file has it.
 fn kubeadm(root: &Path) -> Option<KubeletConfig> {
-    let mut text = String::new();
-    let file = File::open(root.join(KUBEADM.trim_start_matches('/'))).ok()?;
-    file.take(MAX_BYTES).read_to_string(&mut text).ok()?;
+    let text = input::text(&root.join(KUBEADM.trim_start_matches('/')), MAX_BYTES).ok()?;
     let fragment = Fragment::parse(&text, KUBEADM).ok()?;
     KubeletConfig::new([fragment], Flags::default()).ok()
 }

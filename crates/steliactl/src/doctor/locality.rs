@@ -13,7 +13,7 @@ use crate::locality::vfio_devices;
 use crate::threads::Roots;
 
 /// Read it of every scope whose record can be used; `root` is `/`.
-pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
+pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
     let roots = Roots::below(root);
     let cgroups = KernelCgroups::new(&roots.cgroup);
     let slice = CgroupPath::slice();
@@ -42,7 +42,7 @@ pub fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
 }
 
 /// A line for each VM that is not whole, or one for all.
-pub fn checks(localities: &Localities) -> Vec<Check> {
+pub(crate) fn checks(localities: &Localities) -> Vec<Check> {
     let mut checks: Vec<Check> = localities
         .instances
         .iter()

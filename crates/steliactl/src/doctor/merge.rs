@@ -15,7 +15,6 @@ const NAME: &str = "hint-merge";
 /// From so many seconds on it is worth a warning: kubelet admits no other pod meanwhile.
 const LONG: f64 = 10.0;
 
-/// The check.
 pub(super) fn merge(facts: &Facts) -> Check {
     let (Ok(kubelet), Ok(topology)) = (&facts.kubelet, &facts.topology) else {
         return ok(NAME, "nothing to look at");

@@ -16,81 +16,67 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::cli::Json;
-use super::client::Failure;
-use super::view;
+use super::view::{Column, Render, column, list};
 pub use checks::checks;
 pub use facts::Facts;
-pub use home::KubeletHome;
-pub use kubelet::KubeletFiles;
+pub(crate) use home::KubeletHome;
+pub(crate) use kubelet::KubeletFiles;
 
-/// How a check came out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// As it should be.
+pub(crate) enum Verdict {
     Ok,
     /// It works, and less well than it could.
     Warning,
-    /// The promise cannot be kept so.
     Failed,
 }
 
-/// One check.
+/// What was found, and what to do about it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// What was looked at.
+    /// Its name, which documents quote.
     pub check: &'static str,
-    /// How it came out.
-    pub verdict: Verdict,
-    /// What was found.
-    pub found: String,
-    /// What to do about it; empty when all is well.
-    pub cure: String,
+    pub(crate) verdict: Verdict,
+    pub(crate) found: String,
+    /// Empty when all is well.
+    pub(crate) cure: String,
 }
 
-/// What is to be printed.
-///
-/// # Errors
-/// [`Failure::Partial`] when a check failed; warnings are no failure.
-pub fn run(root: &Path, json: Json, legend: bool) -> Result<String, Failure> {
-    let checks = checks(&Facts::read(root));
-    let printed = if json.is_on() {
-        view::to_json(json, &checks)
-    } else {
-        text(&checks, legend)
-    };
-    let failed: Vec<&str> = checks
-        .iter()
-        .filter(|check| check.verdict == Verdict::Failed)
-        .map(|check| check.check)
-        .collect();
-    if failed.is_empty() {
-        return Ok(printed);
-    }
-    Err(Failure::Partial {
-        printed,
-        reason: format!("this node is not fit: {}", failed.join(", ")),
-    })
+const COLUMNS: [Column<Check>; 3] = [
+    column("CHECK", |check| check.check.to_owned()),
+    column("VERDICT", |check| match check.verdict {
+        Verdict::Ok => "ok".to_owned(),
+        Verdict::Warning => "warning".to_owned(),
+        Verdict::Failed => "FAILED".to_owned(),
+    }),
+    column("FOUND", |check| check.found.clone()),
+];
+
+/// Warnings are no failure.
+#[derive(Debug, Serialize)]
+pub(crate) struct Examined(Vec<Check>);
+
+/// `root` is `/`.
+pub(crate) fn gather(root: &Path) -> Examined {
+    Examined(checks(&Facts::read(root)))
 }
 
-fn text(checks: &[Check], legend: bool) -> String {
-    let rows = checks.iter().map(|check| {
-        let verdict = match check.verdict {
-            Verdict::Ok => "ok",
-            Verdict::Warning => "warning",
-            Verdict::Failed => "FAILED",
-        };
-        vec![check.check.to_owned(), verdict.to_owned(), view::or_dash(&check.found)]
-    });
-    let mut text = view::table(&["CHECK", "VERDICT", "FOUND"], rows.collect(), legend, None);
-    // What cures several VMs is said once.
-    let mut said = BTreeSet::new();
-    for check in checks.iter().filter(|check| !check.cure.is_empty()) {
-        if !said.insert((check.check, &check.cure)) {
-            continue;
+impl Render for Examined {
+    fn text(&self, legend: bool) -> String {
+        let mut text = list(&COLUMNS, &self.0, legend);
+        // What cures several VMs is said once.
+        let mut said = BTreeSet::new();
+        for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
+            if said.insert((check, cure)) {
+                text += &format!("\n{check}: {cure}\n");
+            }
         }
-        text += &format!("\n{}: {}\n", check.check, check.cure);
+        text
     }
-    text
+
+    fn failure(&self) -> Option<String> {
+        let failed = self.0.iter().filter(|check| check.verdict == Verdict::Failed);
+        let failed: Vec<&str> = failed.map(|check| check.check).collect();
+        (!failed.is_empty()).then(|| format!("this node is not fit: {}", failed.join(", ")))
+    }
 }

@@ -24,7 +24,6 @@ struct Refused {
     cure: String,
 }
 
-/// The check.
 pub(super) fn start(facts: &Facts) -> Check {
     let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
         (Ok(kubelet), _) => (kubelet, String::new()),

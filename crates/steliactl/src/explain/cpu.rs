@@ -2,18 +2,30 @@
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
+use stelia_api::view::Pools;
 
 use crate::client::Failure;
-use crate::node::{Node, Owner, Pools};
-use crate::view;
+use crate::node::{Description, Owner, owner, state_and_class};
+use crate::view::{Column, Render, column, list};
 
-/// One fact.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Fact {
-    /// What is so.
-    pub fact: String,
-    /// Who says it.
-    pub source: &'static str,
+struct Fact {
+    fact: String,
+    source: &'static str,
+}
+
+const COLUMNS: [Column<Fact>; 2] = [
+    column("FACT", |fact| fact.fact.clone()),
+    column("SOURCE", |fact| fact.source.to_owned()),
+];
+
+#[derive(Debug, Serialize)]
+pub(crate) struct CpuFacts(Vec<Fact>);
+
+impl Render for CpuFacts {
+    fn text(&self, legend: bool) -> String {
+        list(&COLUMNS, &self.0, legend)
+    }
 }
 
 const TOPOLOGY: &str = "/sys/devices/system/cpu";
@@ -28,7 +40,8 @@ const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 ///
 /// # Errors
 /// No such CPU is online.
-pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
+pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Failure> {
+    let node = &description.node;
     let Some(place) = node.topology.cpus.get(&cpu) else {
         return Err(Failure::Usage(format!(
             "CPU {cpu} is not online; online are {}",
@@ -44,7 +57,7 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
         ),
         TOPOLOGY,
     );
-    if node.reserved.contains(cpu) {
+    if description.kubelet_reserved().contains(cpu) {
         say("reserved for the system (reservedSystemCPUs)".to_owned(), CONFIG);
     }
     if node.pools.as_ref().is_some_and(|pools| pools.reserved.contains(cpu)) {
@@ -70,13 +83,10 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
     }
     for (pod, instance) in &node.instances {
         if instance.exclusive.contains(cpu) {
-            let container = &instance.container;
-            say(
-                format!("of instance {pod} ({container}), which is {}", instance.in_words()),
-                RECORD,
-            );
+            let (container, state) = (&instance.container, state_and_class(instance));
+            say(format!("of instance {pod} ({container}), which is {state}"), RECORD);
             match instance.class() {
-                "LSE" => say("nobody else runs here (LSE)".to_owned(), RECORD),
+                "LSE" => say("nothing else runs here (LSE)".to_owned(), RECORD),
                 "LSR" => say("BE may run here too (LSR)".to_owned(), RECORD),
                 _ => {}
             }
@@ -92,35 +102,34 @@ pub fn facts(node: &Node, cpu: u32) -> Result<Vec<Fact>, Failure> {
                 None => say("no vCPU is pinned to it".to_owned(), RECORD),
             }
             for reason in &instance.degraded {
-                say(format!("the promise is not whole: {reason}"), RECORD);
+                say(format!("isolation degraded: {reason}"), RECORD);
             }
         }
         if instance.float.contains(cpu) {
             match instance.class() {
                 class @ ("LS" | "BE") => say(format!("instance {pod} ({class}) may run here, its vCPUs too"), RECORD),
-                _ => say(format!("what is no vCPU of instance {pod} may run here"), RECORD),
+                _ => say(
+                    format!("everything of instance {pod} except its vCPUs may run here"),
+                    RECORD,
+                ),
             }
         }
     }
     if node.slice_exclusive.contains(cpu) {
         say("taken from every other task of the host".to_owned(), SLICE);
     }
-    let own = node.owner(cpu);
+    let own = owner(description, cpu);
     for sibling in node.topology.siblings(cpu).iter().filter(|sibling| *sibling != cpu) {
-        let other = node.owner(sibling);
+        let other = owner(description, sibling);
         let whose = in_words(&other);
         if pod_of(&own) == pod_of(&other) {
             say(format!("its sibling, CPU {sibling}, is {whose} too"), TOPOLOGY);
         } else {
-            say(
-                format!(
-                    "its sibling, CPU {sibling}, is in other hands: {whose}; they share the core's execution units"
-                ),
-                TOPOLOGY,
-            );
+            let core = "the two share the core's execution units";
+            say(format!("its sibling, CPU {sibling}, is {whose}; {core}"), TOPOLOGY);
         }
     }
-    Ok(facts)
+    Ok(CpuFacts(facts))
 }
 
 /// Which pools of the allocator's it is in.
@@ -154,19 +163,11 @@ fn in_words(owner: &Owner) -> String {
     match owner {
         Owner::Shared => "shared".to_owned(),
         Owner::Reserved => "reserved".to_owned(),
-        Owner::Kubelet => "still kubelet's".to_owned(),
-        Owner::Unknown => "nobody's that is known".to_owned(),
+        Owner::Kubelet => "still held by kubelet".to_owned(),
+        Owner::Unknown => "unassigned as far as is known".to_owned(),
         Owner::Instance { pod, .. } => format!("of instance {pod}"),
         Owner::Pod { pod } => format!("of pod {pod}"),
     }
-}
-
-/// One fact a line.
-pub fn text(facts: &[Fact], legend: bool) -> String {
-    let rows = facts
-        .iter()
-        .map(|fact| vec![view::printable(&fact.fact), fact.source.to_owned()]);
-    view::table(&["FACT", "SOURCE"], rows.collect(), legend, None)
 }
 
 #[cfg(test)]
@@ -175,11 +176,11 @@ mod tests {
     use crate::node::testing::{allocated, node};
 
     fn told(cpu: u32) -> String {
-        text(&facts(&node(), cpu).unwrap(), false)
+        facts(&node(), cpu).unwrap().text(false)
     }
 
     fn chosen_by_steliad(cpu: u32) -> String {
-        text(&facts(&allocated(), cpu).unwrap(), false)
+        facts(&allocated(), cpu).unwrap().text(false)
     }
 
     fn says(text: &str, parts: &[&str]) {
@@ -195,7 +196,7 @@ mod tests {
             &lse,
             &[
                 "of instance aaaaaaaa (vm), which is isolated, LSE",
-                "nobody else runs here",
+                "nothing else runs here",
             ],
         );
         assert!(!lse.contains("pool: "), "{lse}");
@@ -216,7 +217,7 @@ mod tests {
                 "in the shared pool, that of NUMA node 1",
                 "in the BE shared pool",
                 "instance cccccccc (LS) may run here, its vCPUs too",
-                "its sibling, CPU 6, is still kubelet's too",
+                "its sibling, CPU 6, is still held by kubelet too",
             ],
         );
         let reserved = chosen_by_steliad(0);
@@ -244,9 +245,9 @@ mod tests {
 
     #[test]
     fn a_sibling_in_other_hands_is_named_from_both_sides() {
-        assert!(told(2).contains("CPU 3, is in other hands: shared"), "{}", told(2));
+        assert!(told(2).contains("CPU 3, is shared; the two share"), "{}", told(2));
         assert!(
-            told(3).contains("CPU 2, is in other hands: of instance bbbbbbbb"),
+            told(3).contains("CPU 2, is of instance bbbbbbbb; the two share"),
             "{}",
             told(3)
         );
@@ -257,7 +258,7 @@ mod tests {
     fn a_reserved_cpu_says_so_and_who_floats_there() {
         let text = told(0);
         assert!(
-            text.contains("reservedSystemCPUs") && text.contains("no vCPU of instance aaaaaaaa"),
+            text.contains("reservedSystemCPUs") && text.contains("everything of instance aaaaaaaa except its vCPUs"),
             "{text}"
         );
     }

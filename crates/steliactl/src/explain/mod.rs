@@ -1,15 +1,12 @@
 //! `explain`: who chooses CPUs and how, why an instance has those it has, why a CPU belongs to whom.
 
-pub mod cpu;
-pub mod node;
-pub mod pod;
+mod cpu;
+mod node;
+mod pod;
 
-use super::cli::Json;
 use super::client::{Client, Failure};
-use super::node::Node;
-use super::view;
+use super::view::How;
 
-/// What is asked about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject<'a> {
     Node,
@@ -26,50 +23,28 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-/// Why instances have the CPUs they have, as far as the daemon tells.
-fn source_in_words(node: &Node) -> String {
-    match node.cpu_source.as_deref() {
-        Some("steliad") => "steliad".to_owned(),
+/// `None` of a daemon that is older than the choice.
+fn source_in_words(source: Option<&str>) -> String {
+    match source {
         Some("kubelet") => "kubelet, by its static policy".to_owned(),
         Some(other) => other.to_owned(),
         None => "not told: the daemon is older than this program, and CPUs are kubelet's choice".to_owned(),
     }
 }
 
-/// Asks the daemon and answers what is to be printed.
+/// Asks the daemon and prints the answer.
 ///
 /// # Errors
 /// The daemon does not answer, or there is no such CPU or instance.
-pub async fn run(client: &Client<'_>, what: Option<&str>, json: Json, legend: bool) -> Result<String, Failure> {
-    let subject = subject(what);
-    let uid = match subject {
-        Subject::Pod(uid) => Some(client.find(uid).await?.0),
-        Subject::Node | Subject::Cpu(_) => None,
-    };
-    let described = Node::parse(&client.describe().await?)?;
-    Ok(match (subject, uid) {
-        (Subject::Cpu(cpu), _) => {
-            let facts = cpu::facts(&described, cpu)?;
-            match json.is_on() {
-                true => view::to_json(json, &facts),
-                false => cpu::text(&facts, legend),
-            }
+pub(crate) async fn run(client: &Client, what: Option<&str>, how: How) -> Result<String, Failure> {
+    match subject(what) {
+        Subject::Cpu(cpu) => how.print(&cpu::facts(&client.describe().await?, cpu)?),
+        Subject::Pod(uid) => {
+            let uid = client.find(uid).await?.0;
+            how.print(&pod::gather(&client.describe().await?, &uid)?)
         }
-        (_, Some(uid)) => {
-            let told = pod::Told::of(&described, &uid)?;
-            match json.is_on() {
-                true => view::to_json(json, &told),
-                false => pod::text(&told, legend),
-            }
-        }
-        (_, None) => {
-            let told = node::Told::of(&described);
-            match json.is_on() {
-                true => view::to_json(json, &told),
-                false => node::text(&told, legend),
-            }
-        }
-    })
+        Subject::Node => how.print(&node::gather(&client.describe().await?)),
+    }
 }
 
 #[cfg(test)]

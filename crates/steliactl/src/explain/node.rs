@@ -1,94 +1,108 @@
 //! Who chooses CPUs, the pools, and what each instance asked for.
 
 use serde::Serialize;
+use stelia_api::view::{Allocation, Pools};
 use stelia_cpus::CpuSet;
 
+use super::pod::bind_in_words;
 use super::source_in_words;
-use crate::node::{Allocation, Node, Pools};
-use crate::view;
+use crate::node::{Description, named_allocation, named_pools};
+use crate::view::{Column, Render, column, list, printable};
 
-/// What is told of a node.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Told {
-    /// `kubelet` or `steliad`; absent: the daemon does not say.
+pub(crate) struct NodeExplained {
+    /// `kubelet` or `steliad`; `None`: the daemon does not say.
     #[serde(rename = "CPUSource")]
-    pub cpu_source: Option<String>,
-    /// As the allocator divides the CPUs; absent where kubelet chooses.
-    pub pools: Option<Pools>,
-    /// The shared pool; absent where kubelet's file cannot be used.
-    pub shared: Option<CpuSet>,
+    cpu_source: Option<String>,
+    /// `None` where kubelet chooses.
+    #[serde(serialize_with = "named_pools")]
+    pools: Option<Pools>,
+    /// The shared pool; `None` where kubelet's file cannot be used.
+    shared: Option<CpuSet>,
     /// kubelet's `reservedSystemCPUs`.
-    pub kubelet_reserved: CpuSet,
-    /// The instances, by pod.
-    pub instances: Vec<Row>,
-    #[serde(skip)]
-    source: String,
+    kubelet_reserved: CpuSet,
+    instances: Vec<Row>,
 }
 
-/// One instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Row {
-    /// The pod.
+struct Row {
     #[serde(rename = "PodUID")]
-    pub pod_uid: String,
-    /// Its own CPUs.
+    pod_uid: String,
     #[serde(rename = "ExclusiveCPUs")]
-    pub exclusive: CpuSet,
-    /// What it asked for; absent where kubelet chose.
-    pub allocation: Option<Allocation>,
+    exclusive: CpuSet,
+    /// `None` where kubelet chose.
+    #[serde(serialize_with = "named_allocation")]
+    allocation: Option<Allocation>,
 }
 
-impl Told {
-    /// Of what the daemon describes.
-    pub fn of(node: &Node) -> Self {
-        let row = |(pod, instance): (&String, &crate::node::Instance)| Row {
-            pod_uid: pod.clone(),
-            exclusive: instance.exclusive.clone(),
-            allocation: instance.allocation.clone(),
-        };
-        Self {
-            cpu_source: node.cpu_source.clone(),
-            pools: node.pools.clone(),
-            shared: node.pool.clone(),
-            kubelet_reserved: node.reserved.clone(),
-            instances: node.instances.iter().map(row).collect(),
-            source: source_in_words(node),
-        }
+impl Row {
+    fn of(&self, text: fn(&Allocation) -> String) -> String {
+        self.allocation.as_ref().map(text).unwrap_or_default()
+    }
+}
+
+const POOLS: [Column<[String; 3]>; 3] = [
+    column("POOL", |[name, _, _]| name.clone()),
+    column("CPUS", |[_, cpus, _]| cpus.clone()),
+    column("WHAT IT IS", |[_, _, meaning]| meaning.clone()),
+];
+
+const INSTANCES: [Column<Row>; 8] = [
+    column("POD UID", |row| row.pod_uid.clone()),
+    column("CLASS", |row| match &row.allocation {
+        Some(allocation) => allocation.qos.clone(),
+        None => "(kubelet)".to_owned(),
+    }),
+    column("CPUS", |row| row.exclusive.to_string()),
+    column("BIND", |row| row.of(bind_in_words)),
+    column("EXCLUSIVE", |row| row.of(|allocation| allocation.exclusive.clone())),
+    column("EXCLUSIVITY", |row| row.of(|allocation| allocation.exclusivity.clone())),
+    column("STRATEGY", |row| row.of(|allocation| allocation.strategy.clone())),
+    column("ALIGNMENT", |row| row.of(|allocation| allocation.alignment.clone())),
+];
+
+pub(crate) fn gather(description: &Description) -> NodeExplained {
+    let node = &description.node;
+    let instances = node.instances.iter();
+    NodeExplained {
+        cpu_source: node.cpu_source.clone(),
+        pools: node.pools.clone(),
+        shared: node.pool.clone(),
+        kubelet_reserved: description.kubelet_reserved(),
+        instances: instances
+            .map(|(pod, instance)| Row {
+                pod_uid: pod.clone(),
+                exclusive: instance.exclusive.clone(),
+                allocation: instance.allocation.clone(),
+            })
+            .collect(),
     }
 }
 
 /// The source in a line, a table of the pools, a table of the instances.
-pub fn text(told: &Told, legend: bool) -> String {
-    let pools = match &told.pools {
-        Some(pools) => allocators(pools),
-        None => kubelets(told),
-    };
-    let instances = told.instances.iter().map(instance).collect();
-    let columns = [
-        "POD UID",
-        "CLASS",
-        "CPUS",
-        "BIND",
-        "EXCLUSIVE",
-        "EXCLUSIVITY",
-        "STRATEGY",
-        "ALIGNMENT",
-    ];
-    format!(
-        "CPU source: {}\n\n{}\n{}",
-        view::printable(&told.source),
-        view::table(&["POOL", "CPUS", "WHAT IT IS"], pools, legend, None),
-        view::table(&columns, instances, legend, None)
-    )
+impl Render for NodeExplained {
+    fn text(&self, legend: bool) -> String {
+        let pools = match &self.pools {
+            Some(pools) => allocators(pools),
+            None => kubelets(self),
+        };
+        let source = source_in_words(self.cpu_source.as_deref());
+        format!(
+            "CPU source: {}\n\n{}\n{}",
+            printable(&source),
+            list(&POOLS, &pools, legend),
+            list(&INSTANCES, &self.instances, legend)
+        )
+    }
 }
 
-fn row(name: &str, cpus: &CpuSet, meaning: &str) -> Vec<String> {
-    vec![name.to_owned(), view::or_dash(&cpus.to_string()), meaning.to_owned()]
+fn row(name: &str, cpus: &CpuSet, meaning: &str) -> [String; 3] {
+    [name.to_owned(), cpus.to_string(), meaning.to_owned()]
 }
 
-fn allocators(pools: &Pools) -> Vec<Vec<String>> {
+fn allocators(pools: &Pools) -> Vec<[String; 3]> {
     let mut rows = vec![
         row("reserved", &pools.reserved, "never allocated, in the shared pools"),
         row(
@@ -108,8 +122,8 @@ fn allocators(pools: &Pools) -> Vec<Vec<String>> {
     rows
 }
 
-fn kubelets(told: &Told) -> Vec<Vec<String>> {
-    let (shared, meaning) = match &told.shared {
+fn kubelets(node: &NodeExplained) -> Vec<[String; 3]> {
+    let (shared, meaning) = match &node.shared {
         Some(shared) => (shared.clone(), "kubelet's shared pool, floats run there"),
         None => (
             CpuSet::new(),
@@ -117,30 +131,9 @@ fn kubelets(told: &Told) -> Vec<Vec<String>> {
         ),
     };
     vec![
-        row("reserved", &told.kubelet_reserved, "kubelet's reservedSystemCPUs"),
+        row("reserved", &node.kubelet_reserved, "kubelet's reservedSystemCPUs"),
         row("shared", &shared, meaning),
     ]
-}
-
-fn instance(row: &Row) -> Vec<String> {
-    let cpus = row.exclusive.to_string();
-    let mut cells = vec![row.pod_uid.clone()];
-    match &row.allocation {
-        Some(allocation) => cells.extend([
-            allocation.qos.clone(),
-            cpus,
-            allocation.bind_in_words(),
-            allocation.exclusive.clone(),
-            allocation.exclusivity.clone(),
-            allocation.strategy.clone(),
-            allocation.alignment.clone(),
-        ]),
-        None => {
-            cells.extend(["(kubelet)".to_owned(), cpus]);
-            cells.resize(8, String::new());
-        }
-    }
-    cells.iter().map(|cell| view::or_dash(cell)).collect()
 }
 
 #[cfg(test)]
@@ -150,7 +143,7 @@ mod tests {
 
     #[test]
     fn the_pools_and_what_each_instance_asked_for() {
-        insta::assert_snapshot!(text(&Told::of(&allocated()), true), @"
+        insta::assert_snapshot!(gather(&allocated()).text(true), @"
         CPU source: steliad
 
         POOL         CPUS     WHAT IT IS
@@ -172,11 +165,9 @@ mod tests {
 
     #[test]
     fn where_kubelet_chooses_its_pool_is_shown() {
-        let node = Node {
-            cpu_source: Some("kubelet".to_owned()),
-            ..node()
-        };
-        insta::assert_snapshot!(text(&Told::of(&node), true), @"
+        let mut node = node();
+        node.node.cpu_source = Some("kubelet".to_owned());
+        insta::assert_snapshot!(gather(&node).text(true), @"
         CPU source: kubelet, by its static policy
 
         POOL      CPUS     WHAT IT IS
@@ -191,20 +182,21 @@ mod tests {
 
     #[test]
     fn an_older_daemon_does_not_tell_and_that_is_said() {
-        let text = text(&Told::of(&node()), false);
+        let text = gather(&node()).text(false);
         assert!(text.starts_with("CPU source: not told: the daemon is older"), "{text}");
         assert!(text.contains("aaaaaaaa  (kubelet)  4-5"), "{text}");
     }
 
     #[test]
     fn a_file_of_kubelets_that_cannot_be_used_is_no_empty_pool() {
-        let node = Node { pool: None, ..node() };
-        assert!(text(&Told::of(&node), true).contains("not known: kubelet's file"));
+        let mut node = node();
+        node.node.pool = None;
+        assert!(gather(&node).text(true).contains("not known: kubelet's file"));
     }
 
     #[test]
     fn programs_get_the_same() {
-        let json = serde_json::to_value(Told::of(&allocated())).unwrap();
+        let json = serde_json::to_value(gather(&allocated())).unwrap();
         assert_eq!(json["CPUSource"], "steliad");
         assert_eq!(json["Pools"]["SharedByNode"]["1"]["CPUs"], "7");
         assert_eq!(json["Pools"]["BEShared"], "0-3,7");

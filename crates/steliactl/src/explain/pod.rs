@@ -1,132 +1,123 @@
 //! Why an instance has the CPUs it has.
 
 use serde::Serialize;
+use stelia_api::view::Allocation;
 use stelia_cpus::CpuSet;
 
 use super::source_in_words;
-use crate::client::Failure;
-use crate::node::{Allocation, Node};
-use crate::view;
+use crate::client::{Failure, no_instance};
+use crate::node::{Description, named_allocation};
+use crate::view::{Column, Render, column, list, properties};
 
-/// What is told of an instance.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Told {
-    /// The pod.
+pub(crate) struct PodExplained {
     #[serde(rename = "PodUID")]
-    pub pod_uid: String,
-    /// The container.
-    pub container: String,
-    /// isolated, contained, floating, …
-    pub state: String,
-    /// Why the promise is not whole.
-    pub degraded: Vec<String>,
-    /// Its own CPUs.
+    pod_uid: String,
+    container: String,
+    state: String,
+    degraded: Vec<String>,
     #[serde(rename = "ExclusiveCPUs")]
-    pub exclusive: CpuSet,
-    /// Where everything else of it runs.
+    exclusive: CpuSet,
     #[serde(rename = "FloatCPUs")]
-    pub float: CpuSet,
-    /// Who chooses CPUs on this node now; absent: the daemon does not say.
+    float: CpuSet,
+    /// Who chooses CPUs on this node now; `None`: the daemon does not say.
     #[serde(rename = "CPUSource")]
-    pub cpu_source: Option<String>,
-    /// What it asked for and got; absent where kubelet chose.
-    pub allocation: Option<Allocation>,
-    #[serde(skip)]
-    source: String,
+    cpu_source: Option<String>,
+    /// `None` where kubelet chose.
+    #[serde(serialize_with = "named_allocation")]
+    allocation: Option<Allocation>,
 }
 
-impl Told {
-    /// Of what the daemon describes.
-    ///
-    /// # Errors
-    /// The pod has no instance.
-    pub fn of(node: &Node, pod: &str) -> Result<Self, Failure> {
-        let no_instance = || Failure::NoSuchInstance(format!("no instance of pod {pod} on this node"));
-        let instance = node.instances.get(pod).ok_or_else(no_instance)?;
-        Ok(Self {
-            pod_uid: pod.to_owned(),
-            container: instance.container.clone(),
-            state: instance.state.clone(),
-            degraded: instance.degraded.clone(),
-            exclusive: instance.exclusive.clone(),
-            float: instance.float.clone(),
-            cpu_source: node.cpu_source.clone(),
-            allocation: instance.allocation.clone(),
-            source: source_in_words(node),
-        })
+const EXPLANATION: [Column<String>; 1] = [column("EXPLANATION", |line| line.clone())];
+
+/// # Errors
+/// The pod has no instance.
+pub(crate) fn gather(description: &Description, pod: &str) -> Result<PodExplained, Failure> {
+    let node = &description.node;
+    let instance = node.instances.get(pod).ok_or_else(|| no_instance(pod))?;
+    Ok(PodExplained {
+        pod_uid: pod.to_owned(),
+        container: instance.container.clone(),
+        state: instance.state.clone(),
+        degraded: instance.degraded.clone(),
+        exclusive: instance.exclusive.clone(),
+        float: instance.float.clone(),
+        cpu_source: node.cpu_source.clone(),
+        allocation: instance.allocation.clone(),
+    })
+}
+
+/// The bind policy, and whether it is a must.
+pub(super) fn bind_in_words(allocation: &Allocation) -> String {
+    match allocation.required {
+        true => format!("{}, required", allocation.bind),
+        false => allocation.bind.clone(),
     }
 }
 
-impl Allocation {
-    /// The bind policy, and whether it is a must.
-    pub(super) fn bind_in_words(&self) -> String {
-        match self.required {
-            true => format!("{}, required", self.bind),
-            false => self.bind.clone(),
-        }
-    }
+fn class_in_words(class: &str) -> String {
+    let meaning = match class {
+        "LSE" => "its own CPUs, and nothing else runs there",
+        "LSR" => "its own CPUs, and BE may run there",
+        "LS" => "no CPUs of its own: the shared pool",
+        "BE" => "no CPUs of its own: the BE shared pool",
+        _ => return class.to_owned(),
+    };
+    format!("{class}: {meaning}")
+}
 
-    fn class_in_words(&self) -> String {
-        let meaning = match self.qos.as_str() {
-            "LSE" => "its own CPUs, and nobody else runs there",
-            "LSR" => "its own CPUs, and BE may run there",
-            "LS" => "no CPUs of its own: the shared pool",
-            "BE" => "no CPUs of its own: the BE shared pool",
-            _ => return self.qos.clone(),
-        };
-        format!("{}: {meaning}", self.qos)
-    }
+fn exclusivity_in_words(exclusivity: &str) -> String {
+    let meaning = match exclusivity {
+        "not-asked" => "no exclusive policy was asked for",
+        "kept" => "the policy holds",
+        "downgraded" => "to PCPULevel: a NUMA node is shared with an instance of the same policy, no core is",
+        "dropped" => "a core is shared with an instance of the same policy",
+        _ => return exclusivity.to_owned(),
+    };
+    format!("{exclusivity}: {meaning}")
+}
 
-    fn exclusivity_in_words(&self) -> String {
-        let meaning = match self.exclusivity.as_str() {
-            "not-asked" => "no company is avoided",
-            "kept" => "the policy holds",
-            "downgraded" => "to PCPULevel: a NUMA node is shared with an instance of the same policy, no core is",
-            "dropped" => "a core is shared with an instance of the same policy",
-            _ => return self.exclusivity.clone(),
-        };
-        format!("{}: {meaning}", self.exclusivity)
-    }
-
-    fn limit_in_words(&self) -> String {
-        match (self.limit_milli / 1000, self.limit_milli % 1000) {
-            (0, 0) => String::new(),
-            (whole, 0) => whole.to_string(),
-            (whole, milli) => format!("{whole}.{milli:03}").trim_end_matches('0').to_owned(),
-        }
+/// Whole CPUs and the part of one; empty where none is asked for.
+fn limit_in_words(limit_milli: u64) -> String {
+    match (limit_milli / 1000, limit_milli % 1000) {
+        (0, 0) => String::new(),
+        (whole, 0) => whole.to_string(),
+        (whole, milli) => format!("{whole}.{milli:03}").trim_end_matches('0').to_owned(),
     }
 }
 
 /// The properties one a line, then how it came to be.
-pub fn text(told: &Told, legend: bool) -> String {
-    let mut rows: Vec<Vec<String>> = Vec::new();
-    let mut say = |name: &str, value: &str| rows.push(vec![format!("{name}:"), view::or_dash(value)]);
-    say("PodUID", &told.pod_uid);
-    say("Container", &told.container);
-    say("State", &told.state);
-    say("Degraded", &told.degraded.join("; "));
-    say("ExclusiveCPUs", &told.exclusive.to_string());
-    say("FloatCPUs", &told.float.to_string());
-    say("CPUSource", &told.source);
-    let Some(allocation) = &told.allocation else {
-        say("Class", "none: kubelet chose its CPUs");
-        return view::table(&[], rows, false, None);
-    };
-    say("Class", &allocation.class_in_words());
-    say("Count", &allocation.cpus.to_string());
-    say("BindPolicy", &allocation.bind_in_words());
-    say("ExclusivePolicy", &allocation.exclusive);
-    say("Exclusivity", &allocation.exclusivity_in_words());
-    say("AllocateStrategy", &allocation.strategy);
-    say("AlignmentPolicy", &allocation.alignment);
-    say("CPULimit", &allocation.limit_in_words());
-    let node = allocation.numa_node.map(|node| node.to_string());
-    say("NUMANode", &node.unwrap_or_default());
-    let lines = allocation.explanation.iter();
-    let lines = lines.map(|line| vec![view::printable(line)]).collect();
-    let properties = view::table(&[], rows, false, None);
-    format!("{properties}\n{}", view::table(&["EXPLANATION"], lines, legend, None))
+impl Render for PodExplained {
+    fn text(&self, legend: bool) -> String {
+        let mut rows = vec![
+            ("PodUID", self.pod_uid.clone()),
+            ("Container", self.container.clone()),
+            ("State", self.state.clone()),
+            ("Degraded", self.degraded.join("; ")),
+            ("ExclusiveCPUs", self.exclusive.to_string()),
+            ("FloatCPUs", self.float.to_string()),
+            ("CPUSource", source_in_words(self.cpu_source.as_deref())),
+        ];
+        let Some(allocation) = &self.allocation else {
+            rows.push(("Class", "none: kubelet chose its CPUs".to_owned()));
+            return properties(rows);
+        };
+        let node = allocation.numa_node.map(|node| node.to_string());
+        rows.extend([
+            ("Class", class_in_words(&allocation.qos)),
+            ("Count", allocation.cpus.to_string()),
+            ("BindPolicy", bind_in_words(allocation)),
+            ("ExclusivePolicy", allocation.exclusive.clone()),
+            ("Exclusivity", exclusivity_in_words(&allocation.exclusivity)),
+            ("AllocateStrategy", allocation.strategy.clone()),
+            ("AlignmentPolicy", allocation.alignment.clone()),
+            ("CPULimit", limit_in_words(allocation.limit_milli)),
+            ("NUMANode", node.unwrap_or_default()),
+        ]);
+        let explanation = list(&EXPLANATION, &allocation.explanation, legend);
+        format!("{}\n{explanation}", properties(rows))
+    }
 }
 
 #[cfg(test)]
@@ -134,8 +125,8 @@ mod tests {
     use super::*;
     use crate::node::testing::{PODS, allocated, node};
 
-    fn told(node: &Node, pod: usize) -> String {
-        text(&Told::of(node, PODS[pod]).unwrap(), true)
+    fn told(description: &Description, pod: usize) -> String {
+        gather(description, PODS[pod]).unwrap().text(true)
     }
 
     #[test]
@@ -148,7 +139,7 @@ mod tests {
         ExclusiveCPUs:     4-5
         FloatCPUs:         7
         CPUSource:         steliad
-        Class:             LSE: its own CPUs, and nobody else runs there
+        Class:             LSE: its own CPUs, and nothing else runs there
         Count:             2
         BindPolicy:        FullPCPUs
         ExclusivePolicy:   NUMANodeLevel
@@ -178,7 +169,7 @@ mod tests {
         Count:             0
         BindPolicy:        ConstrainedBurst
         ExclusivePolicy:   None
-        Exclusivity:       not-asked: no company is avoided
+        Exclusivity:       not-asked: no exclusive policy was asked for
         AllocateStrategy:  LeastAllocated
         AlignmentPolicy:   None
         CPULimit:          2.5
@@ -199,25 +190,19 @@ mod tests {
 
     #[test]
     fn what_is_no_instance_has_its_exit_code() {
-        assert_eq!(Told::of(&node(), PODS[2]).unwrap_err().exit_code(), 3);
+        assert_eq!(gather(&node(), PODS[2]).unwrap_err().exit_code(), 3);
     }
 
     #[test]
     fn words_of_a_newer_daemon_are_printed_as_they_are() {
-        let allocation = Allocation {
-            qos: "LSX".to_owned(),
-            exclusivity: "moved".to_owned(),
-            limit_milli: 1005,
-            ..Allocation::default()
-        };
-        assert_eq!(allocation.class_in_words(), "LSX");
-        assert_eq!(allocation.exclusivity_in_words(), "moved");
-        assert_eq!(allocation.limit_in_words(), "1.005");
+        assert_eq!(class_in_words("LSX"), "LSX");
+        assert_eq!(exclusivity_in_words("moved"), "moved");
+        assert_eq!(limit_in_words(1005), "1.005");
     }
 
     #[test]
     fn programs_get_the_explanation_too() {
-        let json = serde_json::to_value(Told::of(&allocated(), PODS[0]).unwrap()).unwrap();
+        let json = serde_json::to_value(gather(&allocated(), PODS[0]).unwrap()).unwrap();
         assert_eq!(json["Allocation"]["BindPolicy"], "FullPCPUs");
         assert_eq!(json["Allocation"]["Explanation"][0], "2 CPUs wanted, FullPCPUs");
         assert_eq!(json["ExclusiveCPUs"], "4-5");

@@ -7,27 +7,26 @@ mod text;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use serde::{Serialize, Serializer};
 use serde_json::Value;
 use stelia_cpus::CpuSet;
-use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, MAX_BYTES};
+use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, CheckpointError, MAX_BYTES};
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid, home};
 use stelia_node::cgroup::KernelCgroups;
 use stelia_node::containers::{live_containers, uses};
-use stelia_settings;
 use stelia_settings::Settings;
 
-use crate::cli::Json;
 use crate::client::Failure;
-use crate::view;
+use crate::input;
+use crate::view::Render;
 
 /// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
 #[derive(Debug, Default)]
-struct Files {
+pub(crate) struct Files {
     cpu: Option<Checked<CpuManagerState>>,
     memory: Option<Checked<MemoryManagerState>>,
 }
@@ -46,32 +45,36 @@ impl<T> Checked<T> {
     }
 }
 
-/// What is to be printed of a file, or of both files in a folder; of kubelet's own folder without a path.
+/// A file, or both files in a folder; of kubelet's own folder without a path.
 ///
 /// # Errors
-/// [`Failure::Partial`] with the reasons when a file is refused, is not there, or cannot be read; [`Failure::Other`] where it is not
-/// clear which folder is kubelet's.
-pub fn run(path: Option<&Path>, json: Json, legend: bool) -> Result<String, Failure> {
-    let files = match path {
+/// It is not clear which folder is kubelet's.
+pub(crate) fn gather(path: Option<&Path>) -> Result<Files, Failure> {
+    Ok(match path {
         None => folder(&read_by_the_daemon(Path::new("/"))?),
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
-    };
-    let printed = if json.is_on() {
-        view::to_json(json, &json::files(&files))
-    } else {
-        text::files(&files, legend)
-    };
-    let cpu = files.cpu.as_ref().and_then(Checked::refusal);
-    let memory = files.memory.as_ref().and_then(Checked::refusal);
-    let reasons: Vec<String> = cpu.into_iter().chain(memory).collect();
-    if reasons.is_empty() {
-        return Ok(printed);
-    }
-    Err(Failure::Partial {
-        printed,
-        reason: reasons.join("; "),
     })
+}
+
+impl Serialize for Files {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        json::files(self).serialize(serializer)
+    }
+}
+
+impl Render for Files {
+    fn text(&self, legend: bool) -> String {
+        text::files(self, legend)
+    }
+
+    /// The reasons when a file is refused, is not there, or cannot be read.
+    fn failure(&self) -> Option<String> {
+        let cpu = self.cpu.as_ref().and_then(Checked::refusal);
+        let memory = self.memory.as_ref().and_then(Checked::refusal);
+        let reasons: Vec<String> = cpu.into_iter().chain(memory).collect();
+        (!reasons.is_empty()).then(|| reasons.join("; "))
+    }
 }
 
 /// The folder that the daemon reads, below `root` (`/`).
@@ -88,8 +91,8 @@ fn folder(path: &Path) -> Files {
     // kubelet writes it from 1.21 on.
     let absent = bytes.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     Files {
-        cpu: Some(check_cpu(&cpu, read(&cpu))),
-        memory: (!absent).then(|| check_memory(&memory, bytes)),
+        cpu: Some(check(&cpu, read(&cpu), CpuManagerState::parse)),
+        memory: (!absent).then(|| check(&memory, bytes, MemoryManagerState::parse)),
     }
 }
 
@@ -101,16 +104,15 @@ fn file(path: &Path) -> Files {
         Some(CPU_MANAGER_STATE) => false,
         _ => bytes.as_ref().is_ok_and(|bytes| speaks_of_memory(bytes)),
     };
-    if is_memory {
-        Files {
+    match is_memory {
+        true => Files {
             cpu: None,
-            memory: Some(check_memory(path, bytes)),
-        }
-    } else {
-        Files {
-            cpu: Some(check_cpu(path, bytes)),
+            memory: Some(check(path, bytes, MemoryManagerState::parse)),
+        },
+        false => Files {
+            cpu: Some(check(path, bytes, CpuManagerState::parse)),
             memory: None,
-        }
+        },
     }
 }
 
@@ -120,27 +122,16 @@ fn speaks_of_memory(bytes: &[u8]) -> bool {
     keys.is_some_and(|keys| keys.get("machineState").is_some())
 }
 
-fn check_cpu(path: &Path, bytes: io::Result<Vec<u8>>) -> Checked<CpuManagerState> {
-    let parse = |bytes: Vec<u8>| CpuManagerState::parse(&bytes).map_err(|error| error.to_string());
+fn check<T>(path: &Path, bytes: io::Result<Vec<u8>>, parse: fn(&[u8]) -> Result<T, CheckpointError>) -> Checked<T> {
+    let parse = |bytes: Vec<u8>| parse(&bytes).map_err(|error| error.to_string());
     Checked {
         path: path.to_owned(),
         state: bytes.map_err(unreadable).and_then(parse),
     }
 }
 
-fn check_memory(path: &Path, bytes: io::Result<Vec<u8>>) -> Checked<MemoryManagerState> {
-    let parse = |bytes: Vec<u8>| MemoryManagerState::parse(&bytes).map_err(|error| error.to_string());
-    Checked {
-        path: path.to_owned(),
-        state: bytes.map_err(unreadable).and_then(parse),
-    }
-}
-
-/// One byte more than a checkpoint may have at most: the parser refuses it then.
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    File::open(path)?.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes)?;
-    Ok(bytes)
+    input::bytes(path, MAX_BYTES)
 }
 
 fn unreadable(error: io::Error) -> String {

@@ -5,6 +5,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{Cli, Command};
+use crate::view::How;
 
 const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 
@@ -12,7 +13,10 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
-        Command::KubeletState { path } => run(path.as_deref(), cli.json, !cli.no_legend),
+        Command::KubeletState { path } => {
+            let (json, legend) = (cli.json, !cli.no_legend);
+            How { json, legend }.print(&gather(path.as_deref())?)
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -38,7 +42,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 fn a_folder_is_both_files() {
     let text = steliactl(&[&format!("{FOLDER}/k136-gate-on/05a-podlevel-podscope")]).unwrap();
     insta::assert_snapshot!(text, @r"
-    File:         tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/cpu_manager_state
+    File:         ../../tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/cpu_manager_state
     Schema:       V3
     Policy:       static
     Default set:  0,17-64,81-127
@@ -59,7 +63,7 @@ fn a_folder_is_both_files() {
     33333333-aaaa-4bbb-8ccc-000000000001  1-10,65-74   9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000003  13-16,77-80  -
 
-    File:    tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/memory_manager_state
+    File:    ../../tests/data/kubelet-checkpoints/k136-gate-on/05a-podlevel-podscope/memory_manager_state
     Schema:  V2
     Policy:  Static
 

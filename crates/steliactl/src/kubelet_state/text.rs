@@ -3,13 +3,12 @@
 use std::path::Path;
 
 use stelia_cpus::CpuSet;
-use stelia_kubelet::memory::MemoryBlock;
+use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 use super::{Files, shared_in_pod, unusable};
-use crate::view::{or_dash, table};
+use crate::view::{Column, column, list, properties};
 
-/// Every file that is understood.
 pub(super) fn files(files: &Files, legend: bool) -> String {
     let mut parts = Vec::new();
     if let Some(file) = &files.cpu
@@ -25,9 +24,38 @@ pub(super) fn files(files: &Files, legend: bool) -> String {
     parts.join("\n")
 }
 
+const ENTRIES: [Column<[String; 3]>; 3] = [
+    column("POD UID", |[pod, _, _]| pod.clone()),
+    column("CONTAINER", |[_, container, _]| container.clone()),
+    column("CPUS", |[_, _, cpus]| cpus.clone()),
+];
+const POD_ENTRIES: [Column<[String; 3]>; 3] = [
+    column("POD UID", |[pod, _, _]| pod.clone()),
+    column("POD CPUS", |[_, cpus, _]| cpus.clone()),
+    column("SHARED IN POD", |[_, _, shared]| shared.clone()),
+];
+const MEMORY: [Column<(String, String, String, MemoryTable)>; 8] = [
+    column("NODE", |(node, ..)| node.clone()),
+    column("WITH NODES", |(_, cells, ..)| cells.clone()),
+    column("TYPE", |(_, _, kind, _)| kind.clone()),
+    column("TOTAL BYTES", |(.., bytes)| bytes.total.to_string()),
+    column("SYSTEM", |(.., bytes)| bytes.system_reserved.to_string()),
+    column("ALLOCATABLE", |(.., bytes)| bytes.allocatable.to_string()),
+    column("RESERVED", |(.., bytes)| bytes.reserved.to_string()),
+    column("FREE", |(.., bytes)| bytes.free.to_string()),
+];
+const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
+    column("POD UID", |(pod, ..)| pod.clone()),
+    // A whole pod's memory has none.
+    column("CONTAINER", |(_, container, _)| container.clone()),
+    column("NODES", |(.., block)| joined(&block.nodes)),
+    column("TYPE", |(.., block)| block.kind.clone()),
+    column("BYTES", |(.., block)| block.size.to_string()),
+];
+
 fn cpu(path: &Path, state: &CpuManagerState, legend: bool) -> Vec<String> {
     let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
-    let mut parts = vec![lines(&[
+    let mut parts = vec![properties([
         ("File", path.display().to_string()),
         ("Schema", format!("{:?}", state.schema)),
         ("Policy", state.policy.clone()),
@@ -36,103 +64,53 @@ fn cpu(path: &Path, state: &CpuManagerState, legend: bool) -> Vec<String> {
         ("Usable", usable),
     ])];
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
-        let row =
-            move |(name, cpus): (&String, &CpuSet)| vec![pod.to_string(), or_dash(name), or_dash(&cpus.to_string())];
+        let row = move |(name, cpus): (&String, &CpuSet)| [pod.to_string(), name.clone(), cpus.to_string()];
         containers.iter().map(row)
     });
-    let by_id = state
-        .container_entries
-        .iter()
-        .map(|(id, cpus)| vec!["-".to_owned(), or_dash(id), or_dash(&cpus.to_string())]);
-    some(
-        &mut parts,
-        &["POD UID", "CONTAINER", "CPUS"],
-        by_pod.chain(by_id),
-        legend,
-    );
-    let pods = state.pod_entries.iter().map(|(pod, cpus)| {
+    let by_id = state.container_entries.iter();
+    let by_id = by_id.map(|(id, cpus)| [String::new(), id.clone(), cpus.to_string()]);
+    parts.extend(some(&ENTRIES, by_pod.chain(by_id), legend));
+    let pods = state.pod_entries.iter();
+    let pods = pods.map(|(pod, cpus)| {
         let shared = shared_in_pod(state, pod);
-        vec![
-            pod.to_string(),
-            or_dash(&cpus.to_string()),
-            or_dash(&shared.to_string()),
-        ]
+        [pod.to_string(), cpus.to_string(), shared.to_string()]
     });
-    some(&mut parts, &["POD UID", "POD CPUS", "SHARED IN POD"], pods, legend);
+    parts.extend(some(&POD_ENTRIES, pods, legend));
     parts
 }
 
 fn memory(path: &Path, state: &MemoryManagerState, legend: bool) -> Vec<String> {
-    let mut parts = vec![lines(&[
+    let mut parts = vec![properties([
         ("File", path.display().to_string()),
         ("Schema", format!("{:?}", state.schema)),
         ("Policy", state.policy.clone()),
     ])];
     let nodes = state.nodes.iter().flat_map(|(id, node)| {
-        node.tables.iter().map(move |(kind, bytes)| {
-            let numbers = [
-                bytes.total,
-                bytes.system_reserved,
-                bytes.allocatable,
-                bytes.reserved,
-                bytes.free,
-            ];
-            let mut row = vec![id.to_string(), joined(&node.cells), or_dash(kind)];
-            row.extend(numbers.map(|bytes| bytes.to_string()));
-            row
-        })
+        let row =
+            move |(kind, table): (&String, &MemoryTable)| (id.to_string(), joined(&node.cells), kind.clone(), *table);
+        node.tables.iter().map(row)
     });
-    let header = [
-        "NODE",
-        "WITH NODES",
-        "TYPE",
-        "TOTAL BYTES",
-        "SYSTEM",
-        "ALLOCATABLE",
-        "RESERVED",
-        "FREE",
-    ];
-    some(&mut parts, &header, nodes, legend);
+    parts.extend(some(&MEMORY, nodes, legend));
     let containers = state.entries.iter().flat_map(|(pod, containers)| {
-        containers
+        let blocks = containers
             .iter()
-            .flat_map(move |(name, blocks)| blocks.iter().map(move |block| block_row(&pod.to_string(), name, block)))
+            .flat_map(|(name, blocks)| blocks.iter().map(move |block| (name, block)));
+        blocks.map(move |(name, block)| (pod.to_string(), name.clone(), block.clone()))
     });
-    let pods = state
-        .pod_entries
-        .iter()
-        .flat_map(|(pod, blocks)| blocks.iter().map(move |block| block_row(&pod.to_string(), "", block)));
-    let header = ["POD UID", "CONTAINER", "NODES", "TYPE", "BYTES"];
-    some(&mut parts, &header, containers.chain(pods), legend);
+    let pods = state.pod_entries.iter().flat_map(|(pod, blocks)| {
+        let row = move |block: &MemoryBlock| (pod.to_string(), String::new(), block.clone());
+        blocks.iter().map(row)
+    });
+    parts.extend(some(&BLOCKS, containers.chain(pods), legend));
     parts
 }
 
-/// A whole pod's memory has no container.
-fn block_row(pod: &str, container: &str, block: &MemoryBlock) -> Vec<String> {
-    vec![
-        pod.to_owned(),
-        or_dash(container),
-        joined(&block.nodes),
-        or_dash(&block.kind),
-        block.size.to_string(),
-    ]
-}
-
 fn joined(nodes: &[u32]) -> String {
-    or_dash(&nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(","))
-}
-
-fn lines(lines: &[(&str, String)]) -> String {
-    let rows = lines
-        .iter()
-        .map(|(name, value)| vec![format!("{name}:"), or_dash(value)]);
-    table(&[], rows.collect(), false, None)
+    nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// A table, when it has rows.
-fn some(parts: &mut Vec<String>, header: &[&str], rows: impl Iterator<Item = Vec<String>>, legend: bool) {
-    let rows: Vec<Vec<String>> = rows.collect();
-    if !rows.is_empty() {
-        parts.push(table(header, rows, legend, None));
-    }
+fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, legend: bool) -> Option<String> {
+    let rows: Vec<T> = rows.collect();
+    (!rows.is_empty()).then(|| list(columns, &rows, legend))
 }

@@ -13,13 +13,11 @@ use stelia_node::cgroup::numa_stat::ByNode;
 use super::super::client::Failure;
 use super::super::threads::{Process, Roots};
 
-/// What a process has mapped.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Mapped {
+pub(crate) struct Mapped {
     /// Process id on the host.
     #[serde(rename = "PID")]
     pub pid: u32,
-    /// The main thread's name.
     #[serde(rename = "Name")]
     pub name: String,
     /// Bytes by NUMA node.
@@ -31,7 +29,7 @@ pub struct Mapped {
 ///
 /// # Errors
 /// One may not be read.
-pub fn read(roots: &Roots, processes: &[Process]) -> Result<Vec<Mapped>, Failure> {
+pub(crate) fn read(roots: &Roots, processes: &[Process]) -> Result<Vec<Mapped>, Failure> {
     const ESRCH: i32 = 3;
     let mut all = Vec::new();
     for process in processes {

@@ -5,34 +5,18 @@ mod maps;
 mod tests;
 mod vfio;
 
-use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::client::Failure;
 use super::threads::{Process, Roots};
 use super::verify::Finding;
-use super::view;
-pub use maps::Mapped;
-use stelia_node::locality::{Localities, Locality, NodeMemory, list, size};
-
-/// Of the text that `Describe` answers; nothing of an older daemon's.
-///
-/// # Errors
-/// It is no such text.
-pub fn parse(description: &str) -> Result<Localities, Failure> {
-    #[derive(Deserialize)]
-    struct Description {
-        #[serde(default)]
-        locality: Localities,
-    }
-    let description: Description = serde_json::from_str(description)
-        .map_err(|cause| Failure::Other(format!("what the daemon tells of memory and devices: {cause}")))?;
-    Ok(description.locality)
-}
+use super::view::{self, column, list};
+pub(crate) use maps::Mapped;
+use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list as numa_list, size};
 
 /// What does not lie where it should, of all pods or of one. Devices are no finding: where they are is kubelet's choice, made
 /// once, and the VM's restart may well not change it.
-pub fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
+pub(crate) fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
     let asked = localities.instances.iter();
     let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
     let found = asked.filter_map(|(uid, locality)| {
@@ -45,9 +29,8 @@ pub fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
     found.collect()
 }
 
-/// What `show` tells of one VM.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Seen {
+pub(crate) struct Seen {
     locality: Locality,
     devices_unknown: Option<String>,
     mapped: Option<Vec<Mapped>>,
@@ -56,7 +39,7 @@ pub struct Seen {
 impl Seen {
     /// What the daemon tells of this pod, and the VFIO devices that its processes hold, as far as they may be seen. `None` where
     /// the daemon knows nothing.
-    pub fn of(mut localities: Localities, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {
+    pub(crate) fn of(mut localities: Localities, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {
         let mut locality = localities.instances.remove(pod)?;
         let pids = processes.iter().map(|process| process.pid);
         locality.devices.extend(vfio::devices(roots, pids));
@@ -67,17 +50,17 @@ impl Seen {
         })
     }
 
-    /// The same, with what the processes have mapped.
+    /// Adds what the processes have mapped.
     ///
     /// # Errors
     /// It may not be read.
-    pub fn with_mapped(self, roots: &Roots, processes: &[Process]) -> Result<Self, Failure> {
-        let mapped = Some(maps::read(roots, processes)?);
-        Ok(Self { mapped, ..self })
+    pub(crate) fn read_maps(&mut self, roots: &Roots, processes: &[Process]) -> Result<(), Failure> {
+        self.mapped = Some(maps::read(roots, processes)?);
+        Ok(())
     }
 
     /// For readers: tables after the properties.
-    pub fn text(&self, legend: bool) -> String {
+    pub(crate) fn text(&self, legend: bool) -> String {
         self.memory(legend) + &self.devices(legend) + &self.maps(legend)
     }
 
@@ -87,26 +70,24 @@ impl Seen {
             return String::new();
         }
         let heading = match locality.away() {
-            Some(away) => format!("{away} is not on the NUMA nodes of its CPUs, {}", list(&locality.nodes)),
+            Some(away) => format!(
+                "{away} is not on the NUMA nodes of its CPUs, {}",
+                numa_list(&locality.nodes)
+            ),
             None => "it has no CPUs of its own".to_owned(),
         };
-        let rows = locality.memory.iter().map(|(node, memory)| {
-            let NodeMemory {
-                anon,
-                file,
-                shmem,
-                huge,
-            } = *memory;
-            let own = yes(locality.is_own(*node));
-            let bytes = [anon, shmem, huge, file].map(size);
-            [vec![node.to_string(), own], bytes.to_vec()].concat()
-        });
-        let header = ["NODE", "OWN", "ANON", "SHMEM", "HUGE PAGES", "FILE"];
-        headed(
-            &format!("Memory: {heading}"),
-            legend,
-            view::table(&header, rows.collect(), legend, None),
-        )
+        let columns = [
+            column("NODE", |(node, ..): &(u32, bool, NodeMemory)| node.to_string()),
+            column("OWN", |(_, own, _)| yes(*own)),
+            column("ANON", |(.., memory)| size(memory.anon)),
+            column("SHMEM", |(.., memory)| size(memory.shmem)),
+            column("HUGE PAGES", |(.., memory)| size(memory.huge)),
+            column("FILE", |(.., memory)| size(memory.file)),
+        ];
+        let rows = locality.memory.iter();
+        let rows = rows.map(|(node, memory)| (*node, locality.is_own(*node), *memory));
+        let rows: Vec<_> = rows.collect();
+        headed(&format!("Memory: {heading}"), legend, list(&columns, &rows, legend))
     }
 
     fn devices(&self, legend: bool) -> String {
@@ -115,41 +96,48 @@ impl Seen {
         let unknown: String = unknown
             .map(|why| format!("kubelet's are not known: {}\n", view::printable(why)))
             .collect();
-        let rows = locality.devices.iter().map(|device| {
-            let node = device.node.map_or_else(String::new, |node| node.to_string());
-            let own = device.node.map_or_else(String::new, |node| yes(locality.is_own(node)));
-            [node, own, device.count.to_string(), device.name.clone()].map(|cell| view::or_dash(&cell))
-        });
-        let rows: Vec<Vec<String>> = rows.map(Vec::from).collect();
+        let columns = [
+            column("NODE", |(_, device): &(Option<bool>, &Device)| {
+                device.node.map(|node| node.to_string()).unwrap_or_default()
+            }),
+            column("OWN", |(own, _)| own.map(yes).unwrap_or_default()),
+            column("COUNT", |(_, device)| device.count.to_string()),
+            column("DEVICE", |(_, device)| device.name.clone()),
+        ];
+        let rows = locality.devices.iter();
+        let rows: Vec<_> = rows
+            .map(|device| (device.node.map(|node| locality.is_own(node)), device))
+            .collect();
         if rows.is_empty() && unknown.is_empty() {
             return String::new();
         }
-        let table = match rows.is_empty() {
-            true => String::new(),
-            false => view::table(&["NODE", "OWN", "COUNT", "DEVICE"], rows, legend, None),
-        };
-        headed("Devices", legend, unknown + &table)
+        headed(
+            "Devices",
+            legend,
+            unknown + &list(&columns, &rows, legend && !rows.is_empty()),
+        )
     }
 
     fn maps(&self, legend: bool) -> String {
-        let rows = self.mapped.iter().flatten().flat_map(|mapped| {
-            let row = |(node, bytes): (&u32, &u64)| {
-                let own = yes(self.locality.is_own(*node));
-                let name = view::or_dash(&mapped.name);
-                vec![node.to_string(), own, size(*bytes), mapped.pid.to_string(), name]
-            };
-            mapped.nodes.iter().map(row)
+        let columns = [
+            column("NODE", |(node, ..): &(u32, bool, u64, &Mapped)| node.to_string()),
+            column("OWN", |(_, own, ..)| yes(*own)),
+            column("MAPPED", |(_, _, bytes, _)| size(*bytes)),
+            column("PID", |(.., process)| process.pid.to_string()),
+            column("PROCESS", |(.., process)| process.name.clone()),
+        ];
+        let rows = self.mapped.iter().flatten().flat_map(|process| {
+            let row = move |(node, bytes): (&u32, &u64)| (*node, self.locality.is_own(*node), *bytes, process);
+            process.nodes.iter().map(row)
         });
-        let rows: Vec<Vec<String>> = rows.collect();
+        let rows: Vec<_> = rows.collect();
         if rows.is_empty() {
             return String::new();
         }
-        let header = ["NODE", "OWN", "MAPPED", "PID", "PROCESS"];
-        headed("Mapped", legend, view::table(&header, rows, legend, None))
+        headed("Mapped", legend, list(&columns, &rows, legend))
     }
 
-    /// For programs.
-    pub fn json(&self) -> Value {
+    pub(crate) fn json(&self) -> Value {
         let locality = &self.locality;
         let away = locality.away();
         let nodes = locality.memory.iter().map(|(node, memory)| {
@@ -161,7 +149,7 @@ impl Seen {
             json!({ "Name": device.name, "Node": device.node, "Own": own, "Count": device.count })
         });
         json!({
-            "CPUNodes": list(&locality.nodes),
+            "CPUNodes": numa_list(&locality.nodes),
             "AwayBytes": away.map(|away| away.bytes),
             "CountedBytes": away.map(|away| away.of),
             "AwayShare": away.map(|away| away.ratio()),
@@ -187,7 +175,7 @@ fn yes(is: bool) -> String {
 }
 
 /// The VFIO devices of a VM whose scope this is, as far as they may be seen.
-pub(super) fn vfio_devices(roots: &Roots, scope: &str) -> Vec<stelia_node::locality::Device> {
+pub(super) fn vfio_devices(roots: &Roots, scope: &str) -> Vec<Device> {
     let pids = super::threads::members(roots, scope).unwrap_or_default();
     vfio::devices(roots, pids.into_iter())
 }

@@ -1,7 +1,12 @@
 use std::path::Path;
 
 use super::*;
+use crate::node;
 use crate::threads::Roots;
+
+fn parse(description: &str) -> Result<Localities, Failure> {
+    Ok(node::parse(description)?.locality)
+}
 
 /// A VM on node 0 of whose memory half was put on node 1, and one that is near everything.
 fn description() -> String {
@@ -113,7 +118,8 @@ fn what_is_mapped_is_told_by_process_when_it_is_asked_for() {
     )
     .unwrap();
     // 10 has ended.
-    let seen = seen("far").with_mapped(&roots, &[process(9), process(10)]).unwrap();
+    let mut seen = seen("far");
+    seen.read_maps(&roots, &[process(9), process(10)]).unwrap();
     let text = seen.text(true);
     assert!(
         text.ends_with("\nMapped\nNODE  OWN  MAPPED   PID  PROCESS\n1     no   2.0 MiB  9    qemu\n"),

@@ -11,7 +11,7 @@ use stelia_node::locality::Device;
 use super::super::threads::Roots;
 
 /// Those of these processes. What may not be seen is left out: only root sees the files of a VM's processes.
-pub fn devices(roots: &Roots, pids: impl Iterator<Item = u32>) -> Vec<Device> {
+pub(crate) fn devices(roots: &Roots, pids: impl Iterator<Item = u32>) -> Vec<Device> {
     let numbers: BTreeSet<(u32, u32)> = pids.flat_map(|pid| open_devices(&roots.proc, pid)).collect();
     let found = numbers.into_iter().flat_map(|number| of_number(&roots.sys, number));
     // A set: a device may be open in both ways.

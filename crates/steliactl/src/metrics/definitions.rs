@@ -79,12 +79,12 @@ pub(super) const INSTANCES: Definition = Definition::gauge("stelia_instances", &
 pub(super) const DEGRADED: Definition = Definition::gauge(
     "stelia_instances_degraded",
     &[],
-    "Instances whose promise is not whole.",
+    "Instances whose isolation is degraded.",
 );
 pub(super) const UNREADABLE: Definition = Definition::gauge(
     "stelia_scopes_unreadable",
     &[],
-    "Scopes in stelia.slice that are left alone because their record cannot be used.",
+    "Scopes in stelia.slice whose record cannot be used; steliad does not touch them.",
 );
 pub(super) const CPUS: Definition = Definition::gauge(
     "stelia_cpus",
@@ -156,7 +156,7 @@ pub(super) const INSTANCE: Definition = Definition::gauge(
 pub(super) const REASONS: Definition = Definition::gauge(
     "stelia_instance_degraded_reasons",
     POD,
-    "Reasons why an instance's promise is not whole; 0 on the good day.",
+    "Reasons why an instance's isolation is degraded; 0 where it is not.",
 );
 pub(super) const EXCLUSIVE: Definition =
     Definition::gauge("stelia_instance_exclusive_cpus", POD, "Exclusive CPUs of an instance.");

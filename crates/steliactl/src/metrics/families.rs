@@ -2,33 +2,26 @@
 
 use stelia_api::ThreadRole;
 use stelia_api::metrics::Timed;
+use stelia_api::view::Instance;
 use stelia_record::Phase;
 
 use super::definitions::*;
-use super::described::{Described, Instance, Vcpu};
-use super::readings::{Readings, Times};
-use crate::node::Owner;
+use crate::node::{Description, Owner, owner};
+use crate::sample::{Sample, ThreadCounts};
 
-/// A metric with its samples.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Family {
-    /// Which one.
+pub(crate) struct Family {
     pub definition: &'static Definition,
     /// Each with the labels' values, in the definition's order.
     pub samples: Vec<(Vec<String>, Value)>,
 }
 
-/// A sample's value.
 #[derive(Debug, Clone, PartialEq, serde::Serialize)]
 #[serde(untagged)]
-pub enum Value {
-    /// A number of things.
+pub(crate) enum Value {
     Count(u64),
-    /// Seconds.
     Seconds(f64),
-    /// A share.
     Ratio(f64),
-    /// A histogram.
     Timed(Timed),
 }
 
@@ -36,15 +29,14 @@ pub enum Value {
 type Samples = Vec<(Vec<String>, Value)>;
 
 /// What is left to say when no daemon answers.
-pub fn down() -> Vec<Family> {
+pub(crate) fn down() -> Vec<Family> {
     vec![one(&UP, Value::Count(0))]
 }
 
-/// All of it.
-pub fn families(described: &Described, readings: &Readings) -> Vec<Family> {
+pub(crate) fn families(described: &Description, sample: &Sample) -> Vec<Family> {
     let mut families = node(described);
     families.extend(counted(described));
-    families.extend(instances(described, readings));
+    families.extend(instances(described, sample));
     families
 }
 
@@ -74,7 +66,7 @@ fn moment(definition: &'static Definition, us: u64) -> Family {
     family(definition, samples.into_iter().collect())
 }
 
-fn node(described: &Described) -> Vec<Family> {
+fn node(described: &Description) -> Vec<Family> {
     let (node, metrics) = (&described.node, &described.metrics);
     let states = [
         Phase::Registered,
@@ -91,7 +83,7 @@ fn node(described: &Described) -> Vec<Family> {
     };
     let degraded = node.instances.values().filter(|instance| !instance.degraded.is_empty());
     let online = node.topology.online();
-    let owned = |is: fn(&Owner) -> bool| count(online.iter().filter(|cpu| is(&node.owner(*cpu))).count());
+    let owned = |is: fn(&Owner) -> bool| count(online.iter().filter(|cpu| is(&owner(described, *cpu))).count());
     let owners = [
         ("exclusive", owned(|owner| matches!(owner, Owner::Instance { .. }))),
         (
@@ -115,7 +107,7 @@ fn node(described: &Described) -> Vec<Family> {
                 .collect(),
         ),
         one(&DEGRADED, count(degraded.count())),
-        one(&UNREADABLE, count(described.unreadable)),
+        one(&UNREADABLE, count(node.unreadable.len())),
         family(
             &CPUS,
             owners
@@ -133,7 +125,7 @@ fn node(described: &Described) -> Vec<Family> {
     ]
 }
 
-fn counted(described: &Described) -> Vec<Family> {
+fn counted(described: &Description) -> Vec<Family> {
     let metrics = &described.metrics;
     let passes = metrics.passes.iter();
     let calls = metrics.calls.iter();
@@ -156,8 +148,8 @@ fn counted(described: &Described) -> Vec<Family> {
         one(&FAILED, Value::Count(metrics.failed)),
         one(&WRITES, Value::Count(metrics.writes)),
         one(&MOVES, Value::Count(metrics.moves)),
-        one(&DRIFT_FOUND, Value::Count(described.drift.found)),
-        one(&DRIFT_REPAIRED, Value::Count(described.drift.repaired)),
+        one(&DRIFT_FOUND, Value::Count(described.node.counters.drift_found)),
+        one(&DRIFT_REPAIRED, Value::Count(described.node.counters.drift_repaired)),
         family(
             &CALL_TIME,
             calls
@@ -173,7 +165,7 @@ fn counted(described: &Described) -> Vec<Family> {
     ]
 }
 
-fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
+fn instances(described: &Description, sample: &Sample) -> Vec<Family> {
     let nodes = described.node.instances.iter();
     let info = nodes.clone().map(|(pod, instance)| {
         let (container, state) = (instance.container.clone(), instance.state.clone());
@@ -185,7 +177,7 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
         .map(|(pod, instance)| (vec![pod.clone()], count(instance.degraded.len())));
     let exclusive = nodes.map(|(pod, instance)| (vec![pod.clone()], count(instance.exclusive.len())));
     let moments = |of: fn(&Instance) -> u64| -> Samples {
-        let known = described.instances.iter().filter(|(_, instance)| of(instance) > 0);
+        let known = described.node.instances.iter().filter(|(_, instance)| of(instance) > 0);
         known
             .map(|(pod, instance)| (vec![pod.clone()], seconds(of(instance))))
             .collect()
@@ -196,20 +188,13 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
     });
     let away = described.locality.instances.iter();
     let away = away.filter_map(|(pod, locality)| Some((vec![pod.clone()], Value::Ratio(locality.away()?.ratio()))));
-    let floats = readings
-        .floats
-        .iter()
-        .map(|(pod, used)| (vec![pod.clone()], seconds(*used)));
-    let threads = |of: fn(&Times) -> Value| -> Samples {
-        let all = described
-            .instances
-            .iter()
-            .flat_map(|(pod, instance)| instance.vcpus.iter().map(move |vcpu| (pod, vcpu)));
-        all.filter_map(|(pod, vcpu)| {
-            let times = readings.threads.get(&(pod.clone(), vcpu.index))?;
-            Some((vcpu_labels(pod, vcpu), of(times)))
-        })
-        .collect()
+    let sampled = || sample.instances.iter();
+    let floats = sampled().filter_map(|(pod, instance)| Some((vec![pod.clone()], seconds(instance.float_us?))));
+    // What cannot be read is left out: a counter that falls to 0 would say that something started anew.
+    let threads = |of: fn(&ThreadCounts) -> Option<Value>| -> Samples {
+        let all = sampled().flat_map(|(pod, instance)| instance.vcpus.iter().map(move |thread| (pod, thread)));
+        all.filter_map(|(pod, (index, thread))| Some((vcpu_labels(pod, *index, thread.cpu), of(thread)?)))
+            .collect()
     };
     vec![
         family(&INSTANCE, info.collect()),
@@ -220,21 +205,21 @@ fn instances(described: &Described, readings: &Readings) -> Vec<Family> {
         family(&MEMORY, memory.collect()),
         family(&AWAY, away.collect()),
         family(&FLOAT, floats.collect()),
-        family(&RUN, threads(|times| nanoseconds(times.run_ns))),
-        family(&DELAY, threads(|times| nanoseconds(times.delay_ns))),
-        family(&INVOLUNTARY, threads(|times| Value::Count(times.involuntary))),
+        family(&RUN, threads(|thread| thread.run_ns.map(nanoseconds))),
+        family(&DELAY, threads(|thread| thread.delay_ns.map(nanoseconds))),
+        family(&INVOLUNTARY, threads(|thread| thread.involuntary.map(Value::Count))),
     ]
 }
 
-/// An I/O thread that is pinned too has `iothread-0` for its vCPU; who has no CPU of his own has an empty one.
-fn vcpu_labels(pod: &str, vcpu: &Vcpu) -> Vec<String> {
-    let name = match ThreadRole::from(vcpu.index) {
+/// An I/O thread that is pinned too has `iothread-0` for its vCPU; a thread without a CPU to itself has an empty `cpu`.
+fn vcpu_labels(pod: &str, index: u32, cpu: Option<u32>) -> Vec<String> {
+    let name = match ThreadRole::from(index) {
         ThreadRole::Vcpu(index) => index.to_string(),
         ThreadRole::IoThread(index) => format!("iothread-{index}"),
     };
     vec![
         pod.to_owned(),
         name,
-        vcpu.cpu.map_or_else(String::new, |cpu| cpu.to_string()),
+        cpu.map_or_else(String::new, |cpu| cpu.to_string()),
     ]
 }

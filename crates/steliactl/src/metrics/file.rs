@@ -11,7 +11,7 @@ use crate::client::Failure;
 ///
 /// # Errors
 /// The folder cannot be written to.
-pub fn replace(path: &Path, text: &str) -> Result<(), Failure> {
+pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let Some(name) = path.file_name() else {
         return Err(Failure::Usage(format!("{} names no file", path.display())));
     };

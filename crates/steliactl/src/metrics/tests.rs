@@ -2,12 +2,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
+use std::time::Duration;
 
 use super::definitions::{ALL, Kind};
-use super::described::Described;
 use super::families::{down, families};
-use super::readings::{Readings, Times, read};
 use super::text::{classic, openmetrics, to_json};
+use crate::node::{Description, parse};
+use crate::sample::{InstanceCounts, Sample, ThreadCounts};
 use crate::threads::Roots;
 
 const POD: &str = "aaaaaaaa";
@@ -38,27 +39,34 @@ fn description() -> String {
     )
 }
 
-fn described() -> Described {
-    Described::parse(&description()).unwrap()
+fn described() -> Description {
+    parse(&description()).unwrap()
 }
 
-fn readings() -> Readings {
-    let times = Times {
-        run_ns: 5_000_000_000,
-        delay_ns: 1_250_000,
-        involuntary: 3,
+fn sampled() -> Sample {
+    let thread = |(index, cpu)| {
+        let thread = ThreadCounts {
+            cpu,
+            run_ns: Some(5_000_000_000),
+            delay_ns: Some(1_250_000),
+            involuntary: Some(3),
+            ..ThreadCounts::default()
+        };
+        (index, thread)
     };
-    Readings {
-        threads: [0, 1, 1 << 31]
-            .into_iter()
-            .map(|index| ((POD.to_owned(), index), times))
-            .collect(),
-        floats: BTreeMap::from([(POD.to_owned(), 7_500_000)]),
+    let instance = InstanceCounts {
+        float_us: Some(7_500_000),
+        vcpus: [(0, Some(4)), (1, None), (1 << 31, Some(5))].map(thread).into(),
+        ..InstanceCounts::default()
+    };
+    Sample {
+        instances: [(POD.to_owned(), instance)].into(),
+        ..Sample::default()
     }
 }
 
 fn printed() -> String {
-    openmetrics(families(&described(), &readings())).unwrap()
+    openmetrics(families(&described(), &sampled())).unwrap()
 }
 
 /// The name, the labels' text and the value of a sample's line.
@@ -173,7 +181,7 @@ fn what_is_not_known_is_not_told() {
     let older = description()
         .replace(r#""metrics""#, r#""other""#)
         .replace("isolated_us", "other");
-    let text = openmetrics(families(&Described::parse(&older).unwrap(), &Readings::default())).unwrap();
+    let text = openmetrics(families(&parse(&older).unwrap(), &Sample::default())).unwrap();
     check(&text, "_total");
     let has = |start: &str| text.lines().any(|line| line.starts_with(start));
     assert!(has("stelia_up 1") && has("stelia_instance_registered_timestamp_seconds{"));
@@ -184,12 +192,12 @@ fn what_is_not_known_is_not_told() {
 #[test]
 fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
     let mut described = described();
-    let ls = crate::node::Allocation {
+    let ls = stelia_api::view::Allocation {
         qos: "LS".to_owned(),
         ..Default::default()
     };
     described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
-    let text = openmetrics(families(&described, &readings())).unwrap();
+    let text = openmetrics(families(&described, &sampled())).unwrap();
     assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
 }
 
@@ -202,7 +210,7 @@ fn without_a_daemon_only_that_is_told() {
 
 #[test]
 fn json_has_every_metric() {
-    let json = to_json(&families(&described(), &readings()));
+    let json = to_json(&families(&described(), &sampled()));
     let all = json.as_array().unwrap();
     assert_eq!(all.len(), ALL.len());
     let refusals = all.iter().find(|family| family["name"] == "stelia_refusals").unwrap();
@@ -235,12 +243,13 @@ fn a_thread_that_is_another_by_now_is_not_counted() {
     fs::create_dir_all(&float).unwrap();
     fs::write(float.join("cpu.stat"), "usage_usec 12\n").unwrap();
 
-    let readings = read(&roots, &described());
-    let times = Times {
-        run_ns: 5000,
-        delay_ns: 70,
-        involuntary: 4,
+    let sample = Sample::read(&described(), &roots, Duration::ZERO);
+    let instance = &sample.instances[POD];
+    let counted = |index: u32| {
+        let thread = &instance.vcpus[&index];
+        [thread.run_ns, thread.delay_ns, thread.involuntary]
     };
-    assert_eq!(readings.threads, BTreeMap::from([((POD.to_owned(), 0), times)]));
-    assert_eq!(readings.floats, BTreeMap::from([(POD.to_owned(), 12)]));
+    assert_eq!(counted(0), [Some(5000), Some(70), Some(4)]);
+    assert_eq!((counted(1), counted(1 << 31)), ([None; 3], [None; 3]));
+    assert_eq!(instance.float_us, Some(12));
 }

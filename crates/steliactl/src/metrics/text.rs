@@ -75,7 +75,7 @@ fn buckets(timed: &Timed) -> Vec<(f64, u64)> {
 ///
 /// # Errors
 /// None that is known: writing to a string does not fail.
-pub fn openmetrics(families: Vec<Family>) -> Result<String, fmt::Error> {
+pub(crate) fn openmetrics(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(All(families)));
     let mut out = String::new();
@@ -85,7 +85,7 @@ pub fn openmetrics(families: Vec<Family>) -> Result<String, fmt::Error> {
 
 /// The same in the text format 0.0.4, which node-exporter's textfile collector reads: there a counter is declared by the
 /// name of its samples, and units and the end are not said.
-pub fn classic(openmetrics: &str) -> String {
+pub(crate) fn classic(openmetrics: &str) -> String {
     let mut out = String::with_capacity(openmetrics.len());
     let mut lines = openmetrics.lines().peekable();
     while let Some(line) = lines.next() {
@@ -111,8 +111,7 @@ pub fn classic(openmetrics: &str) -> String {
     out
 }
 
-/// Every metric with its samples.
-pub fn to_json(families: &[Family]) -> serde_json::Value {
+pub(crate) fn to_json(families: &[Family]) -> serde_json::Value {
     let family = |family: &Family| {
         let definition = family.definition;
         let sample = |(values, value): &(Vec<String>, Value)| {

@@ -1,12 +1,12 @@
 //! A node for tests of what is printed.
 
-use super::Node;
+use super::{Description, parse};
 
-/// The VM whose promise holds, the one whose promise is broken, and a pod that is no instance.
+/// The VM that is isolated, the one that is degraded, and a pod that is no instance.
 pub(crate) const PODS: [&str; 3] = ["aaaaaaaa", "bbbbbbbb", "cccccccc"];
 
 /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
-pub(crate) fn node() -> Node {
+pub(crate) fn node() -> Description {
     let instance = |state: &str, degraded: &str, cpus: &str, vcpus: &str| {
         format!(
             r#"{{"container":"vm","state":"{state}","degraded":[{degraded}],"exclusive":"{cpus}","float":"0-1,3,7","vcpus":[{vcpus}]}}"#
@@ -28,12 +28,12 @@ pub(crate) fn node() -> Node {
         b = PODS[1],
         c = PODS[2],
     );
-    Node::parse(&text).unwrap()
+    parse(&text).unwrap()
 }
 
 /// The same node where steliad chooses the CPUs: 0 reserved, 4-5 an LSE's, 2 an LSR's, 6 still kubelet's, and an LS on the
 /// shared pool of node 1.
-pub(crate) fn allocated() -> Node {
+pub(crate) fn allocated() -> Description {
     let asked = r#""required":false,"strategy":"MostAllocated","limit_milli":0,"numa_node":null"#;
     let text = format!(
         r#"{{"version":"0","node":{{"cpu_source":"steliad",
@@ -56,7 +56,7 @@ pub(crate) fn allocated() -> Node {
         b = PODS[1],
         c = PODS[2],
     );
-    Node::parse(&text).unwrap()
+    parse(&text).unwrap()
 }
 
 fn topology() -> String {

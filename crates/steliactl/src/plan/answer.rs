@@ -12,9 +12,9 @@ use stelia_cpus::CpuSet;
 
 use super::settings::options_on;
 use super::subject::Subject;
-use super::why;
+use super::{text, why};
+use crate::view::Render;
 
-/// Everything about one pod.
 #[derive(Debug, Clone, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Answer {
@@ -40,7 +40,6 @@ pub(super) struct Answer {
     pub(super) features: Vec<Chosen>,
 }
 
-/// The settings that decide.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Kubelet {
     #[serde(rename = "CPUManagerPolicy")]
@@ -57,7 +56,6 @@ pub(super) struct Kubelet {
     pub(super) topology_scope: &'static str,
 }
 
-/// kubelet's no.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Rejected {
@@ -69,11 +67,9 @@ pub(super) struct Rejected {
     pub(super) container: Option<String>,
     /// For which resource, where it is one alone.
     pub(super) resource: Option<String>,
-    /// More about it, where more is known.
     pub(super) because: Option<String>,
 }
 
-/// What a container gets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
     #[serde(rename = "Container")]
@@ -86,7 +82,6 @@ pub(super) struct Row {
     /// `exclusive`, `pod` or `node`.
     #[serde(rename = "Pool")]
     pub(super) pool: &'static str,
-    /// Those of its CPUs.
     #[serde(rename = "NUMANodes")]
     pub(super) nodes: CpuSet,
     /// Those that the Topology Manager settled on; null: it does not say.
@@ -101,7 +96,6 @@ pub(super) struct Row {
     pub(super) devices: Vec<Devices>,
 }
 
-/// Memory of one kind.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Block {
@@ -110,7 +104,6 @@ pub(super) struct Block {
     pub(super) size: u64,
 }
 
-/// Devices of one resource.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Devices {
@@ -121,7 +114,6 @@ pub(super) struct Devices {
     pub(super) certain: bool,
 }
 
-/// How many fit.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Fits {
@@ -135,15 +127,12 @@ pub(super) struct Fits {
     pub(super) then: Option<Rejected>,
 }
 
-/// The same question under other settings.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Other {
     pub(super) kubelet: Kubelet,
-    /// These are the settings now.
     pub(super) now: bool,
     pub(super) admitted: bool,
-    /// The rejection's reason.
     pub(super) reason: Option<String>,
     /// Why kubelet would not start.
     pub(super) no_start: Option<String>,
@@ -205,9 +194,14 @@ impl Answer {
         }
         answer
     }
+}
 
-    /// Why the program is to fail: the pod is not admitted.
-    pub(super) fn rejection(&self) -> Option<String> {
+impl Render for Answer {
+    fn text(&self, legend: bool) -> String {
+        text::answer(self, legend)
+    }
+
+    fn failure(&self) -> Option<String> {
         let rejected = self.rejection.as_ref()?;
         Some(match rejected.reason {
             Some(reason) => format!("kubelet would reject the pod: {reason}: {}", rejected.message),
@@ -307,7 +301,6 @@ impl Fits {
     }
 }
 
-/// The CPUs of a pod's own.
 fn own(containers: &[ContainerAllocation]) -> CpuSet {
     let cpus = containers.iter().map(|container| match &container.cpus {
         Cpus::Shared => CpuSet::new(),

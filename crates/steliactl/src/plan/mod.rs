@@ -17,8 +17,6 @@ mod why;
 #[cfg(test)]
 mod tests;
 
-use std::fs::File;
-use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
@@ -26,9 +24,9 @@ use kubelet_planner::manifest::container;
 use kubelet_planner::{ContainerKind, Pod, manifest, until_full};
 use stelia_node_report::described;
 
-use super::cli::Json;
 use super::client::Failure;
-use super::view;
+use super::input;
+use super::view::How;
 use answer::{Answer, Fits, features, other};
 use subject::Subject;
 
@@ -38,9 +36,8 @@ pub(super) use subject::{machine, state};
 /// More of one pod than any node runs (`maxPods` is 110).
 const MOST: usize = 256;
 
-/// What is asked.
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
-pub struct Asked {
+pub(crate) struct PlanOptions {
     /// A manifest with the pod, YAML or JSON; - is standard input
     #[arg(
         value_name = "FILE",
@@ -58,10 +55,10 @@ pub struct Asked {
     /// Ask a node that is described instead of this one: a file with what node-topology printed there
     #[arg(short, long, value_name = "FILE")]
     pub node: Option<PathBuf>,
-    /// Tell how many of the pod fit, one after the other
+    /// Print how many of the pod fit, one after the other
     #[arg(long)]
     pub until_full: bool,
-    /// Tell the same for other policies and scopes of the Topology Manager, and other options of the CPU manager, each with its feature
+    /// Print the same for other policies and scopes of the Topology Manager, and other options of the CPU manager, each with its feature
     /// gate and the versions that have it
     #[arg(long)]
     pub what_if: bool,
@@ -70,9 +67,8 @@ pub struct Asked {
     pub output: Form,
 }
 
-/// How an answer is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Form {
+pub(crate) enum Form {
     /// For readers.
     Text,
     /// JSON.
@@ -83,11 +79,11 @@ pub enum Form {
 ///
 /// # Errors
 /// [`Failure::Partial`] when the pod is not admitted, anything else when there is no answer.
-pub fn run(asked: &Asked, root: &Path, json: Json, legend: bool) -> Result<String, Failure> {
+pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, Failure> {
     let (name, pod) = pod(asked)?;
     let subject = match &asked.node {
         Some(path) => {
-            let text = text_of(path, described::MAX_BYTES)?;
+            let text = input::text(path, described::MAX_BYTES)?;
             let facts = described::read(&text).map_err(|cause| about(path, &cause))?;
             Subject::described(&facts).map_err(|cause| about(path, &cause))?
         }
@@ -101,21 +97,18 @@ pub fn run(asked: &Asked, root: &Path, json: Json, legend: bool) -> Result<Strin
         answer.what_if = other(&subject, &pod, MOST);
         answer.features = features(&subject);
     }
-    let printed = match (asked.output, json) {
-        (Form::Text, Json::Off) => text::answer(&answer, legend),
-        (_, json) => view::to_json(json, &answer),
+    let how = match asked.output {
+        Form::Text => how,
+        Form::Json => how.as_json(),
     };
-    match answer.rejection() {
-        None => Ok(printed),
-        Some(reason) => Err(Failure::Partial { printed, reason }),
-    }
+    how.print(&answer)
 }
 
 /// The pod that is asked about, and its name.
-fn pod(asked: &Asked) -> Result<(String, Pod), Failure> {
+fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
     let (name, mut pod) = match &asked.manifest {
         Some(path) => {
-            let text = text_of(path, manifest::MAX_BYTES)?;
+            let text = input::text(path, manifest::MAX_BYTES)?;
             manifest::read(&text, asked.pod.as_deref()).map_err(|cause| about(path, &cause))?
         }
         None => {
@@ -148,16 +141,4 @@ fn pod(asked: &Asked) -> Result<(String, Pod), Failure> {
 
 fn about(path: &Path, cause: &impl ToString) -> Failure {
     Failure::Other(format!("{}: {}", path.display(), cause.to_string()))
-}
-
-/// The text of a file, one byte more than `most` at most: who reads it refuses it then.
-fn text_of(path: &Path, most: usize) -> Result<String, Failure> {
-    let mut text = String::new();
-    let limit = most as u64 + 1;
-    let read = match path == Path::new("-") {
-        true => io::stdin().take(limit).read_to_string(&mut text),
-        false => File::open(path).and_then(|file| file.take(limit).read_to_string(&mut text)),
-    };
-    read.map_err(|cause| Failure::Other(format!("read {}: {cause}", path.display())))?;
-    Ok(text)
 }

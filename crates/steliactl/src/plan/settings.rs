@@ -98,7 +98,6 @@ fn reserved(state: &MemoryManagerState) -> BTreeMap<u32, BTreeMap<String, u64>> 
     kinds.collect()
 }
 
-/// The options that are on.
 pub(super) fn options_on(manager: &CpuManager) -> Vec<&'static str> {
     match manager {
         CpuManager::Static { options, .. } => options.on().collect(),

@@ -1,8 +1,7 @@
 //! The node that is asked.
 
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{ErrorKind, Read};
+use std::io::ErrorKind;
 use std::path::Path;
 
 use kubelet_planner::cpus::CpuTopology;
@@ -13,6 +12,8 @@ use stelia_kubelet::devices::DEVICE_MANAGER_STATE;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, DeviceManagerState, KubeletConfig, MemoryManagerState, config};
 use stelia_node_report::{Facts, numa};
+
+use crate::input;
 
 use super::settings::{cpu_manager, policy, scope, settings};
 
@@ -167,7 +168,6 @@ impl Subject {
         })
     }
 
-    /// The NUMA nodes of some CPUs.
     pub(super) fn nodes(&self, cpus: &CpuSet) -> CpuSet {
         let found = cpus.iter().filter_map(|cpu| self.topology.cpus.get(&cpu));
         found.map(|cpu| cpu.node).collect()
@@ -201,10 +201,8 @@ pub(crate) fn machine(
 
 /// A state file of kubelet's; none where it is not there.
 pub(crate) fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) -> Result<Option<T>, String> {
-    let mut bytes = Vec::new();
-    let read = File::open(path).and_then(|file| file.take(MAX_BYTES as u64 + 1).read_to_end(&mut bytes));
-    match read {
-        Ok(_) => parse(&bytes)
+    match input::bytes(path, MAX_BYTES) {
+        Ok(bytes) => parse(&bytes)
             .map(Some)
             .map_err(|cause| format!("{}: {cause}", path.display())),
         Err(cause) if cause.kind() == ErrorKind::NotFound => Ok(None),

@@ -1,10 +1,71 @@
 //! For readers.
 
-use kubelet_planner::features;
 use stelia_cpus::CpuSet;
 
-use super::answer::{Answer, Chosen, Fits, Kubelet, Other, Rejected, Row};
-use crate::view::{or_dash, printable, table};
+use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Other, Rejected, Row};
+use crate::view::{self, Column, column, properties};
+
+/// The version of kubelet that `kubelet_planner::features::KUBELET` is; a test holds them together.
+const GATE: &str = "FEATURE GATE IN 1.36";
+
+const CONTAINERS: [Column<Row>; 7] = [
+    column("CONTAINER", |row| row.container.clone()),
+    column("KIND", |row| row.kind.to_owned()),
+    column("CPUS", |row| match row.pool {
+        "node" => "shared".to_owned(),
+        "pod" => format!("{} (shared in the pod)", row.cpus),
+        _ => row.cpus.to_string(),
+    }),
+    column("NUMA", |row| row.nodes.to_string()),
+    column("AFFINITY", |row| match &row.affinity {
+        Some(nodes) if row.preferred => nodes.to_string(),
+        Some(nodes) => format!("{nodes} (not preferred)"),
+        None => String::new(),
+    }),
+    column("MEMORY", |row| {
+        let block = |block: &Block| format!("{} {} on {}", block.size, block.r#type, block.nodes);
+        row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
+    }),
+    column("DEVICES", |row| {
+        let devices = |one: &Devices| {
+            let others = if one.certain { "" } else { " or others" };
+            format!("{}: {}{others}", one.resource, one.ids.join(","))
+        };
+        row.devices.iter().map(devices).collect::<Vec<_>>().join("; ")
+    }),
+];
+
+const WHAT_IF: [Column<Other>; 9] = [
+    column("NOW", |other| if other.now { "yes" } else { "" }.to_owned()),
+    column("TOPOLOGY", |other| other.kubelet.topology_policy.to_owned()),
+    column("SCOPE", |other| match other.kubelet.aligns() {
+        true => other.kubelet.topology_scope.to_owned(),
+        false => String::new(),
+    }),
+    column("CPU OPTIONS", |other| other.kubelet.cpu_options.join(",")),
+    column("ADMITTED", |other| match (&other.reason, other.admitted) {
+        (_, true) => "yes".to_owned(),
+        (Some(reason), false) => reason.clone(),
+        // The JSON has the whole sentence.
+        (None, false) => "no start".to_owned(),
+    }),
+    column("CPUS", |other| other.cpus.to_string()),
+    column("NUMA", |other| other.nodes.to_string()),
+    column("FITS", |other| {
+        format!("{}{}", other.fits, if other.or_more { "+" } else { "" })
+    }),
+    column("GATE TO TURN ON", |other| other.missing_gates.join(",")),
+];
+
+const FEATURES: [Column<Chosen>; 3] = [
+    column("SETTING", |feature| feature.name.to_owned()),
+    column("STAGES", |feature| feature.stages.clone()),
+    column(GATE, |feature| match (feature.feature_gate, feature.on) {
+        (Some(gate), Some(false)) => format!("{gate}, which is off"),
+        (Some(gate), _) => format!("{gate}, which is on"),
+        (None, _) => String::new(),
+    }),
+];
 
 /// The pods of `--until-full` that are listed one by one.
 const LISTED: usize = 16;
@@ -30,44 +91,17 @@ pub(super) fn answer(answer: &Answer, legend: bool) -> String {
     }
     lines.extend(answer.assumed.iter().map(|note| ("Assumed", note.clone())));
     lines.extend(answer.faults.iter().map(|fault| ("Fault", fault.clone())));
-    lines.extend(answer.why_not_better.iter().map(|why| ("Not better", why.clone())));
+    lines.extend(answer.why_not_better.iter().map(|why| ("Why not better", why.clone())));
     if let Some(fits) = &answer.until_full {
         lines.extend(until_full(fits));
     }
-    let rows = lines
-        .into_iter()
-        .map(|(name, value)| vec![format!("{name}:"), or_dash(&value)]);
-    let mut parts = vec![table(&[], rows.collect(), false, None)];
+    let mut parts = vec![properties(lines)];
     if !answer.containers.is_empty() {
-        let header = ["CONTAINER", "KIND", "CPUS", "NUMA", "AFFINITY", "MEMORY", "DEVICES"];
-        parts.push(table(
-            &header,
-            answer.containers.iter().map(row).collect(),
-            legend,
-            None,
-        ));
+        parts.push(view::list(&CONTAINERS, &answer.containers, legend));
     }
     if !answer.what_if.is_empty() {
-        let header = [
-            "NOW",
-            "TOPOLOGY",
-            "SCOPE",
-            "CPU OPTIONS",
-            "ADMITTED",
-            "CPUS",
-            "NUMA",
-            "FITS",
-            "GATE TO TURN ON",
-        ];
-        parts.push(table(&header, answer.what_if.iter().map(other).collect(), legend, None));
-        let gate = format!("FEATURE GATE IN 1.{}", features::KUBELET);
-        let header = ["SETTING", "STAGES", &gate];
-        parts.push(table(
-            &header,
-            answer.features.iter().map(chosen).collect(),
-            legend,
-            None,
-        ));
+        parts.push(view::list(&WHAT_IF, &answer.what_if, legend));
+        parts.push(view::list(&FEATURES, &answer.features, legend));
     }
     parts.join("\n")
 }
@@ -112,72 +146,13 @@ fn until_full(fits: &Fits) -> Vec<(&'static str, String)> {
     lines
 }
 
-fn row(row: &Row) -> Vec<String> {
-    let cpus = match row.pool {
-        "node" => "shared".to_owned(),
-        "pod" => format!("{} (shared in the pod)", row.cpus),
-        _ => row.cpus.to_string(),
-    };
-    let affinity = row.affinity.as_ref().map(|nodes| match row.preferred {
-        true => nodes.to_string(),
-        false => format!("{nodes} (not preferred)"),
-    });
-    let memory = row
-        .memory
-        .iter()
-        .map(|block| format!("{} {} on {}", block.size, block.r#type, block.nodes));
-    let devices = row.devices.iter().map(|one| {
-        format!(
-            "{}: {}{}",
-            one.resource,
-            one.ids.join(","),
-            if one.certain { "" } else { " or others" }
-        )
-    });
-    vec![
-        printable(&row.container),
-        row.kind.to_owned(),
-        cpus,
-        or_dash(&row.nodes.to_string()),
-        or_dash(&affinity.unwrap_or_default()),
-        or_dash(&memory.collect::<Vec<_>>().join("; ")),
-        or_dash(&devices.collect::<Vec<_>>().join("; ")),
-    ]
-}
-
-fn other(other: &Other) -> Vec<String> {
-    let scope = match other.kubelet.aligns() {
-        true => other.kubelet.topology_scope,
-        false => "-",
-    };
-    let admitted = match (&other.reason, other.admitted) {
-        (_, true) => "yes".to_owned(),
-        (Some(reason), false) => or_dash(reason),
-        // The JSON has the whole sentence.
-        (None, false) => "no start".to_owned(),
-    };
-    let more = if other.or_more { "+" } else { "" };
-    vec![
-        if other.now { "yes" } else { "-" }.to_owned(),
-        other.kubelet.topology_policy.to_owned(),
-        scope.to_owned(),
-        or_dash(&other.kubelet.cpu_options.join(",")),
-        admitted,
-        or_dash(&other.cpus.to_string()),
-        or_dash(&other.nodes.to_string()),
-        format!("{}{more}", other.fits),
-        or_dash(&other.missing_gates.join(",")),
-    ]
-}
-
-fn chosen(feature: &Chosen) -> Vec<String> {
-    let gate = feature.feature_gate.map(|gate| match feature.on {
-        Some(false) => format!("{gate}, which is off"),
-        _ => format!("{gate}, which is on"),
-    });
-    vec![
-        feature.name.to_owned(),
-        feature.stages.clone(),
-        or_dash(&gate.unwrap_or_default()),
-    ]
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn the_gates_are_those_of_the_kubelet_that_is_predicted() {
+        assert_eq!(
+            super::GATE,
+            format!("FEATURE GATE IN 1.{}", kubelet_planner::features::KUBELET)
+        );
+    }
 }

@@ -2,41 +2,32 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`sample`](mod@sample) | what the kernel has counted so far |
 //! | [`rates`](mod@rates) | two samples make rates |
 //! | [`table`] | rows and columns |
 //! | [`screen`] | keys and drawing |
 //! | `terminal` | the terminal, and putting it back |
 
-pub mod rates;
-pub mod sample;
-pub mod screen;
-pub mod table;
+mod rates;
+mod screen;
+mod table;
 mod terminal;
 
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
 use tokio::signal::unix::SignalKind;
 
-use super::cli::Json;
 use super::client::{Client, Failure};
-use super::node::Node;
-use super::signals::until;
+use super::sample::Sample;
+use super::signals::{self, until};
 use super::threads::Roots;
-use super::view;
-use rates::{Model, rates};
-use sample::Sample;
+use super::view::{self, How, Render, column};
+use rates::{InstanceRates, Model, Rates, VcpuRates, rates};
 use table::number;
 
-/// How it is told.
 #[derive(Debug, Clone, Copy)]
-pub struct How {
-    /// JSON instead of tables.
-    pub json: Json,
-    /// Header lines.
-    pub legend: bool,
-    /// So many tables; `None`: until interrupted.
+pub(crate) struct Pace {
+    /// `None`: until interrupted.
     pub count: Option<u32>,
     /// Between two samples.
     pub delay: Duration,
@@ -46,49 +37,57 @@ pub struct How {
 ///
 /// # Errors
 /// The daemon does not answer the first time, or standard output cannot be written.
-pub async fn run(client: &Client<'_>, roots: &Roots, as_batch: bool, how: How) -> Result<String, Failure> {
+pub(crate) async fn run(
+    client: &Client,
+    roots: &Roots,
+    as_batch: bool,
+    pace: Pace,
+    how: How,
+) -> Result<String, Failure> {
     if as_batch || how.json.is_on() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
-        batch(client, roots, how).await?;
+        batch(client, roots, pace, how).await?;
     } else {
-        terminal::run(client, roots, how.delay, how.count).await?;
+        terminal::run(client, roots, pace).await?;
     }
     Ok(String::new())
 }
 
-async fn sample(client: &Client<'_>, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
-    let node = Node::parse(&client.describe_running().await?)?;
-    Ok(Sample::read(&node, roots, began.elapsed()))
+async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample, Failure> {
+    Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
 }
 
 /// A table with a row an instance (no vCPU) and one a vCPU, every cell filled: for awk.
 fn text(model: &Model, time: u64, legend: bool) -> String {
-    let header = [
-        "POD UID", "VCPU", "STATE", "CPUS", "UTIL%", "DELAY%", "MIGR/S", "INVOL/S", "FLOAT%", "THROT%",
+    type Row<'a> = (&'a InstanceRates, Option<&'a VcpuRates>);
+    let columns = [
+        column("POD UID", |(instance, _): &Row<'_>| instance.pod.clone()),
+        column("VCPU", |(_, vcpu)| {
+            vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
+        }),
+        column("STATE", |(instance, _)| instance.state.clone()),
+        column("CPUS", |(instance, vcpu)| match vcpu {
+            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
+            None => instance.cpus.to_string(),
+        }),
+        column("UTIL%", |row| number(counted(row).utilisation_percent)),
+        column("DELAY%", |row| number(counted(row).delay_percent)),
+        column("MIGR/S", |row| number(counted(row).migrations_per_second)),
+        column("INVOL/S", |row| number(counted(row).involuntary_per_second)),
+        column("FLOAT%", |(instance, vcpu)| {
+            number(instance.float_percent.filter(|_| vcpu.is_none()))
+        }),
+        column("THROT%", |(instance, vcpu)| {
+            number(instance.throttled_percent.filter(|_| vcpu.is_none()))
+        }),
     ];
-    let mut rows = Vec::new();
-    for instance in &model.instances {
-        let counted = |rates: &rates::Rates| {
-            [
-                number(rates.utilisation_percent),
-                number(rates.delay_percent),
-                number(rates.migrations_per_second),
-                number(rates.involuntary_per_second),
-            ]
-        };
-        let of = |vcpu: &str, cpus: String, rates, own: [Option<f64>; 2]| {
-            let mut row = vec![instance.pod.clone(), vcpu.to_owned(), instance.state.clone(), cpus];
-            row.extend(counted(rates));
-            row.extend(own.map(number));
-            row.iter().map(|cell| view::or_dash(cell)).collect::<Vec<_>>()
-        };
-        let own = [instance.float_percent, instance.throttled_percent];
-        rows.push(of("", instance.cpus.to_string(), &instance.rates, own));
-        rows.extend(instance.vcpus.iter().map(|vcpu| {
-            let cpu = vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default();
-            of(&vcpu.name, cpu, &vcpu.rates, [None, None])
-        }));
+    fn counted<'a>((instance, vcpu): &Row<'a>) -> &'a Rates {
+        vcpu.map_or(&instance.rates, |vcpu| &vcpu.rates)
     }
-    let table = view::table(&header, rows, legend, None);
+    let rows = model.instances.iter().flat_map(|instance| {
+        let vcpus = instance.vcpus.iter().map(move |vcpu| (instance, Some(vcpu)));
+        std::iter::once((instance, None)).chain(vcpus)
+    });
+    let table = view::list(&columns, &rows.collect::<Vec<_>>(), legend);
     if legend {
         format!("{}\n{table}\n", view::time(time))
     } else {
@@ -96,33 +95,31 @@ fn text(model: &Model, time: u64, legend: bool) -> String {
     }
 }
 
+impl Render for Model {
+    fn text(&self, legend: bool) -> String {
+        text(self, view::now(), legend)
+    }
+}
+
 /// Tables, or JSON a sample, until they are enough, it is interrupted, or nobody reads any more.
-async fn batch(client: &Client<'_>, roots: &Roots, how: How) -> Result<(), Failure> {
+async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(), Failure> {
     let began = Instant::now();
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut terminate = until(SignalKind::terminate())?;
     let mut before = sample(client, roots, began).await?;
     let mut printed = 0;
-    while how.count.is_none_or(|count| printed < count) {
+    while pace.count.is_none_or(|count| printed < count) {
         tokio::select! {
             _ = interrupt.recv() => return Ok(()),
             _ = terminate.recv() => return Ok(()),
-            () = tokio::time::sleep(how.delay) => {}
+            () = tokio::time::sleep(pace.delay) => {}
         }
         let now = sample(client, roots, began).await?;
         let model = rates(&before, &now);
         before = now;
         printed += 1;
-        let text = if how.json.is_on() {
-            view::to_json(how.json, &model)
-        } else {
-            text(&model, view::now(), how.legend)
-        };
-        let mut out = io::stdout();
-        match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
-            Ok(()) => {}
-            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(()),
-            Err(error) => return Err(Failure::Other(format!("write: {error}"))),
+        if !signals::print(&how.print(&model)?)? {
+            return Ok(());
         }
     }
     Ok(())
@@ -132,6 +129,7 @@ async fn batch(client: &Client<'_>, roots: &Roots, how: How) -> Result<(), Failu
 mod tests {
     use super::table::testing::model;
     use super::*;
+    use crate::cli::Json;
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {

@@ -4,65 +4,52 @@ use serde::Serialize;
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 
-use super::sample::{Instance, Sample, Thread};
+use crate::sample::{InstanceCounts, Sample, ThreadCounts};
 
-/// What is shown: the instances, by pod.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Model {
-    /// Time between the samples.
+pub(crate) struct Model {
     pub seconds: f64,
-    /// The instances.
     pub instances: Vec<InstanceRates>,
 }
 
-/// An instance.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct InstanceRates {
-    /// The pod.
+pub(crate) struct InstanceRates {
     #[serde(rename = "PodUID")]
     pub pod: String,
     /// isolated, contained, floating, …
     pub state: String,
     /// Whether all that is promised of it holds.
     pub whole: bool,
-    /// Its CPUs.
     #[serde(rename = "ExclusiveCPUs")]
     pub cpus: CpuSet,
     /// CPU time of what floats, percent of one CPU.
     pub float_percent: Option<f64>,
     /// Time that the scope was throttled, percent.
     pub throttled_percent: Option<f64>,
-    /// Its vCPU threads together.
     #[serde(flatten)]
     pub rates: Rates,
-    /// Each of them.
     #[serde(rename = "VCPUs")]
     pub vcpus: Vec<VcpuRates>,
 }
 
-/// A vCPU thread.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct VcpuRates {
+pub(crate) struct VcpuRates {
     /// `0` is the first vCPU, `io0` the first I/O thread that has a CPU to itself.
     pub name: String,
-    /// Its thread.
     #[serde(rename = "TID")]
     pub tid: i32,
-    /// The CPU it is pinned to.
     #[serde(rename = "CPU")]
     pub cpu: Option<u32>,
-    /// What it does.
     #[serde(flatten)]
     pub rates: Rates,
 }
 
-/// What is counted of threads.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
 #[serde(rename_all = "PascalCase")]
-pub struct Rates {
+pub(crate) struct Rates {
     /// Time it ran, percent of one CPU.
     pub utilisation_percent: Option<f64>,
     /// Time it waited for a CPU, percent: what the guest counts as steal.
@@ -80,7 +67,7 @@ fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Optio
     (seconds > 0.0).then(|| (grown as f64 / unit / seconds * 100.0).round() / 100.0)
 }
 
-fn thread(before: Option<&Thread>, now: &Thread, seconds: f64) -> Rates {
+fn thread(before: Option<&ThreadCounts>, now: &ThreadCounts, seconds: f64) -> Rates {
     // Another thread has other counters.
     let Some(before) = before.filter(|before| before.task == now.task) else {
         return Rates::default();
@@ -103,8 +90,8 @@ fn sum(rates: &[VcpuRates], of: impl Fn(&Rates) -> Option<f64>) -> Option<f64> {
         .reduce(|sum, value| sum + value)
 }
 
-fn instance(pod: &str, before: Option<&Instance>, now: &Instance, seconds: f64) -> InstanceRates {
-    let of = |(index, task): (&u32, &Thread)| VcpuRates {
+fn instance(pod: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> InstanceRates {
+    let of = |(index, task): (&u32, &ThreadCounts)| VcpuRates {
         name: match ThreadRole::from(*index) {
             ThreadRole::Vcpu(index) => index.to_string(),
             ThreadRole::IoThread(index) => format!("io{index}"),
@@ -142,8 +129,7 @@ fn instance(pod: &str, before: Option<&Instance>, now: &Instance, seconds: f64) 
     }
 }
 
-/// What happened between two samples.
-pub fn rates(before: &Sample, now: &Sample) -> Model {
+pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
     let seconds = now.at.saturating_sub(before.at).as_secs_f64();
     let instances = now.instances.iter();
     Model {
@@ -161,7 +147,7 @@ mod tests {
     use super::*;
 
     fn sample(at: u64, task: (i32, u64), count: u64) -> Sample {
-        let thread = Thread {
+        let thread = ThreadCounts {
             task,
             cpu: Some(2),
             run_ns: Some(count * 1_000_000_000),
@@ -169,11 +155,11 @@ mod tests {
             migrations: None,
             involuntary: Some(count * 3),
         };
-        let instance = Instance {
+        let instance = InstanceCounts {
             float_us: Some(count * 500_000),
             throttled_us: None,
             vcpus: [(0, thread.clone()), (ThreadRole::IoThread(0).into(), thread)].into(),
-            ..Instance::default()
+            ..InstanceCounts::default()
         };
         Sample {
             at: Duration::from_secs(at),

@@ -23,37 +23,28 @@ const HELP: [&str; 10] = [
 ];
 const KEYS: &str = "q quit  s sort  r reverse  i instances  h help";
 
-/// What a person has set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Screen {
+pub(crate) struct Screen {
     /// Sorted by this.
     pub sort: Column,
-    /// The other way round.
     pub reverse: bool,
-    /// Instances only.
     pub collapsed: bool,
-    /// The help is shown.
     pub help: bool,
-    /// The row that is marked.
     pub selected: usize,
-    /// Colours may be used.
     pub coloured: bool,
     /// Why there is nothing new to see; empty on the good day.
     pub problem: String,
 }
 
-/// What a key comes to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Flow {
-    /// Draw again.
+pub(crate) enum Flow {
     Stay,
-    /// End.
     Quit,
 }
 
 impl Screen {
     /// A key was pressed; the table has `count` rows and the terminal `width` columns.
-    pub fn key(&mut self, key: KeyEvent, count: usize, width: usize) -> Flow {
+    pub(crate) fn key(&mut self, key: KeyEvent, count: usize, width: usize) -> Flow {
         let last = count.saturating_sub(1);
         match key.code {
             KeyCode::Char('q') => return Flow::Quit,
@@ -79,13 +70,11 @@ impl Screen {
         Flow::Stay
     }
 
-    /// The rows in this order.
-    pub fn rows(&self, model: &Model) -> Vec<Row> {
+    pub(crate) fn rows(&self, model: &Model) -> Vec<Row> {
         rows(model, self.sort, self.reverse, self.collapsed)
     }
 
-    /// Draws everything.
-    pub fn draw(&self, model: &Model, area: Rect, buffer: &mut Buffer) {
+    pub(crate) fn draw(&self, model: &Model, area: Rect, buffer: &mut Buffer) {
         let width = usize::from(area.width);
         let mut line = |row: u16, text: &str, style: Style| {
             if row < area.height {

@@ -5,27 +5,19 @@ use std::cmp::Ordering;
 use super::super::view;
 use super::rates::{InstanceRates, Model, Rates};
 
-/// A column.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Column {
+pub(crate) enum Column {
     /// The pod, and below it its vCPUs.
     #[default]
     Name,
-    /// The instance's state.
     State,
     /// The exclusive CPUs, or the one that a vCPU is pinned to.
     Cpus,
-    /// Time that ran.
     Utilisation,
-    /// Time that waited.
     Delay,
-    /// Moves to another CPU.
     Migrations,
-    /// Switches that were not asked for.
     Involuntary,
-    /// CPU time of what floats.
     Float,
-    /// Time throttled.
     Throttled,
 }
 
@@ -59,8 +51,7 @@ const PRIORITY: [Column; 9] = [
 const NAME_MAX: usize = 36;
 
 impl Column {
-    /// Its header.
-    pub fn title(self) -> &'static str {
+    pub(crate) fn title(self) -> &'static str {
         match self {
             Column::Name => "INSTANCE",
             Column::State => "STATE",
@@ -74,8 +65,7 @@ impl Column {
         }
     }
 
-    /// Whether it holds numbers.
-    pub fn is_number(self) -> bool {
+    pub(crate) fn is_number(self) -> bool {
         !matches!(self, Column::Name | Column::State | Column::Cpus)
     }
 
@@ -92,7 +82,7 @@ impl Column {
 }
 
 /// The columns that fit into a width, left to right, each with its own; one blank is between two.
-pub fn fitting(width: usize) -> Vec<(Column, usize)> {
+pub(crate) fn fitting(width: usize) -> Vec<(Column, usize)> {
     let mut used = 0;
     let mut wanted: Vec<Column> = Vec::new();
     for column in PRIORITY {
@@ -115,18 +105,15 @@ pub fn fitting(width: usize) -> Vec<(Column, usize)> {
 
 /// A row: an instance or, below it, a vCPU of it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
-    /// Of what all columns hold.
+pub(crate) struct Row {
     cells: [String; 9],
-    /// Whether it is an instance's.
     pub instance: bool,
     /// Whether all that is promised of the instance holds.
     pub whole: bool,
 }
 
 impl Row {
-    /// What a column holds.
-    pub fn cell(&self, column: Column) -> &str {
+    pub(crate) fn cell(&self, column: Column) -> &str {
         let place = ORDER.iter().position(|one| *one == column);
         place.and_then(|place| self.cells.get(place)).map_or("", String::as_str)
     }
@@ -184,7 +171,7 @@ fn turned(order: Ordering, reverse: bool) -> Ordering {
 }
 
 /// The rows, sorted by a column: the instances, and the vCPUs within each. Names, states and CPUs go up, numbers down.
-pub fn rows(model: &Model, sort: Column, reverse: bool, collapsed: bool) -> Vec<Row> {
+pub(crate) fn rows(model: &Model, sort: Column, reverse: bool, collapsed: bool) -> Vec<Row> {
     let mut instances: Vec<&InstanceRates> = model.instances.iter().collect();
     // Stable: what is equal stays in the order of the pods.
     instances.sort_by(|a, b| match sort {
@@ -230,7 +217,6 @@ pub fn rows(model: &Model, sort: Column, reverse: bool, collapsed: bool) -> Vec<
     rows
 }
 
-/// What tests show.
 #[cfg(test)]
 pub(super) mod testing {
     use super::super::rates::VcpuRates;

@@ -13,8 +13,8 @@ use super::super::signals::until;
 use super::super::threads::Roots;
 use super::super::view;
 use super::rates::{Model, rates};
-use super::sample;
 use super::screen::{Flow, Screen};
+use super::{Pace, sample};
 
 /// How soon the thread that reads keys notices that nobody wants them.
 const TURN: Duration = Duration::from_millis(200);
@@ -50,12 +50,7 @@ fn events() -> mpsc::Receiver<Event> {
 }
 
 /// Shows it until a person quits, a signal comes, or it was drawn anew `count` times.
-pub(super) async fn run(
-    client: &Client<'_>,
-    roots: &Roots,
-    delay: Duration,
-    count: Option<u32>,
-) -> Result<(), Failure> {
+pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: Pace) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut terminate = until(SignalKind::terminate())?;

@@ -1,3 +1,5 @@
+mod described;
+
 use std::fs;
 use std::path::Path;
 
@@ -90,7 +92,10 @@ const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\n";
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "plan"], line].concat()).unwrap();
     match &cli.command {
-        Command::Plan(asked) => run(asked, root, cli.json, !cli.no_legend),
+        Command::Plan(asked) => {
+            let (json, legend) = (cli.json, !cli.no_legend);
+            run(asked, root, How { json, legend })
+        }
         other => panic!("{other:?}"),
     }
 }
@@ -244,7 +249,7 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
     fs::write(&path, manifest).unwrap();
     let line = path.to_str().unwrap();
     let text = steliactl(node.path(), &[line]).unwrap();
-    assert!(text.contains("Pod:         a?[1mb (Burstable)"), "{text}");
+    assert!(text.contains("Pod:             a?[1mb (Burstable)"), "{text}");
     assert!(
         text.contains("vm has no CPUs of its own: its pod is Burstable, not Guaranteed"),
         "{text}"
@@ -352,137 +357,4 @@ fn devices_are_those_of_kubelets_own_record() {
     );
     let (_, reason) = refused(node.path(), &["-c", "cpus=2,memory=1Gi"]);
     assert!(reason.contains("kubelet_internal_checkpoint: "), "{reason}");
-}
-
-#[test]
-fn a_described_node_answers_as_this_one_does() {
-    let distances = [(0, 10), (1, 21)];
-    let memory = numa::Memory {
-        total: 16 << 30,
-        free: 8 << 30,
-    };
-    let numa = |id: u32| {
-        let described = numa::NumaNode {
-            distances: distances.map(|(other, distance)| ((other + id) % 2, distance)).into(),
-            memory: Some(memory),
-            ..numa::NumaNode::default()
-        };
-        (id, described)
-    };
-    let facts = Facts {
-        name: "worker-7".to_owned(),
-        topology: topology(),
-        numa: [numa(0), numa(1)].into(),
-        reserved: set("0,8"),
-        exclusive: set("1,9"),
-        shared: set("0,2-8,10-15"),
-        allocations: vec![PodAllocation {
-            pod: PodUid::parse(OTHER).unwrap(),
-            cpus: set("1,9"),
-            by_kubelet: true,
-        }],
-        kubelet: Kubelet {
-            cpu_policy: "static".to_owned(),
-            reserved: set("0,8"),
-            alignment: Some(Alignment {
-                policy: "restricted".to_owned(),
-                scope: "pod".to_owned(),
-            }),
-            ..Kubelet::default()
-        },
-        allocator: None,
-    };
-    let here = node(&format!(
-        "{STATIC}topologyManagerPolicy: restricted\ntopologyManagerScope: pod\n"
-    ));
-    let printed = serde_json::to_string(&report(&facts, ApiVersion::V1Alpha2)).unwrap();
-    write(here.path(), "worker.json", &printed);
-    let file = here.path().join("worker.json");
-    for pod in [
-        "cpus=2,memory=1Gi",
-        "cpus=8,memory=1Gi",
-        "cpus=13,memory=1Gi",
-        "cpus=1500m,memory=1Gi",
-    ] {
-        let line = ["-c", pod, "--until-full", "--what-if"];
-        let described = answered(
-            Path::new("/nowhere"),
-            &[&line[..], &["--node", file.to_str().unwrap()]].concat(),
-        );
-        let own = answered(here.path(), &line);
-        assert_eq!(described["Node"], "worker-7");
-        for part in [
-            "Admitted",
-            "Rejection",
-            "Containers",
-            "Kubelet",
-            "UntilFull",
-            "WhyNotBetter",
-        ] {
-            assert_eq!(described[part], own[part], "{part}");
-        }
-    }
-    write(here.path(), "worker.json", "kind: Pod");
-    let (_, reason) = refused(here.path(), &["-c", "cpus=1", "-n", file.to_str().unwrap()]);
-    assert!(reason.starts_with(&format!("{}: ", file.display())), "{reason}");
-}
-
-#[test]
-fn a_wrong_word_is_wrong_usage() {
-    let root = Path::new("/nowhere");
-    for words in [&["-c", "cpus=x"][..], &["-c", "name=a", "-c", "name=a"]] {
-        assert_eq!(steliactl(root, words).unwrap_err().exit_code(), 2, "{words:?}");
-    }
-    for words in [
-        &["plan"][..],
-        &["plan", "pod.yaml", "-c", "cpus=1"],
-        &["plan", "-c", "cpus=1", "--pod", "a"],
-    ] {
-        assert!(
-            Cli::try_parse_from([&["steliactl"], words].concat()).is_err(),
-            "{words:?}"
-        );
-    }
-}
-
-#[test]
-fn other_settings_name_their_gates_and_whether_these_are_on() {
-    let gates = |config: &str| answered(node(config).path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]);
-    let find = |rows: &Value, option: &str| {
-        let has = |row: &&Value| row["Kubelet"]["CPUManagerPolicyOptions"] == serde_json::json!([option]);
-        rows["WhatIf"].as_array().unwrap().iter().find(has).unwrap().clone()
-    };
-    let feature = |answer: &Value, name: &str| {
-        let features = answer["Features"].as_array().unwrap();
-        features.iter().find(|feature| feature["Name"] == name).unwrap().clone()
-    };
-    let none = serde_json::json!([]);
-    let alpha = serde_json::json!(["CPUManagerPolicyAlphaOptions"]);
-    let answer = gates(STATIC);
-    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], alpha);
-    assert_eq!(find(&answer, "distribute-cpus-across-numa")["MissingGates"], none);
-    assert_eq!(
-        feature(&answer, "align-by-socket"),
-        serde_json::json!({"Name": "align-by-socket", "Stages": "alpha 1.25", "FeatureGate": alpha[0], "On": false})
-    );
-    assert_eq!(feature(&answer, "full-pcpus-only")["FeatureGate"], Value::Null);
-    // As the kubelet at hand was told.
-    let told = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
-    let answer = gates(&format!("{STATIC}{told}"));
-    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], none);
-    assert_eq!(
-        find(&answer, "distribute-cpus-across-numa")["MissingGates"],
-        serde_json::json!(["CPUManagerPolicyBetaOptions"])
-    );
-    // Without the question there is no such list.
-    let answer = answered(node(STATIC).path(), &["-c", "cpus=2,memory=1Gi"]);
-    assert_eq!(answer["Features"], Value::Null);
-}
-
-#[test]
-fn other_settings_are_printed_with_their_gates() {
-    let node = node(STATIC);
-    let text = steliactl(node.path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]).unwrap();
-    let text = text.replace(&node.path().display().to_string(), "");
-    insta::assert_snapshot!(text);
 }

@@ -1,3 +1,6 @@
+mod merge;
+mod start;
+
 use std::fs;
 use std::path::Path;
 
@@ -14,6 +17,9 @@ use stelia_node::locality::{Localities, Locality, NodeMemory};
 use stelia_node_report::numa::{NumaNode, Pages};
 
 use super::*;
+use crate::cli::Json;
+use crate::client::Failure;
+use crate::view::How;
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
@@ -180,11 +186,15 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 #[test]
 fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     let root = tempfile::tempdir().unwrap();
-    let Err(Failure::Partial { printed, reason }) = run(root.path(), Json::Off, true) else {
+    let how = How {
+        json: Json::Off,
+        legend: true,
+    };
+    let Err(Failure::Partial { printed, reason }) = how.print(&gather(root.path())) else {
         panic!("fit");
     };
     assert!(
-        printed.contains("is no cgroup v2") && printed.contains("FAILED"),
+        printed.contains("is not a cgroup v2 mount") && printed.contains("FAILED"),
         "{printed}"
     );
     assert!(
@@ -290,213 +300,4 @@ fn named(facts: &Facts, name: &str) -> Check {
 
 fn told(facts: &mut Facts) -> &mut KubeletConfig {
     facts.kubelet.as_mut().unwrap()
-}
-
-fn option(facts: &mut Facts, name: &str) {
-    let options = &mut told(facts).cpu_manager_policy_options;
-    options.clear();
-    options.insert(name.to_owned(), "true".to_owned());
-}
-
-const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState {
-    schema: MemorySchema::V1,
-    policy: policy.to_owned(),
-    nodes: [].into(),
-    entries: [].into(),
-    pod_entries: [].into(),
-};
-
-#[rstest]
-#[case::another_cpu_policy(
-    Verdict::Failed,
-    r#"configured policy "static" differs from state checkpoint policy "none""#,
-    "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
-    |f: &mut Facts| f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into()
-)]
-#[case::another_memory_policy(
-    Verdict::Failed,
-    r#"[memorymanager] configured policy "None" differs from state checkpoint policy "Static""#,
-    "remove /var/lib/kubelet/memory_manager_state, start kubelet; or set memoryManagerPolicy back to Static",
-    |f: &mut Facts| f.files.memory = Ok(Some(MEMORY_STATE("Static")))
-)]
-#[case::a_corrupt_memory_file(
-    Verdict::Failed,
-    "checksum",
-    "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| f.files.memory = Err("memory_manager_state: checksum".into())
-)]
-#[case::other_huge_pages(
-    Verdict::Failed,
-    "[memorymanager] the expected machine state is different from the real one",
-    "remove /var/lib/kubelet/memory_manager_state",
-    |f: &mut Facts| {
-        told(f).memory_manager_policy = "Static".into();
-        let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
-        let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
-        let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
-        f.files.memory = Ok(Some(state));
-    }
-)]
-#[case::another_root(
-    Verdict::Failed,
-    "differs",
-    "remove /data/kubelet/cpu_manager_state",
-    |f: &mut Facts| {
-        told(f).root_dir = "/data/kubelet".into();
-        f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into();
-    }
-)]
-#[case::more_reserved(
-    Verdict::Failed,
-    r#"not all reserved cpus: "0-1,4-5" are present in defaultCpuSet: "0,2-4,6-7""#,
-    "or set reservedSystemCPUs",
-    |f: &mut Facts| told(f).reserved_system_cpus = "0-1,4-5".parse().unwrap()
-)]
-#[case::strict_reservation_turned_on(
-    Verdict::Failed,
-    r#"some of strictly reserved cpus: "0,4" are present in defaultCpuSet"#,
-    "strict-cpu-reservation",
-    |f: &mut Facts| option(f, "strict-cpu-reservation")
-)]
-#[case::a_cpu_went_offline(
-    Verdict::Failed,
-    "current set of available CPUs",
-    "the CPUs that are online",
-    |f: &mut Facts| { f.topology.as_mut().unwrap().cpus.remove(&7); }
-)]
-#[case::reserved_and_not_there(Verdict::Failed, "9", "CPUs that this node has", |f: &mut Facts| {
-    told(f).reserved_system_cpus = "0,9".parse().unwrap();
-})]
-#[case::an_option_of_another_kubelet(Verdict::Warning, "new-in-99", "newer than steliad", |f: &mut Facts| {
-    option(f, "new-in-99");
-})]
-#[case::options_that_exclude_each_other(Verdict::Failed, "align-by-socket", "cpuManagerPolicyOptions", |f: &mut Facts| {
-    option(f, "align-by-socket");
-    told(f).topology_manager_policy = "single-numa-node".into();
-})]
-#[case::an_option_whose_gate_is_off(
-    Verdict::Warning,
-    "align-by-socket (alpha 1.25) needs the feature gate CPUManagerPolicyAlphaOptions in 1.36",
-    "featureGates: {CPUManagerPolicyAlphaOptions: true}",
-    |f: &mut Facts| option(f, "align-by-socket")
-)]
-#[case::too_many_numa_nodes(Verdict::Failed, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Facts| {
-    told(f).topology_manager_policy = "restricted".into();
-    f.files.numa = Ok((0..9).map(|node| (node, NumaNode::default())).collect());
-})]
-fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
-    #[case] verdict: Verdict,
-    #[case] found: &str,
-    #[case] cure: &str,
-    #[case] change: Change,
-) {
-    let mut facts = fit();
-    change(&mut facts);
-    let check = named(&facts, "kubelet-start");
-    assert_eq!(check.verdict, verdict, "{check:?}");
-    assert!(
-        check.found.starts_with("kubelet would not start: ") && check.found.contains(found),
-        "{check:?}"
-    );
-    assert!(check.cure.contains(cure), "{check:?}");
-}
-
-/// Between two starts of its no process is kubelet.
-#[test]
-fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
-    let temp = tempfile::tempdir().unwrap();
-    let root = temp.path();
-    let config = "kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
-    let state = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
-    write(root, "var/lib/kubelet/config.yaml", config);
-    write(root, "var/lib/kubelet/cpu_manager_state", state);
-    write(root, "proc/1/comm", "systemd\n");
-    let check = named(&Facts::read(root), "kubelet-start");
-    assert_eq!(check.verdict, Verdict::Failed, "{check:?}");
-    assert_eq!(
-        check.found,
-        "kubelet would not start: configured policy \"static\" differs from state checkpoint policy \"none\" \
-         (none runs: its settings are taken from /var/lib/kubelet/config.yaml)"
-    );
-    fs::remove_file(root.join("var/lib/kubelet/config.yaml")).unwrap();
-    let check = named(&Facts::read(root), "kubelet-start");
-    assert_eq!(
-        (check.verdict, check.found.as_str()),
-        (Verdict::Ok, "nothing to look at")
-    );
-}
-
-/// Eight NUMA nodes with huge pages, one of them without CPUs; static managers, and this policy.
-fn large(policy: &str) -> Facts {
-    let mut facts = fit();
-    let pages = [(2 << 20, Pages { total: 512, free: 512 })].into();
-    let node = NumaNode {
-        huge_pages: pages,
-        ..NumaNode::default()
-    };
-    facts.files.numa = Ok((0..8).map(|id| (id, node.clone())).collect());
-    let shape = Shape {
-        nodes: 8,
-        cores: 1,
-        threads: 1,
-        interleaved: true,
-    };
-    facts.topology = Ok(shape.topology());
-    let kubelet = told(&mut facts);
-    kubelet.memory_manager_policy = "Static".into();
-    kubelet.topology_manager_policy = policy.into();
-    facts
-}
-
-fn devices(facts: &mut Facts, resources: &[&str]) {
-    let registered = resources.iter().map(|name| ((*name).to_owned(), [].into()));
-    // The last one's plugin tells no NUMA node.
-    let entries = resources.last().map(|name| DeviceEntry {
-        pod: PodUid::parse(POD).unwrap(),
-        container: "vm".to_owned(),
-        resource: (*name).to_owned(),
-        devices: [(None, ["0".to_owned()].into())].into(),
-    });
-    facts.files.devices = Ok(Some(DeviceManagerState {
-        entries: entries.into_iter().collect(),
-        registered: registered.collect(),
-    }));
-}
-
-#[rstest]
-#[case::three_kinds("restricted", &[], Verdict::Ok, "1.7e7 combinations for a pod with cpu, memory, huge pages, about 5 s")]
-#[case::a_gpu("restricted", &["nvidia.com/gpu", "devices.kubevirt.io/kvm"], Verdict::Warning, "8 NUMA nodes, restricted: up to 4.2e9 combinations for a pod with cpu, memory, huge pages, nvidia.com/gpu, about 21 min")]
-#[case::a_nic_too("best-effort", &["nvidia.com/gpu", "example.com/nic", "kvm"], Verdict::Warning, "about 4 days")]
-#[case::one_node_each("single-numa-node", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "4096 combinations")]
-#[case::not_aligned("none", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "topology manager none")]
-fn a_merge_that_takes_minutes_is_warned_of(
-    #[case] policy: &str,
-    #[case] resources: &[&str],
-    #[case] verdict: Verdict,
-    #[case] found: &str,
-) {
-    let mut facts = large(policy);
-    devices(&mut facts, resources);
-    let check = named(&facts, "hint-merge");
-    assert_eq!(check.verdict, verdict, "{check:?}");
-    assert!(check.found.contains(found), "{check:?}");
-    assert_eq!(
-        check.cure.contains("single-numa-node"),
-        verdict == Verdict::Warning,
-        "{check:?}"
-    );
-}
-
-#[test]
-fn many_numa_nodes_are_too_many_for_two_resources_already() {
-    let mut facts = large("restricted");
-    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
-    let check = named(&facts, "hint-merge");
-    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
-    // 2^8 - 1 of CPUs, 2^34 - 1 of memory: nodes of memory alone count for that.
-    assert!(
-        check.found.starts_with("34 NUMA nodes, restricted: up to 4.4e12"),
-        "{check:?}"
-    );
-    assert!(check.found.contains("about 15 days"), "{check:?}");
 }

@@ -6,44 +6,38 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use stelia_api::view::VcpuThread;
 use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
 
-use super::super::node::{Node, Vcpu};
-use super::super::threads::{Roots, field};
+use super::node::Description;
+use super::threads::{Roots, field};
 
-/// Everything at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Sample {
+pub(crate) struct Sample {
     /// When, by a clock that only goes forward.
     pub at: Duration,
-    /// The instances by pod.
-    pub instances: BTreeMap<String, Instance>,
+    pub instances: BTreeMap<String, InstanceCounts>,
 }
 
-/// One instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Instance {
+pub(crate) struct InstanceCounts {
     /// isolated, contained, floating, …
     pub state: String,
     /// Whether all that is promised of it holds.
     pub whole: bool,
-    /// Its CPUs.
     pub cpus: CpuSet,
     /// CPU time of what floats, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
     /// Time that the scope was throttled, microseconds (`throttled_usec` of its `cpu.stat`).
     pub throttled_us: Option<u64>,
-    /// Its vCPU threads, by their index.
-    pub vcpus: BTreeMap<u32, Thread>,
+    pub vcpus: BTreeMap<u32, ThreadCounts>,
 }
 
-/// One vCPU thread.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Thread {
+pub(crate) struct ThreadCounts {
     /// Thread and start time.
     pub task: (i32, u64),
-    /// The CPU it is pinned to.
     pub cpu: Option<u32>,
     /// Time it ran, nanoseconds (`schedstat`).
     pub run_ns: Option<u64>,
@@ -57,15 +51,15 @@ pub struct Thread {
 
 impl Sample {
     /// Reads what is counted of the instances that the daemon describes.
-    pub fn read(node: &Node, roots: &Roots, at: Duration) -> Self {
-        let instances = node.instances.iter().map(|(pod, instance)| {
+    pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
+        let instances = description.node.instances.iter().map(|(pod, instance)| {
             let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
             let stat = |cgroup: &Path, name: &str| number(&fs::read_to_string(cgroup.join("cpu.stat")).ok()?, name);
             let threads = instance
                 .vcpus
                 .iter()
-                .map(|vcpu| (vcpu.index, Thread::read(vcpu, &roots.proc)));
-            let instance = Instance {
+                .map(|vcpu| (vcpu.index, ThreadCounts::read(vcpu, &roots.proc)));
+            let instance = InstanceCounts {
                 state: instance.state.clone(),
                 whole: instance.degraded.is_empty(),
                 cpus: instance.exclusive.clone(),
@@ -82,29 +76,41 @@ impl Sample {
     }
 }
 
-impl Thread {
-    fn read(vcpu: &Vcpu, proc: &Path) -> Self {
-        let mut thread = Self {
+impl ThreadCounts {
+    fn read(vcpu: &VcpuThread, proc: &Path) -> Self {
+        // /proc has a folder for each thread, although it lists those of processes only.
+        let id = vcpu.task.id.to_string();
+        let folder = proc.join(&id).join("task").join(&id);
+        let read = |file: &str| {
+            let bytes = fs::read(folder.join(file)).unwrap_or_default();
+            String::from_utf8_lossy(&bytes).into_owned()
+        };
+        let (run_ns, delay_ns) = schedstat(&read("schedstat"));
+        let migrations = migrations(&read("sched"));
+        let involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
+        let thread = Self {
             task: (vcpu.task.id, vcpu.task.start),
             cpu: vcpu.cpu,
             ..Self::default()
         };
-        // /proc has a folder for each thread, although it lists those of processes only.
-        let id = vcpu.task.id.to_string();
-        let folder = proc.join(&id).join("task").join(&id);
-        let read = |file: &str| fs::read_to_string(folder.join(file)).unwrap_or_default();
-        // The number may be another thread's by now.
+        // The number may be another thread's by now. Read last: if this is the thread's start, all of it was the thread's.
         if start_time(&read("stat")) != Some(vcpu.task.start) {
             return thread;
         }
-        let schedstat = read("schedstat");
-        let mut times = schedstat.split_whitespace().map(|word| word.parse().ok());
-        thread.run_ns = times.next().flatten();
-        thread.delay_ns = times.next().flatten();
-        thread.migrations = migrations(&read("sched"));
-        thread.involuntary = field(&read("status"), "nonvoluntary_ctxt_switches").and_then(|count| count.parse().ok());
-        thread
+        Self {
+            run_ns,
+            delay_ns,
+            migrations,
+            involuntary,
+            ..thread
+        }
     }
+}
+
+/// Time run, time waited; the third number counts timeslices (`Documentation/scheduler/sched-stats.rst`).
+fn schedstat(text: &str) -> (Option<u64>, Option<u64>) {
+    let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
+    (numbers.next().flatten(), numbers.next().flatten())
 }
 
 /// `se.nr_migrations   :   12`.
@@ -131,11 +137,25 @@ mod tests {
     }
 
     #[test]
+    fn the_kernels_lines_are_read() {
+        assert_eq!(schedstat("5000000000 1250 77\n"), (Some(5_000_000_000), Some(1250)));
+        assert_eq!(schedstat("12\n").1, None);
+        let status = "Name:\tx\nvoluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t3\n";
+        assert_eq!(field(status, "nonvoluntary_ctxt_switches"), Some("3"));
+        assert_eq!(
+            start_time("42 (CPU 0/KVM) x) S 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 999 20"),
+            Some(999)
+        );
+        assert_eq!(number("usage_usec 12\nuser_usec 8\n", "usage_usec"), Some(12));
+        assert_eq!(number("user_usec 8\n", "usage_usec"), None);
+    }
+
+    #[test]
     fn a_thread_is_read_while_it_is_the_one_that_was_pinned() {
         let root = tempfile::tempdir().unwrap();
         let roots = Roots::below(root.path());
         let mut node = node();
-        node.instances.get_mut(PODS[0]).unwrap().scope = "/stelia.slice/a.scope".to_owned();
+        node.node.instances.get_mut(PODS[0]).unwrap().scope = "/stelia.slice/a.scope".to_owned();
         let scope = "sys/fs/cgroup/stelia.slice/a.scope";
         write(
             root.path(),
@@ -171,7 +191,7 @@ mod tests {
         let sample = Sample::read(&node, &roots, Duration::from_secs(1));
         let instance = &sample.instances[PODS[0]];
         assert_eq!((instance.float_us, instance.throttled_us), (Some(700), Some(30)));
-        let expected = Thread {
+        let expected = ThreadCounts {
             task: (70, 1),
             cpu: Some(4),
             run_ns: Some(5000),

@@ -1,0 +1,78 @@
+//! How long kubelet merges hints.
+
+use super::*;
+
+/// Eight NUMA nodes with huge pages, one of them without CPUs; static managers, and this policy.
+fn large(policy: &str) -> Facts {
+    let mut facts = fit();
+    let pages = [(2 << 20, Pages { total: 512, free: 512 })].into();
+    let node = NumaNode {
+        huge_pages: pages,
+        ..NumaNode::default()
+    };
+    facts.files.numa = Ok((0..8).map(|id| (id, node.clone())).collect());
+    let shape = Shape {
+        nodes: 8,
+        cores: 1,
+        threads: 1,
+        interleaved: true,
+    };
+    facts.topology = Ok(shape.topology());
+    let kubelet = told(&mut facts);
+    kubelet.memory_manager_policy = "Static".into();
+    kubelet.topology_manager_policy = policy.into();
+    facts
+}
+
+fn devices(facts: &mut Facts, resources: &[&str]) {
+    let registered = resources.iter().map(|name| ((*name).to_owned(), [].into()));
+    // The last one's plugin tells no NUMA node.
+    let entries = resources.last().map(|name| DeviceEntry {
+        pod: PodUid::parse(POD).unwrap(),
+        container: "vm".to_owned(),
+        resource: (*name).to_owned(),
+        devices: [(None, ["0".to_owned()].into())].into(),
+    });
+    facts.files.devices = Ok(Some(DeviceManagerState {
+        entries: entries.into_iter().collect(),
+        registered: registered.collect(),
+    }));
+}
+
+#[rstest]
+#[case::three_kinds("restricted", &[], Verdict::Ok, "1.7e7 combinations for a pod with cpu, memory, huge pages, about 5 s")]
+#[case::a_gpu("restricted", &["nvidia.com/gpu", "devices.kubevirt.io/kvm"], Verdict::Warning, "8 NUMA nodes, restricted: up to 4.2e9 combinations for a pod with cpu, memory, huge pages, nvidia.com/gpu, about 21 min")]
+#[case::a_nic_too("best-effort", &["nvidia.com/gpu", "example.com/nic", "kvm"], Verdict::Warning, "about 4 days")]
+#[case::one_node_each("single-numa-node", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "4096 combinations")]
+#[case::not_aligned("none", &["nvidia.com/gpu", "kvm"], Verdict::Ok, "topology manager none")]
+fn a_merge_that_takes_minutes_is_warned_of(
+    #[case] policy: &str,
+    #[case] resources: &[&str],
+    #[case] verdict: Verdict,
+    #[case] found: &str,
+) {
+    let mut facts = large(policy);
+    devices(&mut facts, resources);
+    let check = named(&facts, "hint-merge");
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    assert!(check.found.contains(found), "{check:?}");
+    assert_eq!(
+        check.cure.contains("single-numa-node"),
+        verdict == Verdict::Warning,
+        "{check:?}"
+    );
+}
+
+#[test]
+fn many_numa_nodes_are_too_many_for_two_resources_already() {
+    let mut facts = large("restricted");
+    facts.files.numa = Ok((0..34).map(|id| (id, NumaNode::default())).collect());
+    let check = named(&facts, "hint-merge");
+    assert_eq!(check.verdict, Verdict::Warning, "{check:?}");
+    // 2^8 - 1 of CPUs, 2^34 - 1 of memory: nodes of memory alone count for that.
+    assert!(
+        check.found.starts_with("34 NUMA nodes, restricted: up to 4.4e12"),
+        "{check:?}"
+    );
+    assert!(check.found.contains("about 15 days"), "{check:?}");
+}

@@ -1,0 +1,137 @@
+//! Would kubelet start?
+
+use super::*;
+
+fn option(facts: &mut Facts, name: &str) {
+    let options = &mut told(facts).cpu_manager_policy_options;
+    options.clear();
+    options.insert(name.to_owned(), "true".to_owned());
+}
+
+const MEMORY_STATE: fn(&str) -> MemoryManagerState = |policy| MemoryManagerState {
+    schema: MemorySchema::V1,
+    policy: policy.to_owned(),
+    nodes: [].into(),
+    entries: [].into(),
+    pod_entries: [].into(),
+};
+
+#[rstest]
+#[case::another_cpu_policy(
+    Verdict::Failed,
+    r#"configured policy "static" differs from state checkpoint policy "none""#,
+    "remove /var/lib/kubelet/cpu_manager_state, start kubelet; or set cpuManagerPolicy back to none",
+    |f: &mut Facts| f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into()
+)]
+#[case::another_memory_policy(
+    Verdict::Failed,
+    r#"[memorymanager] configured policy "None" differs from state checkpoint policy "Static""#,
+    "remove /var/lib/kubelet/memory_manager_state, start kubelet; or set memoryManagerPolicy back to Static",
+    |f: &mut Facts| f.files.memory = Ok(Some(MEMORY_STATE("Static")))
+)]
+#[case::a_corrupt_memory_file(
+    Verdict::Failed,
+    "checksum",
+    "remove /var/lib/kubelet/memory_manager_state",
+    |f: &mut Facts| f.files.memory = Err("memory_manager_state: checksum".into())
+)]
+#[case::other_huge_pages(
+    Verdict::Failed,
+    "[memorymanager] the expected machine state is different from the real one",
+    "remove /var/lib/kubelet/memory_manager_state",
+    |f: &mut Facts| {
+        told(f).memory_manager_policy = "Static".into();
+        let table = MemoryTable { total: 8 << 30, system_reserved: 1 << 30, ..MemoryTable::default() };
+        let node = memory::NumaNodeState { tables: [("memory".to_owned(), table)].into(), cells: vec![0], assignments: 0 };
+        let state = MemoryManagerState { nodes: [(0, node)].into(), ..MEMORY_STATE("Static") };
+        f.files.memory = Ok(Some(state));
+    }
+)]
+#[case::another_root(
+    Verdict::Failed,
+    "differs",
+    "remove /data/kubelet/cpu_manager_state",
+    |f: &mut Facts| {
+        told(f).root_dir = "/data/kubelet".into();
+        f.files.cpus.as_mut().unwrap().as_mut().unwrap().policy = "none".into();
+    }
+)]
+#[case::more_reserved(
+    Verdict::Failed,
+    r#"not all reserved cpus: "0-1,4-5" are present in defaultCpuSet: "0,2-4,6-7""#,
+    "or set reservedSystemCPUs",
+    |f: &mut Facts| told(f).reserved_system_cpus = "0-1,4-5".parse().unwrap()
+)]
+#[case::strict_reservation_turned_on(
+    Verdict::Failed,
+    r#"some of strictly reserved cpus: "0,4" are present in defaultCpuSet"#,
+    "strict-cpu-reservation",
+    |f: &mut Facts| option(f, "strict-cpu-reservation")
+)]
+#[case::a_cpu_went_offline(
+    Verdict::Failed,
+    "current set of available CPUs",
+    "the CPUs that are online",
+    |f: &mut Facts| { f.topology.as_mut().unwrap().cpus.remove(&7); }
+)]
+#[case::reserved_and_not_there(Verdict::Failed, "9", "CPUs that this node has", |f: &mut Facts| {
+    told(f).reserved_system_cpus = "0,9".parse().unwrap();
+})]
+#[case::an_option_of_another_kubelet(Verdict::Warning, "new-in-99", "newer than steliad", |f: &mut Facts| {
+    option(f, "new-in-99");
+})]
+#[case::options_that_exclude_each_other(Verdict::Failed, "align-by-socket", "cpuManagerPolicyOptions", |f: &mut Facts| {
+    option(f, "align-by-socket");
+    told(f).topology_manager_policy = "single-numa-node".into();
+})]
+#[case::an_option_whose_gate_is_off(
+    Verdict::Warning,
+    "align-by-socket (alpha 1.25) needs the feature gate CPUManagerPolicyAlphaOptions in 1.36",
+    "featureGates: {CPUManagerPolicyAlphaOptions: true}",
+    |f: &mut Facts| option(f, "align-by-socket")
+)]
+#[case::too_many_numa_nodes(Verdict::Failed, "9 NUMA nodes are more than", "max-allowable-numa-nodes", |f: &mut Facts| {
+    told(f).topology_manager_policy = "restricted".into();
+    f.files.numa = Ok((0..9).map(|node| (node, NumaNode::default())).collect());
+})]
+fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
+    #[case] verdict: Verdict,
+    #[case] found: &str,
+    #[case] cure: &str,
+    #[case] change: Change,
+) {
+    let mut facts = fit();
+    change(&mut facts);
+    let check = named(&facts, "kubelet-start");
+    assert_eq!(check.verdict, verdict, "{check:?}");
+    assert!(
+        check.found.starts_with("kubelet would not start: ") && check.found.contains(found),
+        "{check:?}"
+    );
+    assert!(check.cure.contains(cure), "{check:?}");
+}
+
+/// Between two starts of its no process is kubelet.
+#[test]
+fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
+    let temp = tempfile::tempdir().unwrap();
+    let root = temp.path();
+    let config = "kind: KubeletConfiguration\ncpuManagerPolicy: static\nreservedSystemCPUs: \"0\"\n";
+    let state = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;
+    write(root, "var/lib/kubelet/config.yaml", config);
+    write(root, "var/lib/kubelet/cpu_manager_state", state);
+    write(root, "proc/1/comm", "systemd\n");
+    let check = named(&Facts::read(root), "kubelet-start");
+    assert_eq!(check.verdict, Verdict::Failed, "{check:?}");
+    assert_eq!(
+        check.found,
+        "kubelet would not start: configured policy \"static\" differs from state checkpoint policy \"none\" \
+         (none runs: its settings are taken from /var/lib/kubelet/config.yaml)"
+    );
+    fs::remove_file(root.join("var/lib/kubelet/config.yaml")).unwrap();
+    let check = named(&Facts::read(root), "kubelet-start");
+    assert_eq!(
+        (check.verdict, check.found.as_str()),
+        (Verdict::Ok, "nothing to look at")
+    );
+}
