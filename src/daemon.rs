@@ -18,6 +18,7 @@ use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 use tokio_util::sync::CancellationToken;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
@@ -109,8 +110,9 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
 
 /// To the journal when systemd started us, else to standard error.
 fn log() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("STELIAD_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    let given = std::env::var("STELIAD_LOG").ok();
+    let filter = given.and_then(|text| text.parse::<Targets>().ok());
+    let filter = filter.unwrap_or_else(|| Targets::new().with_default(LevelFilter::INFO));
     let journal = libsystemd::logging::connected_to_journal()
         .then(tracing_journald::layer)
         .and_then(Result::ok);

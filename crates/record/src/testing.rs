@@ -1,5 +1,4 @@
 //! Records to test with.
-#![allow(clippy::unwrap_used)] // Only tests build it.
 
 use std::collections::BTreeMap;
 

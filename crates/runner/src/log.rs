@@ -2,27 +2,37 @@
 
 use std::io::{self, Write};
 
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::Layer as _;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use super::cli::LogFormat;
 
 pub(crate) fn start(format: LogFormat) {
-    let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new("info,zbus=warn"));
-    let builder = tracing_subscriber::fmt()
-        .with_env_filter(filter)
+    let given = std::env::var("RUST_LOG").ok();
+    let filter = given.and_then(|text| text.parse::<Targets>().ok());
+    let usual = || {
+        Targets::new()
+            .with_default(LevelFilter::INFO)
+            .with_target("zbus", LevelFilter::WARN)
+    };
+    let lines = tracing_subscriber::fmt::layer()
         .with_writer(OneLine)
         .with_ansi(false)
         .with_target(false);
-    let started = match format {
-        LogFormat::Text => builder.try_init(),
-        LogFormat::Json => builder
+    let lines = match format {
+        LogFormat::Text => lines.boxed(),
+        LogFormat::Json => lines
             .json()
             .flatten_event(true)
             .with_current_span(false)
             .with_span_list(false)
-            .try_init(),
+            .boxed(),
     };
+    let registry = tracing_subscriber::registry().with(filter.unwrap_or_else(usual));
+    let started = registry.with(lines).try_init();
     if let Err(error) = started {
         eprintln!("start logging: {error}");
     }
