@@ -74,7 +74,7 @@ fn everybody_on_the_bus_may_ask_and_no_pod() {
     assert!(done && text.contains("NodeResourceTopology"), "{text}");
     for (name, value, says) in [
         ("api-version", "v1", "v1alpha1, v1alpha2"),
-        ("node-name", "No Name", "no name of a Kubernetes Node"),
+        ("node-name", "No Name", "not a name that a Kubernetes Node can have"),
         ("surprise", "x", "not known"),
     ] {
         let (done, text) = simulation.as_nobody(&[&call[..], &["1", name, "s", value]].concat());
