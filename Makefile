@@ -113,11 +113,11 @@ $(SELINUX)/base.pp.bz2:
 	@dpkg-deb --fsys-tarfile $(SELINUX)/download/*.deb | tar -xO ./usr/share/selinux/default/base.pp.bz2 > $@
 
 fmt: ## format the code
-	$(CARGO) fmt
+	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
 lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dependencies may be, the unit's exposure
-	$(CARGO) fmt --check
+	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings

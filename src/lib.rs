@@ -9,7 +9,7 @@
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
-//! | [`decide`] | pure decisions: admission, placement, the steps that bring a node to what is promised |
+//! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
 //! | [`journal`] | the ids of messages for operators |
 //!
 //! ```

@@ -29,7 +29,11 @@ fuzz_target!(|text: &str| {
         &report(&facts, version),
         "printed and read again",
     );
-    same(&again.allocator_node().is_ok(), &facts.allocator_node().is_ok(), "who chooses");
+    same(
+        &again.allocator_node().is_ok(),
+        &facts.allocator_node().is_ok(),
+        "who chooses",
+    );
     let Ok(node) = facts.allocator_node() else { return };
     let of = |cpus, qos| {
         let mut request = Request::default();

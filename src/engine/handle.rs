@@ -78,7 +78,7 @@ pub struct Handle {
 
 impl Handle {
     /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A refusal
-    /// is not restricted, because the journal gets it whole: pass it through [`Self::told`].
+    /// is not restricted, because the journal gets it whole: pass it through `told`.
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {

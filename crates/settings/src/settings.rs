@@ -13,7 +13,7 @@ use toml::Value;
 
 use crate::{FloatPolicy, Partition, PlacementPolicy};
 
-/// The configuration in force. Each field is a key of [`KEYS`], or several.
+/// The configuration in force. Each field is a key of `KEYS`, or several.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
     /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
