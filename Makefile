@@ -148,7 +148,7 @@ bench-scale: ## what 8 to 512 VMs on one node cost the daemon, held to bars (SIZ
 	@$(if $(SIZES),STELIA_SCALE="$(SIZES)") $(if $(PRINT),STELIA_SCALE_PRINT=1) $(CARGO) bench --quiet --locked --bench scale
 
 bench-peers: ## what 512 connected runners cost the daemon's memory, held to bars (PEERS=n others, PRINT=1 holds none)
-	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked --bench peers
+	@$(if $(PEERS),STELIA_PEERS="$(PEERS)") $(if $(PRINT),STELIA_PEERS_PRINT=1) $(CARGO) bench --quiet --locked -p stelia-simulator --bench peers
 
 fuzz: setup ## fuzz whatever reads bytes of others, 10 min a target (FUZZ_SECONDS=n, FUZZ_TARGETS=name)
 	CARGO=$(CARGO) fuzz/run $(FUZZ_SECONDS) $(FUZZ_TARGETS)

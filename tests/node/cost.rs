@@ -20,13 +20,17 @@ use stelia_kubelet::CpuManagerState;
 use zbus::proxy::CacheProperties;
 use zbus::{ObjectPath, OwnedObjectPath, Variant, proxy};
 
+use crate::client::memory_kib;
 use crate::contained::{configure, unconfigure};
+use crate::crash::main_pid;
 use crate::host::{CGROUP, cpus, kind, output, read, run, wait_until};
-use crate::pods::{Pod, on_node_undoing};
+use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::assert_isolated;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
 use crate::strace::Strace;
 
+/// VmRSS of the daemon on a node without VMs, KiB.
+const RESIDENT: usize = 8 * 1024;
 /// System calls for the audit of one VM.
 const AUDIT: usize = 150;
 /// What one more VM may cost beside five, of what it costs beside one.
@@ -181,6 +185,16 @@ fn reconcile(bus: &Bus) {
 }
 
 /// One VM among as many as the node's 8 CPUs carry.
+#[test]
+fn an_idle_daemon_has_at_most_8_mib_resident() {
+    on_node(|| {
+        run(&["systemctl", "restart", "steliad"]);
+        let resident = memory_kib(&main_pid());
+        println!("  resident: {resident} KiB");
+        assert!(resident <= RESIDENT, "{resident} KiB");
+    });
+}
+
 #[test]
 fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
     on_node_undoing(unconfigure, || {

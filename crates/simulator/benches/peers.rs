@@ -1,6 +1,6 @@
 //! What connected runners cost the daemon's memory: `make bench-peers`.
 //!
-//! The daemon is the real one on the model of a node (`steliad --simulate`), on a private bus. Its anonymous memory is read from
+//! The daemon is the real one on the model of a node (`stelia-simulate`), on a private bus. Its anonymous memory is read from
 //! the kernel: without any pod; with one registered pod for each peer, whose runner is not connected; and with all of them
 //! connected, as a runner is that has registered and waits for its VM's end. The model is in the same process and holds the
 //! pods' cgroups and processes too: that is in the second figure and not in the difference between the second and the third.
@@ -91,8 +91,8 @@ fn scenario(pods: usize) -> anyhow::Result<String> {
 fn daemon(directory: &Path, bus: &str, pods: usize) -> anyhow::Result<(Program, PathBuf)> {
     let file = directory.join("scenario.toml");
     fs::write(&file, scenario(pods)?).context("scenario.toml")?;
-    let mut command = Command::new(env!("CARGO_BIN_EXE_steliad"));
-    command.arg("--simulate").arg(&file).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stelia-simulate"));
+    command.arg(&file).env("DBUS_SYSTEM_BUS_ADDRESS", bus);
     // Hundreds of registrations are no news here.
     command.env("STELIAD_LOG", "warn");
     let (program, line) = Program::start(&mut command).context("steliad")?;
