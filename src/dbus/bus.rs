@@ -15,7 +15,7 @@ use crate::engine::Handle;
 /// A connection to the system bus.
 pub type Bus = Connection;
 
-/// Why the bus cannot be served, or not any longer.
+/// Why the bus cannot be served, or not any more.
 #[derive(Debug, thiserror::Error)]
 pub enum BusError {
     /// Another daemon has the name.
@@ -24,7 +24,7 @@ pub enum BusError {
     /// The connection was closed: the bus ended or was started anew.
     #[error("the system bus went away")]
     Gone,
-    /// Somebody took the name.
+    /// Another process took the name.
     #[error("the bus name {BUS_NAME} was lost")]
     NameLost,
     /// The bus refuses.
@@ -68,9 +68,10 @@ async fn already_running(bus: &DBusProxy<'_>) -> BusError {
     BusError::AlreadyRunning(pid)
 }
 
-/// Serve the engine on this connection, and then take the name: not from somebody who has it, and for good.
+/// Serve the engine on this connection, and then take the name. It is not taken from a process that has it, and cannot
+/// be taken away.
 ///
-/// The user `root` may do everything: 0 for a daemon, whoever plays a simulated one.
+/// The user `root` may do everything: 0, or the user who runs a simulated node.
 ///
 /// # Errors
 /// [`BusError::AlreadyRunning`], or the policy does not let us have the name.
@@ -118,8 +119,8 @@ pub struct Name {
 }
 
 impl Name {
-    /// Wait until the name or the whole bus is lost: nobody can reach the daemon then, and it cannot reach systemd. zbus does
-    /// not connect again, so a daemon that went on would be of no use to anybody.
+    /// Wait until the name or the whole bus is lost: no caller can reach the daemon then, and it cannot reach systemd.
+    /// zbus does not connect again, so a daemon that went on would be useless.
     pub async fn lost(&mut self) -> BusError {
         let told = tokio::select! {
             biased;
@@ -161,7 +162,7 @@ mod tests {
                 format!("already running (PID {})", std::process::id())
             );
         }
-        // Nor does one that insists get it, and nobody waits for it.
+        // Nor does one that asks to replace the owner get it.
         let flags = RequestNameFlags::REPLACE_EXISTING | RequestNameFlags::DO_NOT_QUEUE;
         assert!(second.request_name_with_flags(BUS_NAME, flags).await.is_err());
         let still = tokio::time::timeout(Duration::from_millis(100), name.lost()).await;

@@ -21,7 +21,7 @@ pub(super) struct Call<'a> {
 }
 
 impl Call<'_> {
-    /// Do the work if the caller may do `operation`, count the call, and cut an error down to what the caller may read.
+    /// Do the work if the caller may do `operation`, count the call, and restrict an error to what the caller may read.
     ///
     /// zbus lets a call go on whose connection is closed. Here it ends where it waits, and does not try again or ask the
     /// engine for more. That is safe at any point: a command that the engine has begun goes on to its end there.
@@ -37,7 +37,7 @@ impl Call<'_> {
             let admit = self.door.admit(self.engine, self.connection, self.header, operation);
             work(admit.await?).await
         };
-        // Nobody reads this, and it is not counted as an answer.
+        // The caller has left: this is never read, and not counted as an answer.
         let left = || ErrorKind::Failed.because("the caller disconnected");
         let answer = tokio::select! {
             biased;

@@ -34,7 +34,8 @@ pub(super) struct Caller {
 
 impl Door {
     /// The peer process of the runner socket, by its cgroup now. The runner moves (by registering), so this is asked at
-    /// each call; the pidfd is asked again after the cgroup was read, or the number could be somebody else's by then.
+    /// each call; the pidfd is asked again after the cgroup was read, since the number could be another process's by
+    /// then.
     pub(super) fn peer(&self, engine: &Handle) -> Result<Option<(i32, Peer)>, Error> {
         let Self::Runner(pidfd) = self else { return Ok(None) };
         let ended = ErrorKind::NotPermitted.context("the caller cannot be identified");
@@ -101,7 +102,7 @@ pub(super) struct Users {
     known: Arc<Mutex<BTreeMap<String, u32>>>,
 }
 
-/// So many are remembered; then all are asked for anew.
+/// So many are remembered; then all are forgotten and asked for again.
 const USERS: usize = 256;
 
 impl Users {

@@ -210,7 +210,7 @@ async fn remove(
     Ok(Manager::instance_removed(&manager, pod.as_str(), object_path(pod)?.into()).await?)
 }
 
-/// Whether two views of an instance may differ: what is one and the same value needs no comparison.
+/// Whether two views of an instance may differ: not if they are one value in memory.
 fn may_differ<T: Borrow<InstanceView>>(old: &T, new: &T) -> bool {
     !std::ptr::eq::<InstanceView>(old.borrow(), new.borrow())
 }

@@ -47,7 +47,7 @@ impl Job {
         if old.ended_us != new.ended_us {
             self.ended_timestamp_changed(emitter).await?;
         }
-        // Last: whoever waits for the phase finds the rest changed already.
+        // Last: a client that waits for the phase finds the other properties changed already.
         if old.phase != new.phase {
             self.phase_changed(emitter).await?;
         }

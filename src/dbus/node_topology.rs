@@ -1,4 +1,4 @@
-//! NodeTopology: what the engine knows, with what only the host and kubelet's configuration tell.
+//! NodeTopology: the engine's view, completed from the host and kubelet's configuration.
 
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::{ApiVersion, name, numa, report};
@@ -19,7 +19,7 @@ pub(super) async fn json(engine: &Handle, readings: &Readings, given: &Options) 
 }
 
 fn write(engine: &Handle, recent: &mut Recent, named: Option<String>, version: ApiVersion) -> Result<String, Error> {
-    // Without it the report tells less, and the truth.
+    // Without kubelet's configuration the report has less, and nothing wrong.
     let config = recent.kubelet_config().as_ref().ok();
     let name = match named {
         Some(named) => name::check(named).map_err(ErrorKind::InvalidArgument.context("option \"node-name\""))?,

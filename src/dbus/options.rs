@@ -11,10 +11,11 @@ use zbus::Variant;
 
 use super::manager::Options;
 
-/// RegisterInstance's that are not asked of the allocator: a descriptor, and what the caller's rights decide.
+/// Options of RegisterInstance that are not the allocator's: a descriptor, and a path that only administrators may
+/// give.
 const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
 
-/// NodeTopology's.
+/// Options of NodeTopology.
 pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
 
 /// Refuse an option that the call does not have.
@@ -77,13 +78,13 @@ pub(super) fn api_version(options: &Options) -> Result<ApiVersion, Error> {
     version.ok_or_else(wrong)
 }
 
-/// What a scheduler asks about.
+/// One request of EvaluatePlacement.
 pub(super) fn evaluation(options: &Options) -> Result<Request, Error> {
     let (allocation, options) = from_dict(options, &[])?;
     Ok(Request { allocation, options })
 }
 
-/// What RegisterInstance asks of the allocator.
+/// The allocator's options of RegisterInstance, with a scheduler's choice.
 pub(super) fn registration(options: &Options) -> Result<AllocationRequest, Error> {
     let (request, schedule): (AllocationRequest, Schedule) = from_dict(options, &REGISTER)?;
     Ok(AllocationRequest { schedule, ..request })

@@ -53,14 +53,14 @@ impl Readings {
         let turn = turn.map_err(ErrorKind::Failed.context("a reading"))?;
         let (recent, runtime) = (self.recent.clone(), Handle::current());
         let work = tokio::task::spawn_blocking(move || {
-            // Here and not with the caller, who may leave before it is done: the next one's turn is after it, and after a
-            // pause, so that all readings together take no more than their share of a CPU.
+            // The turn is held here and not by the caller, who may leave before the reading is done. The next turn
+            // begins after it and a pause, so that all readings together take at most a third of a CPU.
             let _turn = Turn {
                 turn: Some(turn),
                 began: Instant::now(),
                 runtime,
             };
-            // What a panicking reader left is as old as its time says.
+            // A reader that panicked left the former value, with its time.
             work(&mut recent.lock().unwrap_or_else(PoisonError::into_inner))
         });
         work.await.map_err(ErrorKind::Failed.context("a reading"))?

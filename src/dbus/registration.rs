@@ -1,4 +1,4 @@
-//! A call of `RegisterInstance`: what is asked for is read.
+//! RegisterInstance: the options are parsed and the call is passed to the engine.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::decide::admission::Claim;
 use crate::engine::{Handle, RegisterRequest};
 use crate::journal;
 
-/// How long a registration waits for what may be only milliseconds away: kubelet's second write, an old scope's end.
+/// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// The pod that has an instance now, and the instance's scope.
+/// Returns the pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
     engine: &Handle,
     door: &Door,

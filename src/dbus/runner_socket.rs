@@ -133,7 +133,7 @@ fn peer(stream: &UnixStream, engine: &Handle, queue_was_empty: Option<u64>) -> a
     Ok(pidfd)
 }
 
-/// The pods that have an instance, or exclusive CPUs for one.
+/// The pods that have an instance, or exclusive CPUs in kubelet's file.
 fn known(view: &View) -> BTreeSet<&str> {
     let instances = view.instances.keys();
     let pods = instances.chain(view.entries.keys()).chain(view.pod_entries.keys());
@@ -181,7 +181,7 @@ impl Peer {
         };
         let socket = gate.admit(stream, pod.as_str(), &known(&engine.view()))?;
         let peer = Self {
-            // One pod's calls wait for each other and for nobody else's.
+            // Calls of one pod wait for each other only.
             engine: engine.on_behalf_of(&pod),
             own: engine.follow(&pod),
             door,

@@ -11,7 +11,7 @@ use stelia_settings::{Partition, Policies};
 use super::placement::place;
 use super::{Instance, Snapshot, placed};
 
-/// The record of an instance with these threads attached, and what is to be said of their placement.
+/// The record of an instance with these threads attached, and a note if the placement policy could not be kept.
 pub(crate) fn attached(
     snapshot: &Snapshot,
     policies: &Policies,
@@ -31,8 +31,8 @@ pub(crate) fn attached(
         .into_iter()
         .map(|(role, task)| VcpuThread { role, task, cpu: None })
         .collect();
-    // An isolated partition of an earlier version's stays for the VM's life: on a kernel that had better make none, to change the kind
-    // of a live one is as dangerous.
+    // An isolated partition that an earlier version made stays for the VM's life: on a kernel where making one is
+    // dangerous, changing the kind of a live one is as dangerous.
     let is_isolated = |text: &str| text == Partition::Isolated.name();
     let kept = former.partition == Partition::Isolated && known.vcpu().is_some_and(|vcpu| is_isolated(&vcpu.partition));
     let auto = if kept {
@@ -54,8 +54,8 @@ pub(crate) fn attached(
         placement: policies.placement,
         ..former.clone()
     };
-    // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the promise
-    // was not interrupted, so the state does not say so. What was refused a partition stays contained.
+    // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the
+    // isolation was not interrupted, so the state stays. What was refused a partition stays contained.
     let living: Vec<VcpuThread> = former
         .vcpus
         .iter()

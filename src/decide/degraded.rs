@@ -1,4 +1,4 @@
-//! Why the promise to an instance is not kept, in words; empty where it is kept.
+//! The reasons of degradation of an instance, in words; none where everything promised holds.
 
 use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
@@ -75,7 +75,7 @@ pub(super) fn degraded(
     reasons.found
 }
 
-/// Reasons that are in the container: its cgroup, its anchor, its limits.
+/// Reasons in the container: its cgroup, its anchor, its limits.
 fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     let record = &instance.record;
     if instance.origin_procs.is_none() {
@@ -111,7 +111,7 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
     }
 }
 
-/// An instance of a NUMA node's shared pool in which no CPU is free.
+/// An LS instance that runs on the whole shared pool, because its NUMA node's has no CPU.
 fn astray(snapshot: &Snapshot, instance: &Instance, float: &CpuSet, reasons: &mut Reasons<'_>) {
     let allocation = instance.record.allocation.as_ref();
     let Some(node) = allocation.and_then(|allocation| allocation.numa_node) else {

@@ -108,7 +108,8 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
         differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
         differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
     }
-    // A thread that was not there before was born there: KVM makes threads of a vCPU's, and moving them is everyday work.
+    // A thread that is new in `vcpu/` was created there (KVM creates threads from a vCPU's): moving it to float is not
+    // drift.
     let moved = threads(now.vcpu()).filter(|tid| threads(before.float()).any(|was| was == *tid));
     let moved = moved.filter(|tid| before.record.vcpus.iter().all(|vcpu| vcpu.task.id != *tid));
     differ(

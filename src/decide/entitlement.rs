@@ -14,12 +14,12 @@ pub(crate) enum Entitlement {
     /// kubelet's state cannot be used: everything stays as it is.
     Unknown,
     Same,
-    /// There is no entry any more, and the CPUs are not in another: the VM keeps them.
+    /// The entry is gone, and no other entry has the CPUs: the VM keeps them.
     Gone,
     /// The container has other CPUs now (a resize in place).
     Changed {
         entry: CpuSet,
-        /// What of the entry is this container's alone.
+        /// The CPUs of the entry that are exclusive to this container.
         exclusive: CpuSet,
     },
     /// Some CPUs are another pod's now: the VM's threads must leave before the new owner runs.
@@ -57,25 +57,25 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        // steliad chose them; but where kubelet's static policy gave them to another pod, kubelet's file counts.
+        // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts.
         return match lost(state, facts, record, &record.exclusive) {
             Some((cpus, to)) => Entitlement::Lost { cpus, to },
             None => Entitlement::Same,
         };
     }
     let entry = entry(state, record);
-    // An entry that still names the CPUs beside another's is kubelet's contradiction, not ours to decide.
+    // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
     let without_entry = entry.map_or_else(|| record.exclusive.clone(), |entry| record.exclusive.difference(entry));
     if let Some((cpus, to)) = lost(state, facts, record, &without_entry) {
         return Entitlement::Lost { cpus, to };
     }
     match entry {
-        // Taken over: what kubelet gave before its policy became `none` stays the VM's.
+        // Assigned before kubelet's policy became `none`: the VM keeps its CPUs.
         None if snapshot.source == CpuSource::Steliad => Entitlement::Same,
         None => Entitlement::Gone,
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {
-            // What other containers of the pod use of the entry stays theirs.
+            // CPUs of the entry that other containers of the pod use stay theirs.
             let theirs = record.entry.difference(&record.exclusive);
             let exclusive = entry.difference(&theirs);
             if exclusive.is_empty() {

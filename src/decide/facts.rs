@@ -26,11 +26,11 @@ pub(crate) struct Facts {
     online: CpuSet,
     totals: Totals,
     pools: Option<Pools>,
-    /// Where floats may run. When this changes, other instances are concerned: see [`Self::replace`].
+    /// The CPUs that floats may run on. When this changes, other instances are concerned: see [`Self::replace`].
     open: Open,
 }
 
-/// The pools, without the CPUs that instances own.
+/// The pools that floats run on: without exclusive CPUs of instances.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Open {
     shared: CpuSet,
@@ -38,7 +38,7 @@ struct Open {
     of_pods: CpuSet,
 }
 
-/// What is derived for one instance, once after each look at it.
+/// What is derived for one instance, once after it was read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Assessment {
     /// What kubelet's file says of its CPUs.
@@ -47,7 +47,7 @@ pub(crate) struct Assessment {
     pub evicted: bool,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
-    /// Why the promise to it is not kept; empty where it is.
+    /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<Reason>,
 }
 

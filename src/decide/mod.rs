@@ -6,11 +6,11 @@
 //! | [`allocator`] | on which CPUs, where steliad chooses them |
 //! | `attach`, [`placement`] | which vCPU gets which CPU, and the kind of partition |
 //! | `snapshot`, `facts`, `totals` | the input: what was read, and what is derived from it once |
-//! | [`entitlement`], [`pools`], [`pod_pool`] | whose CPUs they are by kubelet's file; where a float runs |
+//! | [`entitlement`], [`pools`], [`pod_pool`] | which pod kubelet's file gives CPUs to; where floats run |
 //! | `steps` | what must be written so that the system is as the records say |
 //! | [`workers`] | where the kernel's unbound workers may run |
-//! | `degraded`, [`drift`] | why a promise is not kept; what another program changed |
-//! | [`rebind`] | which instances would be better off on other CPUs |
+//! | `degraded`, [`drift`] | the reasons of degradation; what another program changed |
+//! | [`rebind`] | which instances would have less fragmented CPUs elsewhere |
 
 pub(crate) mod admission;
 pub(crate) mod allocator;

@@ -1,4 +1,5 @@
-//! The shared pool of an instance's own pod (Kubernetes' pod-level resources): kubelet's file, and what it does not say.
+//! The shared pool of an instance's own pod (Kubernetes' pod-level resources). kubelet's file has the pod's CPUs and
+//! those of each container, and does not say which of the containers run on the pool.
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::CpuManagerState;
@@ -8,7 +9,7 @@ use stelia_record::Record;
 
 use super::{Instance, Snapshot};
 
-/// The pool of a record's pod. What was recorded once counts until kubelet's file contradicts it.
+/// The pool of a record's pod. A pool that was recorded counts until kubelet's file contradicts it.
 pub(crate) fn pool(state: &CpuManagerState, record: &Record, running: &[LiveContainer]) -> Option<CpuSet> {
     let mut uses = uses(state, &record.pod, running);
     let entry = state
@@ -155,7 +156,7 @@ mod tests {
         let unchanged = state(&[("side", "1")]);
         assert_eq!(of(&unchanged, &[]), Some(cpus("1")));
         assert!(!is_open(&unchanged, &known) && is_open(&unchanged, &record()));
-        // Now it is somebody's alone.
+        // Now a container has it exclusively.
         assert_eq!(of(&unchanged, &[running(Some("side"), "1", 1024)]), None);
         let mut gone = unchanged.clone();
         gone.pod_entries.clear();

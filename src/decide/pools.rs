@@ -12,7 +12,7 @@ pub(crate) struct Shared<'a> {
     pub pod: Option<&'a CpuSet>,
     /// The CPUs of the NUMA nodes that the instance's own CPUs are of.
     pub near: &'a CpuSet,
-    /// Every instance's exclusive CPUs.
+    /// The exclusive CPUs of all instances.
     pub owned: &'a CpuSet,
 }
 

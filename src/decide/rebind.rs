@@ -1,4 +1,4 @@
-//! Which instances would be better off on other CPUs: the moves that undo fragmentation, one after the other.
+//! Rebinding: the moves of instances to other CPUs that undo fragmentation, one after the other.
 //!
 //! Each move is good by itself: no instance spans more NUMA nodes or has a policy kept less, and [`Disorder`] of the host falls.
 //! So the moves end, and after any of them every instance is at least as well off as before.
@@ -20,7 +20,7 @@ use super::{Facts, Instance, Snapshot};
 /// Which instances may be moved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum RebindScope {
-    /// Every one whose CPUs steliad chose.
+    /// Every instance whose CPUs steliad chose.
     Node,
     Pod(PodUid),
 }
@@ -40,23 +40,23 @@ pub(crate) struct Move {
     pub from: CpuSet,
     /// CPUs that are free now, or its own.
     pub to: CpuSet,
-    /// How its exclusive policy is kept then.
+    /// Whether its exclusive policy is satisfied there.
     pub exclusivity: Exclusivity,
     pub gain: String,
 }
 
-/// How far a host is from what its instances asked for, most important first; less is better.
+/// How far a host is from what its instances asked for; compared field by field, less is better.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Disorder {
-    /// NUMA nodes that instances are spread over, all together.
+    /// The sum over all instances of the NUMA nodes that each is on.
     pub spans: usize,
-    /// CPUs that lie on cores otherwise than the bind policy wants.
+    /// CPUs that do not satisfy their instance's bind policy.
     pub misbound: usize,
     /// Instances whose exclusive policy is not kept: 1 for each downgraded, 2 for each dropped.
     pub company: usize,
     /// Cores that are only partly free.
     pub broken_cores: usize,
-    /// How unevenly the free CPUs gather: less where one NUMA node has them.
+    /// How the free CPUs are spread: less where one NUMA node has more of them.
     pub scattered: usize,
 }
 
@@ -68,7 +68,7 @@ struct OwnDisorder {
     company: usize,
 }
 
-/// The next move, or none where nothing gets better. Of several the one that leaves least disorder, then by pod.
+/// The next move; `None` where no move is an improvement. Of several the one that leaves least disorder, then by pod.
 pub(crate) fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies, scope: &RebindScope) -> Option<Move> {
     let pools = facts.pools()?;
     let now = Assignments {
@@ -131,7 +131,7 @@ pub(crate) fn made(snapshot: &mut Snapshot, step: &Move) {
     if let Some(allocation) = &mut instance.record.allocation {
         allocation.exclusivity = step.exclusivity;
     }
-    // Its vCPUs went along.
+    // Its vCPUs are moved with it.
     if let Some(vcpu) = instance.inner.as_mut().and_then(|inner| inner.vcpu.as_mut()) {
         vcpu.cpus = step.to.clone();
         if !vcpu.exclusive.is_empty() {
@@ -225,7 +225,7 @@ impl Assignments<'_> {
                 };
                 let after = self.after(pod, &answer.cpus);
                 let (disorder, then) = (after.disorder(), after.own(pod));
-                // No instance is worse off in anything, and the host as a whole is better.
+                // No instance gets worse in any respect, and the host as a whole gets better.
                 let no_worse = then.span <= own.span && then.misbound <= own.misbound && then.company <= own.company;
                 if no_worse && disorder < before && self.nobody_else_worse(&after, pod) {
                     let step = Move {
@@ -295,7 +295,7 @@ impl Assignments<'_> {
         }
     }
 
-    /// 1 for a NUMA node shared with an instance of the same policy that was to be avoided, 2 for a core.
+    /// 2 if a core is shared with an instance that the exclusive policy avoids, 1 if only a NUMA node is.
     fn company(&self, pod: &PodUid, owner: &Owner) -> usize {
         let same = |policies: &[CpuExclusivePolicy]| -> CpuSet {
             let others = self

@@ -16,7 +16,7 @@ use crate::decide::{Instance, Snapshot, Tree};
 
 const FOLDER: &str = "tests/data/kubelet-checkpoints/write-sequence/gate-off";
 
-/// What comes between two writes of kubelet's.
+/// What happens between two of kubelet's writes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Between {
     Nothing,
@@ -143,7 +143,7 @@ fn no_float_meets_a_cpu_that_is_somebodys_and_none_is_lost(
         }
         let state = usable(&write.bytes);
         if let Ok(state) = &state {
-            // Before anybody has looked: kubelet takes CPUs out of its pool before it gives them away.
+            // Before the file is read: kubelet takes CPUs out of its pool before it assigns them.
             for instance in now.instances.values() {
                 let strange = state.assigned();
                 assert!(

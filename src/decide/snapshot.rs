@@ -15,7 +15,7 @@ use super::workers::Workers;
 /// kubelet's file and the cgroup tree at one moment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Snapshot {
-    /// Who chooses exclusive CPUs on this node.
+    /// What chooses exclusive CPUs on this node.
     pub source: CpuSource,
     /// kubelet's state, or why it cannot be used. Where steliad chooses and kubelet has no file, it has no entries.
     pub kubelet: Result<CpuManagerState, String>,
@@ -30,10 +30,10 @@ pub(crate) struct Snapshot {
     /// Units that were restricted and are gone: what they had is still recorded.
     pub outside_gone: BTreeSet<String>,
     pub instances: BTreeMap<PodUid, Instance>,
-    /// The other running containers of instances' pods, where kubelet gave the pod CPUs of its own and they must tell
-    /// which of them its containers share.
+    /// The other running containers of an instance's pod: read where kubelet gave the pod CPUs of its own, to tell
+    /// which of them are the pod's shared pool.
     pub siblings: BTreeMap<PodUid, Vec<LiveContainer>>,
-    /// Pods whose entry in kubelet's state is missing for so short a time that it may be on its way.
+    /// Pods whose entry in kubelet's state has been missing for less than 1 s: kubelet may be about to write it.
     pub unsettled: BTreeSet<PodUid>,
     /// Scopes whose record cannot be used, with the reason. Nothing is changed in them.
     pub unreadable: Vec<(String, String)>,
@@ -57,7 +57,7 @@ pub(crate) struct Slice {
     pub protected: Option<(u64, u64)>,
     /// Controllers enabled for its children.
     pub controllers: BTreeSet<String>,
-    /// The kernel's unbound workers, whose record is the slice's; `None` where the kernel says nothing of them.
+    /// The kernel's unbound workers, recorded on the slice; `None` where the kernel has no mask of them.
     pub workers: Option<Workers>,
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Slice {
 pub(crate) struct Outside {
     /// `cpuset.cpus`; empty where it is not restricted.
     pub cpus: CpuSet,
-    /// What `cpus` was before we restricted it; `None` when we did not.
+    /// `cpus` before steliad restricted the unit; `None` where it did not.
     pub saved: Option<CpuSet>,
 }
 
@@ -87,7 +87,8 @@ pub(crate) struct Instance {
     pub scope_limits: Limits,
     /// Limits the origin has, each the least of its ancestors'; `None` when the origin is gone.
     pub origin_limits: Option<Limits>,
-    /// Memory of the scope that cannot be taken from it, bytes: looked at where the origin may have less than the scope.
+    /// Memory of the scope that cannot be reclaimed, bytes: read where the origin's limit may be lower than the
+    /// scope's.
     pub memory_held: Option<u64>,
     /// Processes in the origin; `None` when the origin is gone.
     pub origin_procs: Option<Vec<i32>>,
@@ -96,9 +97,9 @@ pub(crate) struct Instance {
     pub anchor_lives: bool,
     /// For every recorded vCPU thread, in order, what it is now; `None` when it ended.
     pub vcpus: Vec<Option<VcpuNow>>,
-    /// How often in a row the partition was asked for and not given.
+    /// How often in a row the partition was written and the kernel did not make it.
     pub refusals: u32,
-    /// Its processes were to be frozen and are not, for too long a time (a task in uninterruptible sleep).
+    /// Its processes have not frozen within 500 ms (a task in uninterruptible sleep).
     pub does_not_freeze: bool,
     /// Why there are no events for its files; `None` when there are.
     pub unwatched: Option<String>,
@@ -134,12 +135,12 @@ impl Tree {
         &self.inner
     }
 
-    /// The place of all that is no vCPU.
+    /// For everything except vCPU threads.
     pub(crate) fn float(&self) -> &CgroupPath {
         &self.float
     }
 
-    /// The place of the vCPUs.
+    /// For the vCPU threads.
     pub(crate) fn vcpu(&self) -> &CgroupPath {
         &self.vcpu
     }
@@ -154,9 +155,9 @@ pub(crate) struct Inner {
     pub mems: String,
     /// Every process of the domain (float's and vcpu's included).
     pub procs: Vec<i32>,
-    /// `cgroup.freeze`: whether its tasks are to stand still. Looked at where that may be our doing.
+    /// `cgroup.freeze`: whether its tasks are to be frozen. Read only where steliad may have written it.
     pub freeze: bool,
-    /// Whether they do (`cgroup.events`).
+    /// Whether they are frozen (`cgroup.events`).
     pub frozen: bool,
     pub float: Option<Leaf>,
     pub vcpu: Option<Leaf>,
@@ -189,7 +190,7 @@ impl Snapshot {
         self.instances.values().filter(|instance| instance.populated)
     }
 
-    /// Replaces what was known of the instance, and returns that.
+    /// Replaces the instance and returns the former one.
     pub(crate) fn put(&mut self, instance: Instance) -> Option<Instance> {
         self.instances.insert(instance.record.pod.clone(), instance)
     }

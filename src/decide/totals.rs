@@ -122,14 +122,14 @@ impl Contribution {
 pub(crate) struct Totals {
     /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
     owned: Tally,
-    /// The same without LSR's, on which BE may run.
+    /// The same without those of LSR instances, on which BE may run.
     owned_but_lsr: Tally,
     /// Recorded exclusive CPUs of every class but LSR.
     recorded: Tally,
     recorded_lsr: Tally,
     /// The exclusive lists of instances whose partition is in force or about to be made.
     growing: Tally,
-    /// Of those the ones of kind `root`, which do not keep the kernel's unbound workers off.
+    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off.
     root: Tally,
     /// `cpuset.cpus.exclusive` of the scopes.
     held: Tally,
@@ -211,7 +211,7 @@ impl Totals {
         self.owned.cpus()
     }
 
-    /// The CPUs that a float of this class must not meet: every instance's, but BE may run on LSR's.
+    /// The CPUs that a float of this class must not include: every instance's, except that BE may run on LSR's.
     pub(crate) fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
         match qos {
             Some(Qos::Be) => self.owned_but_lsr.cpus(),

@@ -6,13 +6,13 @@ use stelia_cpus::CpuSet;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Workers {
     pub cpus: CpuSet,
-    /// CPUs that were taken from them, to be given back.
+    /// CPUs that steliad took from them, as recorded, to be given back.
     pub taken: CpuSet,
     /// CPUs that the kernel keeps them off by itself. Empty where `taken` is to stay taken: it was not read then.
     pub isolated: CpuSet,
 }
 
-/// Whether something is to be done so that they are kept off just these CPUs.
+/// Whether the mask or its record must change for the workers to be kept off exactly these CPUs.
 pub(super) fn are_to_change(workers: &Workers, closed: &CpuSet) -> bool {
     let back = workers.taken.difference(closed);
     !workers.cpus.is_disjoint(closed) || !back.is_subset(&workers.isolated)

@@ -78,7 +78,7 @@ mod tests {
             _ = alarm.until(began + Duration::from_millis(20)) => panic!("it does not ring at once"),
             () = std::future::ready(()) => {}
         }
-        // It has rung by then, and nobody heard it.
+        // It has expired by then, while nothing waited for it.
         tokio::time::sleep(Duration::from_millis(40)).await;
         let then = Instant::now() + Duration::from_millis(50);
         alarm.until(then).await;

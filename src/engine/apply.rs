@@ -37,8 +37,8 @@ pub(super) struct Outcome {
     pub asked_for_partition: bool,
 }
 
-/// Take the steps; those that are systemd's come back, in their order. A failed step ends the turn for its instance and for
-/// nobody else.
+/// Take the steps; those that systemd takes are returned, in their order. A failed step ends the turn for its instance
+/// only.
 pub(super) fn apply(
     system: &System,
     instances: &mut BTreeMap<PodUid, Instance>,
@@ -127,8 +127,8 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
     }
 }
 
-/// Keep the kernel's unbound workers off these CPUs, and let them have what else was taken from them. What is taken is written
-/// down first, and forgotten last.
+/// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them. CPUs are
+/// recorded before they are taken, and removed from the record after they were given back.
 fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     let (cgroups, slice) = (&system.cgroups, CgroupPath::slice());
     let Some(masks) = workqueue::masks(&system.sys)? else {
@@ -158,9 +158,9 @@ fn keep_workers_off(system: &System, closed: &CpuSet) -> Result<(), Error> {
     Ok(())
 }
 
-/// Give a unit its old list back. Forgetting the setting does not widen a live cpuset in every systemd, so the full list
-/// is written first, with every CPU of the machine: one that is offline now may come back. It stays in force where systemd
-/// keeps it.
+/// Give a unit its former list back. Resetting `AllowedCPUs=` does not widen a live cpuset in every systemd, so the
+/// full list is set first, with every CPU of the machine, since one that is offline now may come back. In such a
+/// systemd it stays.
 pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Result<(), Error> {
     let systemd = &system.systemd;
     let allow = async |cpus: &CpuSet| systemd.allow_cpus(unit, cpus).await;
@@ -179,8 +179,8 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
     Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?)
 }
 
-/// Give every unit outside stelia.slice, and the kernel's unbound workers, back what they had; the names of those that were
-/// restricted.
+/// Give every unit outside stelia.slice, and the kernel's unbound workers, their CPUs back. Returns the names of those
+/// that were restricted.
 pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     let mut released = Vec::new();
     let (units, _) = outside(&*system.cgroups, CpuSource::Steliad)?;

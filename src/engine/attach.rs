@@ -1,4 +1,4 @@
-//! AttachVcpus: whose threads they are, what is written down of them, and what is answered once they are where they belong.
+//! AttachVcpus: the threads are checked and recorded, and the call is answered once they are pinned and isolated.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -37,11 +37,9 @@ pub struct VcpuRequest {
 /// A call of AttachVcpus.
 #[derive(Debug)]
 pub struct AttachRequest {
-    /// The instance.
     pub pod: PodUid,
-    /// QEMU.
+    /// QEMU's pidfd.
     pub qemu: OwnedFd,
-    /// Every vCPU.
     pub vcpus: Vec<VcpuRequest>,
     /// I/O threads, as the container's PID namespace numbers them: each gets a CPU of its own while the vCPUs leave some over.
     pub iothreads: Vec<i32>,
@@ -56,14 +54,13 @@ impl AttachRequest {
     }
 }
 
-/// Where a thread was put.
+/// A thread with the CPU it is pinned to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Placed {
-    /// Which thread of QEMU's.
     pub role: ThreadRole,
     /// Thread id on the host.
     pub thread: i32,
-    /// CPU; `None` when it is not pinned.
+    /// `None` when it is not pinned.
     pub cpu: Option<u32>,
 }
 
@@ -76,11 +73,11 @@ pub(super) struct Attaching {
     before: Numbers,
 }
 
-/// What a call comes to.
+/// How a call begins.
 enum Begun {
-    /// Nothing is to be done.
+    /// There is nothing to do: answer.
     Done(Vec<Placed>),
-    /// It is written down.
+    /// The record is written: answer when the turns are done.
     Recorded {
         former: Box<Record>,
         threads: Vec<VcpuThread>,
@@ -89,7 +86,6 @@ enum Begun {
 }
 
 impl Engine {
-    /// Attach vCPU threads.
     pub(super) fn attach(&mut self, asker: Asker, request: AttachRequest, reply: Reply<Vec<Placed>>) {
         let pod = request.pod.clone();
         match self.begin_attach(request) {
@@ -127,7 +123,7 @@ impl Engine {
             return Err(ErrorKind::InvalidArgument.because(format!("0 vCPUs: give 1 to {MAX_VCPUS}")));
         }
         let pod = request.pod.clone();
-        // Which of those that are attached have ended tells an unplugged vCPU from another list.
+        // Read again first: attached threads that have ended tell an unplugged vCPU from a different list.
         if self
             .picture
             .find(&pod)
@@ -171,7 +167,7 @@ impl Engine {
         })
     }
 
-    /// Write the record anew; the turns follow it.
+    /// Replace the record; the turns act on it.
     pub(super) fn write_record(&mut self, pod: &PodUid, next: Record) -> Result<(), Error> {
         let Some(before) = self.picture.find(pod).cloned() else {
             return Err(no_instance(pod));
@@ -182,7 +178,7 @@ impl Engine {
         self.patience.wake(pod);
         self.dirty.wrote(pod.clone());
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
-            // It ended, and nobody has looked yet.
+            // It ended, and was not read since.
             Err(error) if error.is_gone() => return Err(no_instance(pod)),
             result => result.map_err(|error| Error::from(error).of(pod))?,
         }
@@ -280,7 +276,8 @@ fn resolve(
     if roles.len() != asked.len() {
         return Err(ErrorKind::InvalidArgument.because("a vCPU index is given twice"));
     }
-    // A name is a key of the instance's record: one that the record cannot hold would make it unreadable.
+    // The name becomes part of the instance's record: characters that separate names there would make the record
+    // unreadable.
     if let Some(name) = request
         .vcpus
         .iter()

@@ -1,8 +1,9 @@
 //! What a pod may see. Everything that is sent to a pod is restricted here: the view of a [`Handle`](super::Handle) on behalf
 //! of a pod, the changes of an instance it follows, the refusal of its call.
 //!
-//! The owner of a value decides, never its text: a pod sees nothing of other pods, and of the node general words
-//! ([`Amiss::in_general`](stelia_api::Amiss::in_general), [`ErrorKind::says`](stelia_api::ErrorKind::says)).
+//! What counts is the pod that a value is recorded for, never its text: a pod sees nothing of other pods, and of the
+//! node general texts ([`Amiss::in_general`](stelia_api::Amiss::in_general),
+//! [`ErrorKind::says`](stelia_api::ErrorKind::says)).
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ impl ToldTo for Error {
     }
 }
 
-/// Its own; nothing is copied where nothing is to be cut.
+/// The pod's own instance; it is copied only if a reason must be restricted.
 impl ToldTo for Option<Arc<InstanceView>> {
     fn told_to(self, pod: &PodUid) -> Self {
         let instance = self.filter(|instance| instance.pod == *pod)?;
@@ -46,7 +47,7 @@ impl ToldTo for Option<Arc<InstanceView>> {
     }
 }
 
-/// Of the node nothing but its own instance.
+/// A view with the pod's own instance and nothing else of the node.
 impl ToldTo for Arc<View> {
     fn told_to(self, pod: &PodUid) -> Self {
         let own = self.instances.get(pod).cloned().told_to(pod);
@@ -57,7 +58,7 @@ impl ToldTo for Arc<View> {
     }
 }
 
-/// Of its own instance's audit everything; of any other report nothing.
+/// The whole report on its own instance; of any other report nothing.
 impl ToldTo for Report {
     fn told_to(self, pod: &PodUid) -> Self {
         if self.pod.as_ref() != Some(pod) {

@@ -19,7 +19,7 @@ use super::register::Waiting;
 use super::task::Engine;
 use super::{Report, Trigger};
 
-/// How long a caller waits for its instance to be gone. busctl gives up after 25 s.
+/// How long a call of Deregister is kept waiting; below the 25 s after which busctl gives up.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
 
 /// What a caller waits for.
@@ -27,7 +27,7 @@ pub(super) enum Goal {
     /// Everything but the anchor is in float.
     Registered {
         reply: Reply<(PodUid, CgroupPath)>,
-        /// What keeps the scope until then.
+        /// The holder, which keeps the scope alive until then.
         holder: Option<Box<dyn Hold>>,
     },
     /// A registration that failed is undone.
@@ -48,7 +48,7 @@ pub(super) enum Goal {
         exclusive: CpuSet,
         deadline: Instant,
     },
-    /// It was looked at.
+    /// The instance was read by an audit.
     Audited {
         replies: Vec<Reply<Report>>,
         before: Numbers,
@@ -91,7 +91,7 @@ impl Engine {
         answer: Result<T, Error>,
     ) {
         for reply in replies {
-            // A caller that left hears nothing.
+            // The caller may have left.
             let _ = reply.send(answer.clone());
         }
         self.inbox.release(asker);
@@ -125,7 +125,7 @@ impl Engine {
                 if self.picture.find(&pod).is_none() {
                     return self.finish(&asker, replies, Err(no_instance(&pod)));
                 }
-                // As the audit looks: a rest is not cut short, or a tenant could keep the engine busy.
+                // Read as by the periodic audit, but a rest is not ended, or a tenant could keep the engine busy.
                 self.dirty.audit.insert(pod.clone());
                 let before = self.numbers.get(&pod).copied().unwrap_or_default();
                 self.wait(&pod, asker, Goal::Audited { replies, before });
@@ -175,7 +175,8 @@ impl Engine {
         }
     }
 
-    /// Go on with the calls of these instances, and of what all share (`None`): no step remains, or none can be taken now.
+    /// Go on with the calls of these instances, and of what all share (`None`), which are settled: no step remains, or
+    /// none can be taken now.
     pub(super) fn answer(&mut self, settled: BTreeSet<Option<PodUid>>) {
         for pod in settled.iter().flatten() {
             for call in self.calls.of.remove(pod).into_iter().flatten() {
@@ -309,7 +310,7 @@ pub(super) fn no_instance(pod: &PodUid) -> Error {
     ErrorKind::NoSuchInstance.because(format!("pod {pod} has no instance"))
 }
 
-/// What failed could not be undone either; that is the instance's own matter.
+/// The reason that what failed could not be undone either, readable by the instance's pod.
 pub(super) fn undoing(pod: &PodUid, also: &Error) -> Reason {
     Reason::of(pod, Amiss::NotDone, format!("undoing it: {also}"))
 }

@@ -26,7 +26,7 @@ const MAX_PROCESSES: usize = 4096;
 pub enum Peer {
     /// It is in a container's own cgroup.
     Container(CgroupPath, ContainerCgroup),
-    /// It is in one of our scopes.
+    /// It is in the scope of an instance.
     Instance(PodUid),
     /// It is neither.
     Other(CgroupPath),
@@ -67,17 +67,18 @@ pub struct RegisterRequest {
     pub caller: Option<(i32, Peer)>,
     /// The container's cgroup as an administrator named it (system bus).
     pub origin: Option<CgroupPath>,
-    /// A pidfd of the process that stays behind, so that the container's own cgroup is kept.
+    /// A pidfd of the anchor, the process that stays in the container's own cgroup and keeps it alive.
     pub anchor: Option<OwnedFd>,
     /// How long to wait where the cause of a refusal may pass: kubelet's second write, an old scope's end.
     pub patience: Duration,
 }
 
-/// A pidfd's process, sure to be that process: its identity is read twice around the question whether it lives.
+/// The process of a pidfd, with its start time.
 pub(super) fn identify_pidfd(system: &System, fd: &OwnedFd) -> Result<TaskId, ProcError> {
     let pid = system.procs.pid_of_pidfd(fd.as_fd())?;
     let task = system.procs.identify(pid)?;
-    // The number could have been reused between the two reads; as long as the pidfd still names it, it was not.
+    // Between the two reads the process could have ended and its number been reused. As long as the pidfd still gives
+    // the number, it was not.
     system.procs.pid_of_pidfd(fd.as_fd())?;
     Ok(task)
 }
@@ -160,7 +161,7 @@ pub(super) fn candidate(
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     for pid in pids {
-        // A process that ends while it is looked at is none to move.
+        // A process that ends meanwhile need not be moved.
         if let Ok(ns) = system.procs.numbers(pid) {
             processes.push((pid, ns));
         }

@@ -13,7 +13,7 @@ const AUDIT_WAITS: u32 = 8;
 /// What of an instance may be out of date.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Stale {
-    /// This program changed it, so a difference is not drift.
+    /// This program changed the instance, so a difference is not drift.
     pub(super) ours: bool,
     pub(super) limits: StaleLimits,
 }
@@ -39,7 +39,7 @@ pub(super) struct Dirty {
     pub(super) leftover: bool,
     /// Scopes may have come or gone.
     pub(super) scopes: bool,
-    /// Scopes that are no known instance.
+    /// Scopes that were not read yet, or are not an instance.
     pub(super) unknown: BTreeSet<PodUid>,
     /// Instances to be read, and what of them.
     pub(super) instances: BTreeMap<PodUid, Stale>,
@@ -47,7 +47,8 @@ pub(super) struct Dirty {
     pub(super) floats: BTreeMap<PodUid, bool>,
     /// Instances that the audit has not read yet.
     pub(super) audit: BTreeSet<PodUid>,
-    /// The last one it read. The next is the one after it, so that a pod which asks again and again is not first each time.
+    /// The instance that the audit read last. It goes on with the next, so that a pod which asks again and again is not
+    /// first each time.
     audited: Option<PodUid>,
     /// For how many turns the audit has waited.
     waited: u32,
@@ -60,7 +61,7 @@ pub(super) struct Dirty {
 }
 
 impl Dirty {
-    /// Whether anything is to be read or planned for that does not rest.
+    /// Whether anything is to be read or planned for, apart from instances that rest.
     pub(super) fn is_due(&self, rests: impl Fn(&PodUid) -> bool) -> bool {
         let node = self.kubelet || self.topology || self.slice || self.outside || self.leftover || self.scopes;
         node || self.everyone

@@ -1,5 +1,5 @@
-//! Drift: what another program changed of what only this one writes. Each change is logged and counted, and remembered until
-//! it is seen to be repaired.
+//! Drift: another program changed a value that only this one writes. Each change is logged, counted and remembered
+//! until it is seen to be repaired.
 
 use stelia_kubelet::PodUid;
 

@@ -31,7 +31,7 @@ pub(super) enum Command {
 }
 
 impl Command {
-    /// Let a call for the same thing share this one's answer. Returns a call that asks for something else.
+    /// Let a call for the same thing share this one's answer. A call for anything else is returned.
     pub(super) fn join(&mut self, other: Self) -> Option<Self> {
         match (self, other) {
             (Self::Deregister(pod, replies), Self::Deregister(same, more)) if *pod == same => replies.extend(more),
@@ -77,8 +77,8 @@ pub struct Handle {
 }
 
 impl Handle {
-    /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A refusal
-    /// is not restricted, because the journal gets it whole: pass it through `told`.
+    /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A
+    /// refusal is returned whole, for the journal: pass it through `told` before it is sent.
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {
@@ -147,23 +147,23 @@ impl Handle {
     /// Attach vCPU threads; answers after the isolation was read back.
     ///
     /// # Errors
-    /// The [`Error`]; what was attached before is as it was.
+    /// The [`Error`]; what was attached before stays attached.
     pub async fn attach(&self, request: AttachRequest) -> Result<Vec<Placed>, Error> {
         self.call(|reply| Command::Attach(Box::new(request), reply)).await
     }
 
-    /// Give everything back; answers when the scope is gone, or with `Busy` after 20 s while it goes on.
+    /// Deregister; answers when the scope is gone, or with `Busy` after 20 s while deregistering goes on.
     pub(crate) async fn deregister(&self, pod: PodUid) -> Result<(), Error> {
         self.call(|reply| Command::Deregister(pod, vec![reply])).await
     }
 
-    /// Look at one instance now.
+    /// Audit one instance now.
     pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
         Ok(self.told(report))
     }
 
-    /// Look at everything now.
+    /// Audit everything now.
     ///
     /// # Errors
     /// The daemon is stopping.

@@ -15,9 +15,9 @@ use stelia_text::excerpt::excerpt;
 #[derive(Clone)]
 pub(super) struct KubeletRoot {
     path: PathBuf,
-    /// It was set or found. Otherwise `path` is kubelet's default.
+    /// Whether `path` was set or found. Otherwise it is kubelet's default.
     found: bool,
-    /// Why it cannot be told: more than one directory looks like kubelet's.
+    /// Why no directory is chosen: more than one looks like kubelet's.
     unclear: Option<String>,
 }
 
@@ -66,8 +66,8 @@ impl KubeletRoot {
     }
 }
 
-/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs itself, kubelet may have any policy, or be none
-/// at all; but a file that is there must be understood.
+/// kubelet's state, or why it cannot be used. Where steliad chooses the CPUs, kubelet may have any policy or be
+/// missing; but a file that exists must be understood.
 fn read(root: &Path, source: CpuSource) -> Result<CpuManagerState, String> {
     let path = root.join(CPU_MANAGER_STATE);
     let bytes = match fs::read(&path) {

@@ -22,7 +22,7 @@ impl Lasting {
         }
     }
 
-    /// Note whether it holds now. Returns whether it counts.
+    /// Note whether the condition holds now (`so`). Returns whether it counts.
     pub(super) fn is(&mut self, pod: &PodUid, so: bool, now: Instant) -> bool {
         if !so {
             self.since.remove(pod);

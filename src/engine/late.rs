@@ -28,7 +28,7 @@ pub(super) fn look(system: System, vcpu: CgroupPath, attached: BTreeSet<i32>, te
     tokio::spawn(async move {
         for pause in PAUSES {
             sleep(pause).await;
-            // Gone, or no cgroup of threads any more: nothing is promised there now.
+            // Gone, or not threaded any more: nothing is promised there now.
             let Ok(text) = system.cgroups.read(&vcpu, File::Threads) else {
                 return;
             };

@@ -71,7 +71,7 @@ impl Engine {
         }
     }
 
-    /// A caller has waited long enough; the leaving goes on.
+    /// Answer a caller that has waited too long with `Busy`; deregistering goes on.
     pub(super) fn give_up_leaving(&mut self, pod: &PodUid, call: Call) {
         if let Goal::Gone { replies, .. } = call.goal {
             let text = format!(

@@ -38,7 +38,7 @@ fn huge_pages() -> &'static [HugePage] {
     SIZES.get_or_init(|| {
         let here = |size: &HugePage| Path::new("/sys/kernel/mm/hugepages").join(size.directory()).exists();
         let sizes: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
-        // A machine that says nothing is asked for every size.
+        // Where the kernel lists no sizes, every size is tried.
         if sizes.is_empty() {
             HugePage::ALL.to_vec()
         } else {
@@ -47,7 +47,7 @@ fn huge_pages() -> &'static [HugePage] {
     })
 }
 
-/// A cgroup's own limits. Its quota is read where it counts, limits of huge pages for these sizes.
+/// A cgroup's own limits. `cpu.max` is read only if `quota_counts`, limits of huge pages for these sizes.
 fn own_limits(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,
@@ -90,7 +90,7 @@ fn quota(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<CpuQuota>,
     Ok(optional(cgroups.read(cgroup, File::CpuMax))?.and_then(|text| CpuQuota::parse(&text)))
 }
 
-/// Of `io.weight`; what is said of single devices is not carried.
+/// The default of `io.weight`; weights of single devices are not carried over.
 fn default_weight(text: &str) -> Option<u64> {
     text.lines()
         .find_map(|line| line.strip_prefix("default "))?
@@ -177,7 +177,7 @@ pub(super) struct KnownLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
     pub(super) memory_held: Option<u64>,
-    /// The side that is to be read again all the same.
+    /// The side that is to be read again nevertheless.
     pub(super) but: Option<Side>,
 }
 
@@ -231,7 +231,7 @@ pub(super) fn read(
     })
 }
 
-/// Memory that cannot be taken from a cgroup, bytes: all but the page cache of files.
+/// Memory of a cgroup that cannot be reclaimed, bytes: all but the page cache of files.
 fn memory_held(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<u64>, CgroupError> {
     let Some(all) = number(cgroups, cgroup, File::MemoryCurrent)? else {
         return Ok(None);

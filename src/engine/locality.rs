@@ -58,7 +58,7 @@ mod tests {
                 format!("anon {anon}\n"),
             );
             write(root, &format!("cgroup/{name}/hugetlb.2MB.numa_stat"), huge);
-            // The kernel has no such pages, so nobody asks.
+            // The kernel does not have pages of this size, so their file is not read.
             write(
                 root,
                 &format!("cgroup/{name}/hugetlb.1GB.numa_stat"),
@@ -120,7 +120,7 @@ mod tests {
         };
         assert_eq!(read(&view), expected);
 
-        // A file that cannot be trusted gives nobody devices, and that is told.
+        // With a file that cannot be used no VM has devices, and the answer says why.
         let path = "kubelet/device-plugins/kubelet_internal_checkpoint";
         write(
             root.path(),

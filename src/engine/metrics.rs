@@ -1,5 +1,5 @@
-//! What is counted and timed since the daemon started: atomic numbers that are written where things happen and read when
-//! somebody asks. Counting allocates nothing and wakes no task.
+//! What is counted and timed since the daemon started: atomic numbers, written where things happen and read by
+//! Describe. Counting allocates nothing and wakes no task.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64};

@@ -11,7 +11,7 @@
 //! | `lasting`, `late` | conditions that count after a time; threads that appear after the guest has started |
 //! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
-//! | `patience` | how often an instance is tried, and how long it then rests |
+//! | `patience` | how often an instance or a shared step is tried in a row, and how long it then rests |
 //! | `register`, `container`, `attach`, `leave` | what a call checks and records |
 //! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
 //! | `store` | the one writer of records |

@@ -84,7 +84,7 @@ pub(super) fn scopes(cgroups: &dyn Cgroups) -> Result<Vec<String>, CgroupError> 
     Ok(names)
 }
 
-/// What is found in a scope that is no known instance.
+/// What is found in a scope that is not a known instance.
 pub(super) enum Adopted {
     Instance(Box<Instance>),
     /// An instance whose record cannot be used: nothing in it may be changed.
@@ -92,7 +92,7 @@ pub(super) enum Adopted {
     /// No record and no process: the daemon that asked for it died, and its holder with it. systemd removes the scope, unless
     /// the holder ended before systemd could move it there.
     Abandoned(CgroupPath),
-    /// It is gone, or it is being made: it has a process and no record yet.
+    /// It is gone, or being made: it has a process and no record yet.
     Nothing,
 }
 

@@ -1,5 +1,5 @@
-//! What is taken from others for the instances, and recorded so that it can be given back: CPUs of units outside
-//! stelia.slice, and CPUs of the kernel's unbound workers.
+//! CPUs that are taken from units outside stelia.slice and from the kernel's unbound workers, and the records by which
+//! they are given back.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -54,7 +54,7 @@ pub(super) fn taken(cgroups: &dyn Cgroups) -> Result<CpuSet, CgroupError> {
 
 const SAVED: &str = "allowed-cpus.";
 
-/// The same on the unit's own cgroup, for pods beyond what stelia.slice has room for.
+/// The same attribute on the unit's own cgroup, for pods for which stelia.slice has no room.
 pub(super) const OWN: &str = "allowed-cpus";
 
 /// The attribute of stelia.slice that keeps what a unit outside had before it was restricted.
@@ -99,7 +99,7 @@ pub(super) fn outside(
         let Some(text) = optional(cgroups.read(&cgroup, File::Cpus))? else {
             continue;
         };
-        // More units than the kernel keeps attributes of one cgroup have theirs on themselves.
+        // Units for which stelia.slice had no room have the attribute on their own cgroup.
         let own =
             || -> Result<Option<CpuSet>, CgroupError> { Ok(cgroups.attribute(&cgroup, OWN)?.map(|text| cpus(&text))) };
         let saved = match recorded(&unit) {

@@ -14,10 +14,10 @@ use super::task::Engine;
 use crate::decide::{Assessment, Facts, Instance};
 use crate::{decide, journal};
 
-/// What was done since the daemon started, for one instance or in all.
+/// Counts since the daemon started, of one instance or of all.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Numbers {
-    /// Looks, where these are the numbers of one instance.
+    /// How often the instance was read; not counted for all.
     pub(super) looks: u32,
     pub(super) steps: u32,
     pub(super) writes: u32,
@@ -34,7 +34,7 @@ impl Numbers {
         self.failed = self.failed.wrapping_add(outcome.errors.len() as u32);
     }
 
-    /// What was done since.
+    /// What was counted since `before`.
     pub(super) fn since(self, before: Self) -> Self {
         Self {
             looks: self.looks.wrapping_sub(before.looks),
@@ -47,19 +47,19 @@ impl Numbers {
     }
 }
 
-/// What was done for a call, in all its turns.
+/// What Reconcile or Audit answers: what was done for the call, in all its turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Report {
-    /// The instance it is of; `None`: the whole node.
+    /// The instance; `None` for the whole node.
     pub pod: Option<PodUid>,
-    /// The pass's number since the daemon started; of one instance, how often that was looked at.
+    /// The pass's number since the daemon started; for one instance, how often that was read.
     pub pass: u32,
     pub steps: u32,
     pub writes: u32,
     pub moves: u32,
     /// Changes by other programs that were undone.
     pub repaired: u32,
-    /// What could not be done and what is degraded, each with its instance.
+    /// Steps that failed and reasons of degradation, each with its instance.
     pub degraded: Vec<(Option<PodUid>, Reason)>,
 }
 
@@ -76,7 +76,8 @@ impl Report {
 /// What a pass would do now.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Preview {
-    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on what these come to.
+    /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on the outcome of
+    /// these.
     pub steps: Vec<(Option<PodUid>, String)>,
     /// What is degraded now, by pod.
     pub degraded: Vec<(PodUid, Reason)>,
@@ -88,7 +89,7 @@ pub(super) struct Pass {
     pub(super) began: Instant,
     pub(super) trigger: Trigger,
     pub(super) before: Numbers,
-    /// When kubelet wrote what this pass follows, microseconds since the epoch.
+    /// When kubelet wrote the change that this pass follows, microseconds since the epoch.
     pub(super) follows_us: Option<u64>,
 }
 

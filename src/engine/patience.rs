@@ -1,9 +1,10 @@
-//! How often something is tried at once, and how long it then rests: each instance by itself, and each thing that all share.
+//! How often something is tried in a row, and how long it then rests: each instance by itself, and each step that all
+//! instances share by its subject.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-/// Rounds of looking, planning and applying in a row. What is not done by then rests.
+/// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
 const ROUNDS: u32 = 8;
 /// How long the first rest is; each further one is twice as long, up to 32 times.
 const REST: Duration = Duration::from_secs(1);
@@ -29,7 +30,7 @@ impl<K> Default for Patience<K> {
 }
 
 impl<K: Ord + Clone> Patience<K> {
-    /// No step remains, or it is gone.
+    /// Forget `who`: no step remains for it, or it is gone.
     pub(super) fn done(&mut self, who: &K) {
         self.0.remove(who);
     }
@@ -52,7 +53,7 @@ impl<K: Ord + Clone> Patience<K> {
         }
     }
 
-    /// End its rest: kubelet wrote, or a call is about it.
+    /// End its rest, because kubelet wrote or a call is about it.
     pub(super) fn wake(&mut self, who: &K) {
         if let Some(trial) = self.0.get_mut(who) {
             trial.until = None;
@@ -91,7 +92,7 @@ impl<K: Ord + Clone> Patience<K> {
         self.0.iter().any(|(who, trial)| trial.until.is_some() && of(who))
     }
 
-    /// Forget all others: no step remains for them.
+    /// Forget all but these: no step remains for the others.
     pub(super) fn keep(&mut self, of: impl Fn(&K) -> bool) {
         self.0.retain(|who, _| of(who));
     }

@@ -1,4 +1,4 @@
-//! What doors are shown: of each turn only what it changed.
+//! The view that doors read: each turn publishes only what it changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};

@@ -94,7 +94,7 @@ impl Engine {
         report_of(None, self.passes, self.total.since(before), degraded)
     }
 
-    /// The same of one instance. It counts nothing that was done for others, whom a tenant must not learn of.
+    /// The same for one instance. What was done for others is not counted, because a tenant must not learn of it.
     pub(super) fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
         let now = self.numbers.get(pod).copied().unwrap_or_default();
         let degraded = self.amiss(pod).into_iter();

@@ -105,7 +105,7 @@ impl Engine {
         record.registered_us = now_us();
         let scope = CgroupPath::slice().child(&record.pod.scope());
         if self.system.cgroups.exists(&scope) {
-            // It may be empty, of a daemon that died.
+            // It may be empty and left by a daemon that died.
             self.dirty.unknown.insert(record.pod.clone());
             let text = format!(
                 "{scope} exists: the former instance of pod {} has not ended yet",
@@ -113,7 +113,7 @@ impl Engine {
             );
             return Err(ErrorKind::InstanceExists.because(text));
         }
-        // systemd is still to stop the former scope, which is gone: it must not come to stop the new one.
+        // systemd has yet to stop the former scope, whose cgroup is gone: it must not stop the new one instead.
         if self.systemd_calls.has(scope.name()) {
             let text = format!("systemd has not stopped the former {} yet", scope.name());
             return Err(ErrorKind::InstanceExists.because(text));
@@ -210,7 +210,7 @@ impl Engine {
         if !first || phase == Phase::Leaving {
             return self.finish(&asker, [reply], Err(failed(pod, "registration", causes)));
         }
-        // A registration is done whole or undone.
+        // A registration that cannot be completed is undone.
         let cause = joined(&causes);
         tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
         match self.leave(pod) {

@@ -15,11 +15,11 @@ use super::picture::Picture;
 use crate::decide::{Assessment, Instance, Snapshot};
 use crate::journal;
 
-/// What the journal has of every instance.
+/// What was last reported of every instance.
 #[derive(Debug, Default)]
 pub(super) struct Reported {
     instances: BTreeMap<PodUid, Last>,
-    /// Who keeps Guaranteed pods that are no VM on CPUs of their own.
+    /// What keeps Guaranteed pods that are not VMs on exclusive CPUs.
     guaranteed: Option<Discriminant<Guaranteed>>,
 }
 
@@ -37,15 +37,15 @@ enum Message {
     /// It ended and was not deregistered.
     Ended,
     Evicted,
-    /// The promise is not kept, or for other reasons than before; with the message's id.
+    /// It became degraded, or for other reasons than before; with the message's id.
     Degraded(&'static str),
-    /// The promise is kept again.
+    /// It is not degraded any more.
     Restored,
 }
 
 impl Reported {
-    /// Where steliad chooses the CPUs: who gives Guaranteed pods that are no VM CPUs of their own. Logged at the start and when
-    /// that changes, while a node is taken over from kubelet.
+    /// Where steliad chooses the CPUs: log what keeps Guaranteed pods that are not VMs on exclusive CPUs, at the start
+    /// and when it changes while a node is taken over from kubelet.
     pub(super) fn guaranteed(&mut self, snapshot: &Snapshot) {
         let who = match (snapshot.source, &snapshot.kubelet) {
             (CpuSource::Steliad, Ok(kubelet)) => guaranteed(kubelet, &snapshot.leftover),
@@ -89,7 +89,7 @@ impl Reported {
         }
     }
 
-    /// An instance leaves on purpose: its end is no message.
+    /// An instance is deregistered: its end is not reported as `GONE`.
     pub(super) fn forget(&mut self, pod: &PodUid) {
         self.instances.remove(pod);
     }

@@ -5,7 +5,7 @@ use stelia_node::System;
 use stelia_node::containers::{LiveContainer, beside, live};
 use stelia_record::Record;
 
-/// The other containers of an instance's pod. None where they cannot be read: then nothing follows from them.
+/// Empty where they cannot be read: then the pod's shared pool stays unknown.
 pub(super) fn of(system: &System, record: &Record) -> Vec<LiveContainer> {
     let cgroups = &*system.cgroups;
     let own = ContainerCgroup::parse(record.origin.as_str()).map(|container| container.container_id);

@@ -44,7 +44,7 @@ pub(super) struct SystemdCalls {
     runtime: Handle,
     sender: mpsc::UnboundedSender<Done>,
     pub(super) done: mpsc::UnboundedReceiver<Done>,
-    /// That systemd is slow is in the journal.
+    /// Whether it was logged that systemd does not answer.
     reported: bool,
 }
 
@@ -77,7 +77,7 @@ impl SystemdCalls {
         }
     }
 
-    /// The unit that systemd has not answered about for too long a time.
+    /// The problem to show when systemd has not answered for more than [`SLOW`].
     pub(super) fn slow(&mut self, now: Instant) -> Option<String> {
         let (unit, since) = self.running.iter().min_by_key(|(_, since)| **since)?;
         let waited = now.duration_since(*since);
@@ -150,8 +150,8 @@ async fn take(system: &System, step: &Step) -> Result<(), Error> {
 /// The kernel keeps 128 attributes of a cgroup (`KERNFS_MAX_USER_XATTRS`): so many of the slice's may be pods'.
 const ON_THE_SLICE: usize = 64;
 
-/// Record what a unit had: on stelia.slice, where older daemons look, and of more pods than it has room for on the pod's
-/// slice itself.
+/// Record a unit's former CPUs: on stelia.slice, where older daemons look for them; for pods for which that has no
+/// room, on the pod's own slice.
 fn keep(system: &System, unit: &str, saved: &str) -> Result<(), CgroupError> {
     let cgroups = &system.cgroups;
     let slice = CgroupPath::slice();

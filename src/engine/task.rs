@@ -57,7 +57,7 @@ pub struct Engine {
     pub(super) wrote_shared: bool,
     pub(super) pass: Option<Pass>,
     pub(super) passes: u32,
-    /// What makes the next pass happen.
+    /// What triggers the next pass.
     pub(super) trigger: Option<Trigger>,
     pub(super) total: Numbers,
     pub(super) numbers: BTreeMap<PodUid, Numbers>,
@@ -129,7 +129,8 @@ impl Engine {
 
     /// Run until cancelled. `alive` is called every `heartbeat`, or up to three quarters of that earlier: it feeds the watchdog.
     pub async fn run(mut self, cancel: CancellationToken, heartbeat: Duration, alive: impl Fn()) {
-        // Before anything is planned: a unit without a cgroup must not be made again. But not for ever.
+        // Before anything is planned, or systemd would make the cgroup of such a unit again; but no longer than
+        // `BEGIN`.
         let stopped = tokio::time::timeout(BEGIN, self.stop_bare_scopes());
         let mut stopped = std::pin::pin!(stopped);
         loop {
@@ -148,7 +149,7 @@ impl Engine {
         self.recall_job();
         let mut said = Instant::now();
         loop {
-            // Not at every turn: it wakes systemd, which starting VMs wait for.
+            // Not at every turn: each notification wakes systemd, on which VMs that start depend.
             if said.elapsed() >= heartbeat / 4 {
                 said = Instant::now();
                 alive();

@@ -114,7 +114,7 @@ impl Engine {
             }
             _ => {}
         }
-        // After a file that could not be used the time since its write says nothing.
+        // The time since the write is not measured after a file that could not be used.
         if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.pass) {
             let modified = self.picture.version.and_then(|version| version.modified);
             pass.follows_us = modified.map(apply::us);
@@ -163,7 +163,7 @@ impl Engine {
                 look.everyone
             }
             Err(error) => {
-                // What is known of it is kept, and the look retried.
+                // What is known of it is kept, and reading it is retried.
                 self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(stale);
                 false

@@ -26,7 +26,7 @@ pub struct View {
     pub pools: Option<Arc<PoolsView>>,
     /// Why kubelet's file cannot be used.
     pub kubelet_problem: Option<String>,
-    /// What systemd has not answered about for more than 5 s.
+    /// That systemd has not answered for more than 5 s, and about which unit.
     pub systemd_problem: Option<String>,
     /// The exclusive CPUs of every container, instance or not, as kubelet has them.
     pub entries: Arc<Entries>,
@@ -56,12 +56,12 @@ pub struct View {
     pub unreadable: Vec<(String, String)>,
 }
 
-/// The pools of the online CPUs, and what is in none of them.
+/// The pools of the online CPUs, and the CPUs and policies they were made from.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolsView {
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
-    /// What kubelet's static CPU manager holds, or left to containers that still run.
+    /// CPUs that kubelet's static CPU manager assigned, or had assigned to containers that still run.
     pub kubelet: CpuSet,
     /// The node's own choices.
     pub policies: AllocatorPolicies,
@@ -94,11 +94,11 @@ pub struct InstanceView {
     pub container: String,
     /// Where it is in its life, by the names of the D-Bus property `State`.
     pub state: &'static str,
-    /// Why the promise is not kept; empty where it is.
+    /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<Reason>,
-    /// The CPUs that are its alone.
+    /// Its exclusive CPUs.
     pub exclusive: CpuSet,
-    /// How steliad chose them, or its pool; `None` where kubelet did.
+    /// How steliad chose the CPUs or the pool; `None` where kubelet chose.
     pub allocation: Option<Allocation>,
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,

@@ -182,7 +182,7 @@ pub(super) fn directory(system: &System, cgroup: &CgroupPath) -> PathBuf {
 /// What an event at a place says; `name` is that of the file in a directory.
 fn meaning(place: Place, name: Option<&str>) -> Option<Event> {
     match (place, name) {
-        // kubelet's directory sees much that is not ours: only the file's own name counts there.
+        // Much else happens in kubelet's directory: only the name of its state file counts.
         (Place::Kubelet, Some(CPU_MANAGER_STATE)) => Some(Event::Kubelet),
         (Place::Kubelet, _) => None,
         (Place::Slice, Some(name)) => Some(PodUid::from_scope(name).map_or(Event::Slice, Event::Scope)),

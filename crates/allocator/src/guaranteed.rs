@@ -1,23 +1,24 @@
 //! What becomes of Guaranteed pods of whole CPUs that are not VMs, where steliad chooses the CPUs.
 //!
-//! steliad gives CPUs to who registers. Such a pod never does: it has CPUs of its own from kubelet's static policy, or none.
+//! steliad gives exclusive CPUs to pods that register. Such a pod never does: it has them from kubelet's static policy,
+//! or not at all.
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
 
-/// Who keeps such pods on CPUs of their own.
+/// What keeps such pods on exclusive CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Guaranteed {
-    /// kubelet's static policy still does, and these CPUs are theirs (and those of VMs that kubelet gave CPUs).
+    /// kubelet's static policy, which has assigned these CPUs to them, and to VMs that it chose the CPUs of.
     Kubelet(CpuSet),
-    /// kubelet once gave these CPUs to pods that still run, and does not any more. They are not given to a VM, but pods that start
-    /// now may run there.
+    /// kubelet assigned these CPUs to pods that still run, and its policy is `none` now. No VM gets them, but pods that
+    /// start now may run there.
     Leftover(CpuSet),
-    /// They run on the shared pool.
+    /// Nothing: they run on the shared pool.
     Nobody,
 }
 
-/// Who does, by kubelet's state and what it left behind.
+/// By kubelet's state and the CPUs it left behind ([`leftover`]).
 pub fn guaranteed(kubelet: &CpuManagerState, leftover: &CpuSet) -> Guaranteed {
     match kubelet.is_static() {
         true => Guaranteed::Kubelet(kubelet.assigned()),
@@ -57,7 +58,7 @@ pub struct RunningContainer {
     pub pod: PodUid,
     /// Whether the pod is a Guaranteed one: only those ever had exclusive CPUs.
     pub guaranteed: bool,
-    /// Whether the container is an instance: what is its own is in its record.
+    /// Whether the container is an instance: then its exclusive CPUs are in its record.
     pub instance: bool,
     /// The container's own CPU limit, thousandths of a CPU; `None` without one.
     pub limit_milli: Option<u64>,
@@ -65,11 +66,12 @@ pub struct RunningContainer {
     pub cpus: CpuSet,
 }
 
-/// What a static CPU manager that is gone left behind: CPUs that a running Guaranteed container was once given alone. kubelet
-/// does not take the lists back when its policy becomes `none`, and its file does not name them any more.
+/// CPUs that kubelet's static policy, since switched off, assigned exclusively to a Guaranteed container that still
+/// runs. kubelet does not take the lists back when its policy becomes `none`, and its file does not name them any more.
 ///
-/// What kubelet gave out exclusively was no other pod's, and as many CPUs as the container's limit. So a list that meets another
-/// pod's was the shared pool, and so was one of another length. (A newer kubelet sets no limit where it gives out CPUs.)
+/// Exclusive CPUs were in no other pod's list, and as many as the container's limit. So a list that overlaps another
+/// pod's was the shared pool, and so was one of another length. (A newer kubelet sets no limit where it gives out
+/// CPUs.)
 pub fn leftover(containers: &[RunningContainer]) -> CpuSet {
     let meets = |one: &RunningContainer| {
         let others = containers.iter().filter(|other| other.pod != one.pod);

@@ -34,7 +34,7 @@ impl CpuBindPolicy {
 /// A bind policy that every allocation of the node must satisfy: Koordinator's node label `node.koordinator.sh/cpu-bind-policy`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RequiredBind {
-    /// None: pods choose.
+    /// Pods choose.
     #[default]
     None,
     /// Whole cores, or no allocation.
@@ -109,10 +109,10 @@ named!(NumaAllocateStrategy {
 /// Whether the NUMA nodes are chosen before the CPUs, and what must hold of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NumaTopologyAlignmentPolicy {
-    /// No nodes are chosen.
+    /// CPUs may come from any nodes.
     #[default]
     None,
-    /// As few nodes as would do on an empty host; where they are not free, as few as there are.
+    /// As few nodes as would do on an empty host; if these are not free, as few as possible.
     BestEffort,
     /// As few nodes as would do on an empty host, or no allocation.
     Restricted,
@@ -161,7 +161,7 @@ impl Qos {
     }
 }
 
-/// Who chooses exclusive CPUs on this node.
+/// What chooses exclusive CPUs on this node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CpuSource {
     /// kubelet's static CPU manager.
@@ -176,10 +176,9 @@ named!(CpuSource {
     Steliad = "steliad"
 });
 
-/// The node's own choices.
+/// The node's own choices: the settings of the allocator.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct AllocatorPolicies {
-    /// Who chooses exclusive CPUs.
     pub source: CpuSource,
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
@@ -187,17 +186,17 @@ pub struct AllocatorPolicies {
     pub qos: Qos,
     /// What the bind policy Default means.
     pub bind: CpuBindPolicy,
-    /// The bind policy that every request must keep.
+    /// The bind policy that every allocation must satisfy.
     pub required: RequiredBind,
     /// What the exclusive policy Default means.
     pub exclusive: CpuExclusivePolicy,
-    /// The strategy of who names none.
+    /// The strategy of a request that names none.
     pub strategy: NumaAllocateStrategy,
-    /// The alignment policy of who names none.
+    /// The alignment policy of a request that names none.
     pub alignment: NumaTopologyAlignmentPolicy,
 }
 
-/// Those of the documents' plugin configuration, where it has them.
+/// The defaults of Koordinator's plugin configuration, where it has them.
 impl Default for AllocatorPolicies {
     fn default() -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Who runs where: the pools of Koordinator's QoS classes.
+//! The pools of CPUs that Koordinator's QoS classes run on.
 
 use std::collections::BTreeMap;
 
@@ -9,19 +9,18 @@ use crate::{NumaAllocateStrategy, Qos, Unsatisfied};
 /// CPUs of an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocated {
-    /// Its class. Only LSE and LSR have CPUs of their own.
+    /// Only LSE and LSR have exclusive CPUs.
     pub qos: Qos,
-    /// The CPUs.
     pub cpus: CpuSet,
 }
 
 /// What kubelet's CPU manager holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum KubeletView {
-    /// Policy none, or no kubelet: its Guaranteed pods run like LS.
+    /// Policy `none`, or no kubelet: Guaranteed pods run on the shared pool, like LS.
     #[default]
     None,
-    /// Policy static.
+    /// Policy `static`.
     Static {
         /// The CPUs of every entry: of the Guaranteed pods that have whole CPUs, and those not yet taken over.
         pinned: CpuSet,
@@ -33,7 +32,7 @@ pub enum KubeletView {
 pub struct SharedPool {
     /// Socket of the node's first CPU.
     pub socket: u32,
-    /// Its CPUs; may be none.
+    /// May be empty.
     pub cpus: CpuSet,
 }
 
@@ -86,7 +85,7 @@ impl Pools {
         }
     }
 
-    /// The CPUs that an instance of a class runs on, with these of its own.
+    /// The CPUs that an instance of a class runs on; `own`: its exclusive ones.
     pub fn cpus_of<'a>(&'a self, qos: Qos, own: &'a CpuSet) -> &'a CpuSet {
         match qos {
             Qos::Lse | Qos::Lsr => own,
@@ -96,8 +95,8 @@ impl Pools {
     }
 }
 
-/// The NUMA node whose shared pool an LS instance with the policy ConstrainedBurst runs on: one with CPUs for its limit,
-/// in the strategy's order, then by id. Which CPUs these are changes with the pool.
+/// The NUMA node whose shared pool an LS instance with the policy ConstrainedBurst runs on: the first, in the
+/// strategy's order and then by id, whose pool has CPUs for the limit. Its CPUs change with the pool.
 ///
 /// # Errors
 /// No node's pool is large enough.

@@ -1,4 +1,5 @@
-//! Proxies for callers of the daemon (`stelia-runner`, `steliactl`, tests). `dbus-interfaces/` says what each member does.
+//! Proxies for callers of the daemon (`stelia-runner`, `steliactl`, tests), with the members that these use.
+//! `dbus-interfaces/` says what each does.
 #![allow(missing_docs)]
 
 use std::collections::HashMap;
@@ -11,7 +12,7 @@ pub type Dict<'a> = HashMap<&'a str, Variant<'a>>;
 pub type OwnedDict = HashMap<String, OwnedVariant>;
 /// One row of `ListInstances`: pod uid, container, object path, state, exclusive CPUs.
 pub type InstanceRow = (String, String, OwnedObjectPath, String, String);
-/// A move of a rebind job: pod uid, CPUs before, CPUs since, what it gains.
+/// A move of a rebind job: pod uid, CPUs before, CPUs after, why it is an improvement.
 pub type MoveRow = (String, String, String, String);
 /// One vCPU for `AttachVcpus`: index, thread id in the container's PID namespace, QMP properties.
 pub type VcpuArg<'a> = (u32, i32, Dict<'a>);

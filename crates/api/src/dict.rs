@@ -55,8 +55,8 @@ pub fn borrowed(dict: &OwnedDict) -> Dict<'_> {
         .collect()
 }
 
-/// The options of a call as a struct, or as a tuple of structs that each take their own. Those named in `others` are read by
-/// somebody else.
+/// The options of a call as a struct, or as a tuple of structs that each take their own. Those named in `others` are
+/// allowed and not read here.
 ///
 /// # Errors
 /// `InvalidArgument`: an option of another name, type or value.
@@ -130,7 +130,7 @@ impl<'a> Deserializer<'a> for &mut Reader<'a> {
     }
 }
 
-/// The structs of a tuple.
+/// A tuple: each of its structs takes its own options.
 impl<'a> SeqAccess<'a> for &mut Reader<'a> {
     type Error = OptionError;
 

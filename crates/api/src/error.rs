@@ -7,18 +7,18 @@ use stelia_kubelet::PodUid;
 use crate::reason;
 use crate::reason::{Amiss, Reason};
 
-/// Why a call is refused. Each text stands alone; the D-Bus error has the kind's name.
+/// Why a call is refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Error {
-    /// The pod whose particulars are in the text; `None`: the kind decides who may read it (`is_of_the_call`).
+    /// The pod whose details (CPUs, paths, processes) are in the text; `None`: the kind decides who may read it
+    /// (`is_of_the_call`).
     pub pod: Option<PodUid>,
-    /// The error's name on D-Bus.
     pub kind: ErrorKind,
-    /// What was wrong; it must be understood alone.
+    /// What was wrong; `busctl` prints nothing else, so it must be understood alone.
     pub text: String,
-    /// Causes or details, each with the pod whose particulars it has.
+    /// Causes or details, each with the pod that it concerns.
     pub causes: Vec<Reason>,
-    /// Whether the call may succeed a moment later.
+    /// Whether the same call may succeed within seconds.
     pub may_pass: bool,
 }
 
@@ -36,7 +36,7 @@ impl fmt::Display for Error {
 }
 
 impl Error {
-    /// The same error, but trying again does not help.
+    /// The same error, not to be tried again.
     #[must_use]
     pub fn lasting(self) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Error {
         }
     }
 
-    /// The same error; its text has this pod's particulars and no other's.
+    /// The same error; its text has details of this pod and of no other.
     #[must_use]
     pub fn of(self, pod: &PodUid) -> Self {
         Self {
@@ -54,7 +54,6 @@ impl Error {
         }
     }
 
-    /// The same error with these causes.
     #[must_use]
     pub fn with(self, causes: Vec<Reason>) -> Self {
         Self { causes, ..self }
@@ -92,7 +91,6 @@ macro_rules! kinds {
         }
 
         impl ErrorKind {
-            /// Every kind.
             pub const ALL: [Self; [$($says),+].len()] = [$(Self::$kind),+];
 
             /// Its name in the metrics, and the last part of the D-Bus error's.
@@ -102,14 +100,13 @@ macro_rules! kinds {
                 }
             }
 
-            /// The name of the D-Bus error.
             pub fn error_name(self) -> &'static str {
                 match self {
                     $(Self::$kind => concat!("io.stelia.Isolation1.Error.", stringify!($kind))),+
                 }
             }
 
-            /// The meaning, for the man page, and for a pod where the particulars are not its own.
+            /// The meaning, for the man page, and for a pod in place of a text with details of others.
             pub fn says(self) -> &'static str {
                 match self {
                     $(Self::$kind => $says),+
@@ -139,7 +136,6 @@ kinds! {
 }
 
 impl ErrorKind {
-    /// An error of this kind.
     pub fn because(self, text: impl Into<String>) -> Error {
         Error {
             pod: None,

@@ -9,11 +9,11 @@ pub const BOUNDS_US: [u64; 13] = [
     1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000, 10_000_000,
 ];
 
-/// `metrics` of `Describe`. What an older daemon does not have is empty.
+/// `metrics` of `Describe`, counted since the daemon started. What an older daemon does not have is empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counted {
-    /// When the daemon started, microseconds since the epoch.
+    /// Microseconds since the epoch.
     pub started_us: u64,
     /// Steps taken, failed ones included.
     pub steps: u64,
@@ -21,7 +21,6 @@ pub struct Counted {
     pub writes: u64,
     /// Cgroup moves of processes and threads.
     pub moves: u64,
-    /// Steps that failed.
     pub failed: u64,
     /// How long passes took, by trigger.
     pub passes: BTreeMap<String, Timed>,
@@ -35,12 +34,11 @@ pub struct Counted {
     pub kubelet_since_us: u64,
 }
 
-/// A histogram's numbers.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Timed {
     /// By bucket: up to each of [`BOUNDS_US`], and above the last.
     pub counts: Vec<u64>,
-    /// All of it together, microseconds.
+    /// Microseconds.
     pub sum_us: u64,
 }

@@ -2,9 +2,7 @@
 
 use stelia_kubelet::PodUid;
 
-/// Bus name of the daemon on the system bus.
 pub const BUS_NAME: &str = "io.stelia.Isolation1";
-/// Object path of the Manager.
 pub const MANAGER_PATH: &str = "/io/stelia/Isolation1";
 /// Where the runner socket is, on the host and (its directory mounted read-only) in the pods.
 pub const RUNNER_SOCKET: &str = "/run/stelia/runner/socket";

@@ -1,29 +1,26 @@
-//! Why isolation is not complete or a call failed: each reason names the pod whose particulars its text has, which decides
+//! Why isolation is degraded or a call failed: each reason names the pod that its text has details of, which decides
 //! who may read it.
 
 use std::fmt;
 
 use stelia_kubelet::PodUid;
 
-/// Why isolation is not complete, or a call failed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
-    /// The pod whose particulars (CPUs, paths, processes) are in the text; `None`: the node's.
+    /// The pod whose details (CPUs, paths, processes) are in the text; `None`: details of the node.
     pub pod: Option<PodUid>,
-    /// What is wrong.
     pub kind: Amiss,
-    /// In words, for the operator and for the pod itself.
+    /// For the operator and for the pod itself.
     pub text: String,
 }
 
-/// What may be wrong.
+/// The kinds of reasons.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Amiss {
-    /// kubelet's state cannot be used.
     KubeletUnusable,
     /// No CPU is shared.
     NothingShared,
-    /// Nothing is left of a NUMA node's shared pool.
+    /// The shared pool of the NUMA node that an LS instance runs on has no CPU.
     NodesPoolEmpty,
     /// kubelet has no entry for the container any more.
     EntryGone,
@@ -31,30 +28,29 @@ pub enum Amiss {
     Evicted,
     /// The container's own cgroup is gone.
     OriginGone,
-    /// The anchor ended.
     AnchorEnded,
-    /// The container's own cgroup has other CPUs than kubelet's entry.
+    /// `cpuset.cpus` of the container's own cgroup differs from kubelet's entry.
     OriginDiffers,
-    /// The memory limit is below what is held.
+    /// The container's memory limit is below what the scope holds.
     MemoryHeld,
-    /// A vCPU's thread ended.
     ThreadEnded,
-    /// CPUs of its own are offline.
+    /// Exclusive CPUs of the instance are offline.
     CpusOffline,
-    /// No vCPU has a CPU of its own.
+    /// There are more vCPUs than CPUs: none is pinned.
     CpusShared,
-    /// The partition is not what it must be.
+    /// `cpuset.cpus.partition` of `vcpu/` reads otherwise than the recorded kind.
     PartitionDiffers,
-    /// A change would not be noticed at once.
+    /// inotify does not watch everything: changes are found by the audit only.
     Unwatched,
-    /// Something could not be done.
+    /// A step failed.
     NotDone,
     /// A detail of an error, for operators and the pod it concerns.
     Detail,
 }
 
 impl Amiss {
-    /// What every pod may read, where it concerns every instance; `None`: only the pod itself and operators may know of it.
+    /// The text for a pod that may not read the details, where the reason may concern every instance; `None`: other
+    /// pods are not told at all.
     pub fn in_general(self) -> Option<&'static str> {
         match self {
             Self::KubeletUnusable => Some("kubelet's state cannot be used, float keeps its CPUs"),
@@ -80,7 +76,7 @@ impl Amiss {
 }
 
 impl Reason {
-    /// A reason with particulars of a pod.
+    /// A reason with details of a pod.
     pub fn of(pod: &PodUid, kind: Amiss, text: impl Into<String>) -> Self {
         Self {
             pod: Some(pod.clone()),
@@ -89,7 +85,7 @@ impl Reason {
         }
     }
 
-    /// A reason with particulars of the node.
+    /// A reason with details of the node.
     pub fn of_node(kind: Amiss, text: impl Into<String>) -> Self {
         Self {
             pod: None,
@@ -120,7 +116,7 @@ impl serde::Serialize for Reason {
     }
 }
 
-/// What a pod may read of reasons; what is the same for several of them is there once.
+/// What a pod may read of reasons, without repetitions.
 pub fn told_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
     let mut told: Vec<Reason> = Vec::new();
     for reason in reasons.iter().filter_map(|reason| reason.told_to(pod)) {

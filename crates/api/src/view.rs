@@ -1,7 +1,8 @@
 //! What `Describe` answers, as JSON: the daemon writes it, steliactl reads it.
 //!
-//! What an older daemon does not tell is empty, what a newer one tells beyond this is passed over. States, classes and policies are
-//! text, so that words of a newer daemon are shown as they are. Times are microseconds since the epoch.
+//! A field that an older daemon does not send is empty; fields that only a newer one sends are ignored. States, classes
+//! and policies are text, so that words of a newer daemon are shown as they are. Times are microseconds since the
+//! epoch.
 
 use std::collections::BTreeMap;
 
@@ -15,9 +16,8 @@ use crate::metrics::Counted;
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Description<L> {
-    /// The daemon's version.
     pub version: String,
-    /// As of the last pass.
+    /// As the engine last saw it.
     pub node: Node,
     /// The running kubelet's configuration under kubelet's own names, or `problem`: why it is not known.
     pub kubelet_config: Value,
@@ -41,15 +41,15 @@ impl<L> Description<L> {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Who chooses exclusive CPUs: `kubelet` or `steliad`. `None`: a daemon that is older than that choice.
+    /// What chooses exclusive CPUs: `kubelet` or `steliad`. `None`: the daemon is older than the setting `cpu-source`.
     pub cpu_source: Option<String>,
     /// The shared pool, kubelet's or steliad's; `None` while kubelet's file cannot be used.
     pub pool: Option<CpuSet>,
     /// `None` where kubelet chooses.
     pub pools: Option<Pools>,
-    /// Why kubelet's file cannot be used.
+    /// Why kubelet's file cannot be used; `None` where it can.
     pub kubelet_problem: Option<String>,
-    /// What systemd has not answered about for too long a time; `None` while it answers.
+    /// That systemd has not answered for more than 5 s, and about which unit; `None` while it answers.
     pub systemd_problem: Option<String>,
     /// kubelet's exclusive CPUs by pod and container, instances or not.
     pub entries: BTreeMap<String, BTreeMap<String, CpuSet>>,
@@ -67,7 +67,8 @@ pub struct Node {
     pub offline: CpuSet,
     /// `cpuset.cpus.exclusive` of stelia.slice.
     pub slice_exclusive: CpuSet,
-    /// Whether this kernel has partitions that take CPUs from everything else; `None` before the first instance.
+    /// Whether this kernel has `cpuset.cpus.exclusive`, without which VMs are `contained`; `None` before the first
+    /// instance.
     pub partitions: Option<bool>,
     /// Units outside stelia.slice that are restricted for contained instances, with their cpuset before.
     pub restricted: BTreeMap<String, String>,
@@ -87,7 +88,6 @@ pub struct Node {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Counters {
-    /// Differences found.
     pub drift_found: u64,
     /// Those repaired in the pass that found them.
     pub drift_repaired: u64,
@@ -101,33 +101,28 @@ pub struct LastPass {
     pub number: u32,
     /// What asked for it: audit, event, call or reload.
     pub trigger: String,
-    /// When it ended.
     pub ended_us: u64,
-    /// How long it took, microseconds.
+    /// Microseconds.
     pub duration_us: u64,
-    /// Steps taken.
     pub steps: u32,
     /// Writes to cgroup files.
     pub writes: u32,
     /// Processes and threads moved between cgroups.
     pub moves: u32,
-    /// Steps that failed.
     pub failures: u32,
 }
 
-/// One instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Instance {
-    /// The pod's UID.
     pub pod: String,
     /// The container's name in kubelet's state.
     pub container: String,
     /// The D-Bus property `State`.
     pub state: String,
-    /// Why isolation is degraded; empty when it is not.
+    /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<String>,
-    /// The CPUs that are its alone.
+    /// The instance's exclusive CPUs.
     pub exclusive: CpuSet,
     /// What steliad's allocator gave it; `None` where kubelet chose its CPUs.
     pub allocation: Option<Allocation>,
@@ -137,7 +132,6 @@ pub struct Instance {
     pub mems: String,
     /// `cpuset.cpus.partition` of its `vcpu/`.
     pub partition: String,
-    /// The placement policy.
     pub placement: String,
     /// The scope's cgroup, relative to the cgroup root.
     pub scope: String,
@@ -186,25 +180,21 @@ pub struct Task {
 pub struct Allocation {
     /// LSE, LSR, LS or BE.
     pub qos: String,
-    /// How many CPUs of its own.
+    /// How many exclusive CPUs; 0 for LS and BE.
     pub cpus: u32,
-    /// The bind policy.
     pub bind: String,
     /// Whether the node or the pod requires the bind policy.
     pub required: bool,
-    /// The exclusive policy.
     pub exclusive: String,
-    /// The allocate strategy.
     pub strategy: String,
-    /// The alignment policy.
     pub alignment: String,
     /// The pod's CPU limit in thousandths of a CPU; 0: none.
     pub limit_milli: u64,
     /// The NUMA node whose shared pool it runs on; `None`: the pool of all.
     pub numa_node: Option<u32>,
-    /// What became of the exclusive policy: `not-asked`, `kept`, `downgraded` or `dropped`.
+    /// Whether the exclusive policy is satisfied: `not-asked`, `kept`, `downgraded` or `dropped`.
     pub exclusivity: String,
-    /// How the allocator came to its answer, a line a step.
+    /// Why the allocator chose these CPUs, line by line.
     pub explanation: Vec<String>,
 }
 
@@ -212,13 +202,13 @@ pub struct Allocation {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Pools {
-    /// Never allocated; in the shared pools.
+    /// The setting `reserved-cpus`: never allocated, part of the shared pools.
     pub reserved: CpuSet,
-    /// Held by kubelet's static CPU manager, or by containers it forgot that still run: never allocated, in no pool.
+    /// CPUs that kubelet's static CPU manager assigned, or had assigned to containers that still run: never allocated,
+    /// in no pool.
     pub kubelet: CpuSet,
-    /// The allocator's configuration.
     pub policies: Value,
-    /// What instances hold with an exclusive policy.
+    /// CPUs of instances with an exclusive policy.
     pub held: Value,
     /// What a new LSE or LSR instance may get.
     pub allocatable: CpuSet,
@@ -238,7 +228,6 @@ pub struct Pools {
 pub struct SharedPool {
     /// The socket it is in.
     pub socket: u32,
-    /// May be empty.
     pub cpus: CpuSet,
 }
 

@@ -14,16 +14,16 @@ use crate::runtime;
 /// Another container of the pod, one that has processes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LiveContainer {
-    /// The runtime's id of it.
+    /// The runtime's id.
     pub id: String,
     /// Its name by the runtime's annotations, where one was found.
     pub name: Option<String>,
-    /// Its `cpuset.cpus`; empty where nobody restricted it.
+    /// Its `cpuset.cpus`; empty where it is not restricted.
     pub cpus: CpuSet,
     pub request: CpuRequest,
 }
 
-/// The containers of a pod that have processes, but for the one with the id `own`. `run` is `/run`.
+/// The containers of a pod that have processes, except for the one with the id `own`. `run` is `/run`.
 ///
 /// # Errors
 /// A cgroup that is there cannot be read.
@@ -36,7 +36,7 @@ pub fn live_containers(
     live(cgroups, run, of_pod(cgroups, pod)?, own)
 }
 
-/// Those of these that have processes, but for the one with the id `own`.
+/// The containers of `found` that have processes, except for the one with the id `own`.
 ///
 /// # Errors
 /// A cgroup that is there cannot be read.
@@ -51,7 +51,7 @@ pub fn live(
         if own == Some(container.container_id.as_str()) || !populated(cgroups, &path)? {
             continue;
         }
-        // What the kernel prints parses; an empty list is one that nobody restricted (the pod's sandbox).
+        // What the kernel prints parses; an empty list is not restricted (the pod's sandbox).
         let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
         let written = runtime::container(run, &container.container_id);
         live.push(LiveContainer {
@@ -69,7 +69,7 @@ pub fn live(
 /// # Errors
 /// The cgroup cannot be read.
 pub fn request(cgroups: &dyn Cgroups, container: &CgroupPath, shares: Option<u64>) -> Result<CpuRequest, CgroupError> {
-    // With crun its processes are one level below, in a cgroup whose weight is nobody's choice.
+    // With crun the processes are one level below, in a cgroup whose weight was not set from the request.
     let weight = optional(cgroups.read(&whole(container), File::CpuWeight))?;
     Ok(CpuRequest {
         shares,
@@ -77,12 +77,13 @@ pub fn request(cgroups: &dyn Cgroups, container: &CgroupPath, shares: Option<u64
     })
 }
 
-/// The cgroup that is the container's as a whole, by the one where its processes are: that, or the scope it is in.
+/// The cgroup of the whole container, given the one its processes are in: the same, or with crun the scope around it.
 pub fn whole(origin: &CgroupPath) -> CgroupPath {
     CgroupPath::parse(ContainerCgroup::whole(origin.as_str())).unwrap_or_else(|| origin.clone())
 }
 
-/// The container's own cgroup and, where its processes are in a subgroup of it, that first: what both say counts.
+/// The cgroup that the container's processes are in and, where that is a subgroup of the scope, the scope: limits of
+/// both apply.
 pub fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
     let whole = whole(origin);
     let mut levels = vec![origin.clone()];
@@ -90,8 +91,8 @@ pub fn levels(origin: &CgroupPath) -> Vec<CgroupPath> {
     levels
 }
 
-/// Where a container's processes are: crun puts them into a subgroup of the scope. Whoever else makes one of that name, with
-/// processes left in the scope, is taken at the scope.
+/// The cgroup that a container's processes are in: with crun a subgroup of the scope. If the scope itself has
+/// processes, a subgroup of that name is not crun's, and the scope is the answer.
 pub fn inner(
     cgroups: &dyn Cgroups,
     path: CgroupPath,
@@ -101,7 +102,7 @@ pub fn inner(
     let Some(inside) = ContainerCgroup::parse(subgroup.as_str()) else {
         return Ok((path, container));
     };
-    // A scope whose own processes cannot be listed (somebody made it a threaded one) has none that could be moved.
+    // A scope whose own processes cannot be listed (it was made threaded) has none that could be moved.
     let has_own = || cgroups.read(&path, File::Procs).is_ok_and(|text| !text.is_empty());
     if populated(cgroups, &subgroup)? && !has_own() {
         return Ok((subgroup, inside));
@@ -169,7 +170,8 @@ fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, Co
     found.map(|(path, container)| inner(cgroups, path, container)).collect()
 }
 
-/// What the running containers of a pod tell of its entries.
+/// Which of a pod's entries in kubelet's state are exclusive and which are the pod's shared pool, by what its running
+/// containers request.
 ///
 /// A container with exclusive CPUs requests exactly as many, and has them for as long as it runs. That one requests as
 /// many as the pod has says nothing: a container without a request has the whole pod's shares.
@@ -182,7 +184,7 @@ pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) ->
         let names = running.iter().filter_map(|container| container.name.as_ref());
         names.filter(here).collect::<BTreeSet<_>>().len() > 1
     };
-    // A container without a name is one of those with its CPUs, and any of them.
+    // A container without a name may be any of those with the same CPUs.
     let several = |entry: &CpuSet| entries.values().filter(|other| *other == entry).count() > 1;
     let told = |name: &String, entry: &CpuSet| {
         let named = |other: &&LiveContainer| other.name.as_ref() == Some(name);
@@ -191,7 +193,8 @@ pub fn uses(state: &CpuManagerState, pod: &PodUid, running: &[LiveContainer]) ->
         let is_it = |other: &&LiveContainer| if by_name { named(other) } else { nameless(other) };
         let told = running.iter().filter(is_it);
         let told = told.filter_map(|container| container.request.is_of(entry.len()));
-        // Of several that may be it one with such a request is enough: no float shall meet CPUs that are somebody's.
+        // If several containers may be this one, one with such a request is enough: no float may run on CPUs that could
+        // be exclusive.
         match told.max()? {
             _ if together(entry) => Some(Use::Shared),
             true if entry == own => None,

@@ -1,4 +1,4 @@
-//! What a caller is told of an error of the system.
+//! Errors of the system as errors of calls.
 
 use stelia_api::{Error, ErrorKind};
 
@@ -7,7 +7,8 @@ use crate::proc::ProcError;
 use crate::systemd::SystemdError;
 use crate::workqueue::WorkqueueError;
 
-/// With the node's particulars, until somebody says whose they are ([`Error::of`]).
+/// The text has details of the node, which pods may not read, unless the caller of this conversion names a pod
+/// ([`Error::of`]).
 macro_rules! failed {
     ($($cause:ty),+) => {
         $(impl From<$cause> for Error {

@@ -1,9 +1,9 @@
-//! The holder: a process of ours that keeps a new scope alive until the container's processes are in it.
+//! The holder: a child of the daemon that keeps a new scope alive until the container's processes are in it.
 //!
-//! systemd starts a scope only round a process and ends it when it is empty. Starting it round a process of the
-//! container would leave, when the daemon dies before it recorded anything, a scope that nobody can explain. The holder
-//! reads its standard input, a pipe from the daemon: when the daemon dies the holder ends, and with it a scope in which
-//! nothing else is.
+//! systemd starts a scope only with a process in it, and ends the scope when it is empty. If that were a process of the
+//! container and the daemon died before it wrote a record, a scope without a record would remain, with the process in
+//! it. The holder reads its standard input, a pipe from the daemon: when the daemon dies the holder ends, and an
+//! otherwise empty scope with it.
 
 use std::io::{self, Read};
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,8 @@ use std::process::{Child, Command, Stdio};
 /// Makes the daemon's binary a holder.
 const ARGUMENT: &str = "--hold-scope";
 
-/// Where holders come from.
+/// Starts holders.
 pub trait Holders: Send + Sync {
-    /// Start one.
-    ///
     /// # Errors
     /// The process cannot be started.
     fn start(&self) -> io::Result<Box<dyn Hold>>;

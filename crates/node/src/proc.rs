@@ -1,4 +1,5 @@
-//! Processes and threads: identity, PID namespaces, affinity. The seam [`Procs`] has the kernel behind it.
+//! Processes and threads: identity, PID namespaces, affinity. [`Procs`] is implemented by the kernel and by the test
+//! node's model.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::PathBuf;
@@ -9,7 +10,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS, files};
 use crate::affinity;
 use crate::cgroup::CgroupPath;
 
-/// A process or thread that cannot be mistaken for a later one with the same number.
+/// A process or thread, told apart from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct TaskId {
     /// Process id, or thread id, on the host.
@@ -21,7 +22,6 @@ pub struct TaskId {
 /// A thread of a process, as its PID namespaces number it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Thread {
-    /// Identity on the host.
     pub task: TaskId,
     /// `NSpid`: the thread's number in each PID namespace, outermost first.
     pub numbers: Vec<i32>,
@@ -45,10 +45,8 @@ impl ProcError {
     }
 }
 
-/// What the program asks of the process table.
+/// What is read of and done to processes and threads.
 pub trait Procs: Send + Sync {
-    /// Identity of a process or thread now.
-    ///
     /// # Errors
     /// It ended, or `/proc` cannot be read.
     fn identify(&self, id: i32) -> Result<TaskId, ProcError>;
@@ -72,7 +70,7 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended.
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError>;
-    /// The ids of a process's threads, which says nothing else of them.
+    /// The ids of a process's threads, without reading more of each.
     ///
     /// # Errors
     /// It ended.
@@ -84,7 +82,7 @@ pub trait Procs: Send + Sync {
     /// # Errors
     /// It ended.
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError>;
-    /// The process a thread is of, and the CPUs the thread may run on.
+    /// [`Self::process`] and [`Self::affinity`], where both can be had in one read.
     ///
     /// # Errors
     /// It ended.
@@ -117,7 +115,7 @@ impl KernelProcs {
 
     fn read(&self, path: &str) -> Result<String, ProcError> {
         let path = self.root.join(path);
-        // A process names itself, in bytes of its choice: one that is not UTF-8 must not hide it.
+        // A process chooses its own name, in any bytes: one that is not UTF-8 must not make it unreadable.
         let bytes = files::read(&path).map_err(|cause| ProcError {
             operation: format!("read {}", path.display()),
             cause,

@@ -1,4 +1,4 @@
-//! What the container runtime wrote down of a container: its `config.json` (OCI runtime specification).
+//! A container's `config.json` (OCI runtime specification), as the container runtime wrote it.
 
 use std::fs;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::systemd::Devices;
 
-/// The parts of `config.json` that matter here.
+/// The parts of `config.json` that are read.
 #[derive(Debug, Default, Deserialize)]
 pub struct Config {
     #[serde(default)]
@@ -35,16 +35,16 @@ struct Cpu {
     shares: Option<u64>,
 }
 
-/// What the configuration says of a container.
+/// The parts of a container's configuration that tell of its CPUs.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Its name, as the runtime annotated it.
+    /// Its name, by the runtime's annotations.
     pub name: Option<String>,
-    /// `cpu.shares` as kubelet said it when the container was made.
+    /// `cpu.shares`, which kubelet computed from the request when the container was created.
     pub shares: Option<u64>,
 }
 
-/// A rule of the device cgroup. What is left out stands for all.
+/// A rule of the device cgroup. A field that is left out matches all.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 struct Rule {
     allow: bool,

@@ -1,4 +1,4 @@
-//! The seams behind which the system stands, gathered.
+//! Everything that the engine reads and changes outside itself, in one value.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -8,13 +8,12 @@ use crate::cgroup::{Cgroups, KernelCgroups};
 use crate::proc::{KernelProcs, Procs};
 use crate::systemd::Systemd;
 
-/// Everything the engine touches outside itself.
+/// The kernel's and systemd's, or those of a test node.
 #[derive(Clone)]
 pub struct System {
     pub cgroups: Arc<dyn Cgroups>,
     pub procs: Arc<dyn Procs>,
     pub systemd: Arc<dyn Systemd>,
-    /// Processes of ours that keep a new scope alive.
     pub holders: Arc<dyn Holders>,
     /// Where the cgroup hierarchy is mounted; for inotify watches.
     pub cgroup_root: PathBuf,

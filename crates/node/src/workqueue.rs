@@ -6,7 +6,7 @@ use std::{fs, io};
 
 use stelia_cpus::{CpuSet, files};
 
-/// From what the kernel computes where its unbound workers may run.
+/// The two masks from which the kernel computes where its unbound workers may run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Masks {
     /// What was last written (`cpumask_requested`; before Linux 6.9 that is `cpumask`).
@@ -15,7 +15,6 @@ pub struct Masks {
     pub isolated: CpuSet,
 }
 
-/// Something could not be done with one of the files.
 #[derive(Debug, thiserror::Error)]
 #[error("{operation}: {cause}")]
 pub struct WorkqueueError {

@@ -11,13 +11,14 @@ use stelia_text::excerpt::excerpt;
 
 use super::{Phase, Record, UNPINNED, VcpuThread};
 
-/// Version of the attributes' meaning. A scope with one that is not known is left alone.
+/// Version of the attributes' meaning. A scope with an unknown version is left alone.
 const SCHEMA: &str = "1";
-/// Version of the attributes of an instance whose CPUs steliad chose: a daemon that knows kubelet's only leaves it alone.
+/// The version where steliad chose the CPUs: a daemon older than the allocator leaves such an instance alone.
 const SCHEMA_ALLOCATED: &str = "2";
-/// The attribute that says the others are whole: written last.
+/// Written last: a record without it is incomplete.
 pub const SCHEMA_ATTRIBUTE: &str = "schema";
-/// A scope's attributes cannot be used.
+
+/// Why a scope's attributes cannot be used.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RecordError {
     /// No schema attribute: registration did not get far enough to record anything.
@@ -89,10 +90,10 @@ fn props(text: &str) -> Option<BTreeMap<u32, BTreeMap<String, i64>>> {
     text.split(',').filter(|part| !part.is_empty()).map(one).collect()
 }
 
-/// What the kernel takes of one attribute, in bytes (`XATTR_SIZE_MAX`).
+/// The kernel's limit of one attribute, in bytes (`XATTR_SIZE_MAX`).
 const LONGEST: usize = 64 << 10;
-/// What it takes of a cgroup's `user.` attributes together (`KERNFS_USER_XATTR_SIZE_LIMIT`); one that is written anew counts twice
-/// meanwhile.
+/// Its limit of all `user.` attributes of a cgroup, in bytes (`KERNFS_USER_XATTR_SIZE_LIMIT`); one that is being
+/// replaced counts twice.
 const ALL: usize = 128 << 10;
 
 impl Record {
@@ -114,9 +115,9 @@ impl Record {
         })
     }
 
-    /// The attributes in the order in which they must be written, those that changed as well as all of them. Whoever dies in
-    /// between leaves something to go on from: where the vCPUs go comes before the CPUs, which come before the phase that
-    /// promises them; the schema, which makes the rest valid, is last.
+    /// The attributes in the order in which they must be written, those that changed as well as all of them. A crash in
+    /// between leaves a record that the next daemon can go on from: where the vCPUs go comes before the CPUs, which
+    /// come before the phase that promises them; the schema, which makes the rest valid, is last.
     pub fn attributes(&self) -> Vec<(&'static str, String)> {
         let schema = match self.allocation {
             None => SCHEMA,
@@ -155,7 +156,7 @@ impl Record {
     /// Read the attributes back.
     ///
     /// # Errors
-    /// [`RecordError`]; nothing of a record in doubt is used.
+    /// [`RecordError`]: a record is used as a whole or not at all.
     pub fn parse(attributes: &BTreeMap<String, String>) -> Result<Self, RecordError> {
         let is_allocated = match attributes.get(SCHEMA_ATTRIBUTE).map(String::as_str) {
             None => return Err(RecordError::Absent),

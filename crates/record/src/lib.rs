@@ -37,9 +37,10 @@ pub enum Phase {
     Attaching,
     /// The vCPU threads are in a partition of their own, as read back from the kernel.
     Isolated,
-    /// The vCPU threads are pinned, but no partition keeps others out: the weaker promise.
+    /// The vCPU threads are pinned, without a partition: other tasks are kept off by `AllowedCPUs=` of other units
+    /// only.
     Contained,
-    /// Everything is being given back.
+    /// Being deregistered: processes return to the origin, CPUs are released.
     Leaving,
 }
 
@@ -71,10 +72,9 @@ impl Phase {
 /// A thread of QEMU that is pinned, and its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 pub struct VcpuThread {
-    /// In JSON and in the record its number.
+    /// As its number in JSON and in the record.
     #[serde(rename = "index")]
     pub role: ThreadRole,
-    /// The thread on the host.
     pub task: TaskId,
     /// The CPU it is pinned to; `None` where there are more vCPUs than CPUs: it may use the whole set.
     pub cpu: Option<u32>,
@@ -90,38 +90,36 @@ impl fmt::Display for VcpuThread {
     }
 }
 
-/// An instance as recorded.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Record {
-    /// The pod.
     pub pod: PodUid,
     /// The container's name in kubelet's state.
     pub container: String,
     /// The container's own cgroup below kubepods.
     pub origin: CgroupPath,
-    /// The placeholder that stays in the origin.
+    /// The sleeping process that stays in the origin and keeps the container's cgroup alive.
     pub anchor: TaskId,
-    /// The CPUs that are this container's alone: its entry, less what other containers of the pod use of it.
+    /// The container's exclusive CPUs: its entry without the CPUs that other containers of the pod use.
     pub exclusive: CpuSet,
-    /// The container's entry in kubelet's state when `exclusive` was taken from it; where steliad chose the CPUs, the same.
+    /// The container's entry in kubelet's state when `exclusive` was derived from it; where steliad chose the CPUs,
+    /// equal to `exclusive`.
     pub entry: CpuSet,
     /// How steliad chose the CPUs; `None` where kubelet did.
     pub allocation: Option<Allocation>,
-    /// What of its pod's own CPUs the pod's containers share, once that is known; kubelet's file does not say it.
+    /// The part of the pod's own CPUs that its containers share (pod-level resources), once it is known; kubelet's file
+    /// does not say it.
     pub pod_pool: Option<CpuSet>,
-    /// Whether a scheduler chose its CPUs or NUMA nodes: they are in its books, so no rebind job moves the instance.
+    /// Whether a scheduler chose its CPUs or NUMA nodes, and accounts for them: then no rebind job moves the instance.
     pub scheduled: bool,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
-    /// Where the instance is in its life.
     pub phase: Phase,
     /// The vCPU threads handed over; empty before AttachVcpus.
     pub vcpus: Vec<VcpuThread>,
-    /// What QMP says of each vCPU's place in the guest, by index: needed to place them anew when the CPUs change.
+    /// QMP's properties of each vCPU (socket, core, thread, node) by index: needed to place them again when the CPUs
+    /// change.
     pub props: BTreeMap<u32, BTreeMap<String, i64>>,
-    /// How the vCPUs were placed.
     pub placement: PlacementPolicy,
-    /// The kind of partition this instance has.
     pub partition: Partition,
     /// Microseconds since the epoch.
     pub registered_us: u64,

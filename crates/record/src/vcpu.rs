@@ -1,5 +1,3 @@
-//! A vCPU as QEMU describes it.
-
 use std::collections::BTreeMap;
 
 /// A vCPU as QEMU describes it.

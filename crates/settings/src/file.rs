@@ -11,8 +11,8 @@ use toml::{Spanned, Value};
 use crate::Settings;
 use crate::settings::{KEYS, Key};
 
-/// What one file sets, or several of which later ones won. Values are not checked yet: one that another file replaces may be
-/// anything.
+/// What one file sets, or several files merged. Values are not checked yet: a wrong value that a later file replaces is
+/// not an error.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Fragment(BTreeMap<&'static str, Entry>);
 
@@ -26,7 +26,6 @@ struct Entry {
 /// The settings in force, and where each came from.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// The settings in force.
     pub settings: Settings,
     /// The file that set a key last; a key that no file sets is missing.
     pub origins: BTreeMap<&'static str, PathBuf>,
@@ -56,7 +55,7 @@ impl Fragment {
     /// `path` is what errors call the file.
     ///
     /// # Errors
-    /// [`SettingsError::Syntax`] and [`SettingsError::Unknown`]: what no other file can make good.
+    /// [`SettingsError::Syntax`] and [`SettingsError::Unknown`], which no later file can replace.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let table: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|cause| SettingsError::Syntax {
             path: path.to_owned(),

@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Settings`] and [`Policies`] hold the values; the table below them in `settings.rs` has each key once. [`load`] reads the
+//! [`Settings`] and [`Policies`] hold the values; `KEYS` in `settings.rs` has each key once. [`load`] reads the
 //! files; later ones win: `/etc/stelia/steliad.toml`, then `*.toml` in `/usr/lib`, `/run` and `/etc` `stelia/steliad.toml.d`,
 //! where a file name in a later directory hides the same name in an earlier one.
 

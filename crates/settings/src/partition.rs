@@ -1,13 +1,14 @@
-//! The kind of cpuset partition `vcpu/` is made.
+//! The kinds of cpuset partition that `vcpu/` can be.
 
 use stelia_text::named;
 
 /// Whether a kernel of this release makes and unmakes `isolated` partitions without danger to the node.
 ///
-/// Since Linux 6.7 the kernel takes isolated CPUs from its unbound workers. It did so with cpuset's mutex held, and waited there for
-/// `kthreadd` to make new workers; `kthreadd` waits like every fork while somebody moves a task to another cgroup, and whoever does
-/// waits for that mutex. Nothing in the node forks or ends after that (run on 6.12: within seconds). Later kernels let go of the mutex
-/// first; 7.2 is the first one on which that was seen to hold.
+/// Since Linux 6.7 the kernel takes isolated CPUs from its unbound workers. Until 7.1 it does so with cpuset's mutex
+/// held, and waits there for `kthreadd` to make new workers. `kthreadd` waits, like every fork, while another task is
+/// moved between cgroups, and that move waits for the mutex: a deadlock in which nothing on the node forks or exits
+/// (seen on 6.12 within seconds). Later kernels release the mutex first; 7.2 is the first one that was tried.
+/// `docs/kernels.md` has the whole chain.
 pub fn isolated_is_safe(release: &str) -> bool {
     let mut numbers = release.split(['.', '-']).map(str::parse::<u32>);
     let version = (numbers.next().and_then(Result::ok), numbers.next().and_then(Result::ok));
@@ -17,13 +18,13 @@ pub fn isolated_is_safe(release: &str) -> bool {
 /// The values of `cpuset.cpus.partition` (kernel: `Documentation/admin-guide/cgroup-v2.rst`) that can be asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Partition {
-    /// Nobody else runs there, and the scheduler does not balance: every thread must be pinned.
+    /// No other task runs there, and the scheduler does not balance load: every thread must be pinned.
     #[default]
     Isolated,
-    /// Nobody else runs there, once the kernel's unbound workers are told to stay away; the scheduler balances the threads among
-    /// the CPUs, unless each is pinned.
+    /// No other task runs there, once the mask of the kernel's unbound workers excludes the CPUs; the scheduler
+    /// balances threads that are not pinned.
     Root,
-    /// No partition: others are only kept away by the lists of what is outside. The state is `contained` then.
+    /// No partition: other tasks are kept off by `AllowedCPUs=` of their units only. The state is `contained`.
     Member,
 }
 

@@ -1,8 +1,7 @@
-//! How vCPUs are laid on CPUs: the names of the policies.
+//! How vCPUs are placed on the exclusive CPUs: the names of the policies.
 
 use stelia_text::named;
 
-/// How vCPUs are laid on the exclusive CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PlacementPolicy {
     /// The guest's own topology on the host's: SMT siblings on SMT siblings, sockets and NUMA nodes on NUMA nodes.

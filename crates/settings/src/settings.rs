@@ -13,13 +13,13 @@ use toml::Value;
 
 use crate::{FloatPolicy, Partition, PlacementPolicy};
 
-/// The configuration in force. Each field is a key of `KEYS`, or several.
+/// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Settings {
     /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
     pub kubelet_root: PathBuf,
     pub policies: Policies,
-    /// Time from the beginning of one rebind job to the next.
+    /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
 }
@@ -27,17 +27,17 @@ pub struct Settings {
 /// The settings that decisions depend on.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Policies {
-    /// How vCPUs are placed from now on.
+    /// How vCPUs are placed that are attached from now on; what is placed stays.
     pub placement: PlacementPolicy,
-    /// The partition instances get from now on; `None`: what this kernel makes without danger, `isolated` or else `root`.
+    /// The partition of instances that are attached from now on; `None`: what this kernel makes without danger,
+    /// `isolated` or else `root`.
     pub partition: Option<Partition>,
-    /// Which shared CPUs instances float on.
     pub float: FloatPolicy,
-    /// With fewer CPUs than this in its NUMA nodes an instance floats on the whole pool.
+    /// An instance floats on the whole shared pool if its NUMA nodes have fewer shared CPUs than this.
     pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes and prints it: an audit compares the texts.
     pub float_cpu_max: String,
-    /// Who chooses exclusive CPUs, and how.
+    /// What chooses exclusive CPUs, and how.
     pub allocator: AllocatorPolicies,
 }
 
@@ -52,7 +52,7 @@ impl Default for Settings {
     }
 }
 
-/// Those of the allocator are its own: Koordinator's documents give them.
+/// The allocator's defaults are in its crate: they are those of Koordinator's documents.
 impl Default for Policies {
     fn default() -> Self {
         Self {
@@ -71,12 +71,12 @@ pub(crate) struct Key {
     pub(crate) name: &'static str,
     /// What the value may be, the last behind an "or".
     pub(crate) allowed: &'static [&'static str],
-    /// Takes the value over; `None` if it is not allowed.
+    /// Sets the value; `None` if it is not allowed.
     pub(crate) set: fn(&mut Settings, &Value) -> Option<()>,
     pub(crate) get: fn(&Settings) -> Value,
 }
 
-/// A key whose values are names of an enumeration: those that are listed, which need not be all.
+/// A key whose value is a name of an enumeration; only the names listed here are allowed.
 macro_rules! choice {
     ($key:literal, $type:ident [$($name:literal),+], $($field:ident).+) => {
         Key {
@@ -92,7 +92,7 @@ macro_rules! choice {
     };
 }
 
-/// Every key, in the order in which they are printed.
+/// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
 pub(crate) const KEYS: [Key; 16] = [
     Key {
         name: "kubelet-root",

@@ -8,20 +8,20 @@ use tokio::sync::Notify;
 use super::stream::rest_of_header;
 
 /// Calls of a connection that may be unanswered; until one of them is answered nothing more is read. zbus starts a task for
-/// each call that it is given, so whoever is not held back here has as many commands in the engine's queue as it likes.
+/// each call that it is given, so without this limit a peer could have any number of commands in the engine's queue.
 pub(super) const OUTSTANDING: usize = 4;
 /// A connection on which nothing is under way rests after this long. A client's next call follows on the last answer at once
 /// or after seconds, and of those that connect in a row few are to be awake at the same time.
 const QUIET: Duration = Duration::from_millis(5);
-/// One that was woken within this time rests after as long a time again: whoever calls all the time is not to be built anew
-/// for each call.
+/// A connection that was woken less than this ago rests after as long a time again: for a peer that calls all the time
+/// zbus's part is not built anew for each call.
 const SOON: Duration = Duration::from_secs(1);
 
 /// What is under way on one connection.
 #[derive(Debug, Default)]
 pub(super) struct Calls {
     state: Mutex<State>,
-    /// Of what changed its one reader waits for one thing at a time.
+    /// Wakes the connection's one reader, which waits for one condition at a time.
     changed: Notify,
 }
 
@@ -61,7 +61,7 @@ impl Calls {
             return;
         }
         let mut state = self.lock();
-        // An answer that nobody asked for is not written; were one, it must not buy room for others.
+        // No answer is written without a call; if one were, it must not make room for more calls.
         state.unanswered = state.unanswered.saturating_sub(answers);
         state.answered = true;
         drop(state);
@@ -120,7 +120,7 @@ impl Calls {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Counters only: what a panicking holder left is still whole.
+        // Counters only: they are consistent even after a panic.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -233,7 +233,7 @@ mod tests {
         calls.wake();
         calls.room().await;
         assert!(calls.tell().is_some());
-        // Whoever is woken at once does not rest at once again.
+        // A connection that was just woken does not rest at once.
         assert!(!rests().await);
         calls.rest().await;
         tokio::time::sleep(SOON).await;

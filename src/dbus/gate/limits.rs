@@ -98,9 +98,9 @@ impl Bucket {
 #[derive(Debug)]
 struct Pod {
     connections: usize,
-    /// What it may send at all.
+    /// What it may send, whatever others do.
     own: Bucket,
-    /// Its fair part of what all pods may send: within it, it waits for nobody.
+    /// Its fair part of what all pods may send: within it, it does not wait for other pods.
     share: Bucket,
     /// When it last sent something.
     sent: Option<Instant>,
@@ -186,7 +186,7 @@ impl Limits {
     }
 
     fn lock(&self) -> MutexGuard<'_, Shared> {
-        // Counters only: what a panicking holder left is still whole.
+        // Counters only: they are consistent even after a panic.
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -249,7 +249,7 @@ impl Slot {
         pod.own.wait(OF_A_POD, now).max(fair)
     }
 
-    /// The same of what the pod alone owes: before a peer has said who it is, it waits for nobody else.
+    /// The same for what this pod owes itself: before a peer has authenticated it does not wait for other pods.
     pub(super) fn own_wait(&self, now: Instant) -> Duration {
         let mut shared = self.limits.lock();
         let own = shared.pods.get_mut(&self.pod);

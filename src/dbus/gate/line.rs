@@ -12,7 +12,7 @@ use super::calls::{Calls, Telling};
 use super::cuts::Cuts;
 use super::limits::Slot;
 
-/// A connection without anything of zbus, to which it is as good as its socket.
+/// A connection without zbus's part. For zbus it is the socket.
 ///
 /// A runner asks a few things when its VM starts and is silent until that ends, while what zbus keeps for a connection is
 /// many times as large as this. So a connection on which nothing is under way rests: zbus is told that it ended, and is given
@@ -74,7 +74,8 @@ impl Line {
         }
     }
 
-    /// Wait until the peer has closed its end. What it sent before may be unread still: whoever is gone needs no answer.
+    /// Wait until the peer has closed its end. What it sent before may still be unread: a peer that left needs no
+    /// answer.
     pub(super) async fn left(&self) {
         loop {
             // This interest is woken by a closed stream, as the one in reading is, and not by bytes to read, so it does not

@@ -25,7 +25,7 @@ pub use line::Line;
 pub use stream::GateError;
 pub use transport::{GatedSocket, write};
 
-/// How long a peer may take to authenticate; to be put round `Builder::build`.
+/// How long a peer may take to authenticate: the time limit of `Builder::build`.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Connections that wake at the same time. A wave of calls, which follows on whatever all runners are told, needs memory for
@@ -34,7 +34,7 @@ const WAKING: usize = 32;
 /// A connection counts as waking for so long, or until it rests. Of all pods' calls together 400 a second are read, so that
 /// slow ones do not take all turns.
 const WAKING_FOR: Duration = Duration::from_millis(50);
-/// A connection wakes without a turn after this long: memory is not worth more of a runner's time, whoever takes the turns.
+/// A connection wakes without a turn after this long: saving memory is not worth a longer delay of a runner.
 const WAKING_PATIENCE: Duration = Duration::from_millis(500);
 
 /// The limits all connections share.

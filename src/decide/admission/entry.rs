@@ -1,4 +1,4 @@
-//! Which entry of kubelet's state is a container's, and what of it is the container's alone.
+//! Which entry of kubelet's state is a container's, and which of its CPUs are exclusive to the container.
 
 use std::collections::BTreeMap;
 
@@ -13,9 +13,8 @@ use super::Candidate;
 /// A container's entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The container's name; its id where kubelet's file and the runtime tell no name.
+    /// The container's name; its id where neither kubelet's file nor the runtime has a name.
     pub container: String,
-    /// The CPUs kubelet gave it.
     pub entry: CpuSet,
     /// Those of them that no other live container of the pod may use.
     pub exclusive: CpuSet,
@@ -30,8 +29,8 @@ pub(super) fn find(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<E
         Schema::V0 | Schema::V1 => by_id(candidate, kubelet)?,
         Schema::V2 | Schema::V3 | Schema::V4 => by_cpus(candidate, kubelet)?,
     };
-    // Entries of a pod may overlap: a finished init container keeps its own, and the others use its CPUs again. Only who
-    // lives uses them.
+    // Entries of a pod may overlap: a finished init container keeps its own, and the others use its CPUs again. Only
+    // containers with processes use them.
     let theirs = of_live_containers(candidate, kubelet, &container);
     let taken: CpuSet = theirs.values().flat_map(CpuSet::iter).collect();
     let exclusive = entry.difference(&taken);
@@ -124,7 +123,7 @@ pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option
     let running: Vec<LiveContainer> = std::iter::once(itself).chain(others).collect();
     let uses = stelia_node::containers::uses(kubelet, pod, &running);
     let named = candidate.annotated_name.as_ref().and_then(|name| uses.get(name));
-    // Who has the same CPUs as one that shares is on the pool as well, unless it asked for just as many.
+    // A container with the same CPUs as one that shares is on the pool too, unless it requests exactly as many CPUs.
     let told = fits.iter().any(|name| uses.get(*name) == Some(&Use::Shared));
     let shares = named != Some(&Use::Exclusive) && (told || kubelet.several_share(pod, cpus));
     let text = || {
@@ -154,7 +153,7 @@ fn of_live_containers(candidate: &Candidate, kubelet: &CpuManagerState, own: &st
             continue;
         }
         // Without a name it may be any container with these CPUs. One that has no entry runs on the shared pool: its list
-        // may be some seconds old, and no claim on anybody's CPUs.
+        // may be some seconds old, and is no claim to exclusive CPUs.
         let is_it = |name: &str, entry: &CpuSet| match &other.name {
             Some(known) => known == name,
             None => *entry == other.cpus,

@@ -19,34 +19,28 @@ use crate::decide::steps::is_evicted;
 use crate::decide::{Facts, Instance, Snapshot, pod_pool};
 use entry::Entry;
 
-/// The same for a pod that exists and one that does not: a tenant learns nothing of the others.
+/// The same text whether the pod exists or not: a tenant learns nothing of other pods.
 pub const NOT_THE_CALLERS: &str = "pod_uid is not the UID of the caller's pod";
 
-/// What the caller says; empty strings say nothing.
+/// What the caller says. An empty string stands for an argument that is not given.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Claim {
     /// The pod's UID.
     pub pod: String,
-    /// The CPUs.
     pub cpuset: String,
-    /// What is asked of steliad's own allocator.
+    /// The options of steliad's own allocator.
     pub request: AllocationRequest,
 }
 
-/// A claim whose words parse.
+/// A claim that parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct CheckedClaim {
-    /// The pod.
     pub pod: Option<PodUid>,
-    /// The CPUs.
     pub cpuset: Option<CpuSet>,
-    /// What is asked of steliad's own allocator.
     pub request: AllocationRequest,
 }
 
 impl Claim {
-    /// Parse the caller's words.
-    ///
     /// # Errors
     /// `InvalidArgument`.
     pub fn check(&self) -> Result<CheckedClaim, Error> {
@@ -70,7 +64,6 @@ impl Claim {
 /// A container as found, before it is an instance.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Candidate {
-    /// Its cgroup.
     pub origin: CgroupPath,
     /// The cgroup's name taken apart.
     pub container: ContainerCgroup,
@@ -85,19 +78,19 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
-    /// What it requests, for telling whether its entry is its pod's shared pool.
+    /// Its CPU request, by which an entry of its own is told from its pod's shared pool.
     pub request: CpuRequest,
     /// The other containers of the pod that have processes.
     pub live_containers: Vec<LiveContainer>,
     /// The anchor handed over and the cgroup it is in.
     pub anchor: Option<(TaskId, CgroupPath)>,
-    /// The process that asks, when it is one of the container's.
+    /// The calling process, if it is one of the container's.
     pub caller: Option<i32>,
     /// The least CPU limit of the container and its pod, thousandths of a CPU; `None` without one.
     pub limit_milli: Option<u64>,
 }
 
-/// Decide, with the CPUs of whoever chooses them for this container. The record has phase `registered` and no time yet.
+/// Decide, with kubelet's CPUs or those of steliad's allocator. The record has phase `registered` and no time yet.
 ///
 /// # Errors
 /// The [`Error`] that says what is wrong.
@@ -112,7 +105,7 @@ pub fn admit(
     if node.source == CpuSource::Steliad && !snapshot.kubelet.as_ref().is_ok_and(kubelets) {
         return admit_allocated(claim, candidate, snapshot, facts, node);
     }
-    // kubelet is the authority: what it gave to somebody else is no reason to refuse the new owner.
+    // kubelet is the authority: an instance whose CPUs it gave to this container does not stand in the way.
     let stands = |instance: &&Instance| {
         let record = &instance.record;
         record.pod == candidate.container.pod
@@ -130,7 +123,7 @@ pub fn admit(
     Ok(record)
 }
 
-/// With CPUs that kubelet gave.
+/// With CPUs that kubelet assigned.
 fn admit_given(
     claim: &CheckedClaim,
     candidate: &Candidate,
@@ -201,7 +194,7 @@ fn admit_allocated(
         return Err(ErrorKind::InvalidArgument.because(text));
     }
     if !candidate.cpus.is_empty() && candidate.cpus.is_subset(&snapshot.leftover) {
-        // kubelet gave it these before its policy became `none`, and no other pod has got them since.
+        // kubelet assigned these before its policy became `none`, and no other pod has them.
         if claim.request.asks() {
             return Err(
                 ErrorKind::InvalidArgument.because(format!("kubelet gave the container the CPUs {}", candidate.cpus))
@@ -221,7 +214,7 @@ fn admit_allocated(
         && !candidate.cpus.is_empty()
         && candidate.cpus.is_disjoint(&state.default_cpus)
     {
-        // Unassigned CPUs: kubelet took them from its default set and is about to say whose they are.
+        // CPUs that are in no entry and not in the default set: kubelet is about to write their entry.
         let text = format!(
             "{} has cpuset.cpus {:?}, which kubelet's state does not name yet",
             candidate.origin,
@@ -259,13 +252,14 @@ fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Resul
     }
 }
 
-/// The NUMA nodes of a `cpuset.mems`; `None` for one that restricts nothing.
+/// The NUMA nodes of a `cpuset.mems`; `None` where it is empty.
 fn memory(mems: &str) -> Option<BTreeSet<u32>> {
     let nodes: CpuSet = mems.trim().parse().ok()?;
     (!nodes.is_empty()).then(|| nodes.iter().collect())
 }
 
-/// Whether kubelet's state names CPUs of the container or its pod: then they are what it gets, whoever chooses for others.
+/// Whether kubelet's state has CPUs for the container or its pod: then these count, even where `cpu-source` is
+/// `steliad`.
 fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
     let ContainerCgroup { pod, container_id, .. } = &candidate.container;
     kubelet.entries.contains_key(pod)
@@ -273,7 +267,7 @@ fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
         || kubelet.container_entries.contains_key(container_id)
 }
 
-/// What does not depend on who chooses the CPUs; answers the anchor.
+/// The checks that do not depend on what chooses the CPUs; returns the anchor.
 fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<TaskId, Error> {
     let pod = &candidate.container.pod;
     if let Some(claimed) = &claim.pod

@@ -203,7 +203,7 @@ proptest! {
         for instance in host.instances.values() {
             let exclusive = &instance.record.exclusive;
             let cores: BTreeSet<(u32, u32)> = exclusive.iter().map(core).collect();
-            // A core with a sibling offline or reserved is no whole one.
+            // A core with a sibling offline or reserved is not a whole core.
             if whole(exclusive) {
                 prop_assert!(seen.is_disjoint(&cores), "{} shares a core", exclusive);
             }

@@ -191,7 +191,7 @@ fn a_scope_that_cannot_be_read_may_have_any_cpus() {
     strange.unreadable = vec![("stelia-instance-x.scope".into(), "schema 9".into())];
     let refusal = allot(&AllocationRequest::default(), &requester(1000), &strange, &node()).unwrap_err();
     assert!(refusal.text.contains("stelia-instance-x.scope"), "{refusal}");
-    // A pool is nobody's.
+    // A pool has no owner.
     assert!(allot(&request(Qos::Ls), &requester(1000), &strange, &node()).is_ok());
 }
 

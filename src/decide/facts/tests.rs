@@ -58,7 +58,7 @@ fn events() -> impl Strategy<Value = Vec<(usize, Event)>> {
     proptest::collection::vec((0..INSTANCES, event), 1..12)
 }
 
-/// Who chose an instance's CPUs, and for which class: it stays that for life.
+/// What chose an instance's CPUs, and for which class: neither changes during its life.
 fn classes() -> impl Strategy<Value = Vec<Option<Qos>>> {
     let class = select(vec![None, Some(Qos::Lse), Some(Qos::Lsr), Some(Qos::Ls), Some(Qos::Be)]);
     proptest::collection::vec(class, INSTANCES)

@@ -2,7 +2,7 @@
 //!
 //! Guest sockets and NUMA nodes go to host NUMA nodes, the largest first, each to the one it fits best; within it guest
 //! cores with several threads go to host cores that have as many siblings free. What finds no such place takes what is
-//! left in ascending order, and the note says so. A guest core of one thread is no reason to keep siblings together, so
+//! left in ascending order, and the note says so. For guest cores of one thread siblings need not be kept together:
 //! such guests get ascending CPUs of their node.
 
 use std::collections::BTreeMap;
@@ -52,7 +52,7 @@ impl Free {
         cores.map(|core| core.cpus.len()).sum()
     }
 
-    /// The place with room for `wanted` that leaves least over; where there is none, the one with most room.
+    /// The place with the fewest free CPUs that has room for `wanted`; where there is none, the one with most room.
     fn best_place(&self, wanted: usize) -> Option<(u32, u32)> {
         let mut places: Vec<(u32, u32)> = self.cores.iter().map(|core| core.place).collect();
         places.dedup();
@@ -105,7 +105,7 @@ pub(super) fn place(vcpus: &[&Vcpu], cores: &[Core], offline: &CpuSet) -> Placem
             homeless.extend(cores.iter().flatten());
             continue;
         };
-        // Siblings first: single threads could take a whole core apart.
+        // Guest cores with several threads first: single threads could split a host core.
         for core in cores.iter().filter(|core| core.len() > 1) {
             match free.siblings(host, core.len()) {
                 Some(cpus) => pins.extend(core.iter().copied().zip(cpus)),
@@ -120,7 +120,7 @@ pub(super) fn place(vcpus: &[&Vcpu], cores: &[Core], offline: &CpuSet) -> Placem
         }
     }
     let mut notes = Vec::new();
-    // A core that found no siblings at home may find some elsewhere; only then is it split.
+    // A guest core for which its place has no siblings left may find some in another place; only then is it split.
     let mut torn = 0;
     for core in split {
         let elsewhere = free

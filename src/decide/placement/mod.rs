@@ -13,7 +13,7 @@ use stelia_settings::PlacementPolicy;
 pub struct Placement {
     /// In ascending order; no CPU where there are more vCPUs than CPUs.
     pub pins: Vec<(ThreadRole, Option<u32>)>,
-    /// In words, what the policy could not do.
+    /// What the policy could not do; `None` where it was kept.
     pub note: Option<String>,
 }
 

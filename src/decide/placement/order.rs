@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::{CpuSet, Topology};
 
-/// What of a physical core is in the set.
+/// A physical core, with the CPUs of it that are in the set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Core {
     /// NUMA node and socket: the place whose memory and cache the core shares.

@@ -146,7 +146,7 @@ fn who_is_on_the_way_is_not_disturbed() {
     }
 }
 
-/// What somebody asks for, and whether the one before it ends.
+/// What an instance asks for, and whether the one before it ends.
 fn histories() -> impl Strategy<Value = Vec<(AllocationRequest, bool)>> {
     let request = (
         1u32..6,
@@ -203,7 +203,7 @@ proptest! {
                 prop_assert!(span(&host, &record.pod) <= span(&before, &record.pod), "{:?}", step);
                 prop_assert_eq!(record.exclusive.len(), record.allocation.as_ref().unwrap().cpus as usize);
             }
-            // Where it goes nobody is, not even on the way.
+            // Its new CPUs are free, in every step of the move.
             let others: CpuSet = before
                 .instances
                 .values()

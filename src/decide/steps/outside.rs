@@ -1,4 +1,4 @@
-//! What a contained instance needs of others: the top-level units of systemd stay off its CPUs, by their own lists.
+//! A contained instance has no partition: systemd's top-level units are kept off its CPUs by their own CPU lists.
 
 use stelia_allocator::CpuSource;
 
@@ -37,7 +37,7 @@ pub(super) fn restrict(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     steps
 }
 
-/// Without a contained instance every unit gets its own list back.
+/// Give every unit its own list back when no contained instance is left.
 pub(super) fn restore(snapshot: &Snapshot, facts: &Facts) -> Vec<Step> {
     if !facts.totals().contained().is_empty() {
         return Vec::new();

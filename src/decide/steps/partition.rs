@@ -89,7 +89,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     steps
 }
 
-/// One vCPU thread where it belongs.
+/// Move one vCPU thread to `vcpu/` and pin it.
 fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet) -> Vec<Step> {
     let mut steps = Vec::new();
     let vcpu_path = instance.tree.vcpu();
@@ -119,7 +119,7 @@ fn seat(instance: &Instance, thread: &VcpuThread, now: &VcpuNow, online: &CpuSet
     steps
 }
 
-/// Threads in `vcpu/` that are no vCPU.
+/// Threads in `vcpu/` that are not vCPU threads.
 fn strangers(instance: &Instance, vcpu: &Leaf) -> Vec<i32> {
     let live = |tid: &i32| {
         let recorded = instance.record.vcpus.iter().zip(&instance.vcpus);

@@ -22,7 +22,7 @@ pub(in crate::decide) fn pod(number: usize) -> PodUid {
     PodUid::parse(&format!("0000000{number}-0000-4000-8000-000000000000")).unwrap()
 }
 
-/// A host, who has which CPU before and after, and what else happens.
+/// A host, the owner of each CPU before and after, and what else happens.
 #[derive(Debug, Clone)]
 pub(in crate::decide) struct Case {
     shape: Shape,
@@ -217,7 +217,7 @@ fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), 
         let vcpu = instance.vcpu().unwrap();
         let float = &instance.float().unwrap().cpus;
         let somewhere = snapshot.assess(policies, instance).float.is_some();
-        // With no shared CPU on the host there is nowhere to send what somebody let loose.
+        // With no shared CPU on the host a float that another program widened cannot be put elsewhere.
         prop_assert!(
             float.is_disjoint(&snapshot.owned()) || (meddled && !somewhere),
             "float {} of {}",
@@ -260,7 +260,7 @@ fn check(snapshot: &Snapshot, policies: &Policies, meddled: bool) -> Result<(), 
     Ok(())
 }
 
-/// What holds even between two steps: nobody floats where vCPUs are.
+/// What holds even between two steps: no float includes CPUs of vCPUs.
 fn check_between(snapshot: &Snapshot, after: impl std::fmt::Debug) -> Result<(), TestCaseError> {
     let vcpus: CpuSet = snapshot
         .live()
@@ -296,7 +296,7 @@ proptest! {
             }
             rounds += 1;
             prop_assert!(rounds < 8, "still planning: {:?}", steps);
-            // Where every CPU is somebody's a float has nowhere to go; it goes as soon as it has.
+            // Where every CPU is assigned a float stays where it is, until one is free.
             let facts = Facts::of(&now, &policies);
             let taken = facts.totals().owned().union(facts.assigned());
             let somewhere = !facts.online().is_subset(&taken);

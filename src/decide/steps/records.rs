@@ -1,4 +1,5 @@
-//! What must be in the record before anything is done about it, so that a daemon which dies in between goes on from there.
+//! Steps that change the record. They come before what they describe, so that after a crash the next daemon goes on
+//! from the record.
 
 use stelia_api::ThreadRole;
 use stelia_record::{Phase, VcpuThread};
@@ -9,7 +10,7 @@ use crate::decide::entitlement::Entitlement;
 use crate::decide::placement::place;
 use crate::decide::{Assessment, Instance, Snapshot, pod_pool};
 
-/// So often the kernel may refuse a partition before the weaker promise is made.
+/// After so many refusals of a partition in a row the instance is contained instead.
 pub(super) const REFUSALS: u32 = 2;
 
 pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment) -> Vec<Step> {
@@ -56,7 +57,8 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
     vec![Step::Place(scope(), vcpus, partition)]
 }
 
-/// The threads with the CPUs chosen for them. An I/O thread without one is not among them: it floats. vCPUs that share CPUs need a scheduler that balances them: `root`.
+/// The threads with the CPUs chosen for them. An I/O thread without a CPU is left out: it floats. vCPUs that share CPUs
+/// need the scheduler's load balancing, so their partition is `root`.
 pub(crate) fn placed(
     vcpus: &[VcpuThread],
     pins: &[(ThreadRole, Option<u32>)],

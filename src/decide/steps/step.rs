@@ -6,7 +6,7 @@ use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::Partition;
 
-/// One change to the system. Each is idempotent.
+/// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Step {
     Create(CgroupPath),
@@ -30,11 +30,11 @@ pub(crate) enum Step {
         /// The part of it that no other container of the pod uses.
         exclusive: CpuSet,
     },
-    /// Record what of its pod's own CPUs the pod's containers share; the scope is the instance's.
+    /// Record which of the pod's own CPUs its containers share; the scope is the instance's.
     Share(CgroupPath, CpuSet),
-    /// Record where the vCPUs belong now, and what partition that takes.
+    /// Record the CPU of each vCPU thread, and the kind of partition that follows.
     Place(CgroupPath, Vec<VcpuThread>, Partition),
-    /// Record that the kernel gives no partition: the instance is to be contained.
+    /// Record that the kernel refuses the partition: the instance is to be contained.
     Contain(CgroupPath),
     /// Set limits on a unit, through systemd.
     Limit(String, Box<Limits>),
@@ -45,7 +45,7 @@ pub(crate) enum Step {
         min: u64,
         low: u64,
     },
-    /// Restrict a unit outside stelia.slice, through systemd, having recorded what it was before.
+    /// Restrict a unit outside stelia.slice, through systemd, after recording its former CPUs.
     Restrict {
         unit: String,
         /// The CPUs it keeps.
@@ -56,11 +56,11 @@ pub(crate) enum Step {
     /// Remove an empty scope that systemd did not remove, from the cgroup tree first and then from systemd: with its cgroup gone
     /// there is nothing that stopping the unit could kill.
     Forget(CgroupPath),
-    /// Forget what a unit outside stelia.slice had: it is gone.
+    /// Remove the record of a unit outside stelia.slice that is gone.
     Unrecord(String),
-    /// Give a unit outside stelia.slice back what it had.
+    /// Give a unit outside stelia.slice its former CPUs back.
     Restore(String, CpuSet),
-    /// Keep the kernel's unbound workers off these CPUs and let them have what else was taken from them.
+    /// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them.
     KeepWorkersOff(CpuSet),
 }
 
@@ -100,7 +100,8 @@ impl Step {
         )
     }
 
-    /// What a step that all instances share is about. Such steps are retried each by its subject.
+    /// What a step that all instances share is about. Such steps are retried, and rest, by subject: the same for every
+    /// value.
     pub(crate) fn subject(&self) -> String {
         match (self.is_systemds(), self) {
             (Some(unit), _) => unit.to_owned(),
@@ -137,7 +138,8 @@ impl Step {
 /// The slice that all instances are in.
 const SLICE: &str = "stelia.slice";
 
-/// No instance waits for this mask. Where it cannot be written, the node is degraded.
+/// The subject of [`Step::KeepWorkersOff`]. No instance waits for it; where the mask cannot be written, the node is
+/// degraded.
 const WORKERS: &str = "the kernel's unbound workers";
 
 /// A step and the instance it is for; `None` for what all share. When a step fails, the later ones of the same instance

@@ -1,4 +1,4 @@
-//! Steps in words, for the operator who asks before they are taken.
+//! Steps in words: for `steliactl reconcile --dry-run`, errors and subjects.
 
 use std::fmt;
 

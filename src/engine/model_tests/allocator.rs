@@ -97,7 +97,7 @@ async fn lsr_is_contained_and_only_be_runs_on_its_cpus() {
     let rest = cpus("0-7").difference(&own);
     assert_eq!(node.floats(&best_effort), cpus("0-7"));
     assert_eq!(node.floats(&shared), rest);
-    // The pods that are no instances are kept off, and so is the host.
+    // The pods that are not instances are kept off, and so is the host.
     assert_eq!(cpus(&node.read(&bystander.origin, File::CpusEffective)), rest);
     let host = CgroupPath::root().child("system.slice");
     assert_eq!(cpus(&node.read(&host, File::CpusEffective)), rest);
@@ -204,7 +204,7 @@ async fn what_kubelet_gave_stays_its_pods_through_the_take_over() {
     // Beside kubelet's static policy: what its file names is not given.
     let first = node.registered(3, 2, Qos::Lse).await;
     assert!(node.exclusive(&first).is_subset(&cpus("1,6-7")));
-    // kubelet comes back with policy none: its file is new and names nobody, and both pods still run.
+    // kubelet comes back with policy none: its new file has no entries, and both pods still run.
     std::fs::remove_file(node.settings.kubelet_root.join("cpu_manager_state")).unwrap();
     node.reconcile().await;
     node.check().await;

@@ -1,4 +1,4 @@
-//! One tenant's calls, one broken instance, a systemd that hangs: nobody else waits for them.
+//! One tenant's calls, one broken instance, a systemd that hangs: other instances do not wait for them.
 
 use std::time::Instant;
 
@@ -66,7 +66,7 @@ async fn an_instance_that_never_converges_keeps_nobody_from_following_kubelet() 
     let mut node = Node::new();
     let (broken, qemu) = node.isolated(1, "2").await;
     let (other, _) = node.isolated(2, "5").await;
-    // Each thread makes the next and ends, among the vCPUs: whoever is listed there is gone when it is to be moved.
+    // Each thread in `vcpu/` makes the next and ends: a thread that is listed there is gone when it is to be moved.
     let thread = node.model.spawn_thread(qemu.vcpus[0], "chain").unwrap();
     node.model.start_thread_chain(thread, 1).unwrap();
     for _ in 0..4 {
@@ -130,7 +130,7 @@ async fn a_registration_waits_for_kubelets_second_write_and_is_woken_by_it() {
     };
     let handle = node.handle.on_behalf_of(&pod.uid);
     let registering = tokio::spawn(async move { handle.register(request).await });
-    // kubelet writes of others: nobody is tried again for that.
+    // kubelet writes about other pods: no waiting registration is tried again for that.
     node.quiet().await;
     node.admit_plain(7, "7");
     node.quiet().await;
@@ -204,7 +204,7 @@ async fn who_restricts_more_pods_than_the_slice_has_room_for_keeps_what_they_had
     assert!(attributes(&CgroupPath::slice()) < 128);
     assert!(plain.iter().filter(|pod| attributes(&slice(pod)) > 0).count() > 128);
     node.restart().await;
-    // Whoever chooses by then: each gets back what it had.
+    // Each gets its former CPUs back, with either `cpu-source`.
     node.settings.policies.allocator.source = CpuSource::Kubelet;
     node.handle.reload(node.settings.clone()).await.unwrap();
     node.handle.deregister(vm.uid.clone()).await.unwrap();

@@ -8,7 +8,7 @@ use super::*;
 /// What may happen on the node. A slot is a pod that may be there; `vm` its place among the vCPUs.
 #[derive(Debug, Clone)]
 enum Event {
-    /// kubelet admits the pod and the runtime starts it, with a QEMU that nobody knows of yet.
+    /// kubelet admits the pod and the runtime starts it, with a QEMU that is not attached yet.
     Start(usize),
     /// And all the rest of what its runner does.
     Run(usize),
@@ -203,7 +203,7 @@ fn vcpu_of(slots: &Slots, slot: usize, vm: usize) -> Option<i32> {
     slots[slot].as_ref()?.1.vcpus.get(vm).copied()
 }
 
-/// Each case is a daemon of its own: fewer than of other properties, where nobody says how many.
+/// Each case is a daemon of its own: by default there are fewer than of other properties.
 fn cases() -> u32 {
     let asked = std::env::var("PROPTEST_CASES").ok();
     asked.and_then(|text| text.parse().ok()).unwrap_or(32)

@@ -52,7 +52,7 @@ impl Node {
     }
 }
 
-/// The CPUs of a VM: CPUs 0-63 of each socket are nobody's.
+/// The CPUs of a VM: CPUs 0-63 of each socket are not assigned.
 fn own(number: u32) -> CpuSet {
     let first = 64 + 2 * number;
     [first, first + 1].into_iter().collect()

@@ -223,7 +223,7 @@ impl Node {
         let snapshot = Picture::read(system, &self.settings, kubelet).ok().unwrap().snapshot;
         assert_eq!(decide::plan(&snapshot, &self.settings.policies), []);
 
-        // Who lost his CPUs to another pod floats, and is promised nothing.
+        // An instance that lost its CPUs to another pod floats, and is promised nothing.
         let evicted = |instance: &decide::Instance| snapshot.assess(&self.settings.policies, instance).evicted;
         let live: Vec<_> = snapshot.live().filter(|instance| !evicted(instance)).collect();
         let isolated = cpus(&self.read(&CgroupPath::root(), File::CpusIsolated));

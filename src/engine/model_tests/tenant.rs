@@ -129,7 +129,7 @@ impl Door {
         }
     }
 
-    /// The answer is in what came, whichever it is. Who waits for what takes its time is not waited for.
+    /// The answer is in what came, whichever it is. A call that is not answered at once is left alone.
     async fn ask<B: Serialize + DynamicType>(&mut self, path: &str, interface: &str, method: &str, body: &B) {
         self.asked.insert(format!("{interface}.{method}"));
         let call = self
@@ -238,7 +238,8 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
         let lines = operators.lines();
         assert!(lines.iter().any(|line| neighbour.is_in(line).is_some()), "{lines:?}");
     }
-    // What a registration of its own is refused with, kubelet's file being as it is; nobody waits for it to be mended.
+    // What a registration of its own is refused with, kubelet's file being as it is; it is refused without waiting for
+    // the file.
     let tenant = node.handle.on_behalf_of(&pod.uid);
     let again = tokio::time::timeout(soon, tenant.register(node.request(&pod))).await;
     if let Err(refusal) = again.unwrap() {

@@ -74,7 +74,7 @@ async fn workers_that_somebody_lets_in_again_are_drift_and_an_unwritable_mask_is
     let report = node.reconcile().await;
     assert_eq!((report.repaired, node.workers()), (1, cpus("0-1,4-7")), "{report:?}");
     node.check().await;
-    // What is no directory takes no mask.
+    // A mask cannot be written to a directory.
     workqueue::allow(&sys, &cpus("0-7")).unwrap();
     let file = sys.join("devices/virtual/workqueue/cpumask");
     std::fs::rename(&file, file.with_extension("away")).unwrap();

@@ -29,7 +29,7 @@ impl Picture {
     /// Read an instance again, as much of it as is `stale`.
     ///
     /// # Errors
-    /// It cannot be read, which is no proof that it is gone.
+    /// It cannot be read, which does not mean that it is gone.
     pub(in crate::engine) fn look_at(
         &mut self,
         system: &System,
@@ -117,7 +117,7 @@ impl Picture {
     /// The limits of an instance that need not be read now; `None` where all are to be.
     fn known_limits(&mut self, pod: &PodUid, stale: StaleLimits) -> Option<KnownLimits> {
         let known = self.snapshot.instances.get(pod)?;
-        // A limit that waits until memory is freed, and limits without events, are read at every audit.
+        // A limit that cannot be set before memory is freed, and limits without events, are read at every audit.
         let at_every_audit = known.unwatched.is_some() || too_much_memory(known).is_some();
         let everything =
             !limits_are_carried(known) || stale == StaleLimits::All || stale == StaleLimits::Audited && at_every_audit;

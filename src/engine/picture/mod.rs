@@ -98,7 +98,7 @@ impl Picture {
         node.problems.into_iter().next().map_or(Ok(picture), Err)
     }
 
-    /// Decisions depend on other settings now.
+    /// Follow a Reload. Whatever of the settings is kept in the snapshot or the facts is replaced here.
     pub(super) fn use_settings(&mut self, settings: &Settings) {
         self.snapshot.source = settings.policies.allocator.source;
         self.facts = Facts::of(&self.snapshot, &settings.policies);
@@ -120,7 +120,7 @@ impl Picture {
         self.changed(policies, before.as_ref(), &pod)
     }
 
-    /// Take an instance out; whether that concerns others.
+    /// Remove an instance; whether that concerns others.
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
         let others = self.changed(policies, before.as_ref(), pod);
@@ -148,7 +148,7 @@ impl Picture {
         self.changed(policies, Some(before), &before.record.pod)
     }
 
-    /// Keep the facts up with one instance that changed, came or went; whether that concerns others.
+    /// Update the facts for one instance that changed, came or went; whether that concerns others.
     fn changed(&mut self, policies: &Policies, before: Option<&Instance>, pod: &PodUid) -> bool {
         let now = self.snapshot.instances.get(pod);
         let others = self.facts.replace(&self.snapshot, policies, before, now);

@@ -22,7 +22,7 @@ use crate::engine::outside;
 pub(in crate::engine) struct NodeLook {
     /// All instances are to be planned for.
     pub(in crate::engine) everyone: bool,
-    /// What kubelet said before, where it says something else now.
+    /// kubelet's former state, if it differs from the present one.
     pub(in crate::engine) kubelet_before: Option<Result<CpuManagerState, String>>,
     /// Drift in the slice and in units outside.
     pub(in crate::engine) findings: Vec<Finding>,
@@ -101,8 +101,8 @@ impl Picture {
         node
     }
 
-    /// The kernel's unbound workers. Where no instance depends on them they are not read again. Where they cannot be read they
-    /// may run anywhere: the step that follows from that fails with the reason, and is retried.
+    /// The kernel's unbound workers. Where no instance depends on them they are not read again. If they cannot be read
+    /// they are taken to run anywhere: the step planned for that fails with the reason, and is retried.
     fn look_at_workers(&self, system: &System) -> Option<Workers> {
         let known = self.snapshot.slice.workers.clone();
         let closed = self.facts.totals().closed_to_workers();
@@ -147,7 +147,7 @@ impl Picture {
         Some(std::mem::replace(&mut self.snapshot.kubelet, now))
     }
 
-    /// kubelet's file is read whatever its version says.
+    /// Have kubelet's file read again even if its version is the same.
     pub(in crate::engine) fn forget_version(&mut self) {
         self.version = None;
     }
@@ -203,7 +203,7 @@ impl Picture {
         dirty.unknown.extend(lost);
     }
 
-    /// Read scopes that are no known instance; the pods of those that turn out to be one.
+    /// Read scopes that are not known instances; returns the pods of those that are instances.
     fn look_at_unknown(
         &mut self,
         system: &System,

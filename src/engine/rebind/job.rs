@@ -114,7 +114,7 @@ impl Engine {
         self.publisher.show_jobs(self.jobs.list.clone());
     }
 
-    /// Record the last job. Without stelia.slice there is no instance, and nowhere to record it.
+    /// Record the last job on stelia.slice. Without the slice there are no instances, and nothing is recorded.
     pub(super) fn keep_job(&self) -> Result<(), Error> {
         let Some(text) = self.jobs.list.last().and_then(|job| serde_json::to_string(job).ok()) else {
             return Ok(());

@@ -1,8 +1,8 @@
 //! Rebind jobs: instances move to better CPUs, one verified move after the other, while they run.
 //!
-//! The job is written down on stelia.slice before its first move: a daemon that finds one pending at its start knows that
-//! the former one ended in the middle, and shows it as `Unknown`. No instance is half moved:
-//! each move is in its instance's own record before anything is done about it.
+//! The job is recorded on stelia.slice before its first move: a daemon that finds one pending at its start knows that
+//! the former daemon ended in the middle of it, and shows it as `Unknown`. No instance is half moved: each move is in
+//! its instance's own record before a thread is moved.
 
 mod job;
 
@@ -41,7 +41,7 @@ pub struct RebindRequest {
 /// What Rebind answers: the job's number, none for a dry run; and the moves that are planned.
 pub type RebindAnswer = (Option<u32>, Vec<Made>);
 
-/// Ten minutes, as Koordinator's.
+/// The default deadline, that of Koordinator.
 const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A move that is being made, or taken back.
@@ -49,7 +49,7 @@ const DEADLINE: Duration = Duration::from_secs(600);
 pub(super) struct Moving {
     step: Move,
     former: Record,
-    /// Why it was degraded before: that is not the move's fault.
+    /// The reasons of degradation from before the move, which do not count against it.
     before: Vec<Reason>,
     /// Why it is taken back.
     cause: Option<String>,
@@ -134,7 +134,7 @@ impl Engine {
     /// One step of the job that runs, when nothing else is to be done; whether there was one.
     pub(super) fn rebind_step(&mut self) -> bool {
         if !self.systemd_calls.is_idle() {
-            // What was begun is not done yet.
+            // A move is under way.
             return false;
         }
         if let Some(moving) = self.jobs.moving.take() {
@@ -174,7 +174,7 @@ impl Engine {
         true
     }
 
-    /// Look whether a move holds, or whether what was taken back is as it was.
+    /// Check whether a move succeeded, or whether taking it back did.
     fn verify(&mut self, moving: Moving) {
         let pod = &moving.step.pod;
         let Some(now) = self.picture.find(pod) else {
@@ -253,14 +253,14 @@ impl Engine {
     }
 }
 
-/// The record after a move. Where the vCPUs go within the CPUs is the next pass's to say.
+/// The record after a move. The next pass places the vCPUs within the new CPUs.
 fn rebound(former: &Record, step: &Move) -> Record {
     let mut next = former.clone();
     next.exclusive = step.to.clone();
     next.entry = step.to.clone();
     if let Some(allocation) = &mut next.allocation {
         allocation.exclusivity = step.exclusivity;
-        // The former move's line says nothing any more.
+        // The line of an earlier move is out of date.
         allocation.explanation.retain(|line| !line.starts_with("rebound "));
         allocation
             .explanation
@@ -269,7 +269,7 @@ fn rebound(former: &Record, step: &Move) -> Record {
     next
 }
 
-/// Why a move does not hold.
+/// Why a move failed; `None` where it succeeded.
 fn amiss(former: &Record, now: &Instance, step: &Move) -> Option<String> {
     let record = &now.record;
     if record.exclusive != step.to || record.phase != former.phase {

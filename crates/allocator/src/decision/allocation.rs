@@ -1,4 +1,4 @@
-//! How an instance got its CPUs, or its pool.
+//! The outcome of a request: what an instance asked for and what it got.
 
 use serde::{Deserialize, Serialize};
 
@@ -7,11 +7,10 @@ use crate::{
     NumaTopologyAlignmentPolicy, Qos,
 };
 
-/// Recorded with the instance: what it was asked for and what it got, for the same caller's next request and for `explain`.
+/// Recorded with the instance, to compare it with a repeated request and for `steliactl explain`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Allocation {
-    /// The class.
     pub qos: Qos,
     /// How many CPUs; 0 for a class without CPUs of its own.
     pub cpus: u32,
@@ -21,17 +20,14 @@ pub struct Allocation {
     pub required: bool,
     /// The exclusive policy, Default resolved.
     pub exclusive: CpuExclusivePolicy,
-    /// The strategy.
     pub strategy: NumaAllocateStrategy,
-    /// The alignment policy.
     pub alignment: NumaTopologyAlignmentPolicy,
-    /// The CPU limit a NUMA node's pool was chosen for, thousandths of a CPU; 0 where none was.
+    /// The CPU limit by which a NUMA node's pool was chosen, thousandths of a CPU; 0 where no pool was chosen.
     pub limit_milli: u64,
     /// LS: the NUMA node whose shared pool it runs on.
     pub numa_node: Option<u32>,
-    /// What became of the exclusive policy.
     pub exclusivity: Exclusivity,
-    /// Why these CPUs, line by line, as it was then.
+    /// Why these CPUs, line by line, at the time of the decision.
     pub explanation: Vec<String>,
 }
 
@@ -53,7 +49,8 @@ impl Allocation {
         }
     }
 
-    /// The option of a new request that is not what this allocation was made for: none, when the same caller asks again.
+    /// The first option in which a new request differs from the one this allocation was made for; `None` when the same
+    /// is asked again.
     pub fn differs(&self, request: &AllocationRequest) -> Option<&'static str> {
         let bind = |asked| asked == CpuBindPolicy::Default || asked == self.bind;
         let exclusive = |asked| asked == CpuExclusivePolicy::Default || asked == self.exclusive;

@@ -1,4 +1,4 @@
-//! CPUs of one's own (LSE, LSR): those that the policies choose, or those that a scheduler chose and that can be had.
+//! Exclusive CPUs (LSE, LSR): chosen by the policies, or by a scheduler and then checked.
 
 use std::collections::BTreeSet;
 
@@ -63,7 +63,8 @@ pub(super) fn allot(
     Ok((answer.cpus, allocation))
 }
 
-/// How many CPUs: what is asked for, as far as the limit goes, or the limit.
+/// How many CPUs: as many as asked for, else the container's CPU limit. A container that asks itself gets no more than
+/// its limit.
 fn count(request: &AllocationRequest, requester: &Requester, qos: Qos) -> Result<u32, Error> {
     let whole = requester
         .limit_milli
@@ -102,7 +103,7 @@ fn count(request: &AllocationRequest, requester: &Requester, qos: Qos) -> Result
     Ok(count)
 }
 
-/// What such a class cannot ask for, and whether anybody can be given anything.
+/// Refuse options that LSE and LSR cannot have, and every request while a record is unreadable.
 fn check(request: &AllocationRequest, node: &AllocatorNode, allocation: &Allocation) -> Result<(), Error> {
     if let Some((scope, reason)) = &node.unreadable {
         let text = format!("the CPUs of {scope} are unknown: {reason}");
@@ -171,7 +172,7 @@ impl Choice<'_> {
         Ok((packed.unwrap_or(answer), why))
     }
 
-    /// As a scheduler chose them, where they can be had and satisfy what is required.
+    /// The CPUs that a scheduler chose, if they are free and satisfy what is required.
     fn scheduled(&self, cpus: &CpuSet) -> Result<(SelectedCpus, String), Error> {
         let AllocatorNode {
             host,
@@ -201,7 +202,8 @@ impl Choice<'_> {
             return Err(ErrorKind::CpusetMismatch.because(text).lasting());
         }
         self.admit(&host.nodes_of(cpus))?;
-        // Nothing else is open: what is asked here is whether they satisfy a required bind policy, and whose company they have.
+        // Only these CPUs are open, so this tells whether they satisfy a required bind policy, and how the exclusive
+        // policy is kept.
         let selection = CpuSelection {
             strategy: NumaAllocateStrategy::MostAllocated,
             ..self.selection(None)
@@ -249,9 +251,9 @@ impl Choice<'_> {
 
     /// The NUMA nodes by the alignment policy, `within` some or of all.
     ///
-    /// A node that has enough CPUs may have them on cores that others use. So those are counted first on which the bind policy
-    /// can be kept: for whole cores BestEffort takes another node, for one CPU of each core it does not. Of nodes that are as
-    /// few, those are taken that spare the instance the company it avoids.
+    /// A node that has enough CPUs may have them on cores that others use. So first only those CPUs are counted that
+    /// satisfy the bind policy: for whole cores BestEffort takes another node, for one CPU of each core it does not.
+    /// Among equally few nodes those come first on which the exclusive policy can be kept.
     fn aligned(&self, within: Option<&BTreeSet<u32>>) -> Result<Option<BTreeSet<u32>>, Unsatisfied> {
         let Allocation {
             bind,
@@ -276,7 +278,7 @@ impl Choice<'_> {
         let keeps = |bound: &usize| match (alignment, size(&all)) {
             (NumaTopologyAlignmentPolicy::BestEffort, None) => true,
             (NumaTopologyAlignmentPolicy::BestEffort, Some(_)) if bind == CpuBindPolicy::FullPcpus => true,
-            // What is strict is so whatever is preferred.
+            // A preferred bind policy must not make the instance span more nodes.
             (_, all) => all.is_some_and(|all| *bound <= all),
         };
         let Some(binds) = size(&bound).filter(keeps) else {
@@ -293,7 +295,7 @@ impl Choice<'_> {
         }
     }
 
-    /// Whether CPUs of these NUMA nodes satisfy the alignment policy, where it is more than a preference.
+    /// Refuse these NUMA nodes where a strict alignment policy is not satisfied by them.
     fn admit(&self, nodes: &BTreeSet<u32>) -> Result<(), Error> {
         let policy = self.allocation.alignment;
         let away = self

@@ -1,4 +1,4 @@
-//! From a request to an allocation: what may be asked for, what the defaults are, and why it came out so.
+//! From a request to an allocation: what may be asked for, the defaults, the explanation.
 
 mod allocation;
 mod exclusive;
@@ -20,31 +20,32 @@ pub fn chosen_by_kubelet() -> Error {
     ErrorKind::Failed.because("kubelet chooses the CPUs on this node")
 }
 
-/// The container that CPUs are for, by what the kernel says of it.
+/// The container that asks, as the kernel describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requester {
     /// Kubernetes' class of the pod, by its cgroup's path.
     pub class: QosClass,
     /// The least CPU limit of the container and its pod (`cpu.max`), thousandths of a CPU; `None` without one.
     pub limit_milli: Option<u64>,
-    /// Whether it speaks for itself: then its request only narrows what the kernel says. An administrator's stands.
+    /// Whether the container itself asks: then its request can only narrow what the kernel says. An administrator's
+    /// request is taken as it is.
     pub bound: bool,
     /// The NUMA nodes its memory and huge pages may come from (`cpuset.mems`, kubelet's memory manager's); `None` for any.
     pub memory: Option<BTreeSet<u32>>,
 }
 
-/// What instances hold, as far as the pools do not say: whose company an exclusive policy avoids.
+/// CPUs of instances with an exclusive policy, which the pools do not tell apart.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct HeldCpus {
     /// CPUs held with the exclusive policy PCPULevel.
     pub pcpu_level: CpuSet,
     /// CPUs held with the exclusive policy NUMANodeLevel.
     pub numa_node_level: CpuSet,
-    /// A scope whose record cannot be read, with the reason: which CPUs it has is unknown, so none are allocated.
+    /// A scope whose record cannot be read, with the reason: its CPUs are unknown, so no CPUs are allocated at all.
     pub unreadable: Option<(String, String)>,
 }
 
-/// A node where steliad chooses the CPUs, as tables: any number of answers come from one.
+/// A node where steliad chooses the CPUs, as tables for any number of requests.
 #[derive(Debug, Clone)]
 pub struct AllocatorNode {
     host: Host,
@@ -56,7 +57,7 @@ pub struct AllocatorNode {
 }
 
 impl AllocatorNode {
-    /// The tables of a node. CPUs that are held without an exclusive policy are missing in `held`: the pools leave them out.
+    /// CPUs that are held without an exclusive policy are not in `held`: the pools leave them out already.
     pub fn new(topology: &Topology, pools: Pools, held: &HeldCpus, policies: AllocatorPolicies) -> Self {
         let with = |cpus: &CpuSet, exclusive| InUse {
             cpus: cpus.clone(),
@@ -89,7 +90,7 @@ impl AllocatorNode {
         self.online.difference(&self.policies.reserved)
     }
 
-    /// Decide. The CPUs are none for a class that has none of its own.
+    /// Decide. The CPUs are empty for LS and BE.
     ///
     /// # Errors
     /// `InvalidArgument`, `NotGuaranteed`, `NotAllocated`, `Failed`.
@@ -105,7 +106,7 @@ impl AllocatorNode {
     }
 }
 
-/// The class: the request's, or the one that Kubernetes' class stands for.
+/// The class: the request's, else the one that Kubernetes' class of the pod maps to.
 fn class(request: &AllocationRequest, requester: &Requester, policies: &AllocatorPolicies) -> Result<Qos, Error> {
     let qos = request.qos.unwrap_or(match requester.class {
         QosClass::Guaranteed => policies.qos,

@@ -1,4 +1,4 @@
-//! The pool of a class without CPUs of its own (LS, BE).
+//! The pool of an instance without exclusive CPUs (LS, BE).
 
 use std::collections::BTreeSet;
 

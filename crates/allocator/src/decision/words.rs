@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 
 use crate::{Allocation, Exclusivity, Host};
 
-/// What to say of an exclusive policy.
+/// Whether the exclusive policy was kept; `None` where none was asked for.
 pub(super) fn company(allocation: &Allocation) -> Option<String> {
     let policy = allocation.exclusive.name();
     match allocation.exclusivity {

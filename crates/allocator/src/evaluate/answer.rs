@@ -13,19 +13,16 @@ use crate::{Exclusivity, Qos};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Fit {
-    /// Its class.
     pub qos: Qos,
-    /// CPUs of its own; none for LS and BE.
+    /// Exclusive CPUs; empty for LS and BE.
     pub cpus: CpuSet,
-    /// What its vCPUs would run on: its own CPUs, or its pool.
+    /// What its vCPUs would run on: its exclusive CPUs, or its pool.
     pub runs_on: CpuSet,
     /// The NUMA nodes of those.
     pub numa_nodes: BTreeSet<u32>,
     /// Whether they are within one NUMA node.
     pub aligned: bool,
-    /// What would become of its exclusive policy.
     pub exclusivity: Exclusivity,
-    /// How well it would lie here.
     #[serde(flatten)]
     pub score: Score,
 }
@@ -34,15 +31,13 @@ pub struct Fit {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 pub struct Answer {
-    /// Whether it fits.
     pub fit: bool,
     /// The name of the error that RegisterInstance would answer.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
-    /// Its text.
+    /// That error's text.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
-    /// What it would get.
     #[serde(flatten)]
     pub place: Option<Fit>,
 }

@@ -1,8 +1,8 @@
 //! What the allocator would answer, for schedulers: whether a pod fits, which CPUs it would get, and the documents' score.
 //!
 //! It asks the allocator itself, so a pod that fits is admitted with these CPUs, and one that does not is refused in these words,
-//! as long as nothing else is registered meanwhile. Every request of a call is answered as if it were alone: two that fit need
-//! not fit together. [`score`] says how the score is made.
+//! as long as nothing else is registered meanwhile. Every request of a call is answered as if it were the only one: two
+//! that fit may not fit together. [`score`] says how the score is made.
 
 mod answer;
 mod request;

@@ -9,7 +9,7 @@ use crate::{AllocationRequest, Requester};
 
 /// Most requests of a call.
 pub const MAX_REQUESTS: usize = 1024;
-/// Longest text of requests. Each has less than 1 KiB.
+/// Longest text of requests, bytes. A request is below 1 KiB.
 const MAX_BYTES: usize = 1 << 20;
 
 /// What a scheduler says of a pod beside its request.
@@ -30,13 +30,14 @@ pub struct Request {
     /// What RegisterInstance would be asked. Its `cpu-limit` is the container's limit (`cpu.max`), by default what `cpus` says.
     #[serde(flatten)]
     pub allocation: AllocationRequest,
-    /// What is not RegisterInstance's.
+    /// What RegisterInstance does not take.
     #[serde(flatten)]
     pub options: SchedulerOptions,
 }
 
 impl Request {
-    /// What is asked of the allocator. The limit is the kernel's to say, not the caller's: it is the requester's.
+    /// The request without `cpu-limit`: at a registration the limit is the kernel's, so it is part of
+    /// [`Self::requester`].
     pub fn wanted(&self) -> AllocationRequest {
         AllocationRequest {
             cpu_limit: None,
@@ -60,13 +61,10 @@ impl Request {
 /// Why a text is not read as requests.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum RequestsError {
-    /// The text is too long.
     #[error("the text has {0} bytes, more than {MAX_BYTES}")]
     TooLarge(usize),
-    /// It is not a list of requests.
     #[error("it is not a JSON list of requests: {0}")]
     Text(String),
-    /// There are too many.
     #[error("{0} requests are more than {MAX_REQUESTS}")]
     TooMany(usize),
 }

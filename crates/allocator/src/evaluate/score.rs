@@ -72,7 +72,6 @@ pub struct Score {
 }
 
 impl Score {
-    /// Of A and B.
     pub fn new(numa: u32, cpus: u32) -> Self {
         Self {
             sum: numa + cpus,
@@ -206,7 +205,7 @@ fn least(requested: usize, capacity: usize) -> u32 {
 fn balanced(loads: &BTreeMap<u32, Load>, added: &BTreeMap<u32, usize>) -> u32 {
     let rate = |(node, load): (&u32, &Load)| {
         let used = load.used + added.get(node).copied().unwrap_or_default();
-        // Nothing to allocate is no rate.
+        // A node without allocatable CPUs has no usage rate.
         (load.capacity > 0).then(|| used.min(load.capacity) as f64 / load.capacity as f64)
     };
     let rates: Vec<f64> = loads.iter().filter_map(rate).collect();

@@ -1,4 +1,4 @@
-//! A request in words of a command line.
+//! A request as options of a command line.
 
 use clap::ValueEnum;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -27,7 +27,7 @@ values!(
     NumaTopologyAlignmentPolicy
 );
 
-/// One of these names, by the allocator's own reading of it.
+/// Accepts these names and parses them by the type's own `parse`.
 pub fn names<T: Clone + Send + Sync + 'static, const N: usize>(
     names: [&'static str; N],
     parse: fn(&str) -> Option<T>,

@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Qos};
 
 /// Options of a node whose `cpu-source` is `steliad`; with kubelet's the daemon refuses them.
-// The texts of fields are the help of the options. What is not given is the node's to say.
+// The comments of fields are the help of the options. For an option that is not given the node's setting counts.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", default)]
 #[cfg_attr(
@@ -63,7 +63,7 @@ pub struct AllocationRequest {
 }
 
 impl AllocationRequest {
-    /// Whether anything is asked of an allocator, beyond what was chosen elsewhere.
+    /// Whether any option of the allocator is given, apart from a scheduler's choice.
     pub fn asks(&self) -> bool {
         let asked = Self {
             schedule: Schedule::default(),

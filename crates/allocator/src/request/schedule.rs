@@ -1,6 +1,6 @@
 //! What a scheduler chose for a pod before it came here (Koordinator's annotation `scheduling.koordinator.sh/resource-status`).
-//! A pod hands it over, so it is asked for like anything else: it is followed where it can be, and refused with the reason
-//! where not.
+//! It comes from the pod, so it is a request like any other option: followed where possible, else refused with the
+//! reason.
 
 use std::collections::BTreeSet;
 
@@ -9,11 +9,10 @@ use stelia_cpus::CpuSet;
 
 use crate::Host;
 
-/// The choice.
+/// A scheduler's choice, empty where it made none.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Schedule {
-    /// The CPUs.
     #[serde(rename = "scheduled-cpuset", deserialize_with = "list")]
     pub cpus: Option<CpuSet>,
     /// The NUMA nodes that CPUs, or the pool, must be of.
@@ -40,12 +39,11 @@ fn as_list<S: Serializer>(nodes: &Option<BTreeSet<u32>>, serializer: S) -> Resul
 }
 
 impl Schedule {
-    /// Whether nothing was chosen.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// How CPUs that were given to the container are not what was chosen for it.
+    /// How the container's CPUs differ from the choice; `None` where they do not.
     pub fn contradicts(&self, host: &Host, given: &CpuSet) -> Option<String> {
         if let Some(chosen) = self.cpus.as_ref().filter(|chosen| *chosen != given) {
             return Some(format!(

@@ -26,13 +26,14 @@ enum Kind {
     Any,
 }
 
-/// CPUs are positions in the host's tables.
+/// Takes CPUs stage by stage. CPUs are positions in the host's tables.
 pub(super) struct Accumulator<'a> {
     host: &'a Host,
     threads: usize,
     wanted: TakeCriteria,
     free: Vec<bool>,
-    /// Holders of each CPU; 0 where CPUs are not shared, so that they order nothing.
+    /// How many instances hold each CPU; 0 for all where a CPU has at most one holder, so that the order does not
+    /// depend on it.
     refs: Vec<u32>,
     exclusive_cores: Vec<bool>,
     exclusive_nodes: Vec<bool>,
@@ -117,7 +118,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Take everything from the first candidate that has enough, by the first way in which one has.
+    /// Take the whole request from the first candidate that has enough; `ways` are tried in order.
     fn within_one(&mut self, level: Level, ways: &[(Kind, bool)]) {
         let parts = match level {
             Level::Node => self.host.nodes.len(),
@@ -164,7 +165,7 @@ impl<'a> Accumulator<'a> {
         free
     }
 
-    /// A count as a sort key: ascending is the strategy's order.
+    /// The sort key of a number of free CPUs, ascending in the strategy's order.
     fn rank(&self, count: usize) -> isize {
         match self.wanted.strategy {
             NumaAllocateStrategy::MostAllocated => count.cast_signed(),

@@ -10,15 +10,15 @@ use crate::{CpuBindPolicy, NumaAllocateStrategy, NumaTopologyAlignmentPolicy};
 /// How many CPUs NUMA nodes have for a request, by id.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Room {
-    /// With nothing allocated.
+    /// If nothing were allocated.
     pub capacity: BTreeMap<u32, usize>,
     /// Now.
     pub available: BTreeMap<u32, usize>,
 }
 
 impl Room {
-    /// What is there of the CPUs that can be allocated at all and of those available now. A required bind policy counts
-    /// those that satisfy it.
+    /// Count the CPUs that can be allocated at all (`all`) and those available now; with a required bind policy only
+    /// CPUs that satisfy it.
     pub fn new(host: &Host, all: &CpuSet, available: &CpuSet, required: Option<CpuBindPolicy>) -> Self {
         let count = |cpus: &CpuSet| -> BTreeMap<u32, usize> {
             let by_node = host.by_node(&satisfying(host, cpus, &CpuSet::new(), required));
@@ -30,7 +30,7 @@ impl Room {
         }
     }
 
-    /// What of it is on these nodes.
+    /// Restricted to these nodes.
     #[must_use]
     pub fn within(&self, nodes: &BTreeSet<u32>) -> Self {
         let only = |room: &BTreeMap<u32, usize>| -> BTreeMap<u32, usize> {
@@ -44,8 +44,8 @@ impl Room {
     }
 }
 
-/// Whether `count` CPUs that somebody else chose, on so many nodes, satisfy a policy. What is only preferred is satisfied by
-/// every choice.
+/// Whether `count` CPUs that a scheduler chose, on so many nodes, satisfy a policy. A policy that only prefers is
+/// satisfied by any choice.
 pub fn satisfies(policy: NumaTopologyAlignmentPolicy, nodes: usize, count: usize, room: &Room) -> bool {
     match policy {
         NumaTopologyAlignmentPolicy::None | NumaTopologyAlignmentPolicy::BestEffort => true,
@@ -85,7 +85,7 @@ pub fn align(
     }
 }
 
-/// On how many nodes at least an amount fits.
+/// The least number of nodes on which an amount fits.
 fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize> {
     let mut room: Vec<usize> = room.collect();
     room.sort_unstable_by(|a, b| b.cmp(a));

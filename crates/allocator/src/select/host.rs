@@ -20,7 +20,7 @@ pub struct Host {
     pub(super) places: Vec<Place>,
     /// Ids of NUMA nodes.
     pub(super) nodes: Vec<u32>,
-    /// Socket of each NUMA node: that of its first CPU.
+    /// The socket of each NUMA node: that of its first CPU.
     pub(super) socket_of: Vec<usize>,
     pub(super) sockets: usize,
     /// Online CPUs of each core.
@@ -78,7 +78,7 @@ impl Host {
         self.share(self.core_sizes.len())
     }
 
-    /// CPUs of each of so many parts, without remainder.
+    /// How many CPUs each of so many equal parts has, rounded down.
     pub(super) fn share(&self, parts: usize) -> usize {
         self.places.len() / parts.max(1)
     }

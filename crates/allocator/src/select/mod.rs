@@ -26,13 +26,12 @@ pub use usage::{InUse, Unsatisfied, Usage};
 /// Which CPUs an instance is to get, every default resolved.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuSelection {
-    /// How many CPUs.
     pub count: usize,
     /// How they lie on cores.
     pub bind: CpuBindPolicy,
-    /// Whether `bind` must be satisfied: else it is preferred.
+    /// Whether `bind` must be satisfied; otherwise it is a preference.
     pub required: bool,
-    /// Whose company is avoided.
+    /// Which neighbours are avoided.
     pub exclusive: CpuExclusivePolicy,
     /// Which NUMA nodes they come from.
     pub strategy: NumaAllocateStrategy,
@@ -42,12 +41,11 @@ pub struct CpuSelection {
     pub nodes: Option<BTreeSet<u32>>,
 }
 
-/// What became of an exclusive policy.
+/// Whether an exclusive policy is satisfied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exclusivity {
-    /// None was asked for.
+    /// No exclusive policy was asked for.
     NotAsked,
-    /// It is satisfied.
     Kept,
     /// NUMANodeLevel: a NUMA node is shared with an instance of the same policy, no core is.
     Downgraded,
@@ -67,7 +65,6 @@ named!(Exclusivity {
 pub struct SelectedCpus {
     /// The CPUs: as many as asked for.
     pub cpus: CpuSet,
-    /// Whether the exclusive policy is satisfied.
     pub exclusive: Exclusivity,
 }
 
@@ -93,7 +90,7 @@ pub fn select_cpus(
     if (request.exclusive, first.exclusive) != (CpuExclusivePolicy::NumaNodeLevel, Exclusivity::Dropped) {
         return Ok(first);
     }
-    // No NUMA node is free of the others: at least their cores are avoided.
+    // No NUMA node is without instances of the same policy: at least their cores are avoided.
     let mut cores = usage.clone();
     for held in &mut cores.in_use {
         if held.exclusive == CpuExclusivePolicy::NumaNodeLevel {
@@ -108,7 +105,7 @@ pub fn select_cpus(
     })
 }
 
-/// What may be taken, and what of it is preferred.
+/// The CPUs that may be taken, and those of them that are preferred.
 struct Choice {
     cpus: CpuSet,
     preferred: CpuSet,
@@ -207,7 +204,7 @@ fn shares(host: &Host, by_node: &BTreeMap<u32, CpuSet>, request: &CpuSelection) 
     let threads = host.threads();
     if request.bind == CpuBindPolicy::FullPcpus {
         let cores = room(&|free| host.whole_cores(free).len() / threads);
-        // Whole cores, and what is no whole core where most is left.
+        // Whole cores evenly; the part of a core comes from the node with most CPUs left.
         if let Some(shares) = evenly(request.count / threads, &cores) {
             let mut shares: BTreeMap<u32, usize> = shares.into_iter().map(|(node, n)| (node, n * threads)).collect();
             let left = |node: &u32| free[node] - shares[node];

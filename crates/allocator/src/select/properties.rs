@@ -1,4 +1,4 @@
-//! What holds of every allocation, whatever the host is like and whoever is on it.
+//! What holds of every allocation, on any host and with any CPUs in use.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,7 +10,7 @@ use stelia_cpus::testing::{Shape, shapes};
 use super::*;
 use crate::*;
 
-/// A host, who holds what there, and what is asked for.
+/// A host, the CPUs in use there, and a request.
 #[derive(Debug, Clone)]
 struct Case {
     shape: Shape,
@@ -202,7 +202,7 @@ proptest! {
         let Some(nodes) = &request.nodes else { return Ok(()) };
         let available = usage.available(&topology.online());
         let answer = select_cpus(&host, &usage, &available, &request);
-        // Everything else is taken by somebody who was not there before.
+        // Every other CPU is taken by another instance.
         let named: CpuSet = topology.online().iter().filter(|cpu| nodes.contains(&topology.cpus[cpu].node)).collect();
         let mut crowded = usage.clone();
         crowded.in_use.push(InUse {
@@ -280,7 +280,7 @@ proptest! {
                 held.insert(name, InUse { cpus: answer.cpus, refs: 1, exclusive: request.exclusive });
             }
         }
-        // Whoever comes and goes leaves everything as it was, and whoever comes again gets the same.
+        // An instance that comes and goes leaves everything as it was; the same request again gets the same CPUs.
         let guest = &all[gone.index(all.len())];
         let before = usage(&held).available(&online);
         if let Ok(answer) = ask(&held, guest) {

@@ -9,13 +9,12 @@ use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
 /// What to take, in Koordinator's terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct TakeCriteria {
-    /// How many CPUs.
     pub count: usize,
-    /// [`CpuBindPolicy::FullPcpus`], or whatever else: spread.
+    /// [`CpuBindPolicy::FullPcpus`]; every other policy spreads.
     pub bind: CpuBindPolicy,
-    /// Whose company is avoided.
+    /// Which neighbours are avoided.
     pub exclusive: CpuExclusivePolicy,
-    /// [`NumaAllocateStrategy::MostAllocated`], or whatever else: most free CPUs first.
+    /// [`NumaAllocateStrategy::MostAllocated`]; every other strategy takes most free CPUs first.
     pub strategy: NumaAllocateStrategy,
 }
 

@@ -164,7 +164,7 @@ fn a_cpu_may_have_several_holders_where_that_is_allowed() {
     assert_eq!(available, cpus("0,2-3"));
     let request = request(2, CpuBindPolicy::SpreadByPcpus);
     let answer = select_cpus(&Host::new(&host), &usage, &available, &request).unwrap();
-    // The CPU nobody holds before the one that has a holder.
+    // A CPU without a holder comes before one that has a holder.
     assert_eq!(answer.cpus, cpus("2-3"));
 }
 

@@ -9,25 +9,23 @@ use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaTopologyAlignmentPolicy};
 /// CPUs in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct InUse {
-    /// The CPUs.
     pub cpus: CpuSet,
-    /// By how many instances.
+    /// How many instances hold them.
     pub refs: u32,
     /// The exclusive policy they were allocated with.
     pub exclusive: CpuExclusivePolicy,
 }
 
-/// Every CPU in use. It is made anew from what instances hold, so that one that is gone leaves nothing behind.
+/// Every CPU in use. Derived from the live instances each time, so that nothing remains of one that is gone.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Usage {
     /// How many instances may hold a CPU.
     pub max_ref_count: u32,
-    /// What is held.
     pub in_use: Vec<InUse>,
 }
 
 impl Usage {
-    /// Every CPU for one instance only, and these in use.
+    /// Each CPU is held by at most one instance; these are in use.
     pub fn exclusive(in_use: Vec<InUse>) -> Self {
         Self {
             max_ref_count: 1,
@@ -35,7 +33,7 @@ impl Usage {
         }
     }
 
-    /// What of `allocatable` one more instance may hold.
+    /// The CPUs of `allocatable` that one more instance may hold.
     pub fn available(&self, allocatable: &CpuSet) -> CpuSet {
         let mut refs = BTreeMap::new();
         for held in &self.in_use {
@@ -59,7 +57,7 @@ pub enum Unsatisfied {
         /// How many may be taken.
         available: usize,
     },
-    /// Whole cores are required, and the CPUs do not make any number of them.
+    /// Whole cores are required, and the number of CPUs is not a multiple of a core's.
     #[error("{wanted} CPUs are not whole cores of {threads} CPUs, which FullPCPUs requires")]
     PartOfCore {
         /// How many are wanted.
@@ -72,12 +70,12 @@ pub enum Unsatisfied {
     Bind {
         /// How many are wanted.
         wanted: usize,
-        /// How many would do.
+        /// How many satisfy it.
         suitable: usize,
         /// The policy.
         bind: CpuBindPolicy,
     },
-    /// The bind policy gives no CPUs of one's own.
+    /// The bind policy is ConstrainedBurst, which gives no exclusive CPUs.
     #[error("the bind policy ConstrainedBurst gives no exclusive CPUs")]
     NotExclusive,
     /// No choice of NUMA nodes satisfies the alignment policy.

@@ -1,10 +1,10 @@
-//! Which version of cgroups a host uses, in words for whoever wonders why nothing runs there.
+//! Which version of cgroups a host uses, in words for `steliactl doctor` and the runner.
 
 /// What every instance needs of cgroup v2.
 pub const CONTROLLERS: [&str; 4] = ["cpuset", "cpu", "memory", "pids"];
 
 /// Why a host's cgroups are not what instances need, by the text of a process's `/proc/<pid>/cgroup` (cgroups(7): lines of number,
-/// controllers, path, where number 0 is cgroup v2); `None` where nothing is wrong. A hierarchy that somebody mounted for another
+/// controllers, path, where number 0 is cgroup v2); `None` where nothing is wrong. A hierarchy mounted for another
 /// controller does no harm.
 pub fn unfit(text: &str) -> Option<String> {
     let lines = || text.lines().filter_map(|line| line.split_once(':'));

@@ -12,9 +12,9 @@ pub struct Limits {
     pub memory_max: Option<u64>,
     /// `memory.high`, bytes.
     pub memory_high: Option<u64>,
-    /// `memory.min`, bytes that are never taken away; 0 by default.
+    /// `memory.min`, bytes that are never reclaimed; 0 by default.
     pub memory_min: u64,
-    /// `memory.low`, bytes that others' memory is taken before; 0 by default.
+    /// `memory.low`, bytes that are reclaimed only when there is nothing else to reclaim; 0 by default.
     pub memory_low: u64,
     /// `memory.swap.max`, bytes.
     pub memory_swap_max: Option<u64>,
@@ -39,7 +39,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The files that are read for it, one huge page size for all.
+    /// The files that it is read from; those of huge pages for one size, which stands for all.
     pub const FILES: [File; 15] = [
         File::MemoryMax,
         File::MemoryHigh,
@@ -81,14 +81,14 @@ impl CpuQuota {
         self.quota.checked_mul(1000)?.checked_div(self.period)
     }
 
-    /// Microseconds of CPU time a second, as systemd counts: rounded up, so that what it makes of it for the period is the quota
-    /// again.
+    /// Microseconds of CPU time a second, the unit of systemd's `CPUQuotaPerSecUSec`. Rounded up, so that systemd
+    /// computes the same quota for the period again.
     pub(crate) fn per_second(self) -> u64 {
         let exact = (u128::from(self.quota) * 1_000_000).div_ceil(u128::from(self.period.max(1)));
         u64::try_from(exact).unwrap_or(u64::MAX - 1)
     }
 
-    /// The one that gives less CPU time.
+    /// The quota that gives less CPU time.
     pub fn least(self, other: Self) -> Self {
         let share = |one: Self, period: u64| u128::from(one.quota) * u128::from(period);
         if share(other, self.period) < share(self, other.period) {
@@ -128,7 +128,7 @@ impl IoMax {
         text.lines().filter_map(line).collect()
     }
 
-    /// The tighter of each.
+    /// The lower limit of each kind.
     pub fn least(self, other: Self) -> Self {
         let mut all = self;
         for (one, other) in all.0.iter_mut().zip(other.0) {

@@ -1,4 +1,5 @@
-//! cgroup v2: paths, the files we use, and the seam behind which the kernel stands.
+//! cgroup v2: paths, the files that are used, and the trait [`Cgroups`], which the kernel and the test node's model
+//! implement.
 //!
 //! Names and rules are those of the kernel's `Documentation/admin-guide/cgroup-v2.rst`.
 
@@ -32,28 +33,26 @@ impl CgroupPath {
         Some(Self(format!("/{rest}")))
     }
 
-    /// The root of the hierarchy.
     pub fn root() -> Self {
         Self("/".into())
     }
 
-    /// The slice all instances live in.
+    /// `stelia.slice`, which all instances are in.
     pub fn slice() -> Self {
         Self("/stelia.slice".into())
     }
 
-    /// The cgroup called `name` in this one.
     pub fn child(&self, name: &str) -> Self {
         Self(format!("{}/{name}", self.0.trim_end_matches('/')))
     }
 
-    /// The cgroup this one is in; `None` for the root and what lies directly in it.
+    /// `None` for the root and for what lies directly in it.
     pub fn parent(&self) -> Option<Self> {
         let (parent, _) = self.0.rsplit_once('/')?;
         (!parent.is_empty()).then(|| Self(parent.to_owned()))
     }
 
-    /// The path as text, beginning with `/`.
+    /// Begins with `/`.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -100,9 +99,8 @@ impl CgroupError {
     }
 }
 
-/// What the program asks of cgroup v2. The kernel answers through [`KernelCgroups`].
+/// What is read and written of cgroup v2. The kernel's implementation is [`KernelCgroups`].
 pub trait Cgroups: Send + Sync {
-    /// Whether the cgroup exists.
     fn exists(&self, cgroup: &CgroupPath) -> bool;
     /// Names of the cgroups directly in this one, sorted.
     ///
@@ -119,15 +117,15 @@ pub trait Cgroups: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError>;
-    /// Make the cgroup; one that exists is no error.
+    /// Make the cgroup. It may exist already.
     ///
     /// # Errors
     /// The kernel refused.
     fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
-    /// Remove the cgroup; one that is gone is no error.
+    /// Remove the cgroup. It may be gone already.
     ///
     /// # Errors
-    /// The kernel refused (it is populated, say).
+    /// The kernel refused: EBUSY while it is populated or has children.
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
     /// The extended attributes `user.stelia.*` of the directory, without that prefix.
     ///
@@ -146,7 +144,7 @@ pub trait Cgroups: Send + Sync {
     /// # Errors
     /// The kernel refused.
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError>;
-    /// Remove one; one that is not there is no error.
+    /// Remove one. It may be missing.
     ///
     /// # Errors
     /// The kernel refused.

@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 
 use super::{CgroupError, CgroupPath, Cgroups, File};
 
-/// Whether any process is in a cgroup or below; not in one that is gone.
+/// Whether any process is in the cgroup or below; false for a cgroup that is gone.
 pub fn populated(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<bool, CgroupError> {
     let events = optional(cgroups.read(cgroup, File::Events))?;
     Ok(events.is_some_and(|text| is_populated(&text)))
@@ -15,7 +15,7 @@ pub fn is_populated(events: &str) -> bool {
     events.lines().any(|line| line == "populated 1")
 }
 
-/// A file that may be absent: the controller is not enabled, or the kernel has no such file.
+/// `None` for a file that is absent because its controller is not enabled, or the kernel does not have it.
 pub fn optional(result: Result<String, CgroupError>) -> Result<Option<String>, CgroupError> {
     match result {
         Ok(text) => Ok(Some(text)),
@@ -34,7 +34,7 @@ pub fn set(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File) -> Result<Cpu
         .unwrap_or_default())
 }
 
-/// A CPU list as the kernel prints it. What does not parse is not a set that we wrote, and differs from any that we want.
+/// A CPU list as the kernel prints it. What does not parse, which this program did not write, becomes the empty set.
 pub fn cpus(text: &str) -> CpuSet {
     text.parse().unwrap_or_default()
 }

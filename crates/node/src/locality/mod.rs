@@ -34,7 +34,8 @@ pub struct NodeMemory {
 }
 
 impl NodeMemory {
-    /// What a guest's memory can be made of. The cache of what was read from disks is not: it is given up when memory is short.
+    /// The kinds of pages that a guest's memory consists of. The cache of files is not among them: it is reclaimed when
+    /// memory is short.
     pub fn counted(&self) -> u64 {
         self.anon.saturating_add(self.shmem).saturating_add(self.huge)
     }
@@ -73,7 +74,8 @@ pub struct Device {
     pub count: u32,
 }
 
-/// The devices of a container by resource and NUMA node, counted: what each is called is between kubelet and its plugins.
+/// How many devices of each resource a container has on each NUMA node. Ids of devices are left out: only kubelet and
+/// its plugins know what they mean.
 pub fn devices(state: &DeviceManagerState, pod: &PodUid, container: &str) -> Vec<Device> {
     let entries = state.entries.iter();
     let own = entries.filter(|entry| entry.pod == *pod && entry.container == container);
@@ -90,7 +92,7 @@ pub fn devices(state: &DeviceManagerState, pod: &PodUid, container: &str) -> Vec
 /// Where one VM's CPUs, memory and devices are.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Locality {
-    /// The NUMA nodes of the CPUs that are the VM's alone; none where it has none, or they are offline.
+    /// The NUMA nodes of the VM's exclusive CPUs; empty where it has none, or they are offline.
     pub nodes: BTreeSet<u32>,
     /// The memory nodes it may use, as `cpuset.mems` has them; empty: all.
     pub allowed: String,
@@ -100,7 +102,7 @@ pub struct Locality {
     pub devices: Vec<Device>,
 }
 
-/// The NUMA nodes of these CPUs, as far as they are online.
+/// The NUMA nodes of the online CPUs among these.
 pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
     let of = topology.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu));
     of.map(|(_, cpu)| cpu.node).collect()
@@ -109,14 +111,14 @@ pub fn nodes(topology: &Topology, cpus: &CpuSet) -> BTreeSet<u32> {
 /// How much of a VM's memory is on other NUMA nodes than its CPUs'.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Away {
-    /// So much is elsewhere, in bytes.
+    /// Bytes on other NUMA nodes.
     pub bytes: u64,
-    /// Of so much.
+    /// All bytes.
     pub of: u64,
 }
 
 impl Away {
-    /// The share, from 0 to 1; 0 of nothing.
+    /// The share, from 0 to 1; 0 of no memory.
     pub fn ratio(self) -> f64 {
         if self.of == 0 {
             0.0
@@ -149,7 +151,7 @@ impl Locality {
         self.nodes.contains(&node)
     }
 
-    /// The share of its memory that is away; `None` where it has no CPUs of its own to be near to, or nothing is known of it.
+    /// How much of its memory is away from its CPUs; `None` where it has no exclusive CPUs, or its memory is unknown.
     pub fn away(&self) -> Option<Away> {
         if self.nodes.is_empty() || self.memory.is_empty() {
             return None;
@@ -164,7 +166,7 @@ impl Locality {
         })
     }
 
-    /// Its devices at other NUMA nodes than its CPUs'; none where that is not known of either.
+    /// Its devices on other NUMA nodes than its CPUs'; none where either's NUMA node is unknown.
     fn devices_away(&self) -> impl Iterator<Item = &Device> {
         let elsewhere = |device: &&Device| device.node.is_some_and(|node| !self.is_own(node));
         self.devices.iter().filter(|_| !self.nodes.is_empty()).filter(elsewhere)
@@ -201,7 +203,7 @@ impl Locality {
         (!away.is_empty()).then(text)
     }
 
-    /// What can be done about memory elsewhere, or why it may be.
+    /// How to get memory near the CPUs, or why it may be elsewhere.
     pub fn memory_cure(&self) -> String {
         let strays = self.memory.iter().any(|(node, memory)| {
             let allowed = self.allowed.parse::<CpuSet>();

@@ -1,4 +1,4 @@
-//! Where the VMs' memory and devices are, read when somebody asks: never in a pass.
+//! Where the VMs' memory and devices are. Read when a caller asks, never in a pass of the engine.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -12,13 +12,13 @@ use crate::cgroup::{CgroupPath, Cgroups, File, HugePage};
 use crate::locality;
 use crate::locality::{Localities, Locality, Memory, add_huge_pages, add_memory, nodes};
 
-/// One VM, as far as this needs it.
+/// What is needed of a VM to read its locality.
 #[derive(Debug, Clone, Copy)]
 pub struct Vm<'a> {
     pub pod: &'a PodUid,
     /// The container's name in kubelet's files.
     pub container: &'a str,
-    /// The CPUs that are its alone.
+    /// Its exclusive CPUs.
     pub cpus: &'a CpuSet,
     /// Its memory nodes, as text.
     pub mems: &'a str,
@@ -27,7 +27,7 @@ pub struct Vm<'a> {
     pub origin: &'a CgroupPath,
 }
 
-/// What all VMs of a node have in common.
+/// What is read once for all VMs of the node.
 pub struct Reading<'a> {
     cgroups: &'a dyn Cgroups,
     topology: &'a Topology,
@@ -47,7 +47,6 @@ impl<'a> Reading<'a> {
         }
     }
 
-    /// Where these VMs are.
     pub fn of<'b>(&self, all: impl Iterator<Item = Vm<'b>>) -> Localities {
         Localities {
             instances: all.map(|vm| (vm.pod.to_string(), self.one(vm))).collect(),
@@ -77,7 +76,7 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// kubelet's device file; where there is none nobody has devices.
+/// kubelet's device file; without one no container has devices.
 fn device_file(path: &Path) -> Result<DeviceManagerState, String> {
     let named = |cause: &dyn std::fmt::Display| format!("{}: {cause}", path.display());
     match fs::read(path) {

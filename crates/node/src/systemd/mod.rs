@@ -19,8 +19,8 @@ pub struct Devices {
 }
 
 impl Devices {
-    /// Whether any device is kept closed: with the policy `auto` that is so where a list says what may be opened
-    /// (systemd.resource-control(5)).
+    /// Whether any device is kept closed. With the policy `auto` a device is closed only if there is a list of allowed
+    /// ones (systemd.resource-control(5)).
     pub fn restrict(&self) -> bool {
         self.policy != "auto" || !self.allow.is_empty()
     }
@@ -40,7 +40,7 @@ pub struct SystemdError {
 #[derive(Debug, Default)]
 pub struct Listening(Option<manager::Ends>);
 
-/// What the program asks of systemd.
+/// The calls to systemd; implemented by its manager on the bus and by the test node.
 #[async_trait]
 pub trait Systemd: Send + Sync {
     /// The devices of a unit; `None` when systemd has no such unit.
@@ -48,13 +48,14 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd does not answer.
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError>;
-    /// Begin to listen for the ends of jobs: whoever starts a scope needs it, and may do other things meanwhile.
+    /// Begin to listen for the ends of jobs, which [`Self::start_scope`] needs. It is a call of its own so that a
+    /// caller can do other things meanwhile.
     ///
     /// # Errors
     /// systemd refuses, or does not answer.
     async fn listen(&self) -> Result<Listening, SystemdError>;
     /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done. The caller
-    /// is sure that there is no such cgroup yet.
+    /// has made sure that the cgroup does not exist yet.
     ///
     /// # Errors
     /// systemd refuses, the job fails, or it takes longer than 90 s.
@@ -67,7 +68,7 @@ pub trait Systemd: Send + Sync {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError>;
-    /// Stop a scope whose cgroup is gone; one that systemd does not know is no error.
+    /// Stop a scope whose cgroup is gone. systemd may not know it any more.
     ///
     /// systemd learns that a scope is empty by an event. A process that was already ending when it was put there causes
     /// none, and the scope stays.
@@ -75,12 +76,12 @@ pub trait Systemd: Send + Sync {
     /// # Errors
     /// systemd refuses.
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError>;
-    /// The active scopes whose names match `pattern`, a shell's, each with the cgroup that systemd believes it has.
+    /// The active scopes whose names match the glob `pattern`, each with the cgroup that systemd has for it.
     ///
     /// # Errors
     /// systemd does not answer.
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError>;
-    /// Set limits on a unit, until the next boot; `None` is no limit.
+    /// Set limits on a unit, until the next boot; `None` means unlimited.
     ///
     /// # Errors
     /// systemd refuses.

@@ -55,7 +55,7 @@ fn nobody_moves_in_before_the_limits_of_huge_pages_are_on_the_scope() {
             (scope.hugetlb, scope.hugetlb_reserved) = (none(), none());
         }
     }
-    // The files are written in the third round; whoever waits for them has not floated yet.
+    // The files are written in the third round; an instance that waits for them does not float before.
     assert_eq!(rounds, [(false, false), (false, false), (false, false), (true, false)]);
     let scope = &snapshot.first().scope_limits;
     assert_eq!(

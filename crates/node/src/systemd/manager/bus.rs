@@ -78,9 +78,9 @@ pub(super) trait Unit {
 /// Why systemd did not do what it was asked.
 #[derive(Debug)]
 pub(super) enum Failure {
-    /// It is not on the bus now, or left it before it answered.
+    /// systemd is not on the bus, or left it before it answered.
     Away,
-    /// It said so.
+    /// systemd's own error.
     Refused(String),
 }
 

@@ -1,4 +1,4 @@
-//! Jobs of systemd's that are waited for.
+//! Waiting for systemd's jobs.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -10,16 +10,16 @@ use zbus::proxy::CacheProperties;
 use super::DbusSystemd;
 use super::bus::{ALREADY_SUBSCRIBED, Failure, JobRemovedStream, ManagerProxy, NO_SUCH_UNIT, UnitProxy, is_error};
 
-/// Jobs that are waited for. systemd counts no subscriptions of a connection: the first job's end must not make the others
-/// deaf.
+/// How many jobs are waited for. systemd does not count a connection's subscriptions: unsubscribing when the first job
+/// ends would end the signals for the others too.
 #[derive(Debug, Default)]
 pub(super) struct Subscription {
     pub(super) jobs: AtomicU32,
-    /// Held by who subscribes, or ends it.
+    /// Held while subscribing or unsubscribing.
     order: Mutex<()>,
 }
 
-/// Being told of the ends of jobs, until it is dropped.
+/// Receives the signals of jobs that end, until it is dropped.
 #[derive(Debug)]
 pub(in super::super) struct Ends {
     removed: JobRemovedStream,
@@ -33,7 +33,7 @@ struct Subscribed(DbusSystemd);
 impl Drop for Subscribed {
     fn drop(&mut self) {
         let left = self.0.subscription.jobs.fetch_sub(1, Ordering::SeqCst) - 1;
-        // Losing the call costs wake-ups only, so nobody waits for it.
+        // If the call is lost, that costs wake-ups only, so it is not waited for.
         if left == 0
             && let Ok(runtime) = tokio::runtime::Handle::try_current()
         {
@@ -44,7 +44,7 @@ impl Drop for Subscribed {
 }
 
 impl DbusSystemd {
-    /// Be told of jobs that are over.
+    /// Subscribe to the ends of jobs.
     pub(super) async fn ends(&self) -> Result<Ends, Failure> {
         let manager = &self.manager().await?;
         let subscribe = async {
@@ -65,7 +65,7 @@ impl DbusSystemd {
 
     async fn unsubscribe(&self) {
         let Subscription { jobs, order } = &*self.subscription;
-        // Whoever holds it subscribes, so there is nothing to end.
+        // While another task holds the lock it subscribes, so there is nothing to unsubscribe.
         if let Ok(_order) = order.try_lock()
             && jobs.load(Ordering::SeqCst) == 0
             && let Ok(manager) = self.manager().await
@@ -106,7 +106,7 @@ impl DbusSystemd {
         }
     }
 
-    /// How far a unit is that is to be started.
+    /// Whether a unit whose job is waited for has started, failed or is under way.
     pub(super) async fn look(&self, manager: &ManagerProxy<'_>, unit: &str) -> Seen {
         let seen = async {
             let path = match manager.get_unit(unit).await {
@@ -129,7 +129,7 @@ impl DbusSystemd {
     }
 }
 
-/// What a look at a unit that is to be started tells.
+/// The state of a unit whose start is waited for.
 pub(super) enum Seen {
     Active,
     /// It has no job and is not active, or it is not there.

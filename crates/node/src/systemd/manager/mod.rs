@@ -23,13 +23,13 @@ use self::jobs::{Seen, Subscription};
 use super::{Devices, Listening, Systemd, SystemdError};
 use crate::cgroup::{CpuQuota, Limits};
 
-/// The longest that is waited for systemd, for a job as for an answer. A PID 1 that hangs comes back from most of what holds
-/// it (a reload, a mount that does not answer) by then, and a runner waits for longer.
+/// How long a job or an answer of systemd is waited for. A PID 1 that hangs has recovered by then from most causes (a
+/// reload, a mount that does not answer), and a runner waits longer.
 const TIMEOUT: Duration = Duration::from_secs(90);
 /// How long until a systemd that was not there is asked again.
 const AGAIN: Duration = Duration::from_millis(250);
-/// How often a unit whose job is waited for is looked at: the signal that the job is over is lost where systemd executes
-/// itself anew at that moment.
+/// How often a unit whose job is waited for is looked at, since the signal of the job's end is lost if systemd
+/// re-executes itself at that moment.
 const LOOK: Duration = Duration::from_secs(3);
 
 /// systemd through its D-Bus API.
@@ -52,8 +52,8 @@ impl DbusSystemd {
         }
     }
 
-    /// Do what is asked of systemd, or say that it does not answer. While it executes itself anew it is not on the bus, and
-    /// what it was asked before is not answered: then the work is done again, so it must be such that may be.
+    /// Do some work with systemd, with a time limit. While systemd re-executes itself it is not on the bus, and calls
+    /// made before are not answered: the work is then repeated, so it must be idempotent.
     async fn bounded<T, F>(&self, operation: String, mut work: impl FnMut() -> F + Send) -> Result<T, SystemdError>
     where
         F: Future<Output = Result<T, Failure>> + Send,
@@ -108,7 +108,7 @@ impl Systemd for DbusSystemd {
                 Err(cause) => return Err(cause.into()),
             };
             let scope = ScopeProxy::builder(&self.connection).path(path);
-            // Each property is asked for, so all the others are not worth a call of their own.
+            // The properties are asked for one by one: a call for all of them would cost more.
             let scope = scope.cache_properties(CacheProperties::No).build().await?;
             let (policy, allow) = tokio::try_join!(scope.device_policy(), scope.device_allow())?;
             Ok(Some(Devices { policy, allow }))
@@ -129,7 +129,7 @@ impl Systemd for DbusSystemd {
             for unit in units? {
                 let builder = ScopeProxy::builder(&self.connection).path(unit.6);
                 let scope = builder.cache_properties(CacheProperties::No).build().await?;
-                // One that has ended meanwhile is none.
+                // A scope that has ended meanwhile is left out.
                 if let Ok(cgroup) = scope.control_group().await {
                     scopes.push((unit.0, cgroup));
                 }
@@ -187,12 +187,12 @@ impl Systemd for DbusSystemd {
         let work = || async {
             let manager = &self.manager().await?;
             let heard = listening.lock().unwrap_or_else(PoisonError::into_inner).take();
-            // Before the call, or the job may be over before anybody listens.
+            // Before the call, or the job may end before its signal is listened for.
             let mut ends = match heard {
                 Some(ends) => ends,
                 None => self.ends().await?,
             };
-            // It may have left after it did what it was asked: what is there then is no old one.
+            // systemd may have left the bus after it made the scope: one that exists then is ours, not an old one.
             while asked.load(Ordering::SeqCst) {
                 match self.look(manager, unit).await {
                     Seen::Active => return Ok(()),
