@@ -1,5 +1,5 @@
 //! Whether kubelet would start on its state files. It does not if they have another policy, other CPUs or other memory
-//! than is configured: systemd restarts it again and again, and the node is lost to the cluster until somebody finds
+//! than is configured: systemd restarts it again and again, and the node is lost to the cluster until an operator finds
 //! the reason.
 
 use kubelet_planner::cpus::CpuRefusal;
