@@ -11,7 +11,7 @@ pub(crate) fn bytes(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     take(File::open(path)?, most)
 }
 
-/// As [`bytes`], as text; `-` is standard input.
+/// As `bytes`, as text; `-` is standard input.
 pub(crate) fn text(path: &Path, most: usize) -> Result<String, Failure> {
     let bytes = match path == Path::new("-") {
         true => take(io::stdin().lock(), most),
