@@ -1,4 +1,4 @@
-//! Since when kubelet has what its settings choose, and which feature gate that needs.
+//! Which versions of kubelet have the settings, and which feature gates these need.
 //!
 //! kubelet guards the options of its policies in groups, by how mature they are: an alpha option needs the group's alpha gate,
 //! which is off by default, a beta one the beta gate, which is on; a stable one needs none. With an option whose gate is off
@@ -28,12 +28,12 @@ pub enum Stage {
 
 named!(Stage { Alpha = "alpha", Beta = "beta", Stable = "stable" });
 
-/// A manager's policy, or an option of it.
+/// A policy or an option of one of kubelet's managers.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Feature {
-    /// As KubeletConfiguration has it.
+    /// Its name in KubeletConfiguration.
     pub name: &'static str,
-    /// The feature gates that it needs while it is alpha, and while it is beta.
+    /// The feature gates that it needs at stage alpha and at stage beta.
     gates: [&'static str; 2],
     /// Its stages, each with the minor version of Kubernetes that began it.
     pub stages: &'static [(Stage, u32)],
@@ -47,7 +47,7 @@ const TOPOLOGY_OPTIONS: [&str; 2] = ["TopologyManagerPolicyAlphaOptions", "Topol
 
 use Stage::{Alpha, Beta, Stable};
 
-/// What can be chosen, policies first.
+/// All settings that can be chosen, policies first.
 #[rustfmt::skip]
 pub const FEATURES: [Feature; 11] = [
     Feature { name: "cpuManagerPolicy", gates: CPU, stages: &[(Alpha, 8), (Beta, 10), (Stable, 26)] },
@@ -64,7 +64,7 @@ pub const FEATURES: [Feature; 11] = [
 ];
 
 impl Feature {
-    /// The stage in Kubernetes 1.`minor`; `None`: it is not there yet.
+    /// The stage in Kubernetes 1.`minor`; `None`: that version does not have it.
     pub fn stage(&self, minor: u32) -> Option<Stage> {
         let begun = self.stages.iter().rev().find(|(_, since)| *since <= minor);
         begun.map(|(stage, _)| *stage)
@@ -95,12 +95,12 @@ impl Feature {
 pub struct Gate {
     /// Its name.
     pub name: &'static str,
-    /// The stage of what it guards.
+    /// The stage of what it guards, which decides its default.
     pub stage: Stage,
 }
 
 impl Gate {
-    /// Whether it is on in a kubelet whose `featureGates` are these: `AllAlpha` and `AllBeta` stand for those of their stage
+    /// Whether it is on in a kubelet with these `featureGates`: `AllAlpha` and `AllBeta` set the gates of their stage
     /// that are not named.
     pub fn is_on(self, set: &BTreeMap<String, bool>) -> bool {
         let all = match self.stage {
@@ -112,7 +112,7 @@ impl Gate {
     }
 }
 
-/// What these settings choose that kubelet does not do anyway.
+/// The features that these settings choose and that kubelet does not have by default.
 pub fn chosen(settings: &Settings) -> Vec<&'static Feature> {
     let mut names = Vec::new();
     if let CpuManager::Static { options, .. } = &settings.cpu_manager {

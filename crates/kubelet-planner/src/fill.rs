@@ -1,4 +1,4 @@
-//! How many of a pod fit.
+//! How many pods of one kind fit on a node.
 
 use super::admission::{ContainerAllocation, Rejection, admit};
 use super::node::Node;
@@ -7,16 +7,16 @@ use super::pod::Pod;
 /// Pods of one kind, admitted one after the other.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fill {
-    /// What each of them gets.
+    /// What each pod's containers get.
     pub pods: Vec<Vec<ContainerAllocation>>,
-    /// Why there is not one more; `None` at the most that was asked for.
+    /// Why the next one is rejected; `None` where the search ended at the limit.
     pub end: Option<Box<Rejection>>,
 }
 
-/// Admit the pod again and again until kubelet rejects it, at most `most` times. Each has a UID of its own.
+/// Admits the pod again and again until kubelet rejects it, at most `most` times. Each has a UID of its own.
 ///
-/// kubelet's managers alone decide. What the scheduler counts besides, such as requests on the shared pool and pods a node, is
-/// not looked at, so a pod without anything of its own fits for ever.
+/// kubelet's managers alone decide. What the scheduler counts in addition, such as requests on the shared pool and pods
+/// per node, is not considered, so a pod without exclusive resources always fits.
 pub fn until_full(node: &Node, pod: &Pod, most: usize) -> Fill {
     let (mut node, mut pod) = (node.clone(), pod.clone());
     let uid = std::mem::take(&mut pod.uid);

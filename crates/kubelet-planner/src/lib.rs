@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 //!
-//! They follow kubelet 1.36 and predict it, surprises and faults included, and name the faults.
+//! They follow kubelet 1.36, its faults included, and report the faults.
 //!
 //! | module | what it answers |
 //! |---|---|
@@ -9,9 +9,9 @@
 //! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
-//! | [`variants`], [`with_settings`] | and with other settings of kubelet's? |
-//! | [`features`] | since when does kubelet have such settings, and which feature gate do they need? |
-//! | [`manifest`] | a pod as somebody wrote it, as the API server would store it |
+//! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
+//! | [`features`] | which versions have the settings, and which feature gates do these need? |
+//! | [`manifest`] | a manifest as the API server would store it |
 //! | [`merge`] | Topology Manager: which NUMA nodes do all the hints agree on, and is the pod admitted? |
 #![deny(missing_docs)]
 

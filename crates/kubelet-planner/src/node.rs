@@ -22,7 +22,8 @@ pub struct Machine {
 pub struct NumaNode {
     /// Its memory, huge pages included; bytes.
     pub memory: u64,
-    /// How many huge pages it has, by their size in bytes. The sizes a kernel offers are here with 0 pages too.
+    /// The number of huge pages by their size in bytes; sizes that the kernel supports and that have no pages are
+    /// included.
     pub huge_pages: BTreeMap<u64, u64>,
     /// The row of `/sys/devices/system/node/node*/distance`.
     pub distances: Vec<u64>,
@@ -69,7 +70,7 @@ pub struct Node {
     pub(super) merger: merge::Merger,
 }
 
-/// kubelet does not start.
+/// Why kubelet does not start, or cannot be predicted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum StartError {
     /// An option of the CPU manager's policy.
@@ -81,7 +82,7 @@ pub enum StartError {
     /// The memory manager.
     #[error(transparent)]
     Memory(#[from] memory::MemoryStartError),
-    /// kubelet looks at every set of NUMA nodes, and so does this: with so many neither comes to an end.
+    /// kubelet looks at every set of NUMA nodes, and so does this: with this many neither ends.
     #[error("{0} NUMA nodes: the sets of more than {MAX_NODES} cannot be searched")]
     TooManyNodes(usize),
     /// kubelet's masks have 64 bits.
@@ -92,14 +93,14 @@ pub enum StartError {
     Topology(#[source] merge::TopologyRefusal),
 }
 
-/// A manager that looks at every set of more NUMA nodes than these is refused.
+/// Managers that look at every set of NUMA nodes are refused with more nodes than this.
 pub const MAX_NODES: usize = 16;
 
 impl Node {
-    /// Start kubelet on states as its files have them, or on empty ones.
+    /// Starts kubelet on the states of its files, or on empty ones.
     ///
     /// # Errors
-    /// kubelet would not start: options that exclude each other, a state that does not go with the machine or the settings.
+    /// kubelet would not start: options exclude each other, or a state contradicts the machine or the settings.
     pub fn start(machine: Machine, settings: Settings, state: NodeState) -> Result<Self, StartError> {
         let searched = searched(&machine, &settings, &state.devices);
         if searched > MAX_NODES {
@@ -147,13 +148,13 @@ impl Node {
         &self.state
     }
 
-    /// The reserved CPUs, those that kubelet chose itself included; none with policy `none`.
+    /// The reserved CPUs, including those that kubelet chose itself; empty with policy `none`.
     pub fn reserved_cpus(&self) -> CpuSet {
         let policy = self.cpu_policy().ok().flatten();
         policy.map(|policy| policy.reserved().clone()).unwrap_or_default()
     }
 
-    /// The node after kubelet's clean-up of a pod that is gone.
+    /// The node after kubelet has cleaned up a pod that was removed.
     #[must_use]
     pub fn without(&self, pod: &str) -> Self {
         let mut node = self.clone();
@@ -197,14 +198,14 @@ impl Node {
         }
     }
 
-    /// The machine's NUMA nodes; those that no mask holds are left out.
+    /// The machine's NUMA nodes as a mask; empty where an id is beyond 63.
     pub(super) fn nodes(&self) -> merge::NodeMask {
         merge::NodeMask::try_from(&ids(&self.machine)).unwrap_or_default()
     }
 }
 
-/// How many NUMA nodes a manager looks at every set of: that of CPUs those with CPUs, that of memory all, that of devices those
-/// with devices of one resource.
+/// The largest number of NUMA nodes whose sets a manager looks at: the CPU manager those with CPUs, the memory manager
+/// all, the device manager those with devices of one resource.
 fn searched(machine: &Machine, settings: &Settings, devices: &devices::DeviceState) -> usize {
     let cpus = match settings.cpu_manager {
         CpuManager::None => 0,

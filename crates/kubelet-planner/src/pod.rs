@@ -1,4 +1,4 @@
-//! A pod as far as kubelet's managers look at it.
+//! A pod, as far as kubelet's managers look at it.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +26,7 @@ pub struct Pod {
     pub uid: String,
     /// Pod-level resources (`spec.resources`).
     pub resources: Option<Resources>,
-    /// Its containers in kubelet's order: init containers and sidecars as they are listed, then the others.
+    /// Its containers in kubelet's order: init containers and sidecars as listed, then the others.
     pub containers: Vec<Container>,
 }
 
@@ -52,7 +52,7 @@ pub struct Container {
     pub resources: Resources,
 }
 
-/// `resources` of a container or a pod, as the API server hands them to kubelet: it has filled in the requests
+/// `resources` of a container or a pod as the API server stores them, with the requests filled in
 /// ([`Pod::with_defaults`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
@@ -76,12 +76,12 @@ pub struct Amounts {
 }
 
 impl Amounts {
-    /// Those of the resources that a pod as a whole may have: no devices.
+    /// Whether any resource is set that a pod as a whole may have: devices are not among them.
     fn is_set(&self) -> bool {
         self.milli_cpus.is_some() || self.memory.is_some() || !self.huge_pages.is_empty()
     }
 
-    /// Fill in what is missing.
+    /// Fills in missing amounts from `other`.
     fn or(&mut self, other: &Self) {
         self.milli_cpus = self.milli_cpus.or(other.milli_cpus);
         self.memory = self.memory.or(other.memory);
@@ -95,7 +95,7 @@ impl Amounts {
 }
 
 impl Resources {
-    /// Requests that are the limits.
+    /// Requests that equal the limits.
     pub fn guaranteed(amounts: Amounts) -> Self {
         Self {
             requests: amounts.clone(),
@@ -103,7 +103,7 @@ impl Resources {
         }
     }
 
-    /// Its own requests equal its limits, of CPU and of memory.
+    /// Whether requests equal limits, of CPU and of memory.
     pub(super) fn is_guaranteed(&self) -> bool {
         let equal = |request: Option<u64>, limit: Option<u64>| request.unwrap_or(0) != 0 && request == limit;
         equal(self.requests.milli_cpus, self.limits.milli_cpus) && equal(self.requests.memory, self.limits.memory)
@@ -121,18 +121,19 @@ impl Container {
     }
 }
 
-/// CPUs in thousandths and bytes of memory, of one container or of all.
+/// CPUs in thousandths and memory in bytes, of one container or of all.
 type CpuAndMemory = (u64, u64);
 
 impl Pod {
-    /// The pod-level resources, if there are any.
+    /// The pod-level resources, if any are set.
     pub fn own(&self) -> Option<&Resources> {
         let own = self.resources.as_ref();
         own.filter(|own| own.requests.is_set() || own.limits.is_set())
     }
 
-    /// The pod as the API server stores it. A container's missing request is its limit. A missing request of the pod is what
-    /// its containers request, and where they request nothing, its limit; for huge pages its limit at once.
+    /// The pod as the API server stores it. A container's missing request becomes its limit. A missing request of the
+    /// pod becomes what its containers request or, where they request nothing, its limit; for huge pages always its
+    /// limit.
     #[must_use]
     pub fn with_defaults(mut self) -> Self {
         for container in &mut self.containers {
@@ -189,7 +190,7 @@ impl Pod {
     }
 }
 
-/// What a checkpoint has by pod, with the UIDs as text: the planner's own pods need no valid ones.
+/// A checkpoint's map by pod, with UIDs as text: the planner's own pods need no valid UIDs.
 pub(super) fn by_uid<T: Clone>(checkpoint: &BTreeMap<PodUid, T>) -> BTreeMap<String, T> {
     let pods = checkpoint.iter();
     pods.map(|(pod, own)| (pod.as_str().to_owned(), own.clone())).collect()
@@ -279,7 +280,7 @@ mod tests {
         let requests = &filled.containers[0].resources.requests;
         assert_eq!((requests.milli_cpus, requests.memory), (Some(500), None));
         assert_eq!(requests.huge_pages, [(2048, 4096)].into());
-        // Of the pod: what containers request, else its limit.
+        // The pod's requests: what its containers request, else its limit.
         assert_eq!(filled.resources.map(|own| own.requests), Some(amounts(1000, 4096)));
     }
 }

@@ -20,7 +20,7 @@ pub struct Settings {
     pub topology_scope: merge::Scope,
     /// `topologyManagerPolicyOptions`
     pub topology_options: merge::Options,
-    /// What differs between kubelets, feature gates included.
+    /// Differences between kubelets, feature gates included.
     pub kubelet: Kubelet,
 }
 
@@ -49,13 +49,13 @@ pub enum CpuManager {
         options: cpus::Options,
         /// How many CPUs are reserved: `kubeReserved` and `systemReserved` together, rounded up.
         count: usize,
-        /// Which: `reservedSystemCPUs`. Empty: kubelet chooses.
+        /// The CPUs of `reservedSystemCPUs`. Empty: kubelet chooses `count` CPUs.
         reserved: CpuSet,
     },
 }
 
 impl CpuManager {
-    /// Static, with these very CPUs reserved.
+    /// The static policy with these CPUs reserved.
     pub fn reserving(options: cpus::Options, reserved: CpuSet) -> Self {
         Self::Static {
             options,
@@ -68,9 +68,9 @@ impl CpuManager {
 /// `memoryManagerPolicy`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum MemoryManager {
-    /// No memory is tied to NUMA nodes.
+    /// Memory is not bound to NUMA nodes.
     None,
-    /// That of Guaranteed pods is.
+    /// Memory of Guaranteed pods is bound to NUMA nodes.
     Static {
         /// `reservedMemory`: bytes by NUMA node and [kind](super::memory::kind).
         reserved: BTreeMap<u32, BTreeMap<String, u64>>,

@@ -1,4 +1,4 @@
-//! The same node with other settings of kubelet's.
+//! The same node under other settings of kubelet.
 
 use super::cpus::Options;
 use super::merge::{Policy, Scope};
@@ -16,8 +16,8 @@ pub enum VariantError {
     SocketOfOneNode,
 }
 
-/// Settings worth a comparison: these, then every policy and scope of the Topology Manager with the options as they are, then
-/// every option of the CPU manager alone with policy and scope as they are. None is there twice.
+/// Settings worth a comparison: the given ones, then every policy and scope of the Topology Manager with the given
+/// options, then every option of the CPU manager alone with the given policy and scope. None occurs twice.
 pub fn variants(settings: &Settings) -> Vec<Settings> {
     let mut all = vec![settings.clone()];
     let mut add = |variant: Settings| {
@@ -72,7 +72,7 @@ pub fn variants(settings: &Settings) -> Vec<Settings> {
     all
 }
 
-/// Whether settings of two managers go together; those of one, the manager itself looks at.
+/// Whether settings of two managers are compatible; the manager itself checks those of one.
 ///
 /// # Errors
 /// kubelet would not start with them.
@@ -87,7 +87,7 @@ pub fn go_together(settings: &Settings) -> Result<(), VariantError> {
     }
 }
 
-/// The node with the same allocations, as if its kubelet had always had these settings.
+/// The node with the same allocations, as if kubelet had always run with these settings.
 ///
 /// # Errors
 /// kubelet would not start with them.
@@ -95,7 +95,7 @@ pub fn with_settings(node: &Node, settings: Settings) -> Result<Node, VariantErr
     go_together(&settings)?;
     let mut state = node.state().clone();
     if let CpuManager::Static { options, .. } = &settings.cpu_manager {
-        // Reserved CPUs are in the shared pool, or are not.
+        // Whether reserved CPUs are in the shared pool depends on the settings.
         let reserved = node.reserved_cpus();
         state.cpus.default = match options.strict_cpu_reservation {
             true => state.cpus.default.difference(&reserved),

@@ -1,4 +1,4 @@
-//! kubelet's checkpoint checksum: FNV-1a (32 bit) over the text kubelet's printer makes of the structure.
+//! kubelet's checkpoint checksum: FNV-1a (32 bit) over the text that Go's printer makes of the structure.
 //!
 //! Source: kubelet's `checkpointmanager/checksum` and `k8s.io/utils/dump` (ForHash). Keys are sorted (text bytewise,
 //! integers by value), single spaces separate, strings stand exactly as in the file, a missing map prints `map[]`.
@@ -19,7 +19,7 @@ pub fn of_data(data: &str) -> u32 {
     fnv1a(&format!("(string){data}"))
 }
 
-/// Hold the checksum in the file against the one its content gives.
+/// Compares the checksum in the file with that of its content.
 ///
 /// # Errors
 /// [`CheckpointError::Checksum`].
@@ -31,7 +31,7 @@ pub(super) fn verify(found: u32, computed: u32) -> Result<(), CheckpointError> {
     }
 }
 
-/// A map in the printer's form: `map[KEY:VALUE KEY:VALUE]`. The caller's order is kept.
+/// A map in the printer's form: `map[KEY:VALUE KEY:VALUE]`, in the order of the items.
 pub(super) fn map<K: Display, V: Display>(items: impl Iterator<Item = (K, V)>) -> String {
     format!("map[{}]", joined(items.map(|(key, value)| format!("{key}:{value}"))))
 }

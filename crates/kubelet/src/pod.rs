@@ -6,7 +6,8 @@ use std::sync::Arc;
 use stelia_text::excerpt::excerpt;
 use stelia_text::named;
 
-/// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else becomes part of a unit's or file's name.
+/// A pod's UID: a dashed UUID, or 32 hex digits for a static pod. Nothing else may become part of a unit's or file's
+/// name.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PodUid(Arc<str>);
 
@@ -43,15 +44,15 @@ impl PodUid {
         &self.0
     }
 
-    /// What the names of all such scopes match, as a shell's pattern.
+    /// A shell pattern that matches the names of all instances' scopes.
     pub const SCOPES: &str = "stelia-instance-*.scope";
 
-    /// The scope that holds the pod's instance.
+    /// The name of the scope that holds the pod's instance.
     pub fn scope(&self) -> String {
         format!("stelia-instance-{}.scope", self.0)
     }
 
-    /// The UID a scope's name carries.
+    /// The UID in a scope's name.
     pub fn from_scope(unit: &str) -> Option<Self> {
         Self::parse(unit.strip_prefix("stelia-instance-")?.strip_suffix(".scope")?).ok()
     }
@@ -69,29 +70,30 @@ impl serde::Serialize for PodUid {
     }
 }
 
-/// A container's cgroup below kubepods, taken apart.
+/// A container's cgroup below kubepods, parsed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ContainerCgroup {
     /// The pod.
     pub pod: PodUid,
     /// The runtime's id of the container.
     pub container_id: String,
-    /// Whether this is [`SUBGROUP`](Self::SUBGROUP) in the container's scope: there the processes are, and the unit that
-    /// systemd knows, with the settings that only it has, is one level up.
+    /// Whether this is [`SUBGROUP`](Self::SUBGROUP) in the container's scope. Then the processes are here, and the unit
+    /// that systemd knows, with the settings that only a unit has, is one level up.
     pub in_subgroup: bool,
 }
 
 impl ContainerCgroup {
-    /// The cgroup in a container's scope into which crun puts the processes. Where crun's annotation
-    /// `run.oci.systemd.subgroup` is empty they are in the scope, as with runc; where it is another name they are in no
-    /// container that this knows.
+    /// The cgroup in a container's scope into which crun puts the processes. If crun's annotation
+    /// `run.oci.systemd.subgroup` is empty they are in the scope, as with runc; another name is not supported: such a
+    /// cgroup is not recognised as a container's.
     pub const SUBGROUP: &str = "container";
 
-    /// Take apart a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
+    /// Parses a cgroup path such as `/kubepods.slice/kubepods-pod<uid>.slice/cri-containerd-<id>.scope` (systemd
     /// driver, containerd or CRI-O, any QoS class) or `/kubepods/burstable/pod<uid>/<id>` (cgroupfs driver).
     ///
-    /// The path must be exactly the container's own cgroup, or [`SUBGROUP`](Self::SUBGROUP) in its scope; nothing else below
-    /// it is a container. CRI-O's `crio-conmon-<id>.scope` holds the container's monitor, which is the host's.
+    /// The path must be exactly the container's own cgroup, or [`SUBGROUP`](Self::SUBGROUP) in its scope; nothing else
+    /// below it is a container. CRI-O's `crio-conmon-<id>.scope` is refused: it holds the container's monitor, a
+    /// process of the host.
     pub fn parse(path: &str) -> Option<Self> {
         let mut parts: Vec<&str> = path.strip_prefix('/')?.split('/').collect();
         let in_subgroup = matches!(
@@ -137,8 +139,9 @@ impl ContainerCgroup {
         })
     }
 
-    /// The path of the cgroup that is the container's as a whole, by the path of where its processes are: the same, but for
-    /// [`SUBGROUP`](Self::SUBGROUP) its scope. A path of no container is given back as it is.
+    /// The cgroup of the whole container, from the path of the cgroup with its processes: for
+    /// [`SUBGROUP`](Self::SUBGROUP) its scope, otherwise the same path. A path that is not a container's is returned
+    /// unchanged.
     pub fn whole(path: &str) -> &str {
         let outer = path
             .strip_suffix(Self::SUBGROUP)
@@ -150,14 +153,14 @@ impl ContainerCgroup {
     }
 }
 
-/// Kubernetes' QoS class of a pod, by where kubelet puts its cgroup.
+/// Kubernetes' QoS class of a pod, from the place of its cgroup.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum QosClass {
-    /// Requests equal limits: right below kubepods.
+    /// Requests equal limits: directly below kubepods.
     Guaranteed,
     /// Some requests or limits.
     Burstable,
-    /// None.
+    /// No requests and no limits.
     BestEffort,
 }
 
@@ -224,7 +227,7 @@ mod tests {
 
     #[test]
     fn the_cgroupfs_driver_has_no_subgroup() {
-        // With it `container` is an id like any other.
+        // With the cgroupfs driver `container` is an id like any other.
         let path = format!("/kubepods/pod{UID}/container");
         assert!(!ContainerCgroup::parse(&path).unwrap().in_subgroup);
         assert_eq!(ContainerCgroup::whole(&path), path);

@@ -1,25 +1,27 @@
-//! What a container asked for in CPU time, as kubelet tells the runtime and the runtime the kernel.
+//! A container's CPU request, as kubelet passes it to the runtime and the runtime to the kernel.
 
 /// `cpu.shares` that kubelet gives for one CPU of a request.
 const SHARES_PER_CPU: u64 = 1024;
 /// The least and the most it gives, as the kernel's cgroup v1 had it.
 const SHARES: std::ops::RangeInclusive<u64> = 2..=262_144;
 
-/// A container's CPU request, read back from where it ends up.
+/// A container's CPU request, read back from the runtime's configuration and the cgroup.
 ///
-/// kubelet gives exclusive CPUs only to a container that requests exactly so many whole ones. One without a request of
-/// its own, in a pod with pod-level resources, has the shares of the whole pod's limit (kubelet 1.32 on, `getCPULimit`).
+/// kubelet assigns exclusive CPUs only to a container that requests exactly that whole number. A container without a
+/// request of its own, in a pod with pod-level resources, has the shares of the whole pod's limit (kubelet 1.32 on,
+/// `getCPULimit`).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CpuRequest {
-    /// `linux.resources.cpu.shares` in the runtime's configuration: as kubelet said it when the container was made.
+    /// `linux.resources.cpu.shares` in the runtime's configuration: kubelet's value when the container was made.
     pub shares: Option<u64>,
-    /// `cpu.weight` of its cgroup: what the runtime made of the shares, those of a later resize too.
+    /// `cpu.weight` of its cgroup: the runtime's conversion of the shares, also after a resize.
     pub weight: Option<u64>,
 }
 
 impl CpuRequest {
-    /// Whether it is a request of exactly so many CPUs; `None` when nothing was read. One reading that says yes is
-    /// enough: after a resize the runtime's configuration is out of date, and a weight may be anybody's.
+    /// Whether it is a request of exactly this number of CPUs; `None` when neither value is known. One value that says
+    /// yes is enough: after a resize the runtime's configuration is out of date, and any program may have set the
+    /// weight.
     pub fn is_of(&self, cpus: usize) -> Option<bool> {
         let shares = (cpus as u64).saturating_mul(SHARES_PER_CPU);
         let shares = shares.clamp(*SHARES.start(), *SHARES.end());
@@ -32,13 +34,13 @@ impl CpuRequest {
     }
 }
 
-/// Whether a runtime makes this weight of these shares: on a line (runc before 1.3.2, and crun of that time), or on the
-/// curve that maps 1024 shares to weight 100.
+/// Whether a runtime converts these shares to this weight: linearly (runc before 1.3.2, and crun of that time), or by
+/// the curve that maps 1024 shares to weight 100.
 fn is_weight(weight: u64, shares: u64) -> bool {
     let line = 1 + (shares - SHARES.start()) * 9999 / (SHARES.end() - SHARES.start());
     let log = (shares as f64).log2();
     let curve = 10f64.powf((log * log + 125.0 * log) / 612.0 - 7.0 / 34.0).ceil();
-    // The curve is rounded up from a float, which may come out a hair above a whole number.
+    // The curve is rounded up from a float, which may be slightly above a whole number.
     weight == line || (weight as f64 - curve).abs() <= 1.0
 }
 
@@ -68,7 +70,7 @@ mod tests {
             request(Some(shares), None),
             request(None, Some(line)),
             request(None, Some(curve)),
-            // Resized since the runtime wrote its configuration.
+            // Resized after the runtime wrote its configuration.
             request(Some(1024 * 7), Some(line)),
         ] {
             assert_eq!(known.is_of(cpus), Some(true), "{known:?}");

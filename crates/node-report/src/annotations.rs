@@ -1,4 +1,4 @@
-//! Koordinator's annotations, each a JSON text (types: `apis/extension/node.go` of Koordinator), and one of steliad's own.
+//! Koordinator's annotations, each a JSON text (types: `apis/extension/node.go` of Koordinator), and one of steliad's.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) const POD_CPU_ALLOCS: &str = "node.koordinator.sh/pod-cpu-allocs";
 /// A list of [`CpuSharedPool`].
 pub(crate) const CPU_SHARED_POOLS: &str = "node.koordinator.sh/cpu-shared-pools";
 
-/// steliad's own: [`AllocatorState`], where steliad allocates.
+/// steliad's own: [`AllocatorState`], where steliad allocates the CPUs.
 pub(crate) const ALLOCATOR: &str = "isolation.stelia.io/allocator";
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub(crate) struct CpuInfo {
 #[serde(deny_unknown_fields)]
 pub(crate) struct PodCpuAlloc {
     pub(crate) uid: String,
-    /// A list: whoever reads it bounds the CPUs of all lists together.
+    /// A CPU list. Whoever reads it must bound the CPUs of all lists together.
     pub(crate) cpuset: String,
     #[serde(rename = "managedByKubelet", default, skip_serializing_if = "std::ops::Not::not")]
     pub(crate) managed_by_kubelet: bool,
@@ -70,7 +70,7 @@ pub(crate) struct CpuSharedPool {
     pub(crate) cpuset: String,
 }
 
-/// How steliad allocates, and what of the instances matters to it.
+/// What the allocator needs beyond the pools: its settings, and how instances hold their CPUs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 pub(crate) struct AllocatorState {
@@ -91,7 +91,7 @@ pub(crate) struct AllocatorState {
     /// CPUs held with the exclusive policy NUMANodeLevel.
     #[serde(rename = "numaNodeLevelCPUs", default, skip_serializing_if = "CpuSet::is_empty")]
     pub(crate) numa_node_level: CpuSet,
-    /// A scope whose record cannot be read, and why: while there is one, nothing is allocated.
+    /// A scope whose record cannot be read, and why: as long as there is one, nothing is allocated.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) unreadable: Option<(String, String)>,
 }
@@ -137,7 +137,7 @@ impl From<AllocatorState> for Allocator {
     }
 }
 
-/// Every one that the node has.
+/// All annotations of the node.
 pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
     let kubelet = &facts.kubelet;
     let policy = CpuManagerPolicy {
@@ -162,7 +162,7 @@ pub(super) fn of(facts: &Facts) -> BTreeMap<String, String> {
 }
 
 fn text(name: &str, value: &impl Serialize) -> (String, String) {
-    // It can fail only where a map's keys are no text.
+    // It can fail only where a map's keys are not strings.
     (name.to_owned(), serde_json::to_string(value).unwrap_or_default())
 }
 

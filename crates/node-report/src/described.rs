@@ -1,10 +1,10 @@
-//! The object read back into plain values, as `steliactl node-topology` printed it: JSON or YAML, either version.
+//! Reads back the object that `steliactl node-topology` printed: JSON or YAML, either version.
 //!
-//! Nothing is guessed: what was read must make the same object again, so whatever is unknown, twice there or contradicts
-//! something else is an error that names the place. The object does not tell everything: a scope of kubelet's topology manager
-//! that v1alpha1 has no name for comes back as `container`, a core's number as its rank, memory that is free beyond what is
-//! allocatable not at all. Where kubelet chooses exclusive CPUs, the object has only the number of those
-//! that no pod's list names: the lowest that fit are taken.
+//! Nothing is guessed: what was read must make the same object again, so anything unknown, duplicate or contradictory
+//! is an error that names the place. The object does not have everything: a scope of kubelet's topology manager that
+//! v1alpha1 has no name for is read as `container`, a core's number as its rank, and memory that is free beyond the
+//! allocatable amount not at all. Where kubelet chooses exclusive CPUs, the object has only the number of those that
+//! are in no pod's list: the lowest that fit are taken.
 
 mod difference;
 mod error;
@@ -31,17 +31,17 @@ use stelia_text::excerpt;
 
 use error::wrong;
 
-/// Longest text. An object of 8192 CPUs has less than 1 MiB.
+/// The longest text, in bytes. An object of 8192 CPUs has less than 1 MiB.
 pub const MAX_BYTES: usize = 4 << 20;
-/// Most zones: as many NUMA nodes as a kernel can be built for.
+/// The most zones: as many NUMA nodes as a kernel can be built for.
 pub const MAX_ZONES: usize = 1024;
-/// Most CPUs that all lists of a text may name together.
+/// The most CPUs that all lists of a text may name together.
 pub const MAX_LISTED: usize = 1 << 16;
 
-/// Read a node's description.
+/// Reads a node's description.
 ///
 /// # Errors
-/// What is wrong, and where. The text may be anybody's.
+/// The error says what is wrong, and where. The text may come from anyone.
 pub fn read(text: &str) -> Result<Facts, DescribedError> {
     if text.len() > MAX_BYTES {
         return Err(DescribedError::TooLarge(text.len()));
@@ -55,12 +55,12 @@ pub fn read(text: &str) -> Result<Facts, DescribedError> {
     }
     match difference::first(&object, &implied)? {
         Some(difference) => Err(difference),
-        // Annotations that say the same in other words.
+        // The annotations differ in their text only.
         None => Ok(facts),
     }
 }
 
-/// JSON where it begins as such, else YAML, of which JSON is not quite a part.
+/// JSON where it begins as such, else YAML (not all of JSON is YAML).
 fn parse(text: &str) -> Result<NodeResourceTopology, DescribedError> {
     if text.trim_start().starts_with('{') {
         return serde_json::from_str(text).map_err(|cause| DescribedError::Text(excerpt::cause(&cause)));
@@ -162,7 +162,7 @@ fn facts(object: &NodeResourceTopology, version: ApiVersion) -> Result<Facts, De
     })
 }
 
-/// A short text can name every CPU, and there may be thousands.
+/// Bounds CPU lists: a short text can name thousands of CPUs.
 struct Lists {
     /// CPUs that the lists not read yet may name.
     remaining: usize,
@@ -232,7 +232,7 @@ fn of_policies(policies: Option<&[String]>) -> Result<Option<Alignment>, Describ
     }
 }
 
-/// v1alpha2's attributes.
+/// The topology manager's policy and scope, from v1alpha2's attributes.
 fn of_attributes(object: &NodeResourceTopology) -> Result<Option<Alignment>, DescribedError> {
     let names = ["topologyManagerPolicy", "topologyManagerScope"];
     let mut found = BTreeMap::new();

@@ -4,8 +4,8 @@
 //! |---|---|
 //! | [`report`] | the object of a node, by its [`Facts`] |
 //! | [`described`] | the object read back |
-//! | [`numa`] | the NUMA nodes' memory, huge pages and distances, below `/sys` |
-//! | [`name`] | what the node is called |
+//! | [`numa`] | memory, huge pages and distances of the NUMA nodes, from `/sys` |
+//! | [`name`] | the Node's name |
 
 mod annotations;
 pub mod described;
@@ -31,37 +31,34 @@ use stelia_kubelet::PodUid;
 
 use object::{Attribute, Cost, Metadata, Resource, Zone};
 
-/// The label that tells who writes the object.
+/// The label that names the writer of the object.
 pub(crate) const MANAGED_BY: (&str, &str) = ("app.kubernetes.io/managed-by", "steliad");
 
-/// A node, as far as it is reported.
+/// What the object reports of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
-    /// The Node object's name.
     pub name: String,
-    /// The online CPUs.
     pub topology: Topology,
-    /// The NUMA nodes by id; none where the kernel tells of none.
+    /// The NUMA nodes by id; empty where the kernel has no NUMA.
     pub numa: BTreeMap<u32, NumaNode>,
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
-    /// CPUs that one pod has to itself.
+    /// CPUs that one pod has exclusively.
     pub exclusive: CpuSet,
-    /// Where pods without CPUs of their own run.
+    /// Where pods without exclusive CPUs run.
     pub shared: CpuSet,
-    /// The pods with exclusive CPUs, as far as they are known.
+    /// The pods with exclusive CPUs, as far as their owners are known.
     pub allocations: Vec<PodAllocation>,
-    /// kubelet's managers.
     pub kubelet: Kubelet,
     /// steliad's allocator, where it chooses exclusive CPUs.
     pub allocator: Option<Allocator>,
 }
 
 impl Facts {
-    /// The node as steliad's allocator regards it.
+    /// The node as steliad's allocator takes it.
     ///
     /// # Errors
-    /// kubelet chooses there.
+    /// kubelet chooses the CPUs of this node.
     pub fn allocator_node(&self) -> Result<AllocatorNode, Error> {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
@@ -73,34 +70,32 @@ impl Facts {
     }
 }
 
-/// steliad's allocator, as far as the pools do not tell.
+/// steliad's allocator, beyond what follows from the pools.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Allocator {
-    /// The node's own choices.
     pub policies: AllocatorPolicies,
-    /// What instances hold.
+    /// CPUs that instances hold with an exclusive policy.
     pub held: HeldCpus,
-    /// CPUs that BE may run on too, although they are an LSR instance's.
+    /// CPUs of LSR instances, on which BE may run too.
     pub lsr: CpuSet,
 }
 
-/// A pod's own CPUs.
+/// A pod's exclusive CPUs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PodAllocation {
-    /// The pod. Its name and namespace are not known on the node.
+    /// Names and namespaces of pods are not known on the node.
     pub pod: PodUid,
-    /// Its CPUs.
     pub cpus: CpuSet,
-    /// Whether kubelet gave them; else steliad did.
+    /// Whether kubelet assigned them; else steliad did.
     pub by_kubelet: bool,
 }
 
-/// How kubelet was told to give out resources.
+/// The configuration of kubelet's managers.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Kubelet {
-    /// The CPU manager's policy.
+    /// `cpuManagerPolicy`.
     pub cpu_policy: String,
-    /// Its options.
+    /// `cpuManagerPolicyOptions`.
     pub cpu_options: BTreeMap<String, String>,
     /// `reservedSystemCPUs`.
     pub reserved: CpuSet,
@@ -127,7 +122,7 @@ const POLICIES: [(&str, &str, &str); 5] = [
 ];
 
 impl Alignment {
-    /// The API's name for it, by the scope where v1alpha1 tells it; `None` for a policy it has no name for.
+    /// v1alpha1's name of the policy, which depends on the scope; `None` where v1alpha1 has no name for it.
     fn policy_name(&self) -> Option<&'static str> {
         let of = |scope| {
             POLICIES
@@ -156,7 +151,7 @@ pub fn report(facts: &Facts, version: ApiVersion) -> NodeResourceTopology {
     let alignment = facts.kubelet.alignment.as_ref();
     let policies = || alignment.and_then(Alignment::policy_name);
     let (topology_policies, attributes) = match version {
-        // It must be there, even empty.
+        // The field is required, even empty.
         ApiVersion::V1Alpha1 => (Some(policies().into_iter().map(str::to_owned).collect()), Vec::new()),
         ApiVersion::V1Alpha2 => (None, alignment.map(Alignment::attributes).unwrap_or_default()),
     };

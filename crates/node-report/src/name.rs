@@ -3,28 +3,27 @@
 /// Longest name of a Node, in bytes (a DNS subdomain, RFC 1123).
 const MAX_BYTES: usize = 253;
 
-/// A Node cannot have this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{name:?} is not a name that a Kubernetes Node can have: lower-case letters, digits, '-' and '.', a letter or digit at either end of each \
      part, at most {MAX_BYTES} bytes"
 )]
 pub struct NameError {
-    /// The name, or its beginning.
+    /// The name, or the beginning of a long one.
     name: String,
 }
 
-/// The name that kubelet registers the Node by, unless a cloud provider's: `--hostname-override`, else the host's, without
-/// blanks at its ends and in lower case.
+/// The name by which kubelet registers the Node, unless a cloud provider names it: `--hostname-override`, else the
+/// host's name, without blanks at its ends and in lower case.
 pub fn of_host(hostname_override: Option<&str>, hostname: &str) -> String {
     let given = hostname_override.map(str::trim).filter(|name| !name.is_empty());
     given.unwrap_or(hostname.trim()).to_lowercase()
 }
 
-/// Check a name.
+/// Checks a name.
 ///
 /// # Errors
-/// No Node can have it.
+/// No Node can have this name.
 pub fn check(name: String) -> Result<String, NameError> {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let part =

@@ -7,12 +7,11 @@ use std::path::Path;
 
 use stelia_cpus::CpuSet;
 
-/// A NUMA node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNode {
     /// The distance to each online node by id, itself included.
     pub distances: BTreeMap<u32, u32>,
-    /// Its memory; `None` where the kernel does not tell.
+    /// `None` where the kernel does not report it.
     pub memory: Option<Memory>,
     /// Its huge pages by size in bytes.
     pub huge_pages: BTreeMap<u64, Pages>,
@@ -21,7 +20,6 @@ pub struct NumaNode {
 /// A node's memory, bytes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// All of it.
     pub total: u64,
     /// What is free, or would be at once: file pages and slabs that can be given up. Counted as `MemAvailable` is for the
     /// whole host, without the kernel's own reserve.
@@ -31,16 +29,14 @@ pub struct Memory {
 /// A node's huge pages of one size, in pages.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pages {
-    /// All of them.
     pub total: u64,
-    /// Those nobody uses.
     pub free: u64,
 }
 
-/// Read the online nodes below `sys` (`/sys`); none where the kernel has no NUMA.
+/// Reads the online nodes below `sys` (`/sys`); empty where the kernel has no NUMA.
 ///
 /// # Errors
-/// A file is there and cannot be read or understood; the error names it. A node that goes offline meanwhile is left out.
+/// A file exists and cannot be read or parsed; the error names it. A node that goes offline meanwhile is left out.
 pub fn read(sys: &Path) -> io::Result<BTreeMap<u32, NumaNode>> {
     let folder = sys.join("devices/system/node");
     let Some(online) = text(&folder.join("online"))? else {
@@ -129,7 +125,7 @@ fn huge_pages(folder: &Path) -> io::Result<BTreeMap<u64, Pages>> {
     Ok(found)
 }
 
-/// A file's text; `None` where there is none.
+/// A file's text; `None` where it does not exist.
 fn text(path: &Path) -> io::Result<Option<String>> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(Some(text)),

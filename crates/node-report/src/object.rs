@@ -11,7 +11,7 @@ const GROUP: &str = "topology.node.k8s.io";
 /// A version of the API.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ApiVersion {
-    /// With `topologyPolicies`; Koordinator's.
+    /// With `topologyPolicies`; the version that Koordinator reads.
     #[default]
     V1Alpha1,
     /// With `attributes` instead.
@@ -27,7 +27,6 @@ impl ApiVersion {
     }
 }
 
-/// The object as the API server takes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct NodeResourceTopology {
@@ -37,17 +36,16 @@ pub struct NodeResourceTopology {
     /// The topology manager's policy by the API's name. v1alpha1 demands it; v1alpha2 has it for old readers only.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) topology_policies: Option<Vec<String>>,
-    /// What there is to say of the node as a whole (v1alpha2).
+    /// Attributes of the node as a whole (v1alpha2).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) attributes: Vec<Attribute>,
     pub(crate) zones: Vec<Zone>,
 }
 
-/// The part of `ObjectMeta` that is the writer's.
+/// The part of `ObjectMeta` that a writer sets.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Metadata {
-    /// The Node's name.
     pub(crate) name: String,
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) annotations: BTreeMap<String, String>,
@@ -76,12 +74,11 @@ pub(crate) struct Zone {
     pub(crate) resources: Vec<Resource>,
 }
 
-/// The distance to a zone.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Cost {
     pub(crate) name: String,
-    /// As the firmware tells it: 10 within a node.
+    /// As the firmware reports it: 10 within a node.
     pub(crate) value: i64,
 }
 
@@ -89,12 +86,11 @@ pub(crate) struct Cost {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Resource {
-    /// By the name that pods request it by.
+    /// The name by which pods request it.
     pub(crate) name: String,
-    /// All there is.
     pub(crate) capacity: String,
-    /// What pods may have.
+    /// What pods may have in all.
     pub(crate) allocatable: String,
-    /// What new pods may have.
+    /// What new pods may still have.
     pub(crate) available: String,
 }

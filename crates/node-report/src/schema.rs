@@ -1,6 +1,6 @@
-//! What the published definitions of NodeResourceTopology demand (k8stopologyawareschedwg/noderesourcetopology-api, the CRD with both
-//! versions), as a check of JSON. It is as strict as `kubectl apply` by default: a field that a definition does not know is
-//! an error.
+//! The published definitions of NodeResourceTopology (k8stopologyawareschedwg/noderesourcetopology-api, the CRD with
+//! both versions), as a check of JSON. It is as strict as `kubectl apply` by default: a field that a definition does
+//! not have is an error.
 
 use serde_json::Value;
 
@@ -10,12 +10,12 @@ use super::ApiVersion;
 pub(super) enum Kind {
     Text,
     Whole,
-    /// An integer, or a text of a quantity's form.
+    /// An integer, or a string in a quantity's form.
     Quantity,
     List(Box<Kind>),
-    /// Texts by text.
+    /// A map of strings.
     Texts,
-    /// Fields with whether each is required.
+    /// Fields, each with whether it is required.
     Object(Vec<(&'static str, Kind, bool)>),
 }
 
@@ -29,7 +29,6 @@ fn attributes() -> Kind {
     list(Object(vec![("name", Text, true), ("value", Text, true)]))
 }
 
-/// The definition of a version.
 pub(super) fn definition(version: ApiVersion) -> Kind {
     let cost = Object(vec![("name", Text, true), ("value", Whole, true)]);
     let resource = Object(vec![
@@ -46,7 +45,7 @@ pub(super) fn definition(version: ApiVersion) -> Kind {
         ("attributes", attributes(), false),
         ("resources", list(resource), false),
     ]);
-    // The object's own metadata is every Kubernetes object's.
+    // Metadata has the fields of every Kubernetes object.
     let metadata = Object(vec![
         ("name", Text, true),
         ("labels", Texts, false),
@@ -66,7 +65,7 @@ pub(super) fn definition(version: ApiVersion) -> Kind {
     Object(fields)
 }
 
-/// Every place where a value is not what the schema says.
+/// Every place where a value violates the schema.
 pub(super) fn faults(kind: &Kind, value: &Value, place: &str) -> Vec<String> {
     let unless = |good: bool, what: &str| {
         if good {

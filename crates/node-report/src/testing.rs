@@ -1,4 +1,4 @@
-//! A node to test with.
+//! A node for tests.
 
 use std::collections::BTreeMap;
 

@@ -86,7 +86,7 @@ fn a_host_without_numa_is_one_zone_of_cpus_and_a_node_without_cpus_is_one_of_mem
     assert_eq!(zones[1].resources[1].name, "memory");
 }
 
-/// What the API server allows all annotations together, and what client-side apply adds: the object once more.
+/// The API server bounds all annotations together, and client-side apply adds the object once more.
 #[test]
 fn the_annotations_of_a_large_host_fit_twice() {
     let mut facts = facts();
@@ -105,7 +105,7 @@ fn the_annotations_of_a_large_host_fit_twice() {
     assert!(own + applied < 256 << 10, "{own} + {applied}");
 }
 
-/// Of an annotation, as its reader reads it.
+/// An annotation, parsed as its reader does.
 fn annotation<T: serde::de::DeserializeOwned>(object: &NodeResourceTopology, name: &str) -> T {
     serde_json::from_str(&object.metadata.annotations[name]).unwrap()
 }
@@ -148,7 +148,7 @@ proptest! {
             prop_assert!(zone.costs.iter().all(|cost| object.zones.iter().any(|zone| zone.name == cost.name)));
         }
 
-        // The pools and what is allocated are everything, and nothing is in both.
+        // The pools and the allocated CPUs are all CPUs, and are disjoint.
         let pools: Vec<CpuSharedPool> = annotation(&object, CPU_SHARED_POOLS);
         let together = |lists: Vec<&String>| {
             lists.into_iter().fold(CpuSet::new(), |all, list| all.union(&list.parse().unwrap()))
@@ -158,7 +158,7 @@ proptest! {
         let allocated = together(allocs.iter().map(|alloc| &alloc.cpuset).collect());
         prop_assert!(pooled.is_disjoint(&allocated));
         prop_assert_eq!(pooled.union(&allocated), topology.online());
-        // A core is that of its siblings and of nobody else.
+        // Siblings have the same core, and no other CPUs have it.
         let detail = annotation::<CpuTopology>(&object, CPU_TOPOLOGY).detail;
         for info in detail.iter().take(8) {
             let same = detail.iter().filter(|other| other.core == info.core);

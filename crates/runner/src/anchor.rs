@@ -13,7 +13,7 @@ use super::error::Error;
 
 #[derive(Debug)]
 pub(crate) struct Anchor {
-    /// For RegisterInstance.
+    /// Passed to RegisterInstance.
     pub(crate) pidfd: OwnedFd,
     pub(crate) child: Child,
 }
@@ -56,7 +56,7 @@ impl Anchor {
     }
 }
 
-/// Of a child that has not been reaped, so the number cannot be another process's.
+/// The child has not been reaped, so the number cannot be another process's.
 pub(crate) fn open_pidfd(pid: Pid) -> Result<OwnedFd, Error> {
     pidfd_open(pid, PidfdFlags::empty()).map_err(|error| Error::System {
         operation: "pidfd_open",
@@ -72,7 +72,7 @@ pub(crate) fn stay(parent: Option<i32>) -> ExitCode {
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!("anchor: set the parent-death signal: {error}");
     }
-    // The runner may have died before the line above; then the signal never comes and somebody else is the parent now.
+    // The runner may have died before the line above; then the signal never comes, and the parent is another process.
     let now = rustix::process::getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     if parent.is_some_and(|parent| parent != now) {
         return ExitCode::SUCCESS;

@@ -1,9 +1,9 @@
-//! What Koordinator says of the pod: its annotations `scheduling.koordinator.sh/resource-spec`, by the pod's author, and
+//! Koordinator's annotations of the pod: `scheduling.koordinator.sh/resource-spec`, by the pod's author, and
 //! `scheduling.koordinator.sh/resource-status`, by koord-scheduler, as files of a downward API volume.
 //!
-//! The names are those of Koordinator's `apis/extension/resource.go` and of its proposal of fine-grained CPU orchestration. What
-//! is not known is refused: what a pod was promised is followed, or the VM does not start. An annotation that is not there makes
-//! an empty file.
+//! The names are those of Koordinator's `apis/extension/resource.go` and of its proposal of fine-grained CPU
+//! orchestration. Unknown fields are refused: either what a pod was promised is followed, or the VM does not start. An
+//! annotation that the pod does not have is an empty file.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -44,7 +44,7 @@ struct ResourceStatus {
     shared_pools: Vec<SharedPool>,
 }
 
-/// The amounts are the scheduler's own account.
+/// The amounts are the scheduler's bookkeeping and are ignored.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct NumaNode {
@@ -53,7 +53,7 @@ struct NumaNode {
     _resources: BTreeMap<String, IgnoredAny>,
 }
 
-/// The proposal's way to name a NUMA node, to an LS pod. Which CPUs its pool has is the node's to say.
+/// How the proposal names a NUMA node to an LS pod. The node decides which CPUs the pool has.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct SharedPool {
@@ -64,10 +64,10 @@ struct SharedPool {
     _cpuset: String,
 }
 
-/// Ask for what the files say too.
+/// Adds what the files request.
 ///
 /// # Errors
-/// A file cannot be read or understood, or says something else than the command line.
+/// A file cannot be read or parsed, or contradicts the command line.
 pub fn add(request: &mut AllocationRequest, spec: Option<&Path>, status: Option<&Path>) -> Result<(), Error> {
     if let Some(path) = spec {
         text(path)
@@ -100,7 +100,7 @@ fn text(path: &Path) -> io::Result<String> {
     }
 }
 
-/// One JSON object; nothing at all where the pod has no such annotation.
+/// A JSON object; an empty file, which stands for a missing annotation, gives the default.
 fn object<T: DeserializeOwned + Default>(text: &str) -> Result<T, String> {
     match text.trim() {
         "" => Ok(T::default()),
@@ -124,7 +124,8 @@ fn add_spec(request: &mut AllocationRequest, text: &str) -> Result<(), String> {
     add_policy(exclusive, names, &spec.preferred_exclusive)
 }
 
-/// Ask for a policy by its name in the annotation; an empty one is not given. What the command line says too must be the same.
+/// Requests a policy by its name in the annotation; an empty name requests nothing. The command line must not name
+/// another.
 fn add_policy<T: DeserializeOwned + PartialEq>(
     given: &mut Option<T>,
     (name, option): (&str, &str),

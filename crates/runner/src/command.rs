@@ -8,12 +8,12 @@ use super::vmm::Release;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct QemuCommand {
     pub(crate) program: OsString,
-    /// With `-S` and `-qmp` added where they were absent.
+    /// The arguments with `-S` and `-qmp` added where they were absent.
     pub(crate) args: Vec<OsString>,
     pub(crate) release: Release,
 }
 
-/// `None` when there is no program.
+/// `None` when the command is empty.
 pub(crate) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuCommand> {
     let (program, given) = command.split_first()?;
     let mut args = given.to_vec();
@@ -34,7 +34,7 @@ pub(crate) fn qemu_command(command: &[OsString], qmp: &Path) -> Option<QemuComma
 }
 
 /// A migration that begins with QEMU could end before the vCPUs have their CPUs. So a single address is replaced by
-/// `-incoming defer`, and sent by QMP once they have. Several channels, or one in JSON, stay as they are.
+/// `-incoming defer`, and sent by QMP once they have them. Several channels, or one in JSON, stay as they are.
 fn defer_migration(args: &mut [OsString]) -> Release {
     let found: Vec<usize> = (0..args.len())
         .filter(|at| args.get(*at).is_some_and(|arg| is_option(arg, "incoming")))

@@ -1,6 +1,6 @@
 use std::path::PathBuf;
 
-/// The text names operation, object and cause.
+/// The texts name operation, object and cause.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{operation} {}: {cause}", path.display())]
@@ -42,7 +42,7 @@ pub enum Error {
     },
     #[error("find vCPU threads by name: {0}")]
     ThreadNames(String),
-    /// A helper's declaration is wrong, or it did not get ready, or it ended.
+    /// A helper's declaration is wrong, or it did not become ready, or it ended.
     #[error("helper {name}: {text}")]
     Helper { name: String, text: String },
     /// The daemon answered AttachVcpus, but the instance is not in a state that keeps the promise.

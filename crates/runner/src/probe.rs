@@ -1,4 +1,5 @@
-//! `stelia-runner probe` and `stop`, which talk to the runner of their container. No runtime and no thread: a probe runs often.
+//! `stelia-runner probe` and `stop`, which talk to the runner of their container. Without runtime and threads, because
+//! probes run often.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -16,7 +17,7 @@ use super::status::SOCKET;
 
 /// A runner that has not answered by then counts as hung.
 const ANSWER_LIMIT: Duration = Duration::from_secs(5);
-/// In bytes; a state has some hundred, and some for each vCPU.
+/// In bytes; a state has a few hundred, and some more for each vCPU.
 const MAX_ANSWER: u64 = 4 << 20;
 
 pub(crate) fn probe(options: &ProbeOptions) -> ExitCode {

@@ -21,7 +21,7 @@ use super::terminal::Terminal;
 use super::vmm::Monitor;
 use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER};
 
-/// Returns the exit code.
+/// Runs the command to its end; returns the exit code.
 pub(crate) async fn run(mut options: RunOptions) -> u8 {
     let annotations = options.common.read_annotations();
     let started = annotations.and_then(|()| {

@@ -94,7 +94,7 @@ async fn quit(socket: &Path, kept: Option<Qmp>, deadline: Instant) -> Result<(),
         };
         qmp.quit().await
     };
-    // The rest of the time is for SIGTERM.
+    // The rest of the time is needed for SIGTERM.
     let limit = deadline - QUIT_TIME / 2;
     let failed = |text: &str| Error::Qmp {
         command: "quit",

@@ -17,14 +17,14 @@ pub(crate) enum Phase {
     Stopping,
 }
 
-/// What the vCPUs have.
+/// How the vCPUs run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Isolation {
     /// Not attached, or not registered.
     None,
     Isolated,
-    /// Exclusive CPUs without an isolated partition, which this host does not have.
+    /// Exclusive CPUs without a partition of the kernel.
     Contained,
     /// On its shared pool, which is all that its class promises (LS, BE).
     Shared,
@@ -35,7 +35,7 @@ pub(crate) enum Isolation {
 }
 
 impl Isolation {
-    /// From the instance's property State and its class.
+    /// Derived from the instance's property State and its class.
     pub(crate) fn of(state: &str, qos: Option<Qos>) -> Isolation {
         match (state, qos) {
             ("isolated", _) => Isolation::Isolated,
@@ -50,7 +50,7 @@ impl Isolation {
         matches!(self, Isolation::Isolated | Isolation::Contained | Isolation::Shared)
     }
 
-    /// For messages and probes.
+    /// In words, for messages and probes.
     pub(crate) fn promise(self, qos: Option<Qos>) -> &'static str {
         match self {
             Isolation::Isolated => "isolated",
@@ -105,7 +105,7 @@ impl RunnerState {
         }
     }
 
-    /// `Ok` says what the VM has, `Err` why it is not ready.
+    /// `Ok` says what the VM has, `Err` why the pod is not ready.
     pub(crate) fn readiness(&self) -> Result<String, String> {
         let because = |text: &str| match self.reason.as_str() {
             "" => text.to_owned(),

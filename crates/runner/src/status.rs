@@ -39,7 +39,7 @@ impl Status {
     }
 
     pub(crate) async fn wait_for(&self, so: impl FnMut(&RunnerState) -> bool) {
-        // It cannot fail: `self` is a sender of the channel.
+        // It cannot fail: `self` is the channel's sender.
         let _ = self.0.subscribe().wait_for(so).await;
     }
 

@@ -23,7 +23,6 @@ const TOGETHER: Duration = Duration::from_millis(500);
 /// How often a process that is not a child is polled.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// A VM, its QEMU just started or found.
 #[derive(Debug)]
 pub(crate) struct Vm<'a, V> {
     pub(crate) vmm: V,

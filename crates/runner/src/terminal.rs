@@ -3,7 +3,7 @@
 
 use rustix::termios::{OptionalActions, Termios, tcgetattr, tcsetattr};
 
-/// The settings; `None` where standard input is not a terminal.
+/// The terminal's settings; `None` where standard input is not a terminal.
 #[derive(Debug)]
 pub(crate) struct Terminal(Option<Termios>);
 

@@ -1,4 +1,4 @@
-//! A daemon that kills itself before a change of the system, to test what a crash leaves behind.
+//! Kills the daemon before a change of the system, to test what a crash leaves behind.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, Limits};
 use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 use zbus::export::async_trait::async_trait;
 
-/// Wraps the system so that the process gets SIGKILL before its n-th change, n being the environment variable
-/// `STELIAD_FAILPOINT`. Without the variable, or where it is not a number, it is the system as given.
+/// Wraps the system so that the process gets SIGKILL before its n-th change, where n is the environment variable
+/// `STELIAD_FAILPOINT`. Without the variable, or if it is not a number, the system is returned unchanged.
 pub fn beneath(system: System) -> System {
     let number = std::env::var("STELIAD_FAILPOINT").ok();
     let Some(number) = number.and_then(|text| text.parse().ok()) else {
@@ -25,7 +25,7 @@ pub fn beneath(system: System) -> System {
     }
 }
 
-/// A seam of the system, and the number of changes before the last one.
+/// A trait of the system, and the number of changes that remain before the fatal one.
 struct Counted<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
 
 impl<T: ?Sized> Counted<T> {

@@ -1,5 +1,6 @@
-//! steliad for tests and for trying things; no package contains it. `stelia-simulate` is the engine and both doors on a node in
-//! memory, and changes nothing of the host. `steliad-failpoints` is the daemon that is killed before its n-th change.
+//! steliad for tests and for experiments; no package contains it. `stelia-simulate` is the engine and both doors on a
+//! node in memory, and changes nothing of the host. `steliad-failpoints` is the daemon that is killed before its n-th
+//! change.
 
 pub mod failpoint;
 
@@ -81,7 +82,7 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
     Ok(())
 }
 
-/// What a pod's runner does: registers, starts QEMU, attaches the vCPUs.
+/// What a pod's runner does: it registers, starts QEMU and attaches the vCPUs.
 async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> anyhow::Result<()> {
     handle.register(register_request(model, pod)?).await?;
     if spec.vcpus == 0 {
@@ -92,10 +93,10 @@ async fn bring_up(model: &Model, handle: &Handle, spec: &PodSpec, pod: &Pod) -> 
     Ok(())
 }
 
-/// RegisterInstance of a pod's runner, as a door passes it to the engine.
+/// A RegisterInstance of a pod's runner, in the form in which a door passes it to the engine.
 ///
 /// # Errors
-/// The runner or its anchor ended.
+/// The runner or its anchor has ended.
 pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequest> {
     Ok(RegisterRequest {
         claim: Claim::default(),
@@ -106,10 +107,10 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
     })
 }
 
-/// AttachVcpus of a pod's runner, as a door passes it to the engine.
+/// An AttachVcpus of a pod's runner, in the form in which a door passes it to the engine.
 ///
 /// # Errors
-/// QEMU or one of its threads ended.
+/// QEMU or one of its threads has ended.
 pub fn attach_request(model: &Model, pod: &Pod, qemu: &Qemu) -> anyhow::Result<AttachRequest> {
     let mut vcpus = Vec::new();
     for (index, tid) in (0..).zip(&qemu.vcpus) {

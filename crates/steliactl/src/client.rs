@@ -1,4 +1,4 @@
-//! The calls to the daemon, and what they fail with.
+//! The calls to the daemon, and the errors that they end in.
 
 use std::time::Duration;
 
@@ -16,18 +16,18 @@ use crate::view::{json_of, text_of, texts_of};
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
 const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
-/// A pass over a busy node takes longer than D-Bus's usual 25 s at the very worst.
+/// A pass over a busy node may take longer than D-Bus's usual 25 s.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Why `steliactl` did not do what it was told.
+/// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("{0}")]
     NoSuchInstance(String),
-    /// The command line does not say one thing only.
+    /// The command line is valid for clap, but ambiguous or contradictory.
     #[error("{0}")]
     Usage(String),
-    /// Part of it was done, and that is printed.
+    /// The answer is printed, and the exit code is 1 all the same.
     #[error("{reason}")]
     Partial { printed: String, reason: String },
     /// Anything else: the daemon's own text where there is one.
@@ -74,7 +74,7 @@ impl From<fdo::Error> for Failure {
     fn from(error: fdo::Error) -> Self {
         match error {
             fdo::Error::ZBus(error) => Failure::from(error),
-            // The object went between two calls.
+            // The object disappeared between two calls.
             fdo::Error::UnknownObject(text) => Failure::NoSuchInstance(text),
             fdo::Error::ServiceUnknown(_) | fdo::Error::NameHasNoOwner(_) => does_not_run(),
             other => Failure::Other(other.to_string()),
@@ -95,7 +95,7 @@ pub(crate) async fn connect(address: Option<&str>) -> Result<Connection, Failure
         .map_err(|error| Failure::Other(format!("connect to {}: {error}", address.unwrap_or("the system bus"))))
 }
 
-/// One line of `list`; the names are the contract's.
+/// One row of `list`; in JSON the fields have the names of the D-Bus properties.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct InstanceSummary {
@@ -106,10 +106,10 @@ pub(crate) struct InstanceSummary {
     pub state: String,
     #[serde(rename = "ExclusiveCPUs")]
     pub exclusive_cpus: String,
-    /// The CPUs of everything else of the instance.
+    /// The CPUs of all other threads of the instance.
     #[serde(rename = "FloatCPUs")]
     pub float_cpus: String,
-    /// Why the promise is not whole; empty on the good day.
+    /// Why isolation is degraded; empty where it is not.
     pub degraded: Vec<String>,
 }
 
@@ -128,7 +128,7 @@ impl Client {
         Ok(Self { connection, manager })
     }
 
-    /// Every instance, by pod UID. One that leaves while the list is made is left out.
+    /// Every instance, by pod UID. One that disappears meanwhile is left out.
     pub(crate) async fn instances(&self) -> Result<Vec<InstanceSummary>, Failure> {
         let mut rows = self.manager.list_instances().await?;
         rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -153,12 +153,12 @@ impl Client {
         Ok(instances)
     }
 
-    /// The instance whose pod UID is `uid` or, when no other does, begins with it.
+    /// The instance whose pod UID is `uid` or, if there is none, the only one whose UID begins with it.
     pub(crate) async fn find(&self, uid: &str) -> Result<InstanceRow, Failure> {
         pick(self.manager.list_instances().await?, uid)
     }
 
-    /// All properties of an instance, read at once.
+    /// All properties of an instance, read in one call.
     pub(crate) async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
         let properties = fdo::PropertiesProxy::builder(&self.connection)
             .destination(BUS_NAME)
@@ -172,18 +172,18 @@ impl Client {
         node::parse(&self.describe_text().await?)
     }
 
-    /// The same as it is sent.
+    /// `describe` as the daemon sends it, not parsed.
     pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
         Ok(self.manager.describe().await?)
     }
 
-    /// The same of a daemon that runs: one that does not is not started.
+    /// `describe` of a running daemon: unlike the other calls this does not start it.
     pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
         node::parse(&self.without_start("Describe", &()).await?)
     }
 
-    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started by it only where that is
-    /// wanted.
+    /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
+    /// set.
     pub(crate) async fn node_topology(
         &self,
         api_version: &str,
@@ -213,24 +213,24 @@ impl Client {
             .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
     }
 
-    /// What the allocator would answer to each of these.
+    /// The allocator's answer to each request.
     pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
         Ok(self.manager.evaluate_placement(requests, Dict::new()).await?)
     }
 
-    /// One pass now; answers its report.
+    /// Runs one pass and returns its report.
     pub(crate) async fn reconcile(&self) -> Result<Map<String, Value>, Failure> {
         Ok(json_of(&self.manager.reconcile(Dict::new()).await?))
     }
 
-    /// What a pass would begin with, and what is not whole now; nothing is changed.
+    /// The steps that a pass would begin with, and what is degraded now; nothing is changed.
     pub(crate) async fn preview(&self) -> Result<Map<String, Value>, Failure> {
         let mut options = Dict::new();
         options.insert("dry-run", Variant::from(true));
         Ok(json_of(&self.manager.reconcile(options).await?))
     }
 
-    /// Begin a rebind job, or tell what it would do; answers the job's path and the moves planned.
+    /// Starts a rebind job, or with a dry run only plans it; returns the job's path and the planned moves.
     pub(crate) async fn rebind(
         &self,
         scope: &str,
@@ -248,7 +248,7 @@ impl Client {
         &self.connection
     }
 
-    /// Gives an instance's CPUs back; answers the full UID.
+    /// Deregisters an instance; returns the full UID.
     pub(crate) async fn deregister(&self, uid: &str) -> Result<String, Failure> {
         let (uid, ..) = self.find(uid).await?;
         self.manager.deregister(&uid, Dict::new()).await?;
@@ -260,7 +260,7 @@ impl Client {
     }
 }
 
-/// The row that `uid` means: an exact UID wins, then the only one that begins with it.
+/// The row that `uid` names: an exact match, else the only one that begins with it.
 fn pick(rows: Vec<InstanceRow>, uid: &str) -> Result<InstanceRow, Failure> {
     if uid.is_empty() {
         return Err(Failure::Usage("the UID is empty".to_owned()));

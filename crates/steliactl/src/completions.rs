@@ -1,4 +1,4 @@
-//! What shells are told: the commands and options by clap, the instances' UIDs by the daemon.
+//! Shell completion: commands and options come from clap, the instances' UIDs from the daemon.
 
 use std::time::Duration;
 
@@ -12,14 +12,14 @@ use zbus::{Connection, connection};
 use super::cli::Shell;
 use super::client::Failure;
 
-/// A person waits for the answer with a finger on the key.
+/// A person has pressed Tab and waits.
 const PATIENCE: Duration = Duration::from_millis(500);
 const NAME: &str = "steliactl";
 
-/// The text that teaches a shell; it calls this program for each completion.
+/// The completion script of a shell; it calls this program for each completion.
 ///
 /// # Errors
-/// The shell is not among those clap knows.
+/// clap has no script for the shell.
 pub(crate) fn script(shell: Shell) -> Result<String, Failure> {
     let name = match shell {
         Shell::Bash => "bash",
@@ -36,7 +36,7 @@ pub(crate) fn script(shell: Shell) -> Result<String, Failure> {
     String::from_utf8(text).map_err(|cause| failed(cause.to_string()))
 }
 
-/// The UIDs of the instances; none when the daemon does not answer soon. It is not started for this.
+/// The UIDs of the instances; empty when the daemon does not answer within [`PATIENCE`]. It is not started for this.
 pub(super) fn uids() -> Vec<CompletionCandidate> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };

@@ -1,4 +1,4 @@
-//! `evaluate`: what the allocator would answer, on this node or on one that is only described.
+//! `evaluate`: what the allocator would answer, on this node or on a described one.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use super::client::{Client, Failure};
 use super::input::text;
 use super::view;
 
-/// Ask the daemon.
+/// Asks the daemon.
 ///
 /// # Errors
 /// The command line or a file is not understood, or the daemon refuses; [`Failure::Partial`] when a pod does not fit.
@@ -30,7 +30,7 @@ pub(crate) async fn online(client: &Client, command: &Command, json: Json, legen
     outcome(&answers, json, legend)
 }
 
-/// Ask the described node.
+/// Runs the allocator on the described node.
 ///
 /// # Errors
 /// The command line or a file is not understood, or steliad does not choose the CPUs there; [`Failure::Partial`] when a pod
@@ -58,7 +58,7 @@ pub(crate) fn offline(command: &Command, json: Json, legend: bool) -> Result<Str
     outcome(&answers, json, legend)
 }
 
-/// What the command line asks about.
+/// The requests of the command line.
 fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
     match command {
         Command::Evaluate {
@@ -154,7 +154,8 @@ mod tests {
     use super::*;
     use crate::cli::Cli;
 
-    /// What `words` print of a described node of eight CPUs where 1 and 6-7 are free: a file with its description is `NODE`.
+    /// What `words` print for a described node of eight CPUs of which 1 and 6-7 are free: `NODE` is replaced by the
+    /// file's path.
     fn asked_of(allocator: bool, requests: &str, words: &[&str]) -> Result<String, Failure> {
         let reserved: CpuSet = "0".parse().unwrap();
         let policies = AllocatorPolicies {

@@ -6,12 +6,12 @@ use std::path::Path;
 
 use crate::client::Failure;
 
-/// At most one byte more than `most`: what parses them refuses a longer file then.
+/// Reads at most `most` + 1 bytes: the parser refuses a file that is longer than `most`.
 pub(crate) fn bytes(path: &Path, most: usize) -> io::Result<Vec<u8>> {
     take(File::open(path)?, most)
 }
 
-/// The same as text; `-` is standard input.
+/// As `bytes`, as text; `-` is standard input.
 pub(crate) fn text(path: &Path, most: usize) -> Result<String, Failure> {
     let bytes = match path == Path::new("-") {
         true => take(io::stdin().lock(), most),

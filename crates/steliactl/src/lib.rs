@@ -1,8 +1,8 @@
 #![doc = include_str!("../README.md")]
 //!
-//! A command is a file: `gather` asks the daemon or reads the node's files and answers a value that serializes; `view` prints it as
-//! JSON, or as the text that the value renders. The daemon is asked for what it promised; threads are read from the kernel, so that
-//! `show` holds one against the other.
+//! Each command is a module: `gather` asks the daemon or reads the node's files and returns a value that serializes;
+//! `view` prints it as JSON, or as the text that the value renders. What is promised comes from the daemon, threads
+//! come from the kernel, so that `show` compares the two.
 //!
 //! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
@@ -71,7 +71,7 @@ pub fn main() -> ExitCode {
     finish(outcome, paged)
 }
 
-/// A command that has nothing to tell people.
+/// The success of a command that prints no text; in JSON it is this value.
 #[derive(Serialize)]
 #[serde(transparent)]
 struct Done(serde_json::Value);
@@ -82,7 +82,7 @@ impl Render for Done {
     }
 }
 
-/// Does what the command line says and answers what is to be printed. `connect` is called by the commands that need the daemon.
+/// Runs the command and returns what is to be printed. `connect` is called only for commands that need the daemon.
 async fn run(
     cli: &Cli,
     roots: &Roots,
@@ -163,7 +163,7 @@ fn finish(outcome: Result<String, Failure>, paged: bool) -> ExitCode {
     let Some(failure) = failure else {
         return ExitCode::SUCCESS;
     };
-    // Nowhere to complain when standard error is gone too.
+    // Standard error may be closed too.
     let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(&failure.to_string()));
     ExitCode::from(failure.exit_code())
 }

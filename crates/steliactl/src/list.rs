@@ -1,4 +1,4 @@
-//! `list`: the instances, a line each.
+//! `list`: one line per instance.
 
 use serde::Serialize;
 

@@ -1,4 +1,4 @@
-//! `map`: the node drawn, sockets to siblings, each CPU marked by whose it is.
+//! `map`: the node drawn, from sockets down to siblings, each CPU marked by its owner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -28,7 +28,7 @@ pub(crate) struct Cpu {
     pub owner: Owner,
 }
 
-/// The node to draw; in JSON it is its cores.
+/// The node to draw; its JSON is the list of cores.
 #[derive(Debug)]
 pub(crate) struct Map(pub Description);
 
@@ -45,7 +45,7 @@ impl Render for Map {
 }
 
 impl Map {
-    /// Writes a picture instead.
+    /// Writes an SVG picture instead of text.
     pub(crate) fn draw(&self, path: &Path) -> Result<(), Failure> {
         fs::write(path, svg(&self.0)).map_err(|cause| Failure::Other(format!("write {}: {cause}", path.display())))
     }
@@ -72,11 +72,12 @@ fn cores(description: &Description) -> Vec<Core> {
     cores
 }
 
-/// A mark a CPU, so that the map needs no colour: `.` shared, `r` reserved, `k` held by kubelet, `?` unknown, a letter a pod, `!` degraded.
+/// One mark per CPU, so that the map needs no colour: `.` shared, `r` reserved, `k` held by kubelet, `?` unknown, a
+/// letter per pod, `!` degraded.
 fn marks(description: &Description) -> BTreeMap<String, char> {
     let node = &description.node;
     let pods: BTreeSet<&String> = node.instances.keys().chain(node.entries.keys()).collect();
-    // More pods than letters: the last ones share one, and the table below the map tells them apart.
+    // If there are more pods than letters the last ones share one; the table below the map lists their CPUs.
     let letters = ('A'..='Z')
         .chain(('a'..='q').filter(|letter| *letter != 'k'))
         .chain(std::iter::repeat('#'));
@@ -94,7 +95,7 @@ fn mark(owner: &Owner, marks: &BTreeMap<String, char>) -> char {
     }
 }
 
-/// SGR codes: of an owner, and back.
+/// The SGR code of an owner's colour.
 fn colour(owner: &Owner) -> &'static str {
     match owner {
         Owner::Shared => "\x1b[32m",
@@ -106,7 +107,7 @@ fn colour(owner: &Owner) -> &'static str {
     }
 }
 
-/// The map as text, at most `width` columns wide where a core fits.
+/// The map as text, at most `width` columns wide unless one core alone is wider.
 fn text(description: &Description, width: usize, coloured: bool, legend: bool) -> String {
     let marks = marks(description);
     let digits = description
@@ -351,7 +352,7 @@ mod tests {
         let picture = svg(&node());
         for (class, count) in [("shared", 2), ("reserved", 2), ("whole", 2), ("broken", 1), ("pod", 1)] {
             let cells = picture.matches(&format!("<rect class=\"{class}\"")).count();
-            // One more is the key.
+            // One more cell is in the key.
             assert_eq!(cells, count + 1, "{class}");
         }
         assert!(PODS.iter().all(|pod| picture.contains(pod)));

@@ -1,4 +1,4 @@
-//! `monitor`: what the daemon tells, a line each, as it happens.
+//! `monitor`: the daemon's signals as they come, one per line.
 
 use std::time::Duration;
 
@@ -13,24 +13,24 @@ use super::client::Failure;
 use super::signals::{self, Signals, is_read, until};
 use super::view;
 
-/// How often it is looked whether somebody still reads.
+/// How often it is checked whether standard output still has a reader.
 const LOOK: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
-    /// The daemon came to the bus, or left it.
+    /// The daemon's name appeared on the bus, or vanished.
     Daemon {
         runs: bool,
     },
     New {
         pod: String,
     },
-    /// The instance left, or its VM ended.
+    /// The instance was deregistered, or its VM ended.
     Removed {
         pod: String,
     },
     Changed {
-        /// `None`: the node's own.
+        /// `None`: a property of the Manager.
         pod: Option<String>,
         /// New values by name.
         properties: Map<String, Value>,
@@ -38,7 +38,7 @@ pub(crate) enum Event {
 }
 
 impl Event {
-    /// Of a signal; `None` for one that tells nothing here.
+    /// The event of a signal; `None` for signals of other objects and interfaces.
     fn of(message: &Message) -> Option<Self> {
         let header = message.header();
         let (interface, member) = (header.interface()?.as_str(), header.member()?.as_str());
@@ -90,7 +90,7 @@ impl Event {
         let mut line = format!("{time} {} {name}", pod.map_or("-", |pod| pod.as_str()));
         for (property, value) in changed.into_iter().flatten() {
             let value = view::human(value);
-            // What holds blanks is quoted, so that a line can be taken apart again.
+            // Values with blanks are quoted, so that a line can be split again.
             if value.is_empty() || value.contains([' ', '"']) {
                 line += &format!(" {property}={value:?}");
             } else {
@@ -101,12 +101,12 @@ impl Event {
     }
 }
 
-/// Prints a line at once; whether somebody still reads.
+/// Prints a line at once; returns whether standard output still has a reader.
 fn print(event: &Event, json: Json) -> Result<bool, Failure> {
     signals::print(&(event.line(view::now(), json) + "\n"))
 }
 
-/// Prints events until it is interrupted or nobody reads any more. The daemon is not started for it.
+/// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
 /// The connection ended, or standard output cannot be written.

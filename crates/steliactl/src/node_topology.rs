@@ -13,11 +13,11 @@ use super::client::{Client, Failure};
 use super::signals::{self, Received, Signals, is_read, until};
 use super::view;
 
-/// How often it is looked whether somebody still reads.
+/// How often it is checked whether standard output still has a reader.
 const LOOK: Duration = Duration::from_secs(1);
-/// How often the object is asked for without a signal: of huge pages and of kubelet's configuration the daemon tells nothing.
+/// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
 const AUDIT: Duration = Duration::from_secs(30);
-/// One change makes several signals.
+/// One change causes several signals.
 const SETTLE: Duration = Duration::from_millis(50);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -50,8 +50,8 @@ impl Form {
     }
 }
 
-/// Annotations are JSON in a text: one line each, whatever its length. What YAML 1.1 would take for a number or a truth is
-/// quoted, because Kubernetes reads that.
+/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
+/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
 fn yaml(object: &Value) -> Result<String, Failure> {
     let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
     serde_saphyr::to_string_with_options(object, options)
@@ -61,7 +61,7 @@ fn yaml(object: &Value) -> Result<String, Failure> {
 pub(crate) struct TopologyOptions<'a> {
     pub form: Form,
     pub api_version: &'a str,
-    /// The Node's name, where it is not the host's.
+    /// The Node's name, where it differs from the host's.
     pub node_name: Option<&'a str>,
 }
 
@@ -72,15 +72,15 @@ impl TopologyOptions<'_> {
     }
 }
 
-/// The object now.
+/// Prints the object once.
 ///
 /// # Errors
-/// The daemon's refusal.
+/// The daemon refuses the call.
 pub(crate) async fn print(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
     asked.form.document(&asked.object(client, true).await?)
 }
 
-/// The object without what changes all the time: how much memory is free.
+/// The object without the amounts of free memory, which change all the time.
 fn lasting(mut object: Value) -> Value {
     let zones = object.get_mut("zones").and_then(Value::as_array_mut);
     let resources = zones
@@ -97,15 +97,15 @@ fn lasting(mut object: Value) -> Value {
     object
 }
 
-/// Prints the object, and again whenever it changed, until interrupted or nobody reads any more. While the daemon does not
-/// answer, nothing is printed but why, on standard error; it is not started again.
+/// Prints the object, and again whenever it changed, until interrupted or until standard output has no reader. While
+/// the daemon does not answer, only the reason is printed, on standard error; the daemon is not started again.
 ///
 /// # Errors
-/// The first question is refused, the connection ended, or standard output cannot be written.
+/// The first call is refused, the connection ended, or standard output cannot be written.
 pub(crate) async fn watch(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut terminate = until(SignalKind::terminate())?;
-    // Before the question, so that no change falls between.
+    // Before the first call, so that no change in between is missed.
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
@@ -133,7 +133,7 @@ pub(crate) async fn watch(client: &Client, asked: &TopologyOptions<'_>) -> Resul
                 event = signals.next() => {
                     let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
                     tokio::time::sleep(SETTLE).await;
-                    // What came meanwhile is answered by the same question.
+                    // One call answers all the signals that have come meanwhile.
                     let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
                     let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
                     if std::iter::once(event).chain(others).any(ends) {
@@ -155,10 +155,10 @@ pub(crate) async fn watch(client: &Client, asked: &TopologyOptions<'_>) -> Resul
     }
 }
 
-/// Tells on standard error why there is no object now, once.
+/// Prints on standard error why there is no object now, once per reason.
 fn complain(last: &mut Option<String>, reason: &str) {
     if last.as_deref() != Some(reason) {
-        // Nowhere to complain when standard error is gone too.
+        // Standard error may be closed too.
         let _ = writeln!(io::stderr(), "steliactl: {}", view::printable(reason));
         *last = Some(reason.to_owned());
     }
@@ -185,7 +185,7 @@ mod tests {
     fn yaml_says_what_json_says() {
         let text = Form::Yaml.document(&object()).unwrap();
         assert_eq!(serde_saphyr::from_str::<Value>(&text).unwrap(), object(), "{text}");
-        // Kubernetes reads YAML 1.1, where these are no texts without quotes.
+        // Without quotes YAML 1.1, which Kubernetes reads, takes these for something other than strings.
         for quoted in ["1e3", "on", "2001-01-01", "12:30:45", "4"] {
             let plain = |line: &str| line.trim_end().ends_with(&format!(" {quoted}"));
             assert!(!text.lines().any(plain), "{quoted}: {text}");

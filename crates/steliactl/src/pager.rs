@@ -4,13 +4,14 @@ use std::ffi::OsString;
 use std::io::{self, ErrorKind, IsTerminal, Write};
 use std::process::{Command, Stdio};
 
-/// What is run when no variable names another.
+/// Used when no variable names another.
 const DEFAULT: &str = "less";
-/// What `less` is told unless `SYSTEMD_LESS` tells it something else: quit if it fits, keep colours and what is on the
-/// screen, chop long lines, verbose prompt, exit on interrupt.
+/// `less`'s options unless `SYSTEMD_LESS` has others: quit if it fits, keep colours and what is on the screen, chop
+/// long lines, verbose prompt, exit on interrupt.
 const LESS: &str = "FRSXMK";
 
-/// The pager's command line; `None`: print directly. `$SYSTEMD_PAGER` comes before `$PAGER`; empty or `cat` is none.
+/// The pager's command line; `None`: print directly. `$SYSTEMD_PAGER` comes before `$PAGER`; empty or `cat` means no
+/// pager.
 fn command(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<String>> {
     let named = variable("SYSTEMD_PAGER").or_else(|| variable("PAGER"));
     let Some(named) = named else {
@@ -23,12 +24,12 @@ fn command(variable: impl Fn(&str) -> Option<OsString>) -> Option<Vec<String>> {
     }
 }
 
-/// Whether a text needs one: it has more lines than the terminal.
+/// Whether a text has more lines than the terminal.
 fn is_long(text: &str, rows: Option<usize>) -> bool {
     rows.is_some_and(|rows| text.lines().count() >= rows)
 }
 
-/// The terminal's rows, when standard output is one.
+/// The terminal's rows; `None` where standard output is not a terminal.
 fn rows() -> Option<usize> {
     let stdout = io::stdout();
     if !stdout.is_terminal() {
@@ -41,7 +42,7 @@ fn rows() -> Option<usize> {
 /// Prints a text to standard output, through a pager where one is wanted.
 ///
 /// # Errors
-/// Standard output cannot be written; a reader that had enough is no error.
+/// Standard output cannot be written; a reader that closed the pipe is not an error.
 pub(crate) fn print(text: &str, wanted: bool) -> io::Result<()> {
     if wanted
         && is_long(text, rows())
@@ -58,13 +59,13 @@ pub(crate) fn print(text: &str, wanted: bool) -> io::Result<()> {
     }
 }
 
-/// Runs the pager to its end; whether there was one.
+/// Runs the pager to its end; `false` where it could not be started.
 fn page(text: &str, words: &[String]) -> bool {
     let Some((program, arguments)) = words.split_first() else {
         return false;
     };
-    // Ctrl-C is the pager's: with a handler here (which the child does not inherit) it does not end this program and leave
-    // the pager without its terminal.
+    // Ctrl-C is for the pager: with a handler here (which the child does not inherit) it does not end this program and
+    // leave the pager without its terminal.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let _interrupt = runtime.as_ref().ok().and_then(|runtime| {
         let _inside = runtime.enter();
@@ -77,7 +78,7 @@ fn page(text: &str, words: &[String]) -> bool {
     if let Some(charset) = std::env::var_os("SYSTEMD_LESSCHARSET") {
         pager.env("LESSCHARSET", charset);
     }
-    // Who may run one command as root is not given a shell by the pager.
+    // A user who may run only this command as root (sudo) must not get a shell from the pager.
     if std::env::var_os("SUDO_UID").is_some() {
         pager.env("LESSSECURE", "1");
     }
@@ -85,7 +86,7 @@ fn page(text: &str, words: &[String]) -> bool {
         return false;
     };
     if let Some(mut stdin) = child.stdin.take() {
-        // A pager that was left early reads no more.
+        // A pager that the user has quit reads no more.
         let _ = stdin.write_all(text.as_bytes());
     }
     let _ = child.wait();
@@ -121,7 +122,7 @@ mod tests {
 
     #[test]
     fn what_fits_and_what_no_terminal_reads_needs_none() {
-        // The last row is the prompt's.
+        // The last row is for the pager's prompt.
         assert!(is_long("a\nb\nc\n", Some(3)) && !is_long("a\nb\n", Some(3)));
         assert!(!is_long("a\nb\nc\n", None));
     }

@@ -9,7 +9,7 @@ use super::client::{Client, Failure};
 use super::signals::Signals;
 use super::view::{Column, Render, column, list, printable};
 
-/// What the bus answers for a daemon that is gone.
+/// The bus's errors for a daemon that is not running.
 const GONE: [&str; 3] = [
     "org.freedesktop.DBus.Error.NoReply",
     "org.freedesktop.DBus.Error.ServiceUnknown",
@@ -68,7 +68,7 @@ impl Render for Rebound {
     }
 }
 
-/// Begin a job and wait for its end, or look what it would do.
+/// Starts a job and waits for its end, or with a dry run only prints the plan.
 ///
 /// # Errors
 /// The daemon refuses, or the connection ends.
@@ -91,7 +91,7 @@ pub(crate) async fn gather(
             moves: moves(planned),
         });
     }
-    // Whatever happens from here on is heard, also that the daemon ends; the first look comes after it.
+    // Subscribed before the first look, so that neither the job's end nor the daemon's is missed.
     let mut signals = Signals::subscribe(client.connection()).await?;
     let job = JobProxy::builder(client.connection())
         .cache_properties(CacheProperties::No)
@@ -111,7 +111,7 @@ pub(crate) async fn gather(
     })
 }
 
-/// Whether a job has ended. A daemon that is gone has not said so: the next one will.
+/// Whether a job has ended. If the daemon is gone the answer is no: the next daemon reports the job's phase.
 async fn has_ended(job: &JobProxy<'_>) -> zbus::Result<bool> {
     let gone = |error: &zbus::Error| match error {
         zbus::Error::MethodError(name, _, _) => GONE.contains(&name.as_str()),

@@ -1,4 +1,4 @@
-//! `reconcile`: a pass now and its report, or the steps it would begin with.
+//! `reconcile`: runs a pass and prints its report, or the steps it would begin with.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use crate::verify::lines;
 use crate::view::{Render, members, printable};
 
-/// The contract's order.
+/// The members' order in the D-Bus contract.
 const ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degraded"];
 
 #[derive(Debug, Serialize)]
@@ -18,7 +18,7 @@ impl Render for Report {
     }
 }
 
-/// A dry run.
+/// The answer of a dry run.
 #[derive(Debug, Serialize)]
 pub(crate) struct Steps(pub Map<String, Value>);
 

@@ -1,4 +1,4 @@
-//! What the kernel has counted so far: of each vCPU thread, of each instance's cgroups. Reads only; what cannot be read, or has
+//! The kernel's counters of each vCPU thread and each instance's cgroups. Only reads; what cannot be read, or has
 //! ended, is absent.
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use super::threads::{Roots, field};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
-    /// When, by a clock that only goes forward.
+    /// When it was read, by a monotonic clock.
     pub at: Duration,
     pub instances: BTreeMap<String, InstanceCounts>,
 }
@@ -24,10 +24,10 @@ pub(crate) struct Sample {
 pub(crate) struct InstanceCounts {
     /// isolated, contained, floating, …
     pub state: String,
-    /// Whether all that is promised of it holds.
+    /// Whether isolation is not degraded.
     pub whole: bool,
     pub cpus: CpuSet,
-    /// CPU time of what floats, microseconds (`usage_usec` of its `cpu.stat`).
+    /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
     /// Time that the scope was throttled, microseconds (`throttled_usec` of its `cpu.stat`).
     pub throttled_us: Option<u64>,
@@ -41,16 +41,16 @@ pub(crate) struct ThreadCounts {
     pub cpu: Option<u32>,
     /// Time it ran, nanoseconds (`schedstat`).
     pub run_ns: Option<u64>,
-    /// Time it could have run and had no CPU, nanoseconds (`schedstat`): what the guest counts as steal.
+    /// Time it was runnable and waited for a CPU, nanoseconds (`schedstat`): the guest sees it as steal.
     pub delay_ns: Option<u64>,
     /// Moves to another CPU (`sched`; only kernels with CONFIG_SCHED_DEBUG have it).
     pub migrations: Option<u64>,
-    /// How often something else was let run instead (`nonvoluntary_ctxt_switches`).
+    /// How often it was preempted (`nonvoluntary_ctxt_switches`).
     pub involuntary: Option<u64>,
 }
 
 impl Sample {
-    /// Reads what is counted of the instances that the daemon describes.
+    /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
         let instances = description.node.instances.iter().map(|(pod, instance)| {
             let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
@@ -78,7 +78,7 @@ impl Sample {
 
 impl ThreadCounts {
     fn read(vcpu: &VcpuThread, proc: &Path) -> Self {
-        // /proc has a folder for each thread, although it lists those of processes only.
+        // /proc/TID exists for each thread, although a listing of /proc shows processes only.
         let id = vcpu.task.id.to_string();
         let folder = proc.join(&id).join("task").join(&id);
         let read = |file: &str| {
@@ -93,7 +93,8 @@ impl ThreadCounts {
             cpu: vcpu.cpu,
             ..Self::default()
         };
-        // The number may be another thread's by now. Read last: if this is the thread's start, all of it was the thread's.
+        // The number may have been reused. The start time is read last: if it is the thread's, everything read before
+        // was too.
         if start_time(&read("stat")) != Some(vcpu.task.start) {
             return thread;
         }
@@ -167,7 +168,7 @@ mod tests {
             &format!("{scope}/cpu.stat"),
             "usage_usec 9\nthrottled_usec 30\n",
         );
-        // Thread 70 started at 1, as the daemon says; 71 is somebody else by now.
+        // Thread 70 started at 1, as the daemon says; number 71 has been reused.
         for (id, start) in [(70, 1), (71, 5)] {
             let task = format!("proc/{id}/task/{id}");
             let fields = "S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0";

@@ -8,7 +8,7 @@ use crate::locality::Seen;
 use crate::threads::{self, Process, Roots};
 use crate::view::{Column, Render, column, list, members, printable, text_of};
 
-/// The contract's properties in the order a reader wants them.
+/// The properties' names in the D-Bus contract, in the order in which they are shown.
 const ORDER: [&str; 15] = [
     "PodUID",
     "Container",
@@ -42,15 +42,15 @@ const COLUMNS: [Column<threads::Thread>; 5] = [
 #[derive(Debug)]
 pub(crate) struct Shown {
     properties: Map<String, Value>,
-    /// `None` for who may not ask for the node's description, as a pod may not.
+    /// `None` where the caller may not call `Describe`, as a pod may not.
     seen: Option<Seen>,
     processes: Vec<Process>,
 }
 
-/// The instance of the pod `uid`; with `numa_maps` also where the pages are that its processes have mapped.
+/// The instance of the pod `uid`; with `numa_maps` also the NUMA nodes of the pages that its processes have mapped.
 ///
 /// # Errors
-/// No such instance, or its processes or maps may not be read.
+/// There is no such instance, or its processes or maps may not be read.
 pub(crate) async fn gather(client: &Client, roots: &Roots, uid: &str, numa_maps: bool) -> Result<Shown, Failure> {
     let row = client.find(uid).await?;
     let properties = client.properties(&row).await?;
@@ -71,7 +71,7 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, uid: &str, numa_maps:
     })
 }
 
-/// One object: the properties under the contract's names, `Locality` and `Processes` beside them.
+/// One object: the properties under their D-Bus names, with `Locality` and `Processes` beside them.
 impl Serialize for Shown {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut object = self.properties.clone();

@@ -1,4 +1,4 @@
-//! The daemon's signals, for what follows it until interrupted.
+//! The daemon's signals, for commands that run until interrupted.
 
 use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
@@ -11,18 +11,18 @@ use zbus::{Connection, MatchRule, MessageStream, fdo};
 
 use super::client::Failure;
 
-/// Signals that may wait while the reader of standard output is slow.
+/// Signals that may be queued while the reader of standard output is slow.
 const QUEUE: usize = 4096;
 
 pub(super) enum Received {
-    /// The daemon came to the bus, or left it.
+    /// The daemon's name appeared on the bus, or vanished.
     Daemon {
         runs: bool,
     },
     Signal(Message),
 }
 
-/// A subscription. On a peer-to-peer connection there is nobody but the daemon.
+/// A subscription. On a peer-to-peer connection every signal is the daemon's.
 pub(super) struct Signals {
     messages: MessageStream,
     is_bus: bool,
@@ -30,9 +30,9 @@ pub(super) struct Signals {
 }
 
 impl Signals {
-    /// Subscribe. The daemon is not started for it.
+    /// Subscribes. The daemon is not started for it.
     pub(super) async fn subscribe(connection: &Connection) -> Result<Self, Failure> {
-        // All messages in their order, so that the daemon's end comes after what it told before.
+        // One stream for all messages keeps their order, so that the daemon's end comes after its last signals.
         let mut messages = MessageStream::from(connection);
         messages.set_max_queued(NonZeroUsize::new(QUEUE).unwrap_or(NonZeroUsize::MIN));
         let is_bus = connection.is_bus();
@@ -48,13 +48,13 @@ impl Signals {
         self.owner.is_some() || !self.is_bus
     }
 
-    /// What comes next; `None` when the connection ended. Nothing is lost when the caller stops waiting.
+    /// The next signal; `None` when the connection ended. Cancel-safe.
     pub(super) async fn next(&mut self) -> Option<Received> {
         loop {
             let Some(Ok(message)) = self.messages.next().await else {
                 return None;
             };
-            // The answers to this program's own questions come here too.
+            // The replies to this program's own calls come here too.
             if message.message_type() != Type::Signal {
                 continue;
             }
@@ -70,7 +70,7 @@ impl Signals {
     }
 }
 
-/// Whether somebody reads standard output; of a pipe the kernel tells at once.
+/// Whether standard output still has a reader; the kernel reports that of a pipe at once.
 pub(super) fn is_read() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stdout = io::stdout();
@@ -84,7 +84,7 @@ pub(super) fn is_read() -> bool {
     }
 }
 
-/// Prints a text at once; whether somebody still reads.
+/// Prints a text at once; returns whether standard output still has a reader.
 pub(super) fn print(text: &str) -> Result<bool, Failure> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -94,12 +94,12 @@ pub(super) fn print(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// The signals that end what runs until interrupted.
+/// The signals that end a command that runs until interrupted.
 pub(super) fn until(kind: SignalKind) -> Result<Signal, Failure> {
     signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
 }
 
-/// Subscribes on the bus; answers who owns the daemon's name.
+/// Subscribes on the bus; returns the current owner of the daemon's name.
 async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
     let bus = fdo::DBusProxy::new(connection).await?;
     let signals = || MatchRule::builder().msg_type(Type::Signal);
@@ -115,9 +115,9 @@ async fn subscribe(connection: &Connection) -> Result<Option<String>, Failure> {
     }
 }
 
-/// The owner of the daemon's name after a NameOwnerChanged of the bus itself: `Some(None)` is nobody.
+/// The owner of the daemon's name after a NameOwnerChanged of the bus itself; `Some(None)`: the name has no owner.
 fn new_owner(message: &Message) -> Option<Option<String>> {
-    // Anybody may send a signal of that name to this connection; only the bus has this sender.
+    // Any peer may send a signal of that name to this connection; only the bus has this sender.
     if message.header().sender()?.as_str() != "org.freedesktop.DBus" {
         return None;
     }

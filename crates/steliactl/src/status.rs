@@ -1,4 +1,4 @@
-//! `status`: the node in a screen.
+//! `status`: the node on one screen.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,7 +13,7 @@ use super::view::{self, Render};
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Status {
     pub version: String,
-    /// `running`, or `degraded` when something is not whole.
+    /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
     pub state: &'static str,
     pub degraded: Vec<String>,
     /// How instances are kept apart from the rest: `isolated`, `contained`, or `unknown` before the first one.
@@ -33,7 +33,7 @@ pub(crate) struct Status {
     pub kubelet_problem: String,
     /// When kubelet last wrote it, microseconds since the epoch; 0: not known.
     pub kubelet_timestamp: u64,
-    /// Things found changed by somebody else since the daemon started.
+    /// Differences found since the daemon started that other programs had made.
     pub drift_found: u64,
     pub drift_repaired: u64,
     #[serde(serialize_with = "named_pass")]
@@ -47,7 +47,7 @@ pub(crate) struct CpusByOwner {
     pub pods: CpuSet,
     pub shared: CpuSet,
     pub reserved: CpuSet,
-    /// kubelet's file says nothing of them, or cannot be used.
+    /// kubelet's file does not list them, or cannot be used.
     pub unknown: CpuSet,
     pub offline: CpuSet,
 }
@@ -121,7 +121,7 @@ impl Status {
     }
 }
 
-/// A time, and how long ago that is.
+/// A time, followed by how long ago that is.
 fn ago(usec: u64, now: u64) -> String {
     let seconds = now.saturating_sub(usec) / 1_000_000;
     let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
@@ -226,7 +226,7 @@ fn text(status: &Status, now: u64) -> String {
         );
     }
     let width = rows.iter().map(|[name, _]| name.len()).max().unwrap_or(0);
-    // As systemctl's: the names end where the values begin.
+    // As in systemctl's output: names are aligned to the right, values to the left.
     let lines = rows.iter().map(|[name, value]| {
         let name = if name == ":" { "" } else { name };
         format!("{name:>width$} {value}\n")
@@ -367,7 +367,7 @@ mod tests {
             text.split_once('(').unwrap().1.trim_end_matches(" ago)").to_owned()
         };
         assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
-        // A clock that was set back.
+        // The clock was set back.
         assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
     }
 }

@@ -35,7 +35,7 @@ impl Manager {
                 cpus.to_owned(),
             )
         };
-        // The second one has no object any more: it left between two calls.
+        // The second one has no object any more: it was deregistered between two calls.
         vec![
             row(UID, OBJECT, "isolated", "2-3"),
             row("fff", "/io/stelia/Isolation1/instance/fff", "leaving", "4"),
@@ -143,7 +143,7 @@ async fn daemon() -> (Connection, Connection) {
     (server.unwrap(), client.unwrap())
 }
 
-/// A VM: QEMU with its main thread in float and a vCPU in vcpu, and the anchor in the container's own cgroup.
+/// A VM: QEMU with its main thread in float and a vCPU thread in vcpu, and the anchor in the container's own cgroup.
 fn a_vm() -> TempDir {
     let root = TempDir::new().unwrap();
     let write = |path: String, text: String| {
@@ -334,7 +334,7 @@ fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
     assert_eq!(lines(&["list", "--json=short"]), 1);
     assert!(lines(&["--json=pretty", "list"]) > 2);
     assert_eq!(lines(&["--json=off", "--no-pager", "list"]), 2);
-    // What follows a blank is the command, or its argument.
+    // After a blank comes not the value of --json, but the command or its argument.
     assert!(lines(&["show", "--json", "3ced"]) > 2);
     assert!(Cli::try_parse_from(["steliactl", "--json=yaml", "list"]).is_err());
 }

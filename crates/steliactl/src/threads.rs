@@ -1,6 +1,6 @@
-//! The threads of an instance as the kernel has them: where they are, where they may run, how long they ran.
+//! The threads of an instance as the kernel has them: their cgroup, allowed CPUs and CPU time.
 //!
-//! Everything is read once, without a lock on anything: a process or thread that ends meanwhile is left out.
+//! Everything is read once and nothing is locked: a process or thread that ends meanwhile is left out.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::client::Failure;
 /// (`include/asm-generic/param.h`); one tick is this many microseconds.
 const TICK_USEC: u64 = 10_000;
 
-/// Where the kernel's files are; tests give a directory.
+/// The mount points of the kernel's file systems; tests use a directory.
 #[derive(Debug, Clone)]
 pub(crate) struct Roots {
     pub proc: PathBuf,
@@ -31,7 +31,7 @@ impl Default for Roots {
 }
 
 impl Roots {
-    /// Those of the node, or of a simulated one.
+    /// The node's own, or those below `--root`.
     pub(crate) fn of(cli: &Cli) -> Self {
         cli.root.as_deref().map(Self::below).unwrap_or_default()
     }
@@ -64,10 +64,10 @@ pub(crate) struct Thread {
     /// Thread id on the host.
     #[serde(rename = "TID")]
     pub tid: u32,
-    /// Its name; the process sets it, so it may be anything.
+    /// Set by the process itself, so it may contain anything.
     #[serde(rename = "Name")]
     pub name: String,
-    /// `float`, `vcpu`, `origin`, or its cgroup when it is in none of the three.
+    /// `float`, `vcpu` or `origin`; the cgroup's path if it is in none of the three.
     #[serde(rename = "CGroup")]
     pub cgroup: String,
     /// The CPUs it may run on, as a CPU list: its affinity within its cpuset.
@@ -100,18 +100,18 @@ pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Res
 }
 
 pub(super) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
-    // The root of a threaded domain lists all processes whose threads are in its float and vcpu.
+    // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
     pids(&roots.cgroup.join(trim(control_group)).join("instance/cgroup.procs"))
 }
 
-/// The cgroups of an instance, without a leading slash.
+/// The paths of an instance's cgroups, without a leading slash.
 struct Places<'a> {
     scope: &'a str,
     origin: &'a str,
 }
 
 impl Places<'_> {
-    /// What to call the cgroup of `/proc/<pid>/cgroup`.
+    /// What a cgroup of `/proc/<pid>/cgroup` is called in the output.
     fn name(&self, cgroup: &str) -> String {
         let path = trim(cgroup);
         if let Some(inner) = below(path, self.scope).and_then(|inner| below(inner, "instance"))
@@ -165,7 +165,7 @@ fn process(roots: &Roots, pid: u32, places: &Places<'_>) -> Result<Option<Proces
     for tid in tids {
         threads.extend(thread(&task.join(tid.to_string()), tid, places)?);
     }
-    // NSpid: one id a namespace, the host's first, the innermost last.
+    // NSpid: one id per namespace, the host's first, the innermost last.
     let ids: Vec<u32> = field(&status, "NSpid")
         .unwrap_or("")
         .split_whitespace()
@@ -201,8 +201,8 @@ fn thread(directory: &Path, tid: u32, places: &Places<'_>) -> Result<Option<Thre
     }))
 }
 
-/// utime + stime of a stat line, in ticks. The name in it may hold blanks and parentheses: the fields begin after the last
-/// one, with the state (field 3); utime and stime are the fields 14 and 15.
+/// utime + stime of a stat line, in ticks. The name may contain blanks and parentheses: the fields begin after the last
+/// closing one, with the state (field 3); utime and stime are the fields 14 and 15.
 fn ticks(stat: &str) -> Option<u64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -219,7 +219,7 @@ pub(super) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
         .map(str::trim)
 }
 
-/// The ids in a cgroup.procs; none when the cgroup is gone.
+/// The ids in a cgroup.procs; empty when the cgroup is gone.
 fn pids(path: &Path) -> Result<BTreeSet<u32>, Failure> {
     Ok(read(path)?
         .unwrap_or_default()
@@ -228,7 +228,7 @@ fn pids(path: &Path) -> Result<BTreeSet<u32>, Failure> {
         .collect())
 }
 
-/// The text of a file, or nothing when what it tells about has ended. Names may be in any encoding.
+/// The text of a file; `None` when its process or cgroup has ended. Names may be in any encoding.
 fn read(path: &Path) -> Result<Option<String>, Failure> {
     match fs::read(path) {
         Ok(bytes) => Ok(Some(String::from_utf8_lossy(&bytes).into_owned())),

@@ -1,5 +1,5 @@
-//! `verify`: whether every promise holds now. A finding is a degraded promise, or a step that a pass would take: its cure; or that a
-//! VM's memory is not where its CPUs are.
+//! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take (its
+//! cure), or memory of a VM that is not on the NUMA nodes of its CPUs.
 
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -11,12 +11,12 @@ use super::view::{Column, Render, column, list, texts_of};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct Finding {
-    /// `-` for what all pods share.
+    /// `-` for what concerns all pods.
     #[serde(rename = "PodUID")]
     pub pod_uid: String,
     /// Empty for a difference that the next pass repairs.
     pub problem: String,
-    /// What a pass would do about it; empty where it can do nothing.
+    /// What a pass would do about it; empty where a pass cannot help.
     pub cure: String,
 }
 
@@ -26,7 +26,7 @@ const COLUMNS: [Column<Finding>; 3] = [
     column("CURE", |finding| finding.cure.clone()),
 ];
 
-/// In JSON it is the findings.
+/// Its JSON is the list of findings.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
 pub(crate) struct Verified {
@@ -35,7 +35,7 @@ pub(crate) struct Verified {
     instances: usize,
 }
 
-/// Of all instances, or of the one of the pod `uid` and of what all share.
+/// The findings of all instances, or those of the pod `uid` and of what all share.
 ///
 /// # Errors
 /// No such instance, or the daemon does not answer.
@@ -56,7 +56,7 @@ pub(crate) async fn gather(client: &Client, uid: Option<&str>) -> Result<Verifie
     })
 }
 
-/// The lines `POD: text` of a member.
+/// The entries `POD: text` of a member, split.
 pub(crate) fn lines<'a>(preview: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = (&'a str, &'a str)> {
     texts_of(preview, name).filter_map(|line| line.split_once(": "))
 }
@@ -139,7 +139,7 @@ mod tests {
             "{printed}"
         );
         assert!(reason.starts_with("3 promises"), "{reason}");
-        // Of one pod: its own and what all share.
+        // With a UID: the pod's own findings and those that concern all.
         let of_a = findings(&preview, Some("a"));
         assert_eq!(
             of_a.iter().map(|finding| finding.pod_uid.as_str()).collect::<Vec<_>>(),

@@ -1,4 +1,5 @@
-//! Text and JSON. Names come from pods and may hold anything: nothing is printed to a terminal as it comes.
+//! Text and JSON. Names are set by pods and may contain anything: control characters are replaced before they reach a
+//! terminal.
 
 use std::fmt::Display;
 
@@ -11,11 +12,11 @@ use zbus::Variant;
 use crate::cli::Json;
 use crate::client::Failure;
 
-/// How an answer is printed, as the command line says.
+/// How an answer is printed, from the command line's options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
     pub json: Json,
-    /// Header lines.
+    /// Whether to print header lines.
     pub legend: bool,
 }
 
@@ -26,10 +27,10 @@ impl How {
         Self { json, ..self }
     }
 
-    /// The answer as text or JSON.
+    /// Formats the answer as text or JSON.
     ///
     /// # Errors
-    /// [`Failure::Partial`] where the answer is one that the program fails with.
+    /// [`Failure::Partial`] where the answer itself means failure.
     pub(crate) fn print(self, answer: &impl Render) -> Result<String, Failure> {
         let printed = match self.json.is_on() {
             true => to_json(self.json, answer),
@@ -42,17 +43,17 @@ impl How {
     }
 }
 
-/// What a command answers: for programs what it serializes to, for people a text.
+/// A command's answer: it serializes for programs and renders as text for people.
 pub(crate) trait Render: Serialize {
     fn text(&self, legend: bool) -> String;
 
-    /// Why the program fails although there is an answer.
+    /// Why the exit code is 1 although there is an answer.
     fn failure(&self) -> Option<String> {
         None
     }
 }
 
-/// A column of a table of `T`s.
+/// A column of a table with rows of type `T`.
 pub(crate) struct Column<T> {
     name: &'static str,
     right: bool,
@@ -71,7 +72,7 @@ impl<T> Column<T> {
     }
 }
 
-/// A table with these columns. Every cell holds something, so that a column stays a column for awk.
+/// A table with these columns. No cell is empty, so that awk finds each column.
 pub(crate) fn list<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>, legend: bool) -> String {
     let header: Vec<&str> = columns.iter().map(|column| column.name).collect();
     let cells = |row| columns.iter().map(|column| or_dash(&(column.cell)(row))).collect();
@@ -79,14 +80,14 @@ pub(crate) fn list<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Ite
     table(&header, rows.into_iter().map(cells).collect(), legend, right)
 }
 
-/// `Name: value`, one a line.
+/// `Name: value`, one per line.
 pub(crate) fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>) -> String {
     let rows = rows.into_iter();
     let rows = rows.map(|(name, value)| vec![printable(&format!("{name}:")), or_dash(&value)]);
     table(&[], rows.collect(), false, None)
 }
 
-/// Columns two blanks apart, nothing else: it pipes. No rows make no table, only its header.
+/// Columns two blanks apart, without lines, for pipes. Without rows only the header is printed.
 pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
@@ -104,7 +105,7 @@ pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right
     if text.is_empty() { text } else { text + "\n" }
 }
 
-/// `text` with every control character replaced, so that a thread's name cannot steer a terminal.
+/// `text` with every control character replaced, so that a thread's name cannot control a terminal.
 pub(crate) fn printable(text: &str) -> String {
     text.chars()
         .map(|char| if char.is_control() { '?' } else { char })
@@ -119,7 +120,7 @@ pub(crate) fn or_dash(text: &str) -> String {
     }
 }
 
-/// The terminal's width as COLUMNS says it, or as it is, or 80.
+/// The width from COLUMNS, else the terminal's, else 80.
 pub(crate) fn width() -> usize {
     let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
     let terminal = || {
@@ -129,13 +130,13 @@ pub(crate) fn width() -> usize {
     columns.or_else(terminal).unwrap_or(80)
 }
 
-/// Whether standard output is a terminal and nobody said NO_COLOR (no-color.org).
+/// Whether standard output is a terminal and NO_COLOR is not set (no-color.org).
 pub(crate) fn coloured() -> bool {
     use std::io::IsTerminal;
     std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
 }
 
-/// JSON with a newline at its end, on one line when it is to be short.
+/// JSON with a newline at its end; on one line with `short`.
 pub(crate) fn to_json(json: Json, value: &impl Serialize) -> String {
     let text = match json {
         Json::Short => serde_json::to_string(value),
@@ -144,7 +145,7 @@ pub(crate) fn to_json(json: Json, value: &impl Serialize) -> String {
     text.unwrap_or_default() + "\n"
 }
 
-/// JSON text, short or pretty; what is not JSON stays as it is.
+/// JSON text, reformatted; text that is not JSON is returned unchanged.
 pub(crate) fn json_text(json: Json, text: &str) -> String {
     match serde_json::from_str::<Value>(text) {
         Ok(value) => to_json(json, &value),
@@ -162,13 +163,13 @@ pub(crate) fn text_of<'a>(object: &'a Map<String, Value>, name: &str) -> &'a str
     object.get(name).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// The strings of an array; none when it is absent.
+/// The strings of an array; empty when it is absent.
 pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl Iterator<Item = &'a str> {
     let array = object.get(name).and_then(Value::as_array);
     array.into_iter().flatten().filter_map(Value::as_str)
 }
 
-/// The members one a line: those of `order` first, what a newer daemon adds after them by name.
+/// The members, one per line: those of `order` first, then those that a newer daemon adds, by name.
 pub(crate) fn members(object: &Map<String, Value>, order: &[&str]) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
     members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
@@ -234,7 +235,7 @@ pub(crate) fn time(usec: u64) -> String {
 /// The Gregorian date a number of days after 1970-01-01.
 fn date(mut days: u64) -> (u64, u64, u64) {
     let leap = |year: u64| year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400));
-    // The calendar repeats after 400 years; without this a nonsense value would count for ever.
+    // The calendar repeats after 400 years; without this an absurd value would keep the loop running.
     let mut year = 1970 + days / 146_097 * 400;
     days %= 146_097;
     while days >= 365 + u64::from(leap(year)) {

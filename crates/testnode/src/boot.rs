@@ -1,4 +1,4 @@
-//! What is there before the first pod, and what a container consists of.
+//! What a node has before the first pod, and what a container consists of.
 
 use std::{fs, io};
 
@@ -11,9 +11,9 @@ use stelia_node::systemd::Devices;
 use super::procs::Birth;
 use super::{Pod, Runtime, State};
 
-/// The memory of each NUMA node, KiB.
+/// The memory of each NUMA node, in KiB.
 const MEMORY_KIB: u64 = 16 << 20;
-/// Each NUMA node's huge pages by size in KiB, none of them used.
+/// The huge pages of each NUMA node by size in KiB, all free.
 const HUGE_PAGES: [(u64, u64); 2] = [(2 << 10, 512), (1 << 20, 1)];
 
 impl State {
@@ -81,12 +81,11 @@ impl State {
         found.map(|(id, _)| *id).ok_or(Errno::ESRCH)
     }
 
-    /// The daemon's own process.
     pub fn daemon_process(&self) -> Result<i32, Errno> {
         self.find("steliad")
     }
 
-    /// `/sys/devices/system` as the kernel shows the topology.
+    /// Writes `/sys/devices/system` as the kernel shows this topology.
     pub fn write_sys(&self) -> io::Result<()> {
         let sys = self.directory.join("sys/devices/system");
         let write = |path: String, text: String| {

@@ -10,7 +10,7 @@ use super::counts::Call;
 use super::tree::CONTROLLERS;
 use super::{Kernel, Model, State};
 
-/// Places in [`CONTROLLERS`].
+/// Indexes into [`CONTROLLERS`].
 const CPUSET: usize = 0;
 const CPU: usize = 1;
 const IO: usize = 2;
@@ -37,7 +37,7 @@ fn lines(numbers: &[i32]) -> String {
 }
 
 impl State {
-    /// Whether the file is in the cgroup: not every file is in the root, and a controller's are where it is enabled.
+    /// Whether the cgroup has the file: the root lacks some, and a controller's files exist only where it is enabled.
     fn check_file(&self, cgroup: &CgroupPath, file: File) -> Result<(), Errno> {
         self.group(cgroup)?;
         let root = *cgroup == CgroupPath::root();
@@ -66,7 +66,7 @@ impl State {
             | File::MemoryOomGroup
             | File::MemoryCurrent
             | File::MemoryStat => !root && self.has_controller(cgroup, MEMORY),
-            // A kernel without NUMA: the model's memory lies nowhere.
+            // As in a kernel without NUMA: the model does not place memory on nodes.
             File::MemoryNumaStat | File::HugetlbNumaStat(_) => false,
         };
         if present { Ok(()) } else { Err(Errno::ENOENT) }
@@ -186,7 +186,7 @@ impl State {
                 }
                 Ok(())
             }
-            // Root gets past the permissions; the file has nothing to write with.
+            // Permissions do not stop root, but the file cannot be written.
             File::UclampMin
             | File::UclampMax
             | File::MemoryCurrent
@@ -275,7 +275,7 @@ impl Cgroups for Model {
     }
 }
 
-/// A file of a cgroup: the root's is not `//file`.
+/// A file of a cgroup, for messages: the root's is not `//file`.
 struct Place<'a>(&'a CgroupPath, &'a str);
 
 impl fmt::Display for Place<'_> {

@@ -1,7 +1,7 @@
-//! The kernel's rules the program relies on, as a list of operations with their expected outcomes.
+//! The kernel's rules that the daemon relies on, as a list of operations with their expected outcomes.
 //!
-//! The same list runs on the model (a unit test) and on a real kernel (the test node), so that neither drifts from the
-//! other.
+//! The same list runs on the model (a unit test) and on a real kernel (the test node), so that the model cannot differ
+//! from the kernel unnoticed.
 
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
@@ -9,18 +9,17 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File};
 use Expect::{Fails, Is, Works};
 use Operation::{Create, Read, Remove, Write};
 
-/// What is done. Paths are below the base; `""` is the base. In values and texts `{pid}` stands for the process and
-/// `{0}` to `{3}` for four CPUs in a row.
+/// An operation. Paths are below the base; `""` is the base. In values and texts `{pid}` stands for the process and
+/// `{0}` to `{3}` for four consecutive CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Operation {
     Create(&'static str),
     Remove(&'static str),
-    /// Write a value to a file.
     Write(&'static str, File, &'static str),
     Read(&'static str, File),
 }
 
-/// What must come of it.
+/// The expected outcome: success, an errno, or the text that is read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Expect {
     Works,
@@ -31,11 +30,11 @@ pub enum Expect {
 /// An outcome that is not the expected one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Place in the list, from 0.
+    /// The operation's index in the list, from 0.
     pub step: usize,
     pub operation: Operation,
     pub expected: Expect,
-    /// What came of it: a text, `works`, or the error.
+    /// The outcome: a text, `works`, or the error.
     pub found: String,
 }
 
@@ -67,7 +66,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Write("a", File::SubtreeControl, "+nonsense"), Fails(EINVAL)),
     (Remove("a"), Fails(EBUSY)),
     (Remove("none"), Works),
-    // The process comes in.
+    // A process is moved in.
     (Write("a", File::Procs, "2147483647"), Fails(ESRCH)),
     (Write("a", File::Procs, "x"), Fails(EINVAL)),
     (Write("", File::Procs, "{pid}"), Fails(EBUSY)),
@@ -78,7 +77,8 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Read("a", File::Events), Is("populated 1\nfrozen 0")),
     (Read("", File::Events), Is("populated 1\nfrozen 0")),
     (Write("a", File::Type, "threaded"), Fails(EOPNOTSUPP)),
-    // Tasks beside controllers: never with memory's, and with cpuset's it is the root of threaded cgroups.
+    // Controllers in a cgroup that has tasks: not allowed for memory's; with cpuset's it becomes the root of a threaded
+    // domain.
     (Write("a", File::SubtreeControl, "+memory"), Fails(EBUSY)),
     (Write("a", File::SubtreeControl, "+cpuset +cpu"), Works),
     (Read("a", File::Type), Is("domain threaded")),
@@ -99,7 +99,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Remove("a/b/inner"), Works),
     (Remove("a/b"), Fails(EBUSY)),
     (Write("", File::SubtreeControl, "-cpuset"), Fails(EBUSY)),
-    // Out of the domain the whole process moves, and back in by cgroup.procs of any cgroup of it.
+    // Out of the domain the whole process moves, and it can be moved back by cgroup.procs of any cgroup of the domain.
     (Create("c"), Works),
     (Write("c", File::Threads, "{pid}"), Fails(EOPNOTSUPP)),
     (Write("c", File::Procs, "{pid}"), Works),
@@ -107,7 +107,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Write("a/b", File::Procs, "{pid}"), Works),
     (Read("a/b", File::Threads), Is("{pid}")),
     (Write("c", File::Procs, "{pid}"), Works),
-    // Values.
+    // Values of cpuset files.
     (Write("c", File::Cpus, "{0}"), Works),
     (Read("c", File::CpusEffective), Is("{0}")),
     (Write("c", File::Cpus, "{0}-{1}"), Works),
@@ -126,7 +126,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Write("c", File::PidsMax, "7"), Works),
     (Read("c", File::PidsMax), Is("7")),
     (Write("c", File::PidsMax, "x"), Fails(EINVAL)),
-    // Freezing. What `cgroup.events` says of a cgroup with tasks comes a little later; of one without, at once.
+    // Freezing. `cgroup.events` of a cgroup with tasks changes a little later; of one without, at once.
     (Read("c", File::Freeze), Is("0")),
     (Write("c", File::Freeze, "1"), Works),
     (Read("c", File::Freeze), Is("1")),
@@ -142,7 +142,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Write("c", File::Freeze, "x"), Fails(EINVAL)),
     (Write("c", File::Freeze, ""), Fails(EINVAL)),
     (Read("c", File::Freeze), Is("1")),
-    // A frozen process moves like any other.
+    // A frozen process can be moved like any other.
     (Write("c/inner", File::Procs, "{pid}"), Works),
     (Write("a/b", File::Procs, "{pid}"), Works),
     (Write("a/b", File::Freeze, "1"), Works),
@@ -159,7 +159,7 @@ pub const TREE: &[(Operation, Expect)] = &[
     (Read("a", File::Type), Fails(ENOENT)),
 ];
 
-/// Exclusive CPUs and remote partitions, where the kernel has them; goes on from [`TREE`], the process being in `c`.
+/// Exclusive CPUs and remote partitions, where the kernel has them; continues after [`TREE`], with the process in `c`.
 pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Create("p"), Works),
     (Write("p", File::SubtreeControl, "+cpuset"), Works),
@@ -169,7 +169,7 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Create("p/q/v"), Works),
     (Write("p/q/f", File::Cpus, "{0}"), Works),
     (Write("p/q/v", File::Cpus, "{1}"), Works),
-    // A list without those of the cgroups above is taken and grants nothing.
+    // A list that the cgroups above do not have is accepted and grants nothing.
     (Write("p/q/v", File::CpusExclusive, "{1}"), Works),
     (Read("p/q/v", File::CpusExclusive), Is("{1}")),
     (Read("p/q/v", File::CpusExclusiveEffective), Is("")),
@@ -179,13 +179,13 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Write("p", File::CpusExclusive, "{1}"), Works),
     (Write("p/q", File::CpusExclusive, "{1}"), Works),
     (Read("p/q/v", File::CpusExclusiveEffective), Is("{1}")),
-    // An invalid partition stays so until it is written again; the reason is now that of a local one.
+    // An invalid partition stays invalid until it is written again; the reason is now that of a local one.
     (Read("p/q/v", File::Partition), Is(NO_PARENT)),
     (Read("c", File::CpusEffective), Is("{0}-{1}")),
     (Write("p/q/v", File::Partition, "isolated"), Works),
     (Read("p/q/v", File::Partition), Is("isolated")),
     (Read("p/q/v", File::CpusEffective), Is("{1}")),
-    // Everybody else loses the CPU and keeps the text.
+    // All other cgroups lose the CPU and keep the text.
     (Read("c", File::Cpus), Is("{0}-{1}")),
     (Read("c", File::CpusEffective), Is("{0}")),
     (Read("p/q/f", File::CpusEffective), Is("{0}")),
@@ -198,7 +198,7 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Write("d", File::Cpus, "{2}"), Works),
     (Write("p", File::CpusExclusive, "{1}-{2}"), Fails(EINVAL)),
     (Write("d", File::Cpus, "{2}-{3}"), Works),
-    // Grown from the outside inwards.
+    // Grown from the outer cgroup to the inner.
     (Write("p", File::CpusExclusive, "{1}-{2}"), Works),
     (Write("p/q", File::CpusExclusive, "{1}-{2}"), Works),
     (Write("p/q/v", File::CpusExclusive, "{1}-{2}"), Works),
@@ -208,7 +208,7 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Read("d", File::CpusEffective), Is("{2}-{3}")),
     (Write("p/q/v", File::CpusExclusive, "x"), Fails(EINVAL)),
     (Write("p/q/v", File::CpusExclusive, "999999"), Fails(ERANGE)),
-    // Given back.
+    // Released.
     (Write("p/q/v", File::Partition, "member"), Works),
     (Read("p/q/v", File::Partition), Is("member")),
     (Read("c", File::CpusEffective), Is("{0}-{1}")),
@@ -217,9 +217,9 @@ pub const PARTITIONS: &[(Operation, Expect)] = &[
     (Read("c", File::CpusEffective), Is("{0}-{1}")),
 ];
 
-/// Run the lists below `base`, which must not exist yet and be directly in the root, whose `subtree_control` has cpuset,
-/// cpu, memory and pids. `pid` is a process of one thread that may be moved, outside `base`. Afterwards it is in `base`'s
-/// child `c`; ending it and removing what is left is the caller's. [`PARTITIONS`] is run where
+/// Runs the lists below `base`, which must not exist yet and must be directly below the root, whose `subtree_control`
+/// has cpuset, cpu, memory and pids. `pid` is a process of one thread outside `base` that may be moved. Afterwards it
+/// is in `base`'s child `c`; the caller must end it and remove the cgroups. [`PARTITIONS`] runs where
 /// `cpuset.cpus.exclusive` exists.
 pub fn run(cgroups: &dyn Cgroups, base: &CgroupPath, pid: i32) -> Vec<Mismatch> {
     let cpus = cgroups.read(&CgroupPath::root(), File::CpusEffective);

@@ -1,4 +1,5 @@
-//! What daemons asked through the seams: how many calls, which ones, and how long the model itself took over them.
+//! Counts of the daemons' calls through the traits, the calls themselves as text, and the CPU time that the model took
+//! for them.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::MutexGuard;
@@ -9,21 +10,21 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{Model, State};
 
-/// Calls through the seams.
+/// Numbers of calls through the traits.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Cgroup files, lists, attributes and existence read, and whatever is asked of the process table.
+    /// Cgroup files, lists, attributes and existence read, and all queries of the process table.
     pub reads: u64,
-    /// Cgroup files and attributes written, cgroups made and removed, affinities set. Moves are not among them.
+    /// Cgroup files and attributes written, cgroups made and removed, affinities set. Moves are counted separately.
     pub writes: u64,
     /// Writes to `cgroup.procs` and `cgroup.threads`.
     pub moves: u64,
-    /// Calls to systemd, those that change nothing too.
+    /// Calls to systemd, including those that change nothing.
     pub systemd: u64,
 }
 
 impl Counts {
-    /// The calls that came after these.
+    /// The number of calls since `before`.
     pub fn since(self, before: Self) -> Self {
         Self {
             reads: self.reads - before.reads,
@@ -34,24 +35,24 @@ impl Counts {
     }
 }
 
-/// What a call counts as.
+/// How a call is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Call {
     Read,
     Write,
     Move,
     Systemd,
-    /// A holder's start, which is none of the kernel's files.
+    /// The start of a holder, which accesses none of the kernel's files and is not counted.
     Holder,
 }
 
-/// What the model keeps of the calls.
+/// The record of the calls.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     counts: Counts,
-    /// The calls in words, while they are recorded.
+    /// The calls as text, while they are recorded.
     calls: Option<Vec<String>>,
-    /// CPU time inside the seams, while it is measured.
+    /// CPU time of the model, while it is measured.
     spent: Option<Duration>,
 }
 
@@ -70,13 +71,12 @@ impl Ledger {
     }
 }
 
-/// This thread's CPU time.
 fn now() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), time.tv_nsec.unsigned_abs() as u32)
 }
 
-/// The node, while a call is answered.
+/// The locked node, while a call is answered.
 pub(super) struct Seam<'a> {
     state: MutexGuard<'a, State>,
     began: Option<Duration>,
@@ -114,7 +114,7 @@ impl Model {
         }
     }
 
-    /// A question through a seam.
+    /// A call that reads.
     pub(super) fn ask(&self, call: Call, what: impl FnOnce() -> String) -> Seam<'_> {
         let mut state = self.enter();
         if self.daemon.is_some() {
@@ -123,7 +123,7 @@ impl Model {
         state
     }
 
-    /// A change through a seam.
+    /// A call that changes something.
     pub(super) fn change<T>(
         &self,
         call: Call,
@@ -146,24 +146,24 @@ impl Model {
         done
     }
 
-    /// How often daemons called through the seams since the node was made. What a dead or cut off daemon wants to change is
-    /// not counted.
+    /// How many calls daemons have made since the node was made. Changes that a dead or cut off daemon attempts are not
+    /// counted.
     pub fn counts(&self) -> Counts {
         self.lock().ledger.counts
     }
 
-    /// Begin to record the calls anew, or stop it and forget them.
+    /// Starts recording the calls, from an empty list, or stops and clears it.
     pub fn record_calls(&self, on: bool) {
         self.lock().ledger.calls = on.then(Vec::new);
     }
 
-    /// The calls recorded so far, each as what was done and to what: `read /a/cgroup.procs`, `write /a/cpuset.cpus 2-3`.
+    /// The calls recorded so far, each as operation and object: `read /a/cgroup.procs`, `write /a/cpuset.cpus 2-3`.
     pub fn calls(&self) -> Vec<String> {
         self.lock().ledger.calls.clone().unwrap_or_default()
     }
 
-    /// Begin to measure anew how much CPU time the model itself takes for the calls, or stop it. Each call gets a little
-    /// dearer by it.
+    /// Starts measuring, from zero, how much CPU time the model itself takes for calls, or stops. Each call takes
+    /// slightly longer while it is on.
     pub fn measure_time(&self, on: bool) {
         self.lock().ledger.spent = on.then(Duration::default);
     }

@@ -1,4 +1,4 @@
-//! cpusets: what is written, and what it comes to (`kernel/cgroup/cpuset.c`; the functions are named).
+//! cpusets: what is written, and what takes effect (`kernel/cgroup/cpuset.c`; the functions are named).
 
 use std::collections::BTreeSet;
 
@@ -20,16 +20,17 @@ pub(super) struct Cpuset {
     pub partition: Partition,
     /// `cpuset.mems`
     pub mems: CpuSet,
-    /// The CPUs of a valid partition. Of any other cgroup they are computed from the lists: [`State::granted`].
+    /// The CPUs of a valid partition. Those of other cgroups are computed from the lists: [`State::granted`].
     pub held: CpuSet,
 }
 
-/// What the cgroups in one cgroup lay claim to, gathered: one of hundreds is written without asking each of the others.
+/// The claims of all children of a cgroup, collected, so that a write to one of hundreds does not ask each of the
+/// others.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Claims {
-    /// All their lists of exclusive CPUs. No two of them meet: a write that would make them meet is refused.
+    /// The union of their exclusive lists, which are disjoint: a write that would make two overlap is refused.
     pub exclusive: CpuSet,
-    /// The names of those that also have `cpuset.cpus`, or that are or were to be a partition.
+    /// The names of those that also have `cpuset.cpus`, or are a partition, valid or not.
     pub others: BTreeSet<String>,
 }
 
@@ -76,12 +77,12 @@ impl Partition {
 }
 
 impl Cpuset {
-    /// Whether its siblings must be compared with it one by one.
+    /// Whether siblings have to be compared with it one by one.
     fn is_special(&self) -> bool {
         !self.cpus.is_empty() || self.partition != Partition::Member
     }
 
-    /// The CPUs it would have as a partition, before its parent is asked.
+    /// The CPUs that it would have as a partition, before the parent is considered.
     pub fn wanted(&self) -> &CpuSet {
         if self.exclusive.is_empty() {
             &self.cpus
@@ -96,7 +97,7 @@ impl State {
         Ok(&self.group(path)?.cpuset)
     }
 
-    /// Give a cgroup other values, and bring what is gathered up to date.
+    /// Changes a cgroup's values, and updates the collected claims.
     pub fn set_cpuset(&mut self, path: &CgroupPath, new: Cpuset) -> Result<(), Errno> {
         let group = self.group_mut(path)?;
         let old = std::mem::replace(&mut group.cpuset, new.clone());
@@ -114,7 +115,7 @@ impl State {
         Ok(())
     }
 
-    /// A CPU list as written; one beyond the machine's last CPU is ERANGE.
+    /// Parses a CPU list; a CPU beyond the machine's last is ERANGE.
     fn parse_cpus(&self, text: &str) -> Result<CpuSet, Errno> {
         let cpus: CpuSet = text.parse().map_err(|cause| match cause {
             ParseError::TooHigh { .. } => Errno::ERANGE,
@@ -128,7 +129,7 @@ impl State {
         }
     }
 
-    /// The siblings that have `cpuset.cpus` or are or were to be a partition.
+    /// The siblings that have `cpuset.cpus`, or are a partition, valid or not.
     pub fn special_siblings(&self, path: &CgroupPath) -> Vec<CgroupPath> {
         let Some(parent) = up(path) else { return Vec::new() };
         let names = self.groups.get(&parent).map(|group| &group.claims.others);
@@ -136,14 +137,14 @@ impl State {
         others.map(|name| parent.child(name)).collect()
     }
 
-    /// The CPUs a cgroup lays claim to when siblings are compared with it.
+    /// The CPUs that a cgroup claims when siblings are compared with it.
     fn claim(&self, path: &CgroupPath) -> Result<CpuSet, Errno> {
         let cpuset = self.cpuset(path)?;
         let held = cpuset.exclusive.is_empty() && !cpuset.held.is_empty();
         Ok(if held { &cpuset.held } else { cpuset.wanted() }.clone())
     }
 
-    /// Whether siblings permit these values: EINVAL where exclusive CPUs would meet (`validate_change`).
+    /// Whether siblings permit these values: EINVAL where exclusive CPUs would overlap (`validate_change`).
     pub fn siblings_allow(&self, path: &CgroupPath, trial: &Cpuset, as_partition: bool) -> Result<(), Errno> {
         let Some(parent) = up(path) else { return Ok(()) };
         let ours = !trial.exclusive.is_empty();
@@ -157,7 +158,7 @@ impl State {
                 return Err(Errno::EINVAL);
             }
         }
-        // The other siblings have a list of exclusive CPUs or nothing: they exclude only `cpuset.cpus` within such a list.
+        // The other siblings have an exclusive list or nothing: they exclude only a `cpuset.cpus` within such a list.
         if !ours && !as_partition && !trial.cpus.is_empty() && trial.cpus.is_subset(&theirs) {
             for sibling in self.children(&parent).iter().filter(|other| *other != path) {
                 if self.clashes(trial, sibling, as_partition)? {
@@ -175,7 +176,7 @@ impl State {
         Ok(if as_partition || other.partition.is_valid() || ours && theirs {
             !trial.wanted().is_disjoint(&self.claim(sibling)?)
         } else if ours || theirs {
-            // With one list only, the other cgroup must keep at least one CPU once that list is in force.
+            // If only one has a list, the other cgroup must keep at least one CPU when that list takes effect.
             let (list, cpus) = if ours {
                 (&trial.exclusive, &other.cpus)
             } else {
@@ -187,8 +188,8 @@ impl State {
         })
     }
 
-    /// `cpuset.cpus` written (`update_cpumask`): ENOSPC for none with tasks in it. A partition that conflicts with a sibling
-    /// does not refuse the write, it becomes invalid.
+    /// `cpuset.cpus` written (`update_cpumask`): ENOSPC for an empty list with tasks in the cgroup. A partition that
+    /// conflicts with a sibling does not refuse the write, it becomes invalid.
     pub fn write_cpus(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let cpus = self.parse_cpus(text)?;
         let now = self.cpuset(path)?.clone();
@@ -203,7 +204,7 @@ impl State {
         let mut ended = Vec::new();
         let before = self.before_write(path);
         if self.siblings_allow(path, &trial, partition.is_valid()).is_err() {
-            // The write goes through; the partitions it meets do not survive it.
+            // The write succeeds; partitions that it conflicts with become invalid.
             trial.partition = partition.invalid(None);
             for sibling in self.special_siblings(path) {
                 let (valid, held) = (self.cpuset(&sibling)?.partition.is_valid(), self.granted(&sibling));
@@ -221,7 +222,7 @@ impl State {
         Ok(())
     }
 
-    /// `cpuset.cpus.exclusive` written (`update_exclusive_cpumask`): EINVAL where it meets a sibling's.
+    /// `cpuset.cpus.exclusive` written (`update_exclusive_cpumask`): EINVAL where it overlaps a sibling's.
     pub fn write_exclusive(&mut self, path: &CgroupPath, text: &str) -> Result<(), Errno> {
         let exclusive = self.parse_cpus(text)?;
         let now = self.cpuset(path)?.clone();
@@ -249,8 +250,8 @@ impl State {
         Ok(())
     }
 
-    /// Before 6.2 a thread's own affinity does not outlive a change of its cpuset (`update_tasks_cpumask` without
-    /// `user_cpus_ptr`): drop it in those that changed.
+    /// Before 6.2 a thread's own affinity is lost when its cpuset changes (`update_tasks_cpumask` without
+    /// `user_cpus_ptr`): resets it in the cgroups that changed.
     pub fn follow_cpusets(&mut self) {
         if self.kernel != Kernel::V6_1 {
             return;
@@ -269,8 +270,8 @@ impl State {
         }
     }
 
-    /// `cpuset.cpus.effective`: the parent's where the cgroup's own CPUs are empty or none of them is there
-    /// (`update_cpumasks_hier`). Of a partition its own, less those of partitions in it.
+    /// `cpuset.cpus.effective`: the parent's where the cgroup's own CPUs are empty or all offline
+    /// (`update_cpumasks_hier`). A partition has its own, less those of partitions below it.
     pub fn effective(&self, path: &CgroupPath) -> CpuSet {
         let Some(group) = self.groups.get(path) else {
             return CpuSet::new();

@@ -10,23 +10,23 @@ use super::procs::Birth;
 use super::tree::up;
 use super::{Model, State};
 
-/// A chain of forks that was started; it says which task the chain has come to.
+/// A handle of a fork chain, by which its current task can be queried.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Chain(usize);
 
-/// A chain of forks, as far as it has come.
+/// The state of a fork chain.
 #[derive(Debug, Clone)]
 pub(super) struct Link {
-    /// The task; `None` when it ended otherwise than by its own fork.
+    /// The current task; `None` when it ended other than by its own fork.
     task: Option<i32>,
     birth: Birth,
     every: u32,
-    /// The daemon's changes until it forks.
+    /// How many more changes by the daemon until the task forks.
     remaining: u32,
 }
 
 impl State {
-    /// Whether tasks in this cgroup are to be frozen: by its own file or by one above.
+    /// Whether tasks in this cgroup are frozen, by its own file or by that of a cgroup above.
     fn freezes(&self, cgroup: &CgroupPath) -> bool {
         let mut levels = std::iter::successors(Some(cgroup.clone()), up);
         levels.any(|level| self.groups.get(&level).is_some_and(|group| group.freeze))
@@ -63,7 +63,7 @@ impl State {
         Ok(())
     }
 
-    /// The daemon is about to change something: chains whose turn it is fork first.
+    /// Called before a change by the daemon: the chains whose turn it is fork first.
     pub fn advance_chains(&mut self) {
         for index in 0..self.chains.len() {
             let Link {
@@ -88,10 +88,10 @@ impl State {
             }
             self.chains[index].remaining = every;
             let name = task.name.clone();
-            // At a limit of tasks it stays what it is and tries again.
+            // At a pids limit the task remains and tries again.
             if let Ok(child) = self.fork(id, &name, birth) {
                 self.chains[index].task = Some(child);
-                // It is there: it has just forked.
+                // The task exists: it has just forked.
                 let _ = self.end(id);
             }
         }
@@ -126,13 +126,13 @@ impl State {
 }
 
 impl Model {
-    /// From now on this process forks a child and ends, that child likewise, and so on: just before every `every`-th change
-    /// that a daemon makes (1: before each), so that a process that was listed is gone when it is to be moved, and another
-    /// one is where it was. While it is frozen it stays what it is.
+    /// From now on this process forks a child and ends, the child does the same, and so on: just before every
+    /// `every`-th change by a daemon (1: before each), so that a process that was listed has ended when it is to be
+    /// moved, and another one is in its place. While it is frozen it does neither.
     ///
     /// # Errors
     /// ESRCH without that process; EINVAL for a thread that is not its process's first, for the first process of a PID
-    /// namespace (all of that would end with it), and for `every` 0.
+    /// namespace (whose end would end the whole namespace), and for `every` 0.
     pub fn start_fork_chain(&self, pid: i32, every: u32) -> io::Result<Chain> {
         self.outside(|state| state.start_chain(pid, every, Birth::Process))
     }
@@ -145,19 +145,19 @@ impl Model {
         self.outside(|state| state.start_chain(tid, every, Birth::Thread))
     }
 
-    /// The task that a chain has come to; `None` when it was ended.
+    /// The current task of a chain; `None` when the chain was ended.
     pub fn chain_task(&self, chain: Chain) -> Option<i32> {
         let state = self.lock();
         let id = state.chains.get(chain.0)?.task?;
         state.tasks.contains_key(&id).then_some(id)
     }
 
-    /// Put a thread into uninterruptible sleep: as long as it is in a cgroup, that is never wholly frozen.
+    /// Puts a thread into uninterruptible sleep: a cgroup with it never becomes frozen.
     pub fn set_unfreezable(&self, tid: i32) -> io::Result<()> {
         self.outside(|state| state.set_unfreezable(tid, true))
     }
 
-    /// It wakes up, and freezes where it is to.
+    /// Wakes the thread up; it freezes if its cgroup is to be frozen.
     pub fn set_freezable(&self, tid: i32) -> io::Result<()> {
         self.outside(|state| state.set_unfreezable(tid, false))
     }
@@ -215,7 +215,7 @@ mod tests {
         model.set_freezable(pid).unwrap();
         assert_eq!(mirrored(), "populated 1\nfrozen 1\n");
         assert_ne!(std::fs::metadata(&file).unwrap().modified().unwrap(), written);
-        // Nothing that does not change the text touches the file.
+        // A write that does not change the text leaves the file's time alone.
         let written = std::fs::metadata(&file).unwrap().modified().unwrap();
         let child = model.spawn(pid, "child").unwrap();
         model.end(child).unwrap();

@@ -10,8 +10,8 @@ use stelia_kubelet::PodUid;
 use stelia_kubelet::checkpoint::{CPU_MANAGER_STATE, by_pod};
 use stelia_kubelet::checksum::{fnv1a, of_data};
 
-/// The checkpoint in a directory, written as kubelet writes it: a temporary file renamed over the old one, and one change
-/// in two writes.
+/// The checkpoint in a directory, written as kubelet does: a temporary file is renamed over the old one, and one change
+/// takes two writes.
 #[derive(Debug, Clone)]
 pub struct Checkpoint {
     root: PathBuf,
@@ -44,7 +44,7 @@ impl Checkpoint {
         &self.default
     }
 
-    /// Give a container CPUs: the default set shrinks, then the entry appears.
+    /// Assigns CPUs to a container: the default set shrinks, then the entry appears.
     pub fn admit(&mut self, pod: &PodUid, container: &str, cpus: &CpuSet) -> io::Result<()> {
         self.default = self.default.difference(cpus);
         self.write()?;
@@ -53,8 +53,8 @@ impl Checkpoint {
         self.write()
     }
 
-    /// Give a pod with pod-level resources its CPUs, and divide them among its containers: the default set shrinks, then
-    /// the pod's entry appears, then each container's. The file is of schema V4 while there is such a pod.
+    /// Assigns CPUs to a pod with pod-level resources and divides them among its containers: the default set shrinks,
+    /// then the pod's entry appears, then each container's. The file has schema V4 while such a pod exists.
     pub fn admit_pod(&mut self, pod: &PodUid, cpus: &CpuSet, containers: &[(&str, &CpuSet)]) -> io::Result<()> {
         self.default = self.default.difference(cpus);
         self.write()?;
@@ -68,7 +68,7 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Take a pod's CPUs back: its entries go, then the default set grows.
+    /// Releases a pod's CPUs: its entries disappear, then the default set grows.
     pub fn release(&mut self, pod: &PodUid) -> io::Result<()> {
         let containers = self.entries.remove(pod.as_str()).unwrap_or_default();
         let own = self.pods.remove(pod.as_str());
@@ -82,7 +82,7 @@ impl Checkpoint {
         self.write()
     }
 
-    /// Write what stands here, with its checksum.
+    /// Writes the current state, with its checksum.
     pub fn write(&self) -> io::Result<()> {
         let default = self.default.to_string();
         let checksum = fnv1a(&by_pod::hashed("static", &default, &self.entries));
@@ -110,7 +110,7 @@ impl Checkpoint {
         self.write_bytes(file.to_string().as_bytes())
     }
 
-    /// Write anything in the file's place.
+    /// Replaces the file by any bytes.
     pub fn write_bytes(&self, bytes: &[u8]) -> io::Result<()> {
         let temporary = self.root.join(format!(".{CPU_MANAGER_STATE}"));
         fs::write(&temporary, bytes)?;

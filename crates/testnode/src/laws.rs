@@ -1,4 +1,4 @@
-//! Whatever is done: what the model counts and gathers is what a look at everything comes to.
+//! After any operations the model's counts and collected sets equal what a full scan finds.
 
 use std::collections::BTreeSet;
 
@@ -62,7 +62,7 @@ fn act() -> impl Strategy<Value = Act> {
 
 fn perform(state: &mut State, act: &Act) {
     let at = |index: usize| CgroupPath::parse(PLACES[index]).unwrap();
-    // The first ones are systemd, containerd and the like.
+    // The first ones belong to systemd, containerd and the like.
     let task = |state: &State, index: usize| state.tasks.keys().copied().filter(|id| *id > 103).nth(index);
     let _ = match act {
         Act::Create(place) => state.create(&at(*place)),

@@ -21,7 +21,7 @@
 //!
 //! `cgroup-v2.rst` is `Documentation/admin-guide/cgroup-v2.rst`.
 
-// A tool of tests that nobody publishes: a comment stands where a rule or a reason needs one.
+// Only tests use this crate: a comment stands where a rule or a reason needs one.
 #![allow(missing_docs)]
 
 mod boot;
@@ -79,13 +79,13 @@ pub enum Settling {
     OnCall,
 }
 
-/// The node. Clones share it.
+/// The node. Clones share its state.
 #[derive(Clone)]
 pub struct Model {
     state: Arc<Mutex<State>>,
-    /// Which daemon looks through the seams; `None` for the node's owner.
+    /// The daemon that calls through this clone; `None` for the test itself.
     daemon: Option<u32>,
-    /// Whether systemd answers nothing for now.
+    /// Whether systemd currently answers no calls.
     hanging: Arc<watch::Sender<bool>>,
 }
 
@@ -111,14 +111,15 @@ struct State {
     namespaces: Vec<(i32, i32)>,
     next_id: i32,
     clock: u64,
-    /// What pidfds stand for, by device and inode: duplicates and descriptors passed on are the same one.
+    /// The processes of pidfds, by device and inode: duplicates and passed descriptors are the same one.
     pidfds: BTreeMap<(u64, u64), stelia_node::proc::TaskId>,
     units: BTreeMap<String, Unit>,
-    /// Where `sys`, `run`, `cgroup` and `kubelet` lie: what is read past the seams, and files to be watched.
+    /// The directory of `sys`, `run`, `cgroup` and `kubelet`: files that are read without the traits, and files that
+    /// are watched.
     directory: PathBuf,
-    /// The daemon that lives.
+    /// The daemon that is alive.
     daemon: u32,
-    /// Changes it may still make before it is cut off.
+    /// How many more changes it may make before it is cut off.
     budget: Option<u32>,
     cut: bool,
     changes: u32,
@@ -129,11 +130,11 @@ struct State {
 
 impl Model {
     fn lock(&self) -> MutexGuard<'_, State> {
-        // A test that panicked elsewhere says so itself; the values are whole after every call.
+        // A test that panicked reports that itself; the state is consistent after every call.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something that happens on the node without the daemon; never counted, never cut off.
+    /// A change on the node that the daemon does not make: it is not counted, and is never cut off.
     fn outside<T>(&self, change: impl FnOnce(&mut State) -> Result<T, Errno>) -> io::Result<T> {
         let mut state = self.lock();
         let done = change(&mut state);
@@ -141,25 +142,25 @@ impl Model {
         Ok(done?)
     }
 
-    /// How many changes daemons asked for since the node was made.
+    /// How many changes daemons have attempted since the node was made.
     pub fn changes(&self) -> u32 {
         self.lock().changes
     }
 
-    /// Let the daemon make this many more changes; every later one fails with EIO, as if it had been killed there. A
-    /// daemon that was cut off stays so: the next one gets [`Self::system`] anew.
+    /// Allows the daemon this many more changes; every later one fails with EIO, as if it had been killed there. A
+    /// daemon that was cut off stays so: the next one calls [`Self::system`].
     pub fn cut_after(&self, changes: u32) {
         self.lock().budget = Some(changes);
     }
 
-    /// Whether the daemon asked for more changes than it may make.
+    /// Whether the daemon has attempted more changes than allowed.
     pub fn is_cut(&self) -> bool {
         self.lock().cut
     }
 }
 
 impl State {
-    /// What follows from a change by itself.
+    /// The consequences of a change.
     fn after(&mut self) {
         if self.settling == Settling::AtOnce {
             self.remove_empty_scopes();

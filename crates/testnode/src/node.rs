@@ -19,12 +19,13 @@ use super::procs::{Birth, Task};
 use super::tree::Group;
 use super::{Kernel, Model, Settling, State};
 
-/// The OCI runtime below containerd, or CRI-O.
+/// The OCI runtime below containerd or CRI-O.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Runtime {
     /// The processes are in the container's scope, and systemd knows the devices.
     Runc,
-    /// They are in the cgroup `container` of the scope, which has not every limit, and the devices are in `config.json` only.
+    /// The processes are in the cgroup `container` of the scope, which lacks some limits, and the devices are in
+    /// `config.json` only.
     Crun,
 }
 
@@ -32,11 +33,11 @@ pub enum Runtime {
 const CONFIG: &str = r#"{"linux":{"resources":{"devices":[{"allow":false,"access":"rwm"},
     {"allow":true,"type":"c","major":10,"minor":232,"access":"rwm"}]}}}"#;
 
-/// A container of a pod, with the processes a runner starts with.
+/// A container of a pod, with the processes that exist when the runner starts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pod {
     pub uid: PodUid,
-    /// The container's own cgroup: where its processes are at first.
+    /// The container's own cgroup, in which its processes start.
     pub origin: CgroupPath,
     /// The container's first process: the runner.
     pub init: i32,
@@ -55,7 +56,7 @@ pub struct Qemu {
     pub io: i32,
 }
 
-/// A machine of `sockets` with one NUMA node each, whose hardware threads have neighbouring numbers.
+/// A machine of `sockets` with one NUMA node each; hardware threads of a core have consecutive numbers.
 pub fn topology(sockets: u32, cores: u32, threads: u32) -> Topology {
     let cpu = |number: u32| {
         let package = number / (cores * threads);
@@ -69,8 +70,8 @@ pub fn topology(sockets: u32, cores: u32, threads: u32) -> Topology {
 }
 
 impl Model {
-    /// A node that has just booted: systemd, containerd, kubelet and the daemon run, and no pod. `directory` takes the
-    /// files that are read past the seams: `sys`, `run`, `cgroup`, to which a caller adds `kubelet`.
+    /// A node that has just booted: systemd, containerd, kubelet and the daemon run, and no pods. `directory` gets the
+    /// files that are read without the traits: `sys`, `run` and `cgroup`; the caller adds `kubelet`.
     pub fn node(topology: &Topology, directory: &Path, kernel: Kernel) -> io::Result<Self> {
         let cpus = topology.online();
         let first = Task {
@@ -125,7 +126,8 @@ impl Model {
         })
     }
 
-    /// The seams with this node behind them, for a daemon that starts now. One that had them before changes nothing more.
+    /// The traits' implementations for a daemon that starts now. A daemon that had them before can change nothing any
+    /// more.
     pub fn system(&self) -> System {
         let mut state = self.lock();
         state.daemon += 1;
@@ -147,7 +149,7 @@ impl Model {
         }
     }
 
-    /// When empty scopes are removed; at first [`Settling::AtOnce`].
+    /// Sets when empty scopes are removed; [`Settling::AtOnce`] at first.
     pub fn set_settling(&self, settling: Settling) {
         self.lock().settling = settling;
     }
@@ -157,29 +159,29 @@ impl Model {
         self.lock().cpus.clone()
     }
 
-    /// What stands for `/sys`.
+    /// The directory that stands for `/sys`.
     pub fn system_files(&self) -> std::path::PathBuf {
         self.lock().directory.join("sys")
     }
 
-    /// Another kernel than the newest, for daemons that start from now on.
+    /// Sets the kernel's release for daemons that start from now on.
     pub fn set_kernel(&self, release: &str) {
         self.lock().release = release.to_owned();
     }
 
-    /// Take CPUs offline, or bring them back, so that exactly these are online.
+    /// Sets which CPUs are online.
     pub fn hotplug(&self, online: &CpuSet) -> io::Result<()> {
         let mut state = self.lock();
         state.hotplug(online.clone())?;
         state.write_sys()
     }
 
-    /// Write a cgroup file as another program on the node does.
+    /// Writes a cgroup file as another program on the node would.
     pub fn meddle(&self, cgroup: &CgroupPath, file: File, value: &str) -> io::Result<()> {
         self.outside(|state| state.write_file(cgroup, file, value))
     }
 
-    /// What is in a cgroup has so many bytes of anonymous memory from now on.
+    /// Sets the anonymous memory of a cgroup's processes, in bytes.
     pub fn uses_memory(&self, cgroup: &CgroupPath, bytes: u64) -> io::Result<()> {
         self.outside(|state| {
             state.group_mut(cgroup)?.memory = bytes;
@@ -188,8 +190,8 @@ impl Model {
     }
 
     /// A container as the runtime makes it below kubepods.slice: `cpus` in its cpuset, a PID namespace of its own, the
-    /// runner, its anchor, and one more process. EEXIST where the pod has a container already. kubelet's checkpoint is the caller's to
-    /// write.
+    /// runner, its anchor, and one more process. EEXIST where the pod has a container already. The caller writes
+    /// kubelet's checkpoint.
     pub fn add_pod(&self, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         self.add_pod_by(Runtime::Runc, uid, cpus, limits)
     }
@@ -227,7 +229,7 @@ impl Model {
         self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))
     }
 
-    /// QEMU, started by `creator` (a runner) where that runs, with `vcpus` vCPU threads and an I/O thread.
+    /// QEMU, forked by `creator` (a runner) and in its cgroup, with `vcpus` vCPU threads and an I/O thread.
     pub fn add_qemu(&self, creator: i32, vcpus: u32) -> io::Result<Qemu> {
         self.outside(|state| {
             let pid = state.fork(creator, "qemu-system-x86", Birth::Process)?;
@@ -238,7 +240,7 @@ impl Model {
         })
     }
 
-    /// End a container as the runtime does: kill its first process. kubelet removes the pod's own cgroup then.
+    /// Ends a container as the runtime does, by killing its first process; then kubelet removes the pod's own cgroup.
     pub fn kill_pod(&self, pod: &Pod) -> io::Result<()> {
         self.outside(|state| {
             state.end(pod.init)?;

@@ -1,8 +1,8 @@
-//! CPU partitions: when one becomes valid, from where it takes its CPUs, and what makes it invalid
+//! CPU partitions: when one becomes valid, where its CPUs come from, and what makes it invalid
 //! (`kernel/cgroup/cpuset.c`; the functions are named).
 //!
-//! A local partition whose reason to be invalid went away stays invalid here until it is written again, which on the
-//! kernel is so for remote ones only. The daemon makes remote ones.
+//! A local partition stays invalid here until it is written again, even if the reason no longer holds; the kernel does
+//! that for remote ones only. The daemon makes remote ones.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -14,7 +14,7 @@ use super::cpusets::{Cpuset, Partition};
 use super::tree::up;
 use super::{Kernel, State};
 
-/// The texts are the kernel's (`perr_strings`).
+/// The kernel's texts (`perr_strings`).
 const BAD_LIST: &str = "Invalid cpu list in cpuset.cpus.exclusive";
 const PARENT_INVALID: &str = "Parent is an invalid partition root";
 const PARENT_NO_PARTITION: &str = "Parent is not a partition root";
@@ -32,7 +32,7 @@ pub(super) struct BeforeWrite {
     source: Option<(CpuSet, CgroupPath)>,
 }
 
-/// How often each CPU is in one of several sets, and which are in any.
+/// How many of several sets each CPU is in, and the union of the sets.
 #[derive(Debug, Default)]
 struct Tally {
     counts: HashMap<u32, usize>,
@@ -62,7 +62,7 @@ impl Tally {
     }
 }
 
-/// Every partition by kind, and the CPUs of all remote ones together.
+/// All partitions by kind, and the union of the CPUs of remote ones.
 #[derive(Debug, Default)]
 pub(super) struct Partitions {
     /// Valid ones that take their CPUs from the root.
@@ -74,7 +74,7 @@ pub(super) struct Partitions {
 }
 
 impl Partitions {
-    /// Bring the lists up to date after a cgroup's values changed.
+    /// Updates the lists after a cgroup's values have changed.
     pub fn replace(&mut self, path: &CgroupPath, old: &Cpuset, new: &Cpuset) {
         if old.partition == new.partition && old.held == new.held {
             return;
@@ -110,7 +110,7 @@ impl State {
         *path == CgroupPath::root() || valid(path)
     }
 
-    /// CPUs of partitions that take theirs from this one.
+    /// CPUs of partitions that take theirs from this cgroup.
     pub fn taken(&self, from: &CgroupPath) -> CpuSet {
         let mut taken = if *from == CgroupPath::root() {
             self.partitions.taken.set.clone()
@@ -157,7 +157,7 @@ impl State {
         }
     }
 
-    /// End a partition, and say why.
+    /// Ends a partition with a reason.
     pub fn end_partition(&mut self, path: &CgroupPath, reason: Option<&'static str>) -> Result<(), Errno> {
         let now = self.cpuset(path)?.clone();
         let ended = Cpuset {
@@ -168,7 +168,7 @@ impl State {
         self.set_cpuset(path, ended)
     }
 
-    /// A valid partition takes the CPUs that it asks for, as far as they are granted to the cgroup above.
+    /// A valid partition takes the CPUs that it asks for, as far as they are granted to its parent.
     fn take(&mut self, path: &CgroupPath) -> Result<(), Errno> {
         let now = self.cpuset(path)?.clone();
         if now.partition.is_valid() {
@@ -190,7 +190,7 @@ impl State {
         }
     }
 
-    /// Set other CPU lists, and make the partitions here and below follow (`update_cpumask`, `update_exclusive_cpumask`).
+    /// Sets the CPU lists, and updates the partitions here and below (`update_cpumask`, `update_exclusive_cpumask`).
     pub fn put_lists(&mut self, path: &CgroupPath, trial: Cpuset, before: &BeforeWrite) -> Result<(), Errno> {
         let (now, held) = (trial.partition, trial.held.clone());
         self.set_cpuset(
@@ -205,8 +205,8 @@ impl State {
         self.settle_below(path, &before.granted, Some(path))
     }
 
-    /// After the exclusive CPUs of a cgroup changed: end the partitions below that lost theirs (`update_cpumasks_hier`,
-    /// `remote_cpus_update`). `written`: its own CPU lists changed.
+    /// After the exclusive CPUs of a cgroup changed: ends the partitions below that lost theirs
+    /// (`update_cpumasks_hier`, `remote_cpus_update`). `written`: the cgroup's own CPU lists changed.
     pub fn settle_below(
         &mut self,
         at: &CgroupPath,
@@ -215,11 +215,12 @@ impl State {
     ) -> Result<(), Errno> {
         let below = |path: &&CgroupPath| *path != at && path.is_within(at);
         let mut paths: Vec<CgroupPath> = self.partitions.others.iter().filter(below).cloned().collect();
-        // A remote partition keeps its CPUs while the lists above it only grow: only those with a lost CPU can end.
+        // A remote partition keeps its CPUs while the lists above it only grow: only a partition with a lost CPU can
+        // end.
         let lost = before.difference(&self.granted(at));
         if !lost.is_disjoint(&self.partitions.taken.set) {
             paths.extend(self.partitions.remote.iter().filter(below).cloned());
-            // Those above come first.
+            // Parents before children.
             paths.sort();
         }
         for path in paths {
@@ -238,7 +239,8 @@ impl State {
                     };
                     self.end_partition(&path, Some(reason))?;
                 }
-                // A write above it makes the kernel say so of an invalid one too, whatever the reason was before.
+                // A write above makes the kernel give this reason for an invalid partition too, whatever the reason was
+                // before.
                 Partition::Invalid { .. } if !parent_is_partition && written.is_some() => {
                     self.end_partition(&path, Some(PARENT_NO_PARTITION))?;
                 }
@@ -255,8 +257,8 @@ impl State {
         Ok(())
     }
 
-    /// After a write to the CPU lists of a partition: whether it may have them (`update_parent_effective_cpumask`,
-    /// `remote_cpus_update`).
+    /// After a write to the CPU lists of a partition: ends it if it may not have them
+    /// (`update_parent_effective_cpumask`, `remote_cpus_update`).
     fn check_partition(&mut self, path: &CgroupPath, before: &BeforeWrite) -> Result<(), Errno> {
         let now = self.cpuset(path)?;
         let (Partition::Valid { remote, .. }, Some((free, source))) = (now.partition, &before.source) else {
@@ -271,7 +273,7 @@ impl State {
         Ok(())
     }
 
-    /// `partition_is_populated`: whether tasks run on a partition's own CPUs, those below `except` not counted.
+    /// `partition_is_populated`: whether tasks run on a partition's own CPUs, without those below `except`.
     fn has_members(&self, partition: &CgroupPath, except: Option<&CgroupPath>) -> bool {
         let mut groups = vec![partition.clone()];
         while let Some(path) = groups.pop() {

@@ -1,4 +1,4 @@
-//! Which tasks are where: counted at every move, so that nothing has to look at all tasks, cgroups or units.
+//! Which tasks are in which cgroup: counted at every move, so that no operation scans all tasks, cgroups or units.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
@@ -10,21 +10,20 @@ use super::procs::Task;
 use super::tree::up;
 use super::{Kernel, State};
 
-/// What is to be looked at because tasks came or went.
+/// What has to be looked at because tasks were added or removed.
 #[derive(Debug, Default)]
 pub(super) struct Population {
     /// Scopes that may have become empty.
     emptied: BTreeSet<CgroupPath>,
     /// Names of cgroups in stelia.slice whose events may have changed.
     changed: BTreeSet<String>,
-    /// What the files of events hold.
+    /// The current texts of the files of events.
     mirrored: HashMap<CgroupPath, String>,
     /// Threads in uninterruptible sleep: no freezer stops them.
     pub unfreezable: BTreeSet<i32>,
 }
 
 impl State {
-    /// A task comes into being.
     pub fn add_task(&mut self, id: i32, task: Task) {
         self.processes.entry(task.process).or_default().insert(id);
         let cgroup = task.cgroup.clone();
@@ -32,7 +31,7 @@ impl State {
         self.enter(id, &cgroup);
     }
 
-    /// A task ends; one that did already is no error.
+    /// Removes a task; one that has ended already is not an error.
     pub fn remove_task(&mut self, id: i32) {
         let Some(task) = self.tasks.remove(&id) else {
             return;
@@ -47,7 +46,7 @@ impl State {
         self.leave(id, &task.cgroup);
     }
 
-    /// Put a thread into a cgroup that may have it.
+    /// Puts a thread into a cgroup without further checks.
     pub fn put(&mut self, id: i32, to: &CgroupPath) {
         let all = (self.kernel == Kernel::V6_1).then(|| self.cpus.clone());
         let Some(task) = self.tasks.get_mut(&id) else { return };
@@ -89,18 +88,18 @@ impl State {
         self.events_change(cgroup);
     }
 
-    /// systemd is to look at this scope.
+    /// Marks a scope that systemd has to look at.
     pub fn may_be_empty(&mut self, scope: &CgroupPath) {
         if scope.as_str().ends_with(".scope") {
             self.population.emptied.insert(scope.clone());
         }
     }
 
-    /// systemd's answer to a scope in which nothing runs any more.
+    /// Removes the scopes that have become empty, as systemd does.
     pub fn remove_empty_scopes(&mut self) {
         while let Some(cgroup) = self.population.emptied.pop_first() {
             let known = self.units.get(cgroup.name()).is_some_and(|unit| unit.cgroup == cgroup);
-            // It learns it from the cgroup's events: one that somebody else removed tells nothing.
+            // systemd learns of it from the cgroup's events: a cgroup that another program removed sends none.
             if known && self.groups.contains_key(&cgroup) && !self.populated(&cgroup) {
                 self.units.remove(cgroup.name());
                 self.remove_tree(&cgroup);
@@ -108,7 +107,7 @@ impl State {
         }
     }
 
-    /// What `cgroup.events` says here and in the cgroups above may be something else from now on.
+    /// Marks `cgroup.events` of this cgroup and those above as possibly changed.
     pub fn events_change(&mut self, cgroup: &CgroupPath) {
         let below = cgroup.as_str().strip_prefix("/stelia.slice/");
         if let Some(name) = below.and_then(|below| below.split('/').next())
@@ -118,14 +117,14 @@ impl State {
         }
     }
 
-    /// It may be something else in every cgroup.
+    /// Marks `cgroup.events` of every cgroup as possibly changed.
     pub fn all_events_change(&mut self) {
         let scopes = self.groups.get(&CgroupPath::slice()).map(|slice| &slice.children);
         self.population.changed.extend(scopes.into_iter().flatten().cloned());
     }
 
-    /// `cgroup.events` of the scopes in stelia.slice, and of the cgroup `instance` in each, as files: what the engine
-    /// watches with inotify. A file whose text is what it was is not touched.
+    /// Writes `cgroup.events` of the scopes in stelia.slice, and of the cgroup `instance` in each, as files, which the
+    /// engine watches with inotify. A file whose text has not changed is not written.
     pub fn mirror_events(&mut self) {
         while let Some(name) = self.population.changed.pop_first() {
             let scope = CgroupPath::slice().child(&name);
@@ -146,7 +145,7 @@ impl State {
         }
         let text = self.events(&cgroup) + "\n";
         if self.population.mirrored.get(&cgroup) != Some(&text) {
-            // A missing file costs a wake-up only.
+            // If a file is missing, only a wake-up is lost.
             let _ = write(&directory, &text);
             self.population.mirrored.insert(cgroup, text);
         }

@@ -12,19 +12,18 @@ use super::counts::Call;
 use super::tree::up;
 use super::{Model, State};
 
-/// One thread.
 #[derive(Debug, Clone)]
 pub(super) struct Task {
-    /// The thread that leads its process; a process has its number.
+    /// The thread that leads its process; its id is the process's.
     pub process: i32,
     pub start: u64,
     pub name: String,
-    /// Its number in each PID namespace, outermost first.
+    /// Its id in each PID namespace, outermost first.
     pub numbers: Vec<i32>,
     /// The namespaces below the host's, outermost first.
     pub namespaces: Vec<usize>,
     pub cgroup: CgroupPath,
-    /// What `sched_setaffinity` asked for.
+    /// The affinity that `sched_setaffinity` requested.
     pub mask: CpuSet,
 }
 
@@ -40,7 +39,7 @@ impl State {
         self.processes.get(&process).into_iter().flatten().copied().collect()
     }
 
-    /// Where a thread may run now: its affinity within the cpuset, or the whole cpuset where they do not meet
+    /// Where a thread may run now: its affinity within the cpuset, or the whole cpuset where the two are disjoint
     /// (`cpuset_cpus_allowed`).
     pub fn runs_on(&self, task: &Task) -> CpuSet {
         let cpuset = self.effective(&task.cgroup);
@@ -48,7 +47,7 @@ impl State {
         if both.is_empty() { cpuset } else { both }
     }
 
-    /// `pids_can_fork`: EAGAIN at a `pids.max` here or above. A move is not refused.
+    /// `pids_can_fork`: EAGAIN at a `pids.max` here or above. Moves are not refused.
     fn check_pids(&self, cgroup: &CgroupPath) -> Result<(), Errno> {
         for level in std::iter::successors(Some(cgroup.clone()), up) {
             let group = self.group(&level)?;
@@ -90,8 +89,8 @@ impl State {
         Ok(id)
     }
 
-    /// The end of a thread; of its process when it leads one; of a whole PID namespace when that is its first process
-    /// (`zap_pid_ns_processes`).
+    /// Ends a thread; with a process's leader its process; with the first process of a PID namespace that whole
+    /// namespace (`zap_pid_ns_processes`).
     pub fn end(&mut self, id: i32) -> Result<(), Errno> {
         let task = self.tasks.get(&id).ok_or(Errno::ESRCH)?;
         if task.process != id {
@@ -143,30 +142,31 @@ impl Model {
         self.outside(|state| state.fork(creator, name, Birth::Thread))
     }
 
-    /// A process that is number 1 of a new PID namespace.
+    /// A process that is the first of a new PID namespace.
     pub fn spawn_in_namespace(&self, creator: i32, name: &str) -> io::Result<i32> {
         self.outside(|state| state.fork(creator, name, Birth::Namespace))
     }
 
-    /// End a thread; with it its process when it is the first of it; with that its PID namespace likewise.
+    /// Ends a thread; with a process's first thread the process, and with a namespace's first process the PID
+    /// namespace.
     pub fn end(&self, id: i32) -> io::Result<()> {
         self.outside(|state| state.end(id))
     }
 
-    /// The next task gets this number: one that somebody had before, say.
+    /// Sets the next task's id, for example to one that was used before.
     pub fn next_id(&self, id: i32) {
         self.lock().next_id = id;
     }
 
-    /// The next task starts at this time, and what comes after it later: for tasks that a record names with their start times.
+    /// Sets the next task's start time; later tasks start later. For tasks that a record names with their start times.
     pub fn next_start(&self, start: u64) {
         self.lock().clock = start.saturating_sub(1);
     }
 
-    /// A descriptor that stands for a process as a pidfd does.
+    /// A descriptor that stands for a process, as a pidfd does.
     ///
     /// # Errors
-    /// ESRCH when there is none; the kernel gives no descriptor.
+    /// ESRCH without that process.
     pub fn pidfd(&self, pid: i32) -> io::Result<OwnedFd> {
         let task = self.outside(|state| state.identity(pid).map_err(|_| Errno::ESRCH))?;
         let fd = rustix::fs::memfd_create("model pidfd", rustix::fs::MemfdFlags::CLOEXEC)?;
@@ -175,7 +175,7 @@ impl Model {
         Ok(fd)
     }
 
-    /// What `sched_setaffinity` last asked for, whatever the cpuset makes of it.
+    /// The affinity that `sched_setaffinity` last requested, whatever the cpuset permits.
     pub fn mask(&self, tid: i32) -> CpuSet {
         self.lock()
             .tasks
@@ -184,7 +184,7 @@ impl Model {
             .unwrap_or_default()
     }
 
-    /// Set a thread's affinity without the daemon.
+    /// Sets a thread's affinity as another program would.
     ///
     /// # Errors
     /// ESRCH; EINVAL when no CPU of it is in the thread's cpuset.

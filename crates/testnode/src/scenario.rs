@@ -1,4 +1,4 @@
-//! A scenario for `stelia-simulate`: a node, its pods, and what somebody does to them, as TOML.
+//! A scenario for `stelia-simulate`: a node, its pods, and what other programs change, as TOML.
 //!
 //! ```toml
 //! [host]
@@ -32,7 +32,7 @@ use super::{Kernel, Model, Pod, topology};
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
     pub host: Host,
-    /// Its pods, in the order in which they come.
+    /// The pods, in the order in which they start.
     #[serde(default, rename = "pod")]
     pub pods: Vec<PodSpec>,
     #[serde(default, rename = "meddle")]
@@ -42,7 +42,7 @@ pub struct Scenario {
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Host {
-    /// Sockets; each is a NUMA node.
+    /// How many sockets; each is a NUMA node.
     pub sockets: u32,
     pub cores: u32,
     pub threads: u32,
@@ -59,7 +59,7 @@ pub struct PodSpec {
     pub vcpus: u32,
 }
 
-/// A write by somebody else.
+/// A write by another program.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Meddle {
@@ -81,7 +81,7 @@ pub enum ScenarioError {
         value: String,
         cause: String,
     },
-    /// The model's directory cannot be written, or its kernel refused.
+    /// The model's directory cannot be written, or the model's kernel refused an operation.
     #[error("{what}: {cause}")]
     Play { what: String, cause: std::io::Error },
 }
@@ -107,7 +107,7 @@ impl Scenario {
         toml::from_str(text).map_err(|cause| ScenarioError::Syntax(Box::new(cause)))
     }
 
-    /// The node, freshly booted, with kubelet's first file in `directory/kubelet`.
+    /// The booted node, with kubelet's first file in `directory/kubelet`.
     pub fn node(&self, directory: &Path) -> Result<(Model, Checkpoint), ScenarioError> {
         let kernel = match self.host.kernel.as_deref() {
             None | Some("6.12") => Kernel::V6_12,

@@ -1,4 +1,4 @@
-//! systemd: units, their limits, transient scopes, and what becomes of an empty one. Holders too.
+//! systemd: units, their limits, transient scopes, and the removal of empty ones. Holders too.
 
 use std::io;
 
@@ -22,7 +22,7 @@ pub(super) struct Unit {
 }
 
 impl State {
-    /// A unit's cgroup with every controller for what is in it, as systemd makes it for a slice; a scope's stays without.
+    /// A unit's cgroup. A slice gets every controller for its children, as systemd does; a scope gets none.
     pub fn start_unit(&mut self, parent: &CgroupPath, name: &str, limits: &Limits) -> Result<CgroupPath, Errno> {
         let cgroup = parent.child(name);
         self.create(&cgroup)?;
@@ -47,14 +47,14 @@ impl State {
         Ok(self.units.get(unit).ok_or(Errno::ENOENT)?.cgroup.clone())
     }
 
-    /// Say which devices a unit's processes may open.
+    /// Sets which devices a unit's processes may open.
     pub fn restrict(&mut self, unit: &str, devices: &Devices) {
         if let Some(unit) = self.units.get_mut(unit) {
             unit.devices = devices.clone();
         }
     }
 
-    /// Write the limits that systemd manages, where the cgroup has the files.
+    /// Writes the limits that systemd manages, where the cgroup has the files.
     fn set_limits(&mut self, cgroup: &CgroupPath, limits: &Limits) -> Result<(), Errno> {
         let text = |limit: Option<u64>| limit.map_or("max".to_owned(), |limit| limit.to_string());
         let cpu_max = limits.cpu_max.map_or("max".to_owned(), |quota| quota.to_string());
@@ -78,17 +78,17 @@ impl State {
         Ok(())
     }
 
-    /// Remove a cgroup and what is in it, inner ones first.
+    /// Removes a cgroup and those below it, inner ones first.
     pub fn remove_tree(&mut self, cgroup: &CgroupPath) {
         for path in self.subtree(cgroup).iter().rev() {
-            // Whoever moved in meanwhile keeps it.
+            // A cgroup that has tasks again is kept.
             let _ = self.remove(path);
         }
     }
 }
 
 impl Model {
-    /// Let systemd remove every scope that is empty.
+    /// Makes systemd remove every empty scope.
     pub fn settle(&self) {
         let mut state = self.lock();
         state.remove_empty_scopes();
@@ -114,12 +114,12 @@ fn failed<E: ToString>(operation: &str) -> impl FnOnce(E) -> SystemdError + '_ {
 }
 
 impl Model {
-    /// systemd answers no call, those under way included, until this is set to false.
+    /// While this is set systemd answers no calls, including those under way.
     pub fn hang_systemd(&self, hangs: bool) {
         self.hanging.send_replace(hangs);
     }
 
-    /// A change that systemd makes; `to` is recorded with the operation.
+    /// A change that systemd makes; `to` is part of the recorded text.
     async fn call(
         &self,
         operation: String,
@@ -131,9 +131,9 @@ impl Model {
             .map_err(failed(&operation))
     }
 
-    /// Wait as long as systemd hangs.
+    /// Waits as long as systemd hangs.
     async fn systemd(&self) {
-        // It fails only without a sender, and that is this node's own.
+        // It fails only without a sender, and this node is one.
         let _ = self.hanging.subscribe().wait_for(|hangs| !hangs).await;
     }
 }
@@ -199,7 +199,7 @@ impl Systemd for Model {
         let set = |state: &mut State| {
             let cgroup = state.unit_cgroup(unit)?;
             match cpus.is_empty() {
-                // Not every systemd widens a live cpuset again.
+                // Some versions of systemd do not widen a live cpuset again.
                 true => Ok(()),
                 false => state.write_file(&cgroup, File::Cpus, &cpus.to_string()),
             }
@@ -272,7 +272,7 @@ impl Hold for Holder {
 
 impl Drop for Holder {
     fn drop(&mut self) {
-        // It may have been killed with what it was in.
+        // It may have been killed together with its scope.
         let _ = self.model.end(self.pid);
     }
 }

@@ -19,7 +19,6 @@ pub(super) const CONTROLLERS: [(&str, bool); 6] = [
     ("pids", true),
 ];
 
-/// One cgroup.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Group {
     /// `threaded` was written to its `cgroup.type`.
@@ -30,7 +29,7 @@ pub(super) struct Group {
     pub freeze: bool,
     pub attributes: BTreeMap<String, String>,
     pub cpuset: Cpuset,
-    /// `memory.*`, `pids.max`, `cpu.weight`, `io.*`, `hugetlb.*`: what the model keeps and does not enforce, but for `pids.max`.
+    /// `memory.*`, `pids.max`, `cpu.weight`, `io.*`, `hugetlb.*`: stored; only `pids.max` is enforced.
     pub limits: Limits,
     /// `memory.current`, all of it anonymous.
     pub memory: u64,
@@ -40,16 +39,15 @@ pub(super) struct Group {
     pub children: BTreeSet<String>,
     /// How many of them are threaded.
     pub threaded_children: usize,
-    /// The threads in it.
     pub tasks: BTreeSet<i32>,
-    /// How many threads are in it and below.
+    /// How many threads are in it and in those below.
     pub within: usize,
     pub claims: Claims,
-    /// Its effective CPUs when they were last looked at, on a kernel where a change of them changes its tasks.
+    /// Its effective CPUs when last compared, on kernels where a change of them resets its tasks' affinity.
     pub seen: CpuSet,
 }
 
-/// The cgroup a cgroup is in; `None` for the root.
+/// The parent; `None` for the root.
 pub(super) fn up(path: &CgroupPath) -> Option<CgroupPath> {
     (*path != CgroupPath::root()).then(|| path.parent().unwrap_or_else(CgroupPath::root))
 }
@@ -90,7 +88,7 @@ impl State {
         if self.populated(path) || !self.group(path)?.children.is_empty() {
             return Err(Errno::EBUSY);
         }
-        // Others get back what it had.
+        // Its CPUs return to others.
         self.set_cpuset(path, Cpuset::default())?;
         let removed = self.groups.remove(path);
         let parent = self.group_mut(&parent)?;
@@ -229,7 +227,7 @@ impl State {
             return Ok(());
         }
         self.group_mut(path)?.control = control;
-        // A controller that is switched off forgets what was set.
+        // A controller that is disabled loses its values.
         for child in self.children(path) {
             if !self.has_controller(&child, 0) {
                 let granted = self.granted(&child);
@@ -262,7 +260,7 @@ impl State {
         } else if self.can_be_thread_root(path) || self.is_threaded(path) {
             return Ok(());
         }
-        // Children would compete with tasks.
+        // Children would compete with the tasks.
         if self.has_tasks(path) {
             Err(Errno::EBUSY)
         } else {

@@ -1,4 +1,4 @@
-//! Held to state files that kubelet 1.36.3 wrote while it admitted pods, CPUs and memory together.
+//! Compared with state files that kubelet 1.36.3 wrote while it admitted pods, CPUs and memory together.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -48,7 +48,7 @@ fn node(policy: Policy, pod_level: bool) -> Node {
     Node::start(machine, settings, NodeState::default()).unwrap()
 }
 
-/// What kubelet wrote. In which order it lists a container's blocks is chance.
+/// What kubelet wrote. The order in which it lists a container's blocks is random.
 fn written(folder: &str) -> (cpus::CpuState, memory::MemoryState) {
     let read = |name: &str| fs::read(format!("../../tests/data/kubelet-checkpoints/{folder}/{name}")).unwrap();
     let cpus = CpuManagerState::parse(&read("cpu_manager_state")).unwrap();
@@ -171,7 +171,7 @@ fn pods_of_vms_are_given_what_kubelet_gave_them() {
     }
 }
 
-/// And without one of them: what it had is free for one of its kind.
+/// Without one of them, its resources are free for another of its kind.
 #[test]
 fn a_pod_that_comes_again_gets_the_same() {
     let all = admitted(node(Policy::SingleNumaNode, false), &many());

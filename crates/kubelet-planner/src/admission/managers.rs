@@ -1,4 +1,4 @@
-//! The managers in the middle of an admission.
+//! kubelet's managers during an admission.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) const NO_HINT: Merged = Merged {
     admitted: true,
 };
 
-/// kubelet's managers, and what they have allocated to a pod so far.
+/// kubelet's managers, and what they have allocated to the pod so far.
 pub(super) struct Managers<'a> {
     node: &'a Node,
     pod: &'a Pod,
@@ -61,7 +61,7 @@ impl<'a> Managers<'a> {
         }
     }
 
-    /// One container after the other, each with the given hint, or with one of its own.
+    /// Allocates for one container after the other, with the given hint, or with a merged one for each.
     pub(super) fn each_container(&mut self, given: Option<Merged>) -> Result<(), Box<Rejection>> {
         for container in &self.pod.containers {
             let hint = match given {
@@ -81,7 +81,7 @@ impl<'a> Managers<'a> {
         }
     }
 
-    /// Whether the pod gets its resources as a whole, to be divided among its containers.
+    /// Whether the pod is allocated its resources as a whole, to be divided among its containers.
     fn is_divided(&self) -> bool {
         let scoped =
             self.node.settings.topology_policy != Policy::None && self.node.settings.topology_scope == Scope::Pod;
@@ -135,7 +135,7 @@ impl<'a> Managers<'a> {
         hints.map_err(|refusal| self.refused(Cause::Memory(refusal), container, MEMORY))
     }
 
-    /// What the last merge came to is not admitted.
+    /// The rejection of the last merge's outcome.
     fn not_aligned(&mut self) -> Box<Rejection> {
         let merges = std::mem::take(&mut self.merges);
         let (last, policy) = (merges.last(), self.node.settings.topology_policy);
@@ -151,7 +151,7 @@ impl<'a> Managers<'a> {
         })
     }
 
-    /// Give a container its own: kubelet asks the managers in this order.
+    /// Allocates for one container, asking the managers in kubelet's order.
     fn allocate(&mut self, container: &Container, hint: Merged) -> Result<(), Box<Rejection>> {
         let devices = self.allocate_devices(container, hint)?;
         let cpus = self.allocate_cpus(container, hint)?;
@@ -203,8 +203,8 @@ impl<'a> Managers<'a> {
         }
     }
 
-    /// Pod-level resources: the managers of CPUs and memory are asked once. The device manager gives nothing at admission;
-    /// each container gets its devices as it is started, and one that cannot have them is not started.
+    /// Pod-level resources: the CPU manager and the memory manager are asked once. The device manager allocates nothing
+    /// at admission; each container gets its devices when it starts, and fails to start without them.
     fn allocate_pod(&mut self, hint: Merged) -> Result<(), Box<Rejection>> {
         let mut own_cpus = false;
         if let Some(policy) = &mut self.cpu_policy {

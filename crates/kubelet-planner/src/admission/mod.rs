@@ -28,9 +28,9 @@ use managers::{Managers, NO_HINT};
 pub struct Admission {
     /// What each container gets, in kubelet's order.
     pub containers: Vec<ContainerAllocation>,
-    /// What was merged, and what came of it. Empty with the Topology Manager's policy `none`.
+    /// The merges and their outcomes. Empty with the Topology Manager's policy `none`.
     pub merges: Vec<Merge>,
-    /// Faults in the CPUs handed out, and for which container; `None`: for the pod as a whole.
+    /// Faults in the assigned CPUs, each with its container; `None`: the pod as a whole.
     pub faults: Vec<(Option<String>, Fault)>,
     /// The node afterwards.
     pub node: Node,
@@ -45,7 +45,7 @@ pub struct ContainerAllocation {
     pub hint: Merged,
     /// Its CPUs.
     pub cpus: Cpus,
-    /// Its memory; empty where it is not tied to NUMA nodes.
+    /// Its memory; empty where it is not bound to NUMA nodes.
     pub memory: Vec<MemoryBlock>,
     /// Its devices by resource.
     pub devices: BTreeMap<String, Chosen>,
@@ -58,22 +58,22 @@ pub enum Cpus {
     Shared,
     /// On its pod's shared pool.
     PodShared(CpuSet),
-    /// On CPUs of its own.
+    /// On exclusive CPUs.
     Exclusive(CpuSet),
 }
 
 /// One merge of the Topology Manager.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Merge {
-    /// For which container; `None`: for the pod as a whole.
+    /// The container; `None`: the pod as a whole.
     pub container: Option<String>,
     /// The hints by resource, in the order in which kubelet asks. Resources without a preference are left out.
     pub hints: Vec<(String, Vec<Hint>)>,
-    /// What came of it.
+    /// The outcome.
     pub merged: Merged,
 }
 
-/// Whether kubelet admits the pod, as [`Pod::with_defaults`] leaves it, and what it gives to it.
+/// Whether kubelet admits the pod, which must be as [`Pod::with_defaults`] returns it, and what it allocates.
 ///
 /// ```
 /// use std::collections::BTreeMap;
@@ -119,8 +119,8 @@ pub struct Merge {
 /// ```
 ///
 /// # Errors
-/// kubelet rejects it, or never answers. The node is as it was; what a rejected pod leaves in kubelet's state until the next
-/// clean-up is not modelled.
+/// kubelet rejects the pod, or never answers. The node is unchanged; what a rejected pod leaves in kubelet's state
+/// until the next clean-up is not modelled.
 pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
     let mut managers = Managers::new(node, pod)?;
     let policy = node.settings.topology_policy;
@@ -133,7 +133,7 @@ pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
 }
 
 impl Merge {
-    /// The first resource that has no NUMA nodes, or else the first without any that it prefers and the policy takes.
+    /// The first resource without NUMA nodes, or else the first that prefers none which the policy takes.
     fn lacking(&self, policy: Policy) -> Option<&str> {
         let without = self.hints.iter().find(|(_, hints)| hints.is_empty());
         let single = |hint: &Hint| hint.nodes.is_none_or(|nodes| nodes.len() == 1);

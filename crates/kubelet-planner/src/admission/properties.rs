@@ -1,4 +1,4 @@
-//! Laws of admission on made-up nodes and pods.
+//! Laws of admission on generated nodes and pods.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -127,8 +127,8 @@ fn scopes() -> impl Strategy<Value = Scope> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(128))]
 
-    /// What a pod gets was free before and is taken after; what a rejected pod asked for changes nothing. When all are
-    /// gone the node is as it was.
+    /// What a pod gets was free before and is assigned after; a rejected pod's request changes nothing. When all pods
+    /// are gone the node is as it was.
     #[test]
     fn what_is_given_was_free_and_comes_back(
         nodes in 1u32..4,

@@ -5,42 +5,43 @@ use std::fmt;
 use super::Merge;
 use crate::{cpus, devices, memory};
 
-/// kubelet does not admit the pod. Its texts are kubelet's own; in the pod's status `Pod was rejected: ` precedes the message.
+/// Why kubelet does not admit the pod. The texts are kubelet's own; in the pod's status `Pod was rejected: ` precedes
+/// the message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
-    /// Why.
+    /// Which manager rejects, and why.
     pub cause: Cause,
-    /// For which container; `None`: for the pod as a whole.
+    /// The container; `None`: the pod as a whole.
     pub container: Option<String>,
-    /// For which resource. Where NUMA nodes are not agreed on: the first that has none, or none that it prefers and the
-    /// policy takes. `None`: each has such nodes, and they are not the same.
+    /// The resource. Where NUMA nodes are not agreed on: the first that has none, or none that it prefers and the
+    /// policy takes. `None`: each resource has such nodes, but not the same.
     pub resource: Option<String>,
-    /// What was merged up to here, the last one at fault if [`Cause::Topology`] or [`Cause::PodTopology`].
+    /// All merges so far; with [`Cause::Topology`] or [`Cause::PodTopology`] the last one is at fault.
     pub merges: Vec<Merge>,
 }
 
 /// Which manager rejects, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
-    /// The Topology Manager's.
+    /// The Topology Manager rejects.
     #[error("Resources cannot be allocated with Topology locality")]
     Topology,
-    /// The Topology Manager's, of a pod with pod-level resources that it aligns as a whole.
+    /// The Topology Manager rejects a pod with pod-level resources that it aligns as a whole.
     #[error("Pod Scope pod with pod-level resources failed admission under pod-scope topology manager")]
     PodTopology,
-    /// The CPU manager's.
+    /// The CPU manager rejects.
     #[error(transparent)]
     Cpus(cpus::CpuRefusal),
-    /// The memory manager's.
+    /// The memory manager rejects.
     #[error(transparent)]
     Memory(memory::MemoryRefusal),
-    /// The device manager's.
+    /// The device manager rejects.
     #[error(transparent)]
     Devices(devices::DeviceRefusal),
 }
 
 impl Rejection {
-    /// Of the pod as a whole, before anything was merged.
+    /// A rejection of the pod as a whole, before any merge.
     pub(super) fn of(cause: Cause) -> Box<Self> {
         Box::new(Self {
             cause,
@@ -50,7 +51,7 @@ impl Rejection {
         })
     }
 
-    /// `status.reason` of the pod. `None`: kubelet never answers: it hangs or crashes.
+    /// `status.reason` of the pod. `None`: kubelet never answers, because it hangs or crashes.
     ///
     /// ```
     /// use kubelet_planner::{Cause, Rejection, cpus::CpuRefusal};

@@ -155,7 +155,7 @@ fn with_memory(settings: Settings) -> Settings {
     }
 }
 
-/// `GetPodAdmitResult`: an error with a reason of its own is told as it is, any other one is unexpected.
+/// `GetPodAdmitResult`: an error with a reason of its own is passed on, any other becomes an unexpected error.
 #[test]
 fn a_rejection_has_kubelets_reason_and_words() {
     let options = Options {
@@ -203,7 +203,7 @@ fn pod_level(policy: Policy, scope: Scope) -> Node {
     node
 }
 
-/// A pod of 4 CPUs and 4 GiB: a container of its own resources, and one that shares what is left.
+/// A pod of 4 CPUs and 4 GiB: a container with resources of its own, and one that shares what is left.
 fn divided(milli_cpus: u64) -> Pod {
     let mut pod = pod(vec![
         container("vm", ContainerKind::App, milli_cpus),
@@ -273,7 +273,7 @@ fn scope_container_divides_no_pod() {
     assert_eq!(admission.node.without("pod"), node);
 }
 
-/// A fault of kubelet's: its memory manager looks for NUMA nodes for such a container too, although it requests nothing.
+/// A fault of kubelet: its memory manager looks for NUMA nodes for such a container too, although it requests nothing.
 #[rstest]
 #[case(Policy::BestEffort, memory::MemoryRefusal::OtherGroup)]
 #[case(Policy::SingleNumaNode, memory::MemoryRefusal::NoNodes)]
@@ -334,11 +334,11 @@ fn eight_numa_nodes_take_no_time() {
     let took = started.elapsed();
     let counts: Vec<usize> = admission.merges[0].hints.iter().map(|(_, hints)| hints.len()).collect();
     assert_eq!(counts, [255; 4]);
-    // Not optimized, on a machine with other things to do.
+    // The limit is for a debug build on a busy machine.
     assert!(took < Duration::from_millis(500), "{took:?}");
 }
 
-/// Memory without CPUs of many NUMA nodes: what looks at sets of all of them is refused, and nothing else is.
+/// Many NUMA nodes with memory and without CPUs: only managers that look at sets of all of them are refused.
 #[test]
 fn many_numa_nodes_are_refused_to_those_that_search_them() {
     let many = |settings: Settings| {

@@ -1,12 +1,12 @@
-//! CPUs taken one group after the other, and the orders in which they are.
+//! CPUs taken group by group, and the orders of the groups.
 
 use super::topology::{CpuTopology, Level, distinct};
 
-/// Which CPUs are free, which are taken, how many are still wanted.
+/// Which CPUs are free, which are taken, and how many are still needed.
 #[derive(Debug)]
 pub(super) struct Accumulator<'a> {
     topology: &'a CpuTopology,
-    /// CPUs still wanted; kubelet counts below zero when it takes a CPU twice.
+    /// CPUs still needed; kubelet counts below zero when it takes a CPU twice.
     pub(super) needed: i64,
     free: Vec<bool>,
     taken: Vec<bool>,
@@ -37,7 +37,7 @@ impl<'a> Accumulator<'a> {
         self.needed < 1
     }
 
-    /// Whether a group of this size is not larger than what is still wanted.
+    /// Whether a group of this size is not larger than what is still needed.
     pub(super) fn needs(&self, size: usize) -> bool {
         i64::try_from(size).is_ok_and(|size| self.needed >= size)
     }
@@ -58,7 +58,7 @@ impl<'a> Accumulator<'a> {
         members.filter(|cpu| self.free[*cpu]).collect()
     }
 
-    /// Take these CPUs, free or not: kubelet does not look.
+    /// Takes these CPUs, free or not: kubelet does not check.
     pub(super) fn take(&mut self, cpus: &[usize]) {
         for cpu in cpus {
             self.taken[*cpu] = true;
@@ -71,7 +71,7 @@ impl<'a> Accumulator<'a> {
         self.needed -= i64::try_from(cpus.len()).unwrap_or(i64::MAX);
     }
 
-    /// Take every completely free group of a level that is not larger than what is still wanted.
+    /// Takes every completely free group of a level that is not larger than what is still needed.
     pub(super) fn take_full(&mut self, level: Level) {
         let candidates: Vec<usize> = self
             .order(level)
@@ -87,7 +87,7 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// Whether kubelet holds a group for completely free: cores and sockets by the average size of their kind.
+    /// Whether kubelet takes a group for completely free: cores and sockets by the average size of their kind.
     fn full(&self, level: Level, group: usize) -> bool {
         let size = match level {
             Level::Core | Level::Socket => self.topology.average(level),
@@ -129,7 +129,7 @@ impl<'a> Accumulator<'a> {
         groups.flat_map(|group| self.free_of(level, group)).collect()
     }
 
-    /// Whether NUMA nodes hold sockets, and not the other way round.
+    /// Whether NUMA nodes contain sockets, and not the other way round.
     pub(super) fn nodes_first(&self) -> bool {
         self.topology.count(Level::Socket) >= self.topology.count(Level::Node)
     }

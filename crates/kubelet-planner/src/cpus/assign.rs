@@ -11,28 +11,28 @@ use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
 use crate::merge::NodeMask;
 
-/// The CPUs kubelet hands out.
+/// The CPUs that kubelet assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
     /// The CPUs.
     pub cpus: CpuSet,
-    /// Faults of kubelet in it; empty for a good answer.
+    /// Faults of kubelet in this answer; empty in a correct one.
     pub faults: Vec<Fault>,
 }
 
 /// A fault of kubelet in an answer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Fault {
-    /// These CPUs were not free: another container holds them, or they are reserved.
+    /// These CPUs were not free: another container has them, or they are reserved.
     NotFree(CpuSet),
-    /// Another number of CPUs than was wanted.
+    /// The number of CPUs is not the requested one.
     OtherCount {
         /// CPUs wanted.
         wanted: usize,
         /// CPUs handed out.
         got: usize,
     },
-    /// The CPUs are not from the NUMA nodes that kubelet's own rule chose.
+    /// The CPUs are not on the NUMA nodes that kubelet's own rule chose.
     Overwritten,
 }
 
@@ -47,12 +47,12 @@ impl fmt::Display for Fault {
 }
 
 impl Answer {
-    /// Whether the CPUs are free ones, and as many as wanted.
+    /// Whether the CPUs are free, and as many as requested.
     pub fn is_safe(&self) -> bool {
         self.faults.iter().all(|fault| *fault == Fault::Overwritten)
     }
 
-    /// The CPUs handed out that are not free.
+    /// The assigned CPUs that are not free.
     pub fn not_free(&self) -> CpuSet {
         let of = |fault: &Fault| match fault {
             Fault::NotFree(cpus) => Some(cpus.clone()),
@@ -88,7 +88,7 @@ pub struct ExclusiveRequest<'a> {
     pub affinity: Option<NodeMask>,
 }
 
-/// Take `count` of the available CPUs: kubelet's `takeByTopology`.
+/// Takes `count` of the available CPUs: kubelet's `takeByTopology`.
 ///
 /// # Errors
 /// There are too few, or kubelet fails or hangs.
@@ -103,7 +103,7 @@ pub fn take(
     Ok(Answer::new(taken, available, count))
 }
 
-/// Take CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and what is missing from everywhere:
+/// Takes CPUs of the affinity's NUMA nodes (with align-by-socket: of their sockets), and the rest from anywhere:
 /// kubelet's `allocateCPUs`. Too few CPUs in the affinity are not an error.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! Combinations in lexicographic order, and what becomes of the memory kubelet keeps them in.
+//! Combinations in lexicographic order, and when kubelet overwrites one that it keeps.
 
 /// All `size` of `count` positions, in lexicographic order.
 pub(super) struct Combinations {
@@ -16,7 +16,7 @@ impl Combinations {
         }
     }
 
-    /// Call `visit` with each; it says whether to go on.
+    /// Calls `visit` with each; it returns whether to go on.
     pub(super) fn each<E>(mut self, mut visit: impl FnMut(&[usize]) -> Result<bool, E>) -> Result<(), E> {
         while !self.done && visit(&self.current)? {
             self.advance();
@@ -46,14 +46,14 @@ impl Combinations {
 #[derive(Debug)]
 pub(super) struct Kept {
     pub(super) positions: Vec<usize>,
-    /// So long a common beginning means common memory.
+    /// Combinations with a common beginning of this length share memory.
     shared: usize,
-    /// What was kept is not there any more.
+    /// Whether the kept combination was overwritten.
     pub(super) overwritten: bool,
 }
 
 impl Kept {
-    /// Keep a combination of this walk; with `copied`, in memory of its own.
+    /// Keeps a combination of this walk; with `copied`, in memory of its own.
     pub(super) fn new(combination: &[usize], copied: bool) -> Self {
         let shared = match combination.len() {
             0 | 1 => 1,
@@ -66,7 +66,7 @@ impl Kept {
         }
     }
 
-    /// The same walk makes this combination.
+    /// The same walk has come to this combination, which may overwrite the kept one.
     pub(super) fn pass(&mut self, combination: &[usize]) {
         let shared = self.shared;
         let common = self
@@ -79,7 +79,7 @@ impl Kept {
         }
     }
 
-    /// What was kept, as positions in the list that its own are positions of.
+    /// The kept combination with each position replaced by the element of `list` there.
     pub(super) fn within(&self, list: &[usize]) -> Self {
         Self {
             positions: self.positions.iter().map(|position| list[*position]).collect(),
@@ -88,7 +88,7 @@ impl Kept {
         }
     }
 
-    /// The walk it was kept in is over: later ones use memory of their own.
+    /// The walk is over: later ones use memory of their own, so the kept combination cannot change any more.
     pub(super) fn settle(&mut self) {
         self.shared = usize::MAX;
     }
@@ -109,7 +109,7 @@ mod tests {
         all
     }
 
-    /// Go's slices: the memory, and how much of it is in use.
+    /// Go's slices: the memory, and how much of it is used.
     fn append(arrays: &mut Vec<Vec<usize>>, (array, length): (usize, usize), element: usize) -> (usize, usize) {
         if length < arrays[array].len() {
             arrays[array][length] = element;
@@ -122,7 +122,7 @@ mod tests {
         (arrays.len() - 1, length + 1)
     }
 
-    /// The walk with memory as Go has it, all combinations kept to the end.
+    /// The walk with memory as in Go, all combinations kept to the end.
     fn walk(
         arrays: &mut Vec<Vec<usize>>,
         kept: &mut Vec<(usize, usize)>,

@@ -6,12 +6,12 @@ use super::packed::{Packing, packed};
 use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level};
 
-/// How the distributed algorithm takes.
+/// Parameters of the distributed algorithm.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Distribution {
-    /// CPUs are handed out in groups of so many.
+    /// CPUs are assigned in groups of this size.
     pub(super) group: usize,
-    /// Within a NUMA node.
+    /// How CPUs are taken within a NUMA node.
     pub(super) packing: Packing,
     /// See [`Kubelet::combinations_copied`](super::Kubelet::combinations_copied).
     pub(super) copied: bool,
@@ -21,7 +21,7 @@ pub(super) struct Distribution {
 #[derive(Debug)]
 pub(super) struct Distributed {
     pub(super) cpus: Vec<usize>,
-    /// They are not from the NUMA nodes chosen.
+    /// They are not from the chosen NUMA nodes.
     pub(super) overwritten: bool,
 }
 
@@ -29,11 +29,11 @@ pub(super) struct Distributed {
 #[derive(Debug)]
 struct Choice {
     nodes: Kept,
-    /// Those that give one group more.
+    /// The NUMA nodes that give one group more.
     remainder: Option<Kept>,
 }
 
-/// Take `count` of the available CPUs.
+/// Takes `count` of the available CPUs.
 pub(super) fn distributed(
     topology: &CpuTopology,
     available: &[usize],
@@ -71,7 +71,7 @@ pub(super) fn distributed(
     all_packed()
 }
 
-/// Take what was chosen.
+/// Takes the CPUs from the chosen NUMA nodes.
 fn hand_out(
     topology: &CpuTopology,
     mut accumulator: Accumulator,
@@ -82,7 +82,7 @@ fn hand_out(
 ) -> Result<Distributed, CpuRefusal> {
     let take = |accumulator: &mut Accumulator, node: usize, count: usize| {
         let free = accumulator.free_of(Level::Node, node);
-        // What goes wrong here kubelet only notices at the end.
+        // kubelet notices an error here only at the end.
         accumulator.take(&packed(topology, &free, count, how.packing).unwrap_or_default());
     };
     let chosen = &choice.nodes.positions;
@@ -114,15 +114,15 @@ fn hand_out(
     }
 }
 
-/// What each of so many NUMA nodes gives.
+/// The CPUs that each of this many NUMA nodes gives.
 fn share(count: usize, nodes: usize, group: usize) -> usize {
     count / nodes / group * group
 }
 
 /// The search for the NUMA nodes that leave the node balanced best.
 ///
-/// Whatever is chosen, the same number of CPUs stays free in all. So scores are ordered as the sums of the squares are, and
-/// what cannot lower the sum need not be scored.
+/// Whatever is chosen, the same number of CPUs stays free in total. So scores are ordered as the sums of the squares
+/// are, and a combination that cannot lower the sum need not be scored.
 #[derive(Debug)]
 struct Search {
     /// Free CPUs of each NUMA node that has any, in their order.
@@ -132,19 +132,19 @@ struct Search {
     copied: bool,
 }
 
-/// What a combination comes to.
+/// The score of a combination.
 #[derive(Debug)]
 struct Judged {
     /// Lower is better.
     score: f64,
-    /// The sum of the squares that the score is of.
+    /// The sum of squares behind the score.
     squares: usize,
-    /// Who in the combination gives one group more.
+    /// The members of the combination that give one group more.
     remainder: Option<Kept>,
 }
 
 impl Search {
-    /// The best combination of this size; the first of equals.
+    /// The best combination of this size; of equal ones the first.
     fn best(&self, size: usize) -> Result<Option<Choice>, CpuRefusal> {
         let (mut lowest, mut squares) = (f64::MAX, usize::MAX);
         let mut best: Option<Choice> = None;
@@ -172,7 +172,7 @@ impl Search {
         Ok(best)
     }
 
-    /// The sum of the squares that a combination cannot come below; 0 where it must be judged because kubelet may hang on it.
+    /// A lower bound of a combination's sum of squares; 0 where it must be scored because kubelet may hang on it.
     fn least_squares(&self, nodes: &[usize]) -> usize {
         let share = share(self.count, nodes.len(), self.group);
         let after = |node: &usize| self.free[*node].checked_sub(share);
@@ -185,7 +185,7 @@ impl Search {
         let square = |value: &usize| value * value;
         let own = nodes.iter().map(|node| square(&self.free[*node])).sum::<usize>();
         let others = squares(&self.free) - own;
-        // A group more from wherever most is left lowers it most.
+        // Giving one more group where most CPUs are left lowers the sum most.
         for _ in 0..(self.count - share * nodes.len()) / self.group {
             if let Some(most) = left.iter_mut().max() {
                 *most = most.saturating_sub(self.group);
@@ -194,7 +194,7 @@ impl Search {
         others + squares(&left)
     }
 
-    /// The score of a combination; none if it cannot give the CPUs.
+    /// The score of a combination; `None` if it cannot give the CPUs.
     fn judge(&self, nodes: &[usize]) -> Result<Option<Judged>, CpuRefusal> {
         let groups: usize = nodes.iter().map(|node| self.free[*node] / self.group).sum();
         let share = share(self.count, nodes.len(), self.group);
@@ -257,7 +257,7 @@ impl Search {
         }))
     }
 
-    /// Take the remainder, a group from each member in turn.
+    /// Takes the remainder, one group from each member in turn.
     fn spread<I: Iterator<Item = usize>>(
         &self,
         left: &mut [usize],

@@ -12,8 +12,8 @@ use crate::merge::{Hint, NodeMask};
 use crate::pod::{Container, Pod};
 
 impl StaticPolicy<'_> {
-    /// The hints for a container, in kubelet's order: none where it has no preference, an empty list where it cannot be
-    /// satisfied. They are as many as there are sets of NUMA nodes.
+    /// The hints for a container, in kubelet's order: `None` where it has no preference, an empty list where it cannot
+    /// be satisfied. There may be one for each set of NUMA nodes.
     pub fn hints(&self, state: &CpuState, pod: &Pod, container: &Container) -> Option<Vec<Hint>> {
         let count = self.exclusive(pod, container);
         if count == 0 {

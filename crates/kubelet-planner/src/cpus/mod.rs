@@ -2,20 +2,20 @@
 //!
 //! | step | what it answers |
 //! |---|---|
-//! | [`CpuTopology::new`] | the node as kubelet sees it |
-//! | [`take`] | which of some CPUs kubelet takes: packed, or distributed over the NUMA nodes |
-//! | [`allocate`] | the same, those of the Topology Manager's NUMA nodes first |
+//! | [`CpuTopology::new`] | the node's CPUs as kubelet sees them |
+//! | [`take`] | which CPUs kubelet takes of a set: packed, or distributed over the NUMA nodes |
+//! | [`allocate`] | the same, with those of the Topology Manager's NUMA nodes first |
 //! | [`StaticPolicy`] | the policy over kubelet's [`CpuState`]: start, hints, allocation, removal, pod-level resources |
 //!
-//! The answers are those of Kubernetes 1.36. `tests/data/vectors/cpu-assignment/` holds what kubelet's own code answered,
-//! and its README the rules that surprise; `make vectors` compares. Pod-level resources are not among these cases: there
-//! a state file that kubelet wrote is predicted.
+//! The answers are those of Kubernetes 1.36. `tests/data/vectors/cpu-assignment/` has recorded answers of kubelet's own
+//! code, and its README the rules that are not obvious; `make vectors` compares. Pod-level resources are not among
+//! these cases: they are compared with state files that kubelet wrote.
 //!
 //! On 1,024 CPUs and 8 NUMA nodes an answer takes less than a millisecond. distribute-cpus-across-numa looks at every
 //! combination of NUMA nodes, as kubelet does: with 16 of them that is some tens of milliseconds at worst. [Hints](StaticPolicy::hints)
 //! are as many as there are combinations.
 //!
-//! kubelet's faults are part of the answer, because the node lives with them:
+//! kubelet's faults are predicted too, because a node has to live with them:
 //! - CPUs that are not free ([`Fault::NotFree`]): where cores have different numbers of threads, a core counts as free by
 //!   the average, and is taken with the thread that another container holds.
 //! - NUMA nodes that were not chosen ([`Fault::Overwritten`]): the list of those chosen shares memory with lists made

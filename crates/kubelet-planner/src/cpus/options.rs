@@ -1,4 +1,4 @@
-//! The policy's options, and what differs between kubelets.
+//! The policy's options, and what differs between versions of kubelet.
 
 use std::collections::BTreeMap;
 
@@ -40,7 +40,7 @@ pub enum CpuOptionsError {
     /// Two options exclude each other.
     #[error("static policy options {0} and {1} can not be used at the same time")]
     Exclusive(&'static str, &'static str),
-    /// align-by-socket where there are more sockets than NUMA nodes.
+    /// align-by-socket with more sockets than NUMA nodes.
     #[error("Align by socket is not compatible with hardware where number of sockets are more than number of NUMA")]
     MoreSocketsThanNodes,
 }
@@ -72,7 +72,8 @@ const EXCLUSIVE: [(&str, &str); 4] = [
 ];
 
 impl Options {
-    /// Read `cpuManagerPolicyOptions`. Whether a feature gate hides one of them, [`features`](crate::features) says.
+    /// Parses `cpuManagerPolicyOptions`. Whether a feature gate hides one of them is known to
+    /// [`features`](crate::features).
     ///
     /// # Errors
     /// An unknown option, a value that is not a boolean, two options that exclude each other.
@@ -89,7 +90,7 @@ impl Options {
         options.check_exclusive().map(|()| options)
     }
 
-    /// The names of those that are on.
+    /// The names of the options that are on.
     pub fn on(mut self) -> impl Iterator<Item = &'static str> {
         OPTIONS
             .into_iter()
@@ -97,10 +98,10 @@ impl Options {
     }
 
     /// Whether kubelet starts with these options on this node. That align-by-socket excludes the Topology Manager's
-    /// policy single-numa-node is not looked at: [`go_together`](crate::go_together) does.
+    /// policy single-numa-node is checked by [`go_together`](crate::go_together).
     ///
     /// # Errors
-    /// Two options exclude each other, or an option does not go with the node.
+    /// Two options exclude each other, or an option is incompatible with the node.
     pub fn check(self, topology: &CpuTopology) -> Result<(), CpuOptionsError> {
         self.check_exclusive()?;
         match self.align_by_socket && topology.sockets() > topology.nodes().len() {
@@ -118,11 +119,11 @@ impl Options {
     }
 }
 
-/// What differs between kubelets; the default is Kubernetes 1.36 as released.
+/// What differs between versions of kubelet; the default is Kubernetes 1.36 as released.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Kubelet {
-    /// The NUMA nodes chosen under distribute-cpus-across-numa are kept, and not overwritten by those looked at later
-    /// (Kubernetes pull request 141238; no release up to 1.36.3 has it).
+    /// The NUMA nodes chosen under distribute-cpus-across-numa are copied, and not overwritten by those considered
+    /// later (Kubernetes pull request 141238; no release up to 1.36.3 has it).
     pub combinations_copied: bool,
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
     pub pod_level_resource_managers: bool,

@@ -4,16 +4,16 @@ use super::accumulator::Accumulator;
 use super::refusal::CpuRefusal;
 use super::topology::{CpuTopology, Level, distinct};
 
-/// How the packed algorithm takes what is smaller than a socket.
+/// How the packed algorithm takes CPUs below the level of sockets.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Packing {
-    /// No whole cores: single CPUs in the order of their numbers, socket after socket.
+    /// Single CPUs in the order of their numbers, socket after socket, instead of whole cores.
     pub(super) spread: bool,
-    /// All CPUs from one L3 cache, where one has them.
+    /// All CPUs from one L3 cache, where one has enough.
     pub(super) caches: bool,
 }
 
-/// Take `count` of the available CPUs (`takeByTopologyNUMAPacked`).
+/// Takes `count` of the available CPUs (`takeByTopologyNUMAPacked`).
 pub(super) fn packed(
     topology: &CpuTopology,
     available: &[usize],
@@ -56,10 +56,11 @@ pub(super) fn packed(
     }
 }
 
-/// Whole L3 caches if what is wanted is no smaller than the average one; then all the rest from one of them. Their order is
-/// fixed at the start.
+/// Takes whole L3 caches if at least an average one is needed; then the whole rest from one of them. The order of the
+/// caches is determined once.
 ///
-/// Kubelet looks for whole caches before each one it tries. It finds some the first time only: nothing changes in between.
+/// kubelet looks for whole caches before each cache that it tries. Only the first time can find any, because nothing
+/// changes in between.
 fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
     let caches = accumulator.order(Level::Cache);
     if accumulator.needs(topology.average(Level::Cache)) {
@@ -73,7 +74,7 @@ fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
     }
 }
 
-/// All that is still wanted, or nothing, from the first cores of the cache that have any free CPU
+/// Takes everything that is still needed, or nothing, from the first cores of the cache that have a free CPU
 /// (`takePartialUncore`).
 fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
     let (needed, per_core) = (

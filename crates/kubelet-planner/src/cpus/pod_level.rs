@@ -1,6 +1,6 @@
-//! Pod-level resources: one allocation for the pod, divided among its containers (Topology Manager's scope pod, feature gate
-//! `PodLevelResourceManagers`). In scope container there is nothing of this: containers are allocated one by one, and those
-//! that are not themselves Guaranteed run on the node's shared pool.
+//! Pod-level resources: one allocation for the pod, divided among its containers (Topology Manager's scope pod, feature
+//! gate `PodLevelResourceManagers`). Not in scope container: there containers are allocated one by one, and those that
+//! are not themselves Guaranteed run on the node's shared pool.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,11 @@ use crate::merge::NodeMask;
 use crate::pod::{ContainerKind, Pod};
 
 impl StaticPolicy<'_> {
-    /// Give a pod of pod-level resources its CPUs and divide them: exclusive slices to its Guaranteed containers, and one pool that all others
-    /// share. An init container has all but the slices of the sidecars before it. None: the pod runs on the shared pool.
+    /// Allocates a pod with pod-level resources its CPUs and divides them: exclusive slices for its Guaranteed
+    /// containers, and one pool that all others share. An init container has everything except the slices of the
+    /// sidecars before it. `None`: the pod runs on the node's shared pool.
     ///
-    /// The answer is the pod's CPUs; the state has each container's. Faults in the division are among its faults.
+    /// The answer has the pod's CPUs, the state each container's. Faults in the division are among the answer's faults.
     ///
     /// # Errors
     /// The pod is rejected. Where the division fails, kubelet leaves the pod's CPUs in the state, and so does this.
@@ -36,7 +37,7 @@ impl StaticPolicy<'_> {
         let mut answer = self.allocate_cpus(state, count, affinity, &CpuSet::new())?;
         state.pods.insert(pod.uid.clone(), answer.cpus.clone());
         let mut slices = BTreeMap::new();
-        // What sidecars and containers have not taken.
+        // What sidecars and containers have not taken yet.
         let mut pool = answer.cpus.clone();
         for container in &pod.containers {
             let count = self.exclusive(pod, container);
@@ -60,7 +61,7 @@ impl StaticPolicy<'_> {
         Ok(Some(answer))
     }
 
-    /// Whether every container without exclusive CPUs has a pool to run on, and every init container its CPUs.
+    /// Checks that every container without exclusive CPUs has a pool to run on, and every init container its CPUs.
     pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), CpuRefusal> {
         let total = self.exclusive_in_all(pod);
         let (mut running, mut sharing) = (0, false);

@@ -1,4 +1,4 @@
-//! The static policy: kubelet's steps over its state.
+//! The static policy: kubelet's operations on its state.
 
 use stelia_cpus::CpuSet;
 
@@ -42,16 +42,17 @@ pub struct StaticPolicy<'a> {
     reserved: CpuSet,
     /// The reserved CPUs with their siblings.
     reserved_cores: CpuSet,
-    /// The pod allocated to last, and the CPUs of its init containers. kubelet keeps this in memory only: a restart loses it.
+    /// The last pod allocated to, and the CPUs of its init containers. kubelet keeps this in memory only: a restart
+    /// loses it.
     reusable: Option<(String, CpuSet)>,
 }
 
 impl<'a> StaticPolicy<'a> {
-    /// The policy that reserves `reserved`, or, where that is empty, `count` CPUs of its own choice. Whether the options go
-    /// together and with the node, [`Options::check`] says.
+    /// The policy that reserves `reserved` or, where that is empty, `count` CPUs of its own choice. Whether the options
+    /// are compatible with each other and the node is checked by [`Options::check`].
     ///
     /// # Errors
-    /// `reserved` is not of `count` CPUs, or one of them is not there.
+    /// `reserved` does not have `count` CPUs, or one of them does not exist.
     pub fn new(
         topology: &'a CpuTopology,
         options: Options,
@@ -83,15 +84,15 @@ impl<'a> StaticPolicy<'a> {
         })
     }
 
-    /// The reserved CPUs: never handed out.
+    /// The reserved CPUs: never assigned.
     pub fn reserved(&self) -> &CpuSet {
         &self.reserved
     }
 
-    /// Start on a state: fill an empty one, check another (`validateState`).
+    /// Starts on a state: fills an empty one, checks another (`validateState`).
     ///
     /// # Errors
-    /// The state does not go with the node or with the reserved CPUs: kubelet does not start.
+    /// The state contradicts the node or the reserved CPUs: kubelet does not start.
     pub fn start(&self, state: &mut CpuState) -> Result<(), CpuRefusal> {
         let strict = self.options.strict_cpu_reservation;
         let node = match strict {
@@ -142,10 +143,10 @@ impl<'a> StaticPolicy<'a> {
         }
     }
 
-    /// Give a container its CPUs, those of the affinity's NUMA nodes first. `None`: it runs on the shared pool.
+    /// Allocates a container's CPUs, those of the affinity's NUMA nodes first. `None`: it runs on the shared pool.
     ///
     /// # Errors
-    /// The container is rejected; the state is as it was.
+    /// The container is rejected; the state is unchanged.
     pub fn allocate(
         &mut self,
         state: &mut CpuState,
@@ -172,8 +173,8 @@ impl<'a> StaticPolicy<'a> {
         Ok(Some(answer))
     }
 
-    /// Remove a container: what no other container of its pod holds goes back to the shared pool; the CPUs of a pod of its
-    /// own go with its last container.
+    /// Removes a container: CPUs that no other container of its pod has return to the shared pool; the CPUs of a pod
+    /// with CPUs of its own return with its last container.
     pub fn remove(&self, state: &mut CpuState, pod: &str, container: &str) {
         let Some(cpus) = state.remove(pod, container) else {
             return;
@@ -189,9 +190,9 @@ impl<'a> StaticPolicy<'a> {
         state.default = state.default.union(&released);
     }
 
-    /// The exclusive CPUs of a container: those of a whole number, in a Guaranteed pod; 0 for the shared pool
-    /// (`guaranteedCPUs` of `policy_static.go`). With pod-level resources the container itself must be Guaranteed, and the
-    /// feature gate be on.
+    /// The number of exclusive CPUs of a container: a whole number, in a Guaranteed pod; 0 for the shared pool
+    /// (`guaranteedCPUs` of `policy_static.go`). With pod-level resources the container itself must be Guaranteed, and
+    /// the feature gate on.
     pub(crate) fn exclusive(&self, pod: &Pod, container: &Container) -> usize {
         let qualifies = pod.own().is_none() || !self.hidden(pod) && container.resources.is_guaranteed();
         match qualifies && pod.is_guaranteed() {
@@ -200,8 +201,8 @@ impl<'a> StaticPolicy<'a> {
         }
     }
 
-    /// The exclusive CPUs of the pod as a whole: its own request, or what its containers need at the same time
-    /// (`podGuaranteedCPUs`).
+    /// The number of exclusive CPUs of the pod as a whole: its own request, or what its containers need at the same
+    /// time (`podGuaranteedCPUs`).
     pub(super) fn exclusive_in_all(&self, pod: &Pod) -> usize {
         match pod.own() {
             Some(_) if self.hidden(pod) || !pod.is_guaranteed() => 0,
@@ -219,7 +220,7 @@ impl<'a> StaticPolicy<'a> {
         pod.own().is_some() && !self.kubelet.pod_level_resource_managers
     }
 
-    /// The CPUs that may be handed out.
+    /// The CPUs that may be assigned.
     pub(super) fn available(&self, state: &CpuState) -> CpuSet {
         state.default.difference(&self.reserved)
     }
@@ -230,7 +231,7 @@ impl<'a> StaticPolicy<'a> {
         own.map(|(_, cpus)| cpus.clone()).unwrap_or_default()
     }
 
-    /// full-pcpus-only: whole cores, and as many outside those of reserved CPUs.
+    /// With full-pcpus-only: only whole cores, and enough of them outside the cores of reserved CPUs.
     pub(super) fn check_cores(&self, state: &CpuState, count: usize) -> Result<(), CpuRefusal> {
         if !self.options.full_pcpus_only {
             return Ok(());
@@ -271,8 +272,8 @@ impl<'a> StaticPolicy<'a> {
         Ok(answer)
     }
 
-    /// The pod's later containers may reuse an init container's CPUs, until another container has them. Those of other pods are
-    /// forgotten (`updateCPUsToReuse`).
+    /// The pod's later containers may reuse an init container's CPUs until another container has them. Those of other
+    /// pods are forgotten (`updateCPUsToReuse`).
     fn remember(&mut self, pod: &Pod, container: &Container, cpus: &CpuSet) {
         let own = self.reusable(&pod.uid);
         let own = match container.kind {

@@ -13,7 +13,7 @@ pub enum CpuRefusal {
         /// CPUs that may be taken.
         available: usize,
     },
-    /// The packed algorithm came to its end unsatisfied.
+    /// The packed algorithm ended without enough CPUs.
     #[error("failed to allocate cpus")]
     Failed,
     /// The distributed algorithm took fewer CPUs than are wanted.
@@ -70,7 +70,7 @@ pub enum CpuRefusal {
         /// How many are to be reserved.
         count: usize,
     },
-    /// A CPU to reserve is not there.
+    /// A CPU to reserve does not exist.
     #[error("[cpumanager] unable to build the reserved physical CPUs from the reserved set: no CPU {0}")]
     ReservedUnknown(u32),
     /// The state has entries, and no shared pool.
@@ -79,7 +79,7 @@ pub enum CpuRefusal {
     /// strict-cpu-reservation: reserved CPUs are in the shared pool.
     #[error("some of strictly reserved cpus: \"{reserved}\" are present in defaultCpuSet: \"{default}\"")]
     ReservedInDefault {
-        /// Those of them.
+        /// The reserved CPUs that are in it.
         reserved: CpuSet,
         /// The shared pool.
         default: CpuSet,

@@ -25,8 +25,8 @@ impl CpuState {
         self.entries.get(pod)?.get(container)
     }
 
-    /// The CPUs allocated twice: in two pods' entries, or in an entry and in the shared pool or among the reserved
-    /// CPUs. Empty in a state that may be trusted.
+    /// The CPUs allocated twice: in two pods' entries, or in an entry and in the shared pool or the reserved CPUs.
+    /// Empty in a consistent state.
     pub fn conflicts(&self, reserved: &CpuSet) -> CpuSet {
         let (mut held, mut conflicts) = (self.default.union(reserved), CpuSet::new());
         for entries in self.entries.values() {
@@ -53,7 +53,7 @@ impl CpuState {
         entries.insert(container.to_owned(), cpus);
     }
 
-    /// Take a container's entry out, and the pod's with its last one.
+    /// Removes a container's entry, and with the last one the pod's.
     pub(super) fn remove(&mut self, pod: &str, container: &str) -> Option<CpuSet> {
         let entries = self.entries.get_mut(pod)?;
         let cpus = entries.remove(container)?;
@@ -65,7 +65,7 @@ impl CpuState {
 }
 
 impl From<&CpuManagerState> for CpuState {
-    /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are not restored.
+    /// As kubelet restores it. Entries by container id, which only versions before 1.18 wrote, are left out.
     fn from(checkpoint: &CpuManagerState) -> Self {
         Self {
             default: checkpoint.default_cpus.clone(),

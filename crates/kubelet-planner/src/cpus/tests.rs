@@ -402,7 +402,7 @@ proptest! {
         }
     }
 
-    /// Whatever is allocated and removed on a regular node, nothing is lost and nothing is given out twice.
+    /// Whatever is allocated and removed on a regular node, no CPU is lost or assigned twice.
     #[test]
     fn no_cpu_is_lost_or_in_two_hands(
         shape in shapes(),

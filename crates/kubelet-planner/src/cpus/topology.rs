@@ -124,7 +124,7 @@ impl CpuTopology {
         nodes.flat_map(|(group, _)| of(group)).collect()
     }
 
-    /// The NUMA node of a CPU; 0 for one that is not there, as kubelet's table answers.
+    /// The NUMA node of a CPU; 0 for a CPU that does not exist, as in kubelet's table.
     pub(super) fn node_of(&self, cpu: u32) -> u32 {
         let group = self.position(cpu).map(|position| self.group(Level::Node, position));
         group.map_or(0, |group| self.nodes()[group])
@@ -161,7 +161,7 @@ impl CpuTopology {
         self.numbers.len()
     }
 
-    /// The positions of those of `cpus` that are there, ascending.
+    /// The positions of those of `cpus` that exist, ascending.
     pub(super) fn positions(&self, cpus: &CpuSet) -> Vec<usize> {
         cpus.iter().filter_map(|cpu| self.position(cpu)).collect()
     }

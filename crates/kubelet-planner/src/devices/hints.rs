@@ -72,8 +72,8 @@ fn list(
     })
 }
 
-/// The sets of NUMA nodes that have enough, of those that have such devices at all (`generateDeviceTopologyHints`). A set must
-/// touch all devices that the pod can reuse.
+/// The sets of NUMA nodes that have enough devices, of the nodes that have any (`generateDeviceTopologyHints`). A set
+/// must include a node of every device that the pod can reuse.
 fn node_sets(
     state: &DeviceState,
     nodes: NodeMask,

@@ -1,4 +1,4 @@
-//! kubelet's steps over its devices.
+//! kubelet's operations on its devices.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,8 @@ use crate::pod::{Container, ContainerKind};
 pub struct Chosen {
     /// Their ids.
     pub ids: BTreeSet<String>,
-    /// Whether kubelet has no choice. Otherwise the plugin's preference or chance may select others of the same group.
+    /// Whether kubelet has no choice. Otherwise the plugin's preference, or chance, may select others of the same
+    /// group.
     pub certain: bool,
 }
 
@@ -24,12 +25,12 @@ pub struct DeviceManager {
 }
 
 impl DeviceManager {
-    /// Give a container its devices by resource, those at the hint's NUMA nodes first. Extended resources that no plugin
-    /// offers are not the device manager's.
+    /// Allocates a container's devices by resource, those at the hint's NUMA nodes first. Extended resources that no
+    /// plugin offers are not the device manager's.
     ///
     /// # Errors
-    /// The container is rejected, because of the named resource. Its devices of other resources stay in the state until kubelet's
-    /// next clean-up.
+    /// The container is rejected because of the named resource. Its devices of other resources stay in the state until
+    /// kubelet's next clean-up.
     pub fn allocate(
         &mut self,
         state: &mut DeviceState,
@@ -120,7 +121,7 @@ impl DeviceManager {
         }
         let [aligned, others, without] = groups(state, resource, &available, hint);
         choice.take(&aligned);
-        // The plugin is asked about all of these at once.
+        // The plugin is asked about all of these in one call.
         if choice.needed > 0 && choice.needed < (others.len() + without.len()) as u64 {
             choice.chosen.certain = false;
         }
@@ -160,7 +161,7 @@ impl Choice {
         Self { chosen, needed }
     }
 
-    /// Take what is needed of a group.
+    /// Takes as many of a group as are still needed.
     fn take(&mut self, group: &[&str]) {
         if self.needed == 0 {
             return;

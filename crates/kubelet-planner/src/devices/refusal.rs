@@ -17,10 +17,10 @@ pub enum DeviceRefusal {
         /// How many it requests.
         requested: u64,
     },
-    /// The resource is known from its devices in use only: its plugin has not registered.
+    /// The resource is known only from its devices in use: its plugin has not registered.
     #[error("cannot allocate unregistered device {0}")]
     Unregistered(String),
-    /// The plugin calls none of its devices healthy, or has gone.
+    /// The plugin reports none of its devices as healthy, or is gone.
     #[error("no healthy devices present; cannot allocate unhealthy devices {0}")]
     NoneHealthy(String),
     /// The container has devices already, and they are not healthy any more.

@@ -1,4 +1,4 @@
-//! The devices there are, and which containers have them.
+//! The devices of a node, and which containers have them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,9 +7,9 @@ use stelia_kubelet::DeviceManagerState;
 /// A device.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Device {
-    /// Its NUMA nodes; none where its plugin does not say.
+    /// Its NUMA nodes; empty where its plugin does not report them.
     pub nodes: BTreeSet<u32>,
-    /// Its plugin calls it healthy.
+    /// Whether its plugin reports it as healthy.
     pub healthy: bool,
 }
 
@@ -22,10 +22,11 @@ pub type Given = BTreeMap<String, BTreeSet<String>>;
 /// What kubelet's device manager knows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceState {
-    /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin has gone.
+    /// All devices by resource, such as `nvidia.com/gpu`. A resource without healthy devices is one whose plugin is
+    /// gone.
     pub resources: BTreeMap<String, Devices>,
-    /// Those allocated, by pod and container. A finished init container keeps its entry: its devices are used again by later
-    /// containers of its pod.
+    /// The allocated devices, by pod and container. A finished init container keeps its entry: later containers of its
+    /// pod reuse its devices.
     pub entries: BTreeMap<String, BTreeMap<String, Given>>,
 }
 
@@ -73,8 +74,8 @@ impl DeviceState {
 }
 
 impl From<&DeviceManagerState> for DeviceState {
-    /// The file has the NUMA nodes of devices in use only. Those of the others are to be filled in by whoever knows them:
-    /// without them, predicted hints are too few.
+    /// The file has the NUMA nodes only of devices in use. The caller must add those of the others: without them too
+    /// few hints are predicted.
     fn from(checkpoint: &DeviceManagerState) -> Self {
         let mut state = Self::default();
         for (resource, ids) in &checkpoint.registered {

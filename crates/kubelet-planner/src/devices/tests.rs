@@ -21,7 +21,7 @@ fn state(nodes: &[&[u32]]) -> DeviceState {
     }
 }
 
-/// Somebody else has these.
+/// Other containers have these.
 fn used(mut state: DeviceState, ids: &[&str]) -> DeviceState {
     let given = [(GPU.to_owned(), set(ids))].into();
     state
@@ -104,7 +104,7 @@ fn nodes_that_are_not_there_are_no_hint() {
     assert_eq!(hints(&state(&[&[0], &[7]]), 1), masks(&[(0b1, true)]));
 }
 
-/// `GetTopologyHints`: what is allocated already gives its own hints; another number than it has, none.
+/// `GetTopologyHints`: allocated devices give their own hints; a request for another number gives none.
 #[test]
 fn devices_that_a_container_has_give_their_own_hints() {
     let mut state = state(&[&[0], &[2]]);
@@ -212,7 +212,7 @@ fn devices_of_init_containers_are_used_again() {
     assert_eq!((vm.ids, vm.certain), (set(&["gpu1", "gpu2"]), true));
 }
 
-/// A set of nodes must reach the devices that can be used again.
+/// A set of nodes must include the devices that can be reused.
 #[test]
 fn devices_that_can_be_used_again_bind_the_hints() {
     let mut state = state(&[&[0], &[1], &[1]]);

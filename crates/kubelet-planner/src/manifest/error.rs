@@ -1,32 +1,32 @@
 //! Why a manifest is refused.
 
-/// Why there is no pod to plan for.
+/// Why a manifest has no pod to plan for.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
-    /// Longer than any manifest.
+    /// Longer than [`MAX_BYTES`](super::MAX_BYTES).
     #[error("it has more than {0} bytes")]
     TooLong(usize),
     /// It is neither YAML nor JSON.
     #[error("it does not parse: {0}")]
     Syntax(String),
-    /// There is no document in it.
+    /// It has no document.
     #[error("it is empty")]
     Empty,
     /// Nothing in it is a Pod of v1.
     #[error("there is no Pod in it, only {0}")]
     NoPod(String),
-    /// No Pod has the name asked for.
+    /// No Pod has the requested name.
     #[error("there is no Pod {wanted:?} in it, only {found}")]
     NoSuchPod {
-        /// The name.
+        /// The requested name.
         wanted: String,
-        /// What there is.
+        /// The kinds and names that it has.
         found: String,
     },
     /// It has several Pods, and none of them was named.
     #[error("there are several Pods in it: {0}; name one")]
     SeveralPods(String),
-    /// Something in the Pod is not as the API server would have it.
+    /// The API server would refuse something in the Pod.
     #[error("{path}: {what}")]
     Wrong {
         /// Where, such as `spec.containers[0].resources.limits.cpu`.

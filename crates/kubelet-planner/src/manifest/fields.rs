@@ -22,13 +22,13 @@ impl<'a> Field<'a> {
         &self.path
     }
 
-    /// What is below this key; none where it is not there, or null.
+    /// The value of this key; `None` where the key is absent, or null.
     pub(super) fn get(&self, key: &str) -> Result<Option<Self>, ManifestError> {
         let found = self.map()?.get(key).filter(|value| !value.is_null());
         Ok(found.map(|value| self.at(key, value)))
     }
 
-    /// What must be there.
+    /// The value of a required key.
     pub(super) fn needed(&self, key: &str) -> Result<Self, ManifestError> {
         let found = self.get(key)?;
         found.ok_or_else(|| self.at(key, self.value).wrong("it is required"))

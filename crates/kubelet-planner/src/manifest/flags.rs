@@ -1,4 +1,4 @@
-//! A container in one word, as `steliactl plan --container` takes it.
+//! A container as one argument, as `steliactl plan --container` takes it.
 
 use stelia_cpus::quantity::QuantityError;
 use stelia_text::excerpt;

@@ -1,7 +1,8 @@
-//! A pod as a user wrote it: a manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
+//! A user's manifest, YAML or JSON, becomes a [`Pod`] as the API server would store it.
 //!
-//! The API server's defaults are applied and what it refuses about resources is refused, with the path to it. What does not
-//! matter to kubelet's managers is not looked at: a manifest that is read here may still be refused elsewhere.
+//! The API server's defaults are applied, and what it refuses about resources is refused, with its path. What is
+//! irrelevant to kubelet's managers is not checked: a manifest that is accepted here may still be refused by the API
+//! server.
 //!
 //! ```
 //! use kubelet_planner::manifest::{ManifestError, read};
@@ -35,14 +36,14 @@ use stelia_text::excerpt;
 use super::pod::Pod;
 use fields::Field;
 
-/// Longer than any manifest, in bytes: etcd takes 1.5 MiB.
+/// The longest manifest, in bytes: etcd takes 1.5 MiB.
 pub const MAX_BYTES: usize = 3 << 19;
-/// What aliases may repeat of a text, in YAML's events: aliases of aliases grow without end.
+/// How many YAML events aliases may repeat: aliases of aliases grow exponentially.
 const MAX_REPLAYED: usize = 10_000;
-/// At most so many documents are named in an error.
+/// At most this many documents are named in an error.
 const NAMED: usize = 8;
 
-/// The one Pod in a text of one or more documents, or the one with this name; and what it is called.
+/// The only Pod of a text with one or more documents, or the one with this name; and its name.
 ///
 /// # Errors
 /// See [`ManifestError`].
@@ -79,7 +80,7 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
     }
 }
 
-/// One document of the text, and what identifies it.
+/// A document of the text, and what identifies it.
 struct Document<'a> {
     value: &'a Value,
     version: &'a str,
@@ -109,7 +110,7 @@ impl<'a> Document<'a> {
     }
 }
 
-/// The documents in an error: kinds and names.
+/// The documents as an error lists them: kinds and names.
 fn listed(found: &[Document<'_>]) -> String {
     let one = |found: &Document<'_>| match found.kind {
         "" => "something without a kind".to_owned(),
@@ -124,13 +125,13 @@ fn listed(found: &[Document<'_>]) -> String {
 }
 
 fn documents(text: &str) -> Result<Vec<Value>, ManifestError> {
-    // JSON that YAML does not take, indented by tabs, is JSON still.
+    // JSON that is not YAML, because it is indented by tabs, is accepted too.
     if text.trim_start().starts_with('{')
         && let Ok(value) = serde_json::from_str(text)
     {
         return Ok(vec![value]);
     }
-    // An error must not quote the file: it may hold more than this program is to tell.
+    // An error must not quote the file, which may contain secrets.
     let options = serde_saphyr::options! {
         with_snippet: false,
         alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },

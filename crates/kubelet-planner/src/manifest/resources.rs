@@ -1,4 +1,4 @@
-//! Requests and limits, and what the API server demands of them.
+//! Requests and limits, and the API server's rules about them.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::pod::{Amounts, Resources};
 /// Quantities by resource name.
 pub(super) type ResourceList = BTreeMap<String, Quantity>;
 
-/// `resources` of a container or of a pod, as they are written.
+/// `resources` of a container or of a pod, as written in the manifest.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Written {
     pub(super) requests: ResourceList,
@@ -32,14 +32,14 @@ pub(super) enum Owner {
 }
 
 impl Written {
-    /// What is missing in `requests` and is in `limits` is requested too, as the API server has it.
+    /// Missing requests become the limits, as the API server does.
     pub(super) fn default_requests(&mut self) {
         for (name, limit) in &self.limits {
             self.requests.entry(name.clone()).or_insert(*limit);
         }
     }
 
-    /// `resources` of a manifest, as they are written there.
+    /// Reads `resources` of a manifest.
     pub(super) fn read(field: &Field<'_>) -> Result<Self, ManifestError> {
         let mut resources = Self::default();
         for (key, value) in field.entries()? {
@@ -47,7 +47,7 @@ impl Written {
                 "requests" | "limits" if value.is_null() => {}
                 "requests" => resources.requests = list(&value)?,
                 "limits" => resources.limits = list(&value)?,
-                // Dynamic resource allocation: no hints come of it.
+                // Dynamic resource allocation does not make hints.
                 "claims" => {}
                 _ => return Err(value.wrong("resources has no such field")),
             }
@@ -55,7 +55,7 @@ impl Written {
         Ok(resources)
     }
 
-    /// What kubelet's managers look at.
+    /// The part that kubelet's managers look at.
     pub(super) fn resources(&self) -> Resources {
         Resources {
             requests: amounts(&self.requests),
@@ -63,7 +63,7 @@ impl Written {
         }
     }
 
-    /// What the API server refuses, after its defaults; `path` is that of `resources`.
+    /// Refuses what the API server refuses, after its defaults; `path` is that of `resources`.
     pub(super) fn check(&self, path: &str, owner: Owner) -> Result<(), ManifestError> {
         let lists = [("limits", &self.limits), ("requests", &self.requests)];
         for (kind, list) in lists {
@@ -111,7 +111,7 @@ fn huge_page_size(name: &str) -> Option<u64> {
     (size.is_whole() && !size.is_zero()).then(|| size.value())
 }
 
-/// Whether a resource is a device's: an extended one.
+/// Whether a resource is an extended one, as devices are.
 pub(super) fn is_device(name: &str) -> bool {
     let Some((domain, rest)) = name.split_once('/') else {
         return false;

@@ -1,4 +1,4 @@
-//! A Pod's own document.
+//! The `spec` of a Pod's document.
 
 use std::collections::BTreeSet;
 
@@ -18,7 +18,7 @@ struct Draft {
     written: Written,
 }
 
-/// The Pod of a document of that kind, as the API server would store it.
+/// The Pod of a document, as the API server would store it.
 pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
     let metadata = document.needed("metadata")?;
     let uid = match metadata.get("uid")? {
@@ -86,7 +86,7 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
     Ok(())
 }
 
-/// What the API server refuses.
+/// Refuses what the API server refuses.
 fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestError> {
     for draft in &mut drafts {
         draft.written.default_requests();
@@ -102,7 +102,7 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
     own.default_requests();
     own.check(path, Owner::Pod)?;
     for (name, together) in requested_together(&drafts) {
-        // What is not given is made of these very requests.
+        // A missing request is made of these very requests.
         if let Some(request) = given.get(&name)
             && together > *request
         {
@@ -129,7 +129,7 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
     Ok(())
 }
 
-/// What the containers request at the same time, of what a pod as a whole may have.
+/// What the containers request at the same time, of the resources that a pod as a whole may have.
 fn requested_together(drafts: &[Draft]) -> ResourceList {
     let requests = |draft: &Draft| {
         draft
@@ -148,7 +148,7 @@ fn requested_together(drafts: &[Draft]) -> ResourceList {
     names.into_iter().map(|name| (name.clone(), sum(&name))).collect()
 }
 
-/// RFC 1123: what names a container.
+/// Whether a text may name a container (RFC 1123).
 pub(super) fn is_label(text: &str) -> bool {
     let inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=63).contains(&text.len()) && text.bytes().all(inner) && !text.starts_with('-') && !text.ends_with('-')

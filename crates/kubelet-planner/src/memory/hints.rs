@@ -10,8 +10,8 @@ use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod};
 
 impl StaticPolicy {
-    /// The hints for a container by kind of memory: none where it has no preference. That no NUMA nodes have the memory is
-    /// no preference to kubelet.
+    /// The hints for a container by kind of memory: `None` where it has no preference. If no NUMA nodes have the
+    /// memory, that is no preference to kubelet.
     ///
     /// # Errors
     /// kubelet crashes.
@@ -66,7 +66,7 @@ impl StaticPolicy {
         }
     }
 
-    /// The sets of NUMA nodes that have all of it, the same for each kind of memory (`calculateHints`).
+    /// The sets of NUMA nodes that have all requested memory; they are the same for each kind (`calculateHints`).
     pub(super) fn node_sets(
         &self,
         state: &MemoryState,
@@ -105,7 +105,7 @@ impl StaticPolicy {
     }
 }
 
-/// Whether these NUMA nodes may serve a container together, or the one by itself.
+/// Whether these NUMA nodes may serve a container together, or a single one by itself.
 fn may_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
     match chosen {
         [(_, node)] => node.cells.len() <= 1,
@@ -122,7 +122,7 @@ pub(super) fn in_other_group(chosen: &[(u32, &NumaNodeState)]) -> bool {
     chosen.len() > 1 && chosen.iter().any(other)
 }
 
-/// Where a NUMA node does not have such a kind of memory at all, kubelet crashes.
+/// kubelet crashes where a NUMA node does not have a requested kind of memory at all.
 pub(super) fn check_kinds(state: &MemoryState, requests: &Requests) -> Result<(), MemoryRefusal> {
     for (node, own) in &state.nodes {
         if let Some(kind) = requests.keys().find(|kind| !own.tables.contains_key(*kind)) {
@@ -141,7 +141,7 @@ fn allocatable(node: &NumaNodeState, kind: &str) -> u64 {
     node.tables.get(kind).map_or(0, |table| table.allocatable)
 }
 
-/// The hints for memory that is allocated already: its nodes. Where the request has other amounts there is no preference
+/// The hints for memory that is already allocated: its nodes. If the request has other amounts there is no preference
 /// (`regenerateHints`).
 fn again(blocks: &[MemoryBlock], requests: &Requests) -> Vec<(String, HintList)> {
     let known = |block: &MemoryBlock| requests.get(&block.kind) == Some(&block.size);

@@ -5,7 +5,7 @@
 //! | [`MemoryState::start`] | a fresh state, or whether kubelet starts with this one |
 //! | [`StaticPolicy::hints`], [`StaticPolicy::pod_hints`] | which NUMA nodes could give it |
 //! | [`StaticPolicy::allocate`], [`StaticPolicy::allocate_pod`] | which ones do |
-//! | [`StaticPolicy::remove`] | give it back |
+//! | [`StaticPolicy::remove`] | which memory is released with a container |
 //!
 //! The answers are those of Kubernetes 1.36 (`pkg/kubelet/cm/memorymanager/policy_static.go`). Only Guaranteed pods have
 //! memory here. A NUMA node serves either containers that are on it alone, or one group of nodes together: a container on

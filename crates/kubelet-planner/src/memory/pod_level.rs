@@ -13,12 +13,12 @@ use crate::merge::Merged;
 use crate::pod::{ContainerKind, Pod};
 
 impl StaticPolicy {
-    /// Give a pod of pod-level resources its memory and divide it: blocks of their own to its Guaranteed containers, what is
-    /// left to all others together. An init container without has all but that of the sidecars before it. False: the pod has
-    /// no memory here.
+    /// Allocates a pod with pod-level resources its memory and divides it: blocks of their own for its Guaranteed
+    /// containers, the rest for all others together. An init container without its own has everything except that of
+    /// the sidecars before it. `false`: the pod has no memory here.
     ///
     /// # Errors
-    /// The pod is rejected, or kubelet crashes; the state is as it was.
+    /// The pod is rejected, or kubelet crashes; the state is unchanged.
     pub fn allocate_pod(&mut self, state: &mut MemoryState, pod: &Pod, hint: Merged) -> Result<bool, MemoryRefusal> {
         if !pod.is_guaranteed() {
             return Ok(false);
@@ -62,7 +62,7 @@ impl StaticPolicy {
         Ok(true)
     }
 
-    /// Whether every container without memory of its own has a pool to use, and every init container its memory.
+    /// Checks that every container without memory of its own has a pool to use, and every init container its memory.
     pub(super) fn check_pools(&self, pod: &Pod) -> Result<(), MemoryRefusal> {
         let total = of_pod(pod, self.pod_level);
         let (mut running, mut sharing) = (Requests::new(), false);
@@ -101,7 +101,7 @@ impl StaticPolicy {
     }
 }
 
-/// Take from the pool; below nothing it wraps around. A sidecar's kinds that the pod has not are not looked at.
+/// Takes from the pool; below zero it wraps around. A sidecar's kinds that the pod does not have are ignored.
 fn take_from(pool: &mut Requests, requests: &Requests, of: ContainerKind) {
     for (kind, bytes) in requests {
         match pool.get_mut(kind) {

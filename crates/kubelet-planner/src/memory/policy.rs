@@ -1,4 +1,4 @@
-//! The static policy: kubelet's steps over its state.
+//! The static policy: kubelet's operations on its state.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ type Reusable = BTreeMap<(NodeMask, String), u64>;
 pub struct StaticPolicy {
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
     pub(super) pod_level: bool,
-    /// The pod allocated to last, and the memory of its init containers. A restart of kubelet loses it.
+    /// The last pod allocated to, and the memory of its init containers. A restart of kubelet loses it.
     reusable: Option<(String, Reusable)>,
 }
 
@@ -32,10 +32,11 @@ impl StaticPolicy {
         }
     }
 
-    /// Give a container its memory, from the hint's NUMA nodes and as many more as it takes. None: it has none here.
+    /// Allocates a container's memory, from the hint's NUMA nodes and as many more as are needed. `None`: it has none
+    /// here.
     ///
     /// # Errors
-    /// The container is rejected, or kubelet crashes; the state is as it was.
+    /// The container is rejected, or kubelet crashes; the state is unchanged.
     pub fn allocate(
         &mut self,
         state: &mut MemoryState,
@@ -69,7 +70,7 @@ impl StaticPolicy {
         Ok(Some(blocks))
     }
 
-    /// Remove a container; the memory of a pod of its own goes with its last container.
+    /// Removes a container; the memory of a pod with memory of its own is released with its last container.
     pub fn remove(&self, state: &mut MemoryState, pod: &str, container: &str) {
         let Some(entries) = state.entries.get_mut(pod) else {
             return;
@@ -101,8 +102,9 @@ impl StaticPolicy {
         memory.copied().unwrap_or(0)
     }
 
-    /// The NUMA nodes to take it from: those of the hint, or the best ones where it names none (`getDefaultHint`). Where they
-    /// have too little, the best of the larger sets around them (`extendTopologyManagerHint`).
+    /// The NUMA nodes to take the memory from: those of the hint, or the best ones where it names none
+    /// (`getDefaultHint`). If they have too little, the best of the larger sets that include them
+    /// (`extendTopologyManagerHint`).
     pub(super) fn nodes(
         &self,
         state: &MemoryState,
@@ -142,8 +144,8 @@ impl StaticPolicy {
         }
     }
 
-    /// The pod's later containers may reuse an init container's memory, until another container has it. That of other pods is
-    /// forgotten (`updatePodReusableMemory`).
+    /// The pod's later containers may reuse an init container's memory until another container has it. That of other
+    /// pods is forgotten (`updatePodReusableMemory`).
     fn remember(&mut self, pod: &Pod, container: &Container, blocks: &[MemoryBlock]) {
         let own = self.reusable.take().filter(|(uid, _)| *uid == pod.uid);
         let mut memory = own.map(|(_, memory)| memory).unwrap_or_default();
@@ -159,14 +161,14 @@ impl StaticPolicy {
     }
 }
 
-/// The preferred before the others, then the fewest NUMA nodes, then the mask of lower value (`findBestHint`); and whether it is
-/// preferred.
+/// Preferred hints before others, then the fewest NUMA nodes, then the mask of lower value (`findBestHint`); returns
+/// also whether the best is preferred.
 fn best(hints: impl Iterator<Item = Hint>) -> Option<(NodeMask, bool)> {
     let sets = hints.filter_map(|hint| Some((!hint.preferred, hint.nodes?.len(), hint.nodes?)));
     sets.min().map(|(not_preferred, _, nodes)| (nodes, !not_preferred))
 }
 
-/// Memory that a container reuses from the init containers before it is counted once: it is subtracted from their blocks
+/// Memory that a container reuses from earlier init containers is counted once: it is subtracted from their blocks
 /// (`updateInitContainersMemoryBlocks`).
 fn take_off_init_containers(state: &mut MemoryState, pod: &Pod, container: &Container, block: &MemoryBlock) {
     let before = pod.containers.iter().take_while(|other| other.name != container.name);

@@ -14,7 +14,7 @@ fn of(amounts: &Amounts) -> Requests {
     pages.chain(amounts.memory.map(|bytes| (kind(None), bytes))).collect()
 }
 
-/// What a container is to have for itself; with pod-level resources nothing, unless it is itself Guaranteed.
+/// The memory that a container gets for itself; with pod-level resources none, unless it is itself Guaranteed.
 pub(super) fn of_container(pod: &Pod, container: &Container, pod_level: bool) -> Requests {
     match pod_level && pod.own().is_some() && !container.resources.is_guaranteed() {
         true => Requests::new(),
@@ -23,7 +23,7 @@ pub(super) fn of_container(pod: &Pod, container: &Container, pod_level: bool) ->
 }
 
 /// What the pod needs as a whole: its own request, or what its containers need at the same time. Kinds that only init
-/// containers and sidecars request are forgotten.
+/// containers and sidecars request are forgotten, as in kubelet.
 pub(super) fn of_pod(pod: &Pod, pod_level: bool) -> Requests {
     if let (true, Some(own)) = (pod_level, pod.own()) {
         return of(&own.requests).into_iter().filter(|(_, bytes)| *bytes > 0).collect();

@@ -12,11 +12,11 @@ use crate::node;
 type Reserved = BTreeMap<u32, BTreeMap<String, u64>>;
 
 impl MemoryState {
-    /// Start on this state: fill an empty one, check another. With `pod_level` the feature gate `PodLevelResourceManagers`
-    /// is on.
+    /// Starts on this state: fills an empty one, checks another. `pod_level`: the feature gate
+    /// `PodLevelResourceManagers` is on.
     ///
     /// # Errors
-    /// kubelet does not start: nothing is reserved, or the state does not go with the machine.
+    /// kubelet does not start: nothing is reserved, or the state contradicts the machine.
     pub fn start(
         &mut self,
         machine: &BTreeMap<u32, node::NumaNode>,
@@ -85,7 +85,7 @@ fn fresh(machine: &BTreeMap<u32, node::NumaNode>, reserved: &Reserved) -> BTreeM
     nodes.collect()
 }
 
-/// Put an entry's blocks on the NUMA nodes that they name.
+/// Puts an entry's blocks on the NUMA nodes that they name.
 fn expect(
     nodes: &mut BTreeMap<u32, NumaNodeState>,
     blocks: &[MemoryBlock],

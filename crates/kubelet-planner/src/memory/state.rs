@@ -8,7 +8,7 @@ use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
 
 use crate::pod::by_uid;
 
-/// Memory that is not huge pages, as kubelet names it.
+/// kubelet's name for memory other than huge pages.
 pub(super) const MEMORY: &str = "memory";
 
 /// A kind of memory, as kubelet names it: `memory`, or huge pages of so many bytes each.
@@ -31,7 +31,8 @@ pub fn kind(page: Option<u64>) -> String {
 pub struct MemoryState {
     /// NUMA nodes by id.
     pub nodes: BTreeMap<u32, NumaNodeState>,
-    /// Memory by pod and container. What an init container had and a later one uses again is taken off its blocks.
+    /// Memory by pod and container. What a later container reuses of an init container's memory is subtracted from the
+    /// latter's blocks.
     pub entries: BTreeMap<String, BTreeMap<String, Vec<MemoryBlock>>>,
     /// Memory of whole pods.
     pub pods: BTreeMap<String, Vec<MemoryBlock>>,
@@ -61,7 +62,8 @@ impl MemoryState {
     }
 }
 
-/// Put a block on its NUMA nodes. `size` of it is taken from what is free, from the first node on; the rest is there already.
+/// Puts a block on its NUMA nodes. `size` of it is taken from the free memory, beginning with the first node; the rest
+/// is there already.
 pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNodeState>, block: &MemoryBlock, size: u64) {
     let mut size = size;
     for id in &block.nodes {
@@ -79,7 +81,7 @@ pub(super) fn take(nodes: &mut BTreeMap<u32, NumaNodeState>, block: &MemoryBlock
     }
 }
 
-/// Take a block off its NUMA nodes.
+/// Removes a block from its NUMA nodes.
 pub(super) fn give_back(nodes: &mut BTreeMap<u32, NumaNodeState>, block: &MemoryBlock) {
     let mut size = block.size;
     for id in &block.nodes {

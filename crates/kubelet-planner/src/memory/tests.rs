@@ -1,4 +1,4 @@
-//! The cases named after a function are facts that this function of kubelet's own `policy_static_test.go` states.
+//! Tests named after a function state facts from this function of kubelet's own `policy_static_test.go`.
 
 use std::collections::BTreeMap;
 
@@ -284,7 +284,7 @@ fn the_same_group_is_a_hint_that_is_not_preferred() {
     assert_eq!(hints(&state, &plain()), for_both(&[(0b11, false)]));
 }
 
-/// Rule 13 of the merge's vectors: that nothing fits is no preference.
+/// Rule 13 of the merge's vectors: if nothing fits, that is no preference.
 #[test]
 fn no_nodes_at_all_are_no_preference() {
     let state = state([numa((GB, 0), GB, &[0], 1)]);

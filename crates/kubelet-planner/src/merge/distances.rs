@@ -1,4 +1,4 @@
-//! How far NUMA nodes are from one another, as kubelet averages it.
+//! The distances between NUMA nodes, averaged as kubelet does.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use super::mask::NodeMask;
 pub(super) struct Distances(Vec<Vec<f64>>);
 
 impl Distances {
-    /// Those of these nodes, if kubelet finds them all.
+    /// The distances of these nodes, if kubelet finds them all.
     pub(super) fn new(nodes: NodeMask, given: &BTreeMap<u32, Vec<u64>>) -> Result<Self, TopologyRefusal> {
         let Some(highest) = nodes.nodes().last() else {
             return Ok(Self(Vec::new()));

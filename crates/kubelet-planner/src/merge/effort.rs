@@ -1,13 +1,14 @@
-//! How long kubelet is at a merge, at most: it looks at the whole product of all lists of hints, and admits no other pod
-//! meanwhile.
+//! The upper bound of how long kubelet takes for a merge: it looks at the whole product of all lists of hints, and
+//! admits no other pod meanwhile.
 
 use super::Policy;
 
-/// What one permutation takes kubelet, in seconds: with four lists of 255 hints it was at it for nearly 21 minutes on an AMD
-/// machine (kubernetes/kubernetes issue 131738; 258 s on a far quicker processor in issue 137700).
+/// The time of one permutation in kubelet, in seconds: four lists of 255 hints took nearly 21 minutes on an AMD machine
+/// (kubernetes/kubernetes issue 131738; 258 s on a far quicker processor in issue 137700).
 const SECONDS: f64 = 0.3e-6;
 
-/// The permutations of a merge, at most. `lists` has for each resource the number of NUMA nodes that its hints may be of.
+/// The most permutations a merge can have. `lists` has for each resource the number of NUMA nodes that its hints may
+/// range over.
 ///
 /// ```
 /// use kubelet_planner::merge::{Policy, effort};
@@ -20,7 +21,7 @@ const SECONDS: f64 = 0.3e-6;
 pub fn permutations(policy: Policy, lists: &[usize]) -> f64 {
     let hints = |nodes: &usize| match policy {
         Policy::None => 1.0,
-        // Of one node, and preferred: all others are dropped first.
+        // Hints of one node that are preferred: all others are dropped first.
         Policy::SingleNumaNode => *nodes as f64,
         // Every set but the empty one.
         Policy::BestEffort | Policy::Restricted => 2f64.powf(*nodes as f64) - 1.0,
@@ -28,7 +29,7 @@ pub fn permutations(policy: Policy, lists: &[usize]) -> f64 {
     lists.iter().map(hints).product()
 }
 
-/// What so many permutations take kubelet, in seconds.
+/// The time of this many permutations in kubelet, in seconds.
 pub fn seconds(permutations: f64) -> f64 {
     permutations * SECONDS
 }

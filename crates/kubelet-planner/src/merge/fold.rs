@@ -1,16 +1,16 @@
-//! The masks that permutations reach, list by list: see the module's documentation for why this is all of them.
+//! The masks that permutations reach, list by list: the module's documentation says why these are all of them.
 
 use std::collections::HashSet;
 
 use super::mask::NodeMask;
 
-/// A table over all masks has at most so many bits: 8 MiB of counts.
+/// The largest table over all masks, in bits: 8 MiB of counts.
 const TABLE_BITS: u32 = 20;
 
 /// The distinct, non-empty ANDs of `nodes` and one mask of each list. The lists' masks have no other nodes.
 pub(super) fn reachable(nodes: NodeMask, lists: impl Iterator<Item = Vec<NodeMask>>) -> Vec<NodeMask> {
     let mut lists: Vec<Vec<NodeMask>> = lists.map(distinct).collect();
-    // What is reached stays small for longest.
+    // With the shortest lists first, the set of reached masks stays small longest.
     lists.sort_by_key(Vec::len);
     let bits = u64::BITS - nodes.bits().leading_zeros();
     let mut lists = lists.into_iter();
@@ -38,13 +38,13 @@ pub(super) fn ands_by_pair(some: &[NodeMask], others: &[NodeMask]) -> Vec<NodeMa
     distinct.into_iter().collect()
 }
 
-/// The same for sets of distinct masks below 2^`bits`.
+/// The ANDs of two sets of distinct masks below 2^`bits`.
 pub(super) fn ands_by_table(some: &[NodeMask], others: &[NodeMask], bits: u32) -> Vec<NodeMask> {
     let mut pairs = supersets(some, bits);
     for (pairs, others) in pairs.iter_mut().zip(supersets(others, bits)) {
         *pairs *= others;
     }
-    // From how many ANDs include a mask to how many are it.
+    // From the number of ANDs that include a mask to the number that equal it.
     for bit in 0..bits {
         for block in pairs.chunks_exact_mut(2 << bit) {
             let (without, with) = block.split_at_mut(1 << bit);

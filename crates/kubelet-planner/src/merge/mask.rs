@@ -5,11 +5,11 @@ use std::ops::BitAnd;
 
 use stelia_cpus::CpuSet;
 
-/// A set of NUMA nodes by their ids, all below 64. Masks are ordered by their value as a number.
+/// A set of NUMA nodes by their ids, all below 64. Masks are ordered by their numeric value.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeMask(u64);
 
-/// A NUMA node has no place in a mask.
+/// A NUMA node's id does not fit into a mask.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("NUMA node {node} is beyond 63, the highest that kubelet's masks hold")]
 pub struct NodeTooHigh {
@@ -38,7 +38,7 @@ impl NodeMask {
         self.0 == 0
     }
 
-    /// Whether the node with this id is in it; ids from 64 on never are.
+    /// Whether the node with this id is in it; never for ids from 64 on.
     pub fn contains(self, node: u32) -> bool {
         self.0.checked_shr(node).is_some_and(|bits| bits & 1 == 1)
     }
@@ -65,7 +65,7 @@ impl BitAnd for NodeMask {
 }
 
 impl FromIterator<u32> for NodeMask {
-    /// Nodes by their ids. Those from 64 on are left out without a word, as in kubelet; [`TryFrom`] names them.
+    /// Nodes by their ids. Ids from 64 on are dropped silently, as in kubelet; [`TryFrom`] reports them.
     fn from_iter<I: IntoIterator<Item = u32>>(nodes: I) -> Self {
         let bits = nodes.into_iter().filter_map(|node| 1u64.checked_shl(node));
         Self(bits.fold(0, |mask, bit| mask | bit))

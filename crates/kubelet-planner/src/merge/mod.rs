@@ -93,12 +93,12 @@ use distances::Distances;
 pub struct Hint {
     /// The nodes it would come from; `None`: any.
     pub nodes: Option<NodeMask>,
-    /// No way with fewer nodes could ever be (not: is now) enough.
+    /// Whether fewer nodes could never be enough, whatever is free now.
     pub preferred: bool,
 }
 
-/// The hints for one resource: `None`, it has no preference; an empty list, it cannot be satisfied. This is no veto: with
-/// `best-effort` the pod is admitted all the same.
+/// The hints for one resource. `None`: it has no preference; an empty list: it cannot be satisfied, which is not a
+/// veto: with `best-effort` the pod is admitted all the same.
 pub type HintList = Option<Vec<Hint>>;
 
 const NO_PREFERENCE: &[Hint] = &[Hint {
@@ -110,15 +110,15 @@ const UNSATISFIABLE: &[Hint] = &[Hint {
     preferred: false,
 }];
 
-/// What comes of a merge.
+/// The outcome of a merge.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Merged {
     /// The nodes that providers are to allocate from. `None`: any, which is the answer of `none` always, and of
     /// `single-numa-node` wherever it would be all nodes: no agreement, no preference, or a machine of one node.
     pub nodes: Option<NodeMask>,
-    /// Every resource prefers these very nodes.
+    /// Whether every resource prefers exactly these nodes.
     pub preferred: bool,
-    /// The policy lets the pod in; else kubelet rejects it with `TopologyAffinityError`.
+    /// Whether the policy admits the pod; else kubelet rejects it with `TopologyAffinityError`.
     pub admitted: bool,
 }
 
@@ -136,14 +136,14 @@ pub enum TopologyRefusal {
     /// kubelet's masks have 64 bits.
     #[error(transparent)]
     Node(#[from] NodeTooHigh),
-    /// kubelet takes a node's id for its place in the others' rows. Where ids have gaps it panics as soon as it compares masks
-    /// with the highest one.
+    /// kubelet uses a node's id as its index in the others' rows. Where ids have gaps it panics as soon as it compares
+    /// masks with the highest one.
     #[error(
         "prefer-closest-numa-nodes: NUMA node {node} has {distances} distances, and kubelet would look for that to node {highest} at \
          place {highest}"
     )]
     Distances {
-        /// Whose row it is.
+        /// The node with this row.
         node: u32,
         /// How many distances it has.
         distances: usize,
@@ -152,18 +152,18 @@ pub enum TopologyRefusal {
     },
 }
 
-/// Topology Manager as far as it merges: a policy, its options and the machine's nodes.
+/// The part of the Topology Manager that merges: a policy, its options and the machine's nodes.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Merger {
     policy: Policy,
     nodes: NodeMask,
-    /// Only where they decide.
+    /// Set only where distances matter.
     distances: Option<Distances>,
 }
 
 impl Merger {
-    /// A machine with these NUMA nodes. `distances` has each node's row as `/sys/devices/system/node/node*/distance` prints it;
-    /// it is read only with `prefer-closest-numa-nodes` and a policy to which that matters.
+    /// A machine with these NUMA nodes. `distances` has each node's row as `/sys/devices/system/node/node*/distance`
+    /// prints it; it is read only with `prefer-closest-numa-nodes` and a policy that uses it.
     ///
     /// Policy `none` refuses nothing: it looks at neither nodes nor options.
     pub fn new(
@@ -194,7 +194,7 @@ impl Merger {
         })
     }
 
-    /// Merge the hints of all resources, whichever provider they come from.
+    /// Merges the hints of all resources, of whichever provider.
     pub fn merge(&self, lists: &[HintList]) -> Merged {
         if self.policy == Policy::None {
             return self.conclude(None);
@@ -208,7 +208,7 @@ impl Merger {
         self.conclude(best)
     }
 
-    /// The lists as kubelet's product takes them: every one that is there has hints, but for what `single-numa-node` drops.
+    /// The lists as kubelet's product takes them: none is empty, except by what `single-numa-node` drops.
     fn considered<'a>(&self, lists: &'a [HintList]) -> Vec<Cow<'a, [Hint]>> {
         let considered = lists.iter().map(|list| {
             let hints = match list.as_deref() {
@@ -225,9 +225,9 @@ impl Merger {
         considered.collect()
     }
 
-    /// What preferred permutations agree on, cut to the machine's nodes.
+    /// The masks that preferred permutations agree on, cut to the machine's nodes.
     fn agreed(&self, lists: &[Cow<'_, [Hint]>]) -> Vec<NodeMask> {
-        // Of lists that can do without a mask, and of those that cannot.
+        // The masks of lists that also have a hint without a mask, and of those that do not.
         let (mut optional, mut common): (Vec<NodeMask>, Option<Vec<NodeMask>>) = (Vec::new(), None);
         for list in lists {
             let preferred = list.iter().filter(|hint| hint.preferred);
@@ -252,7 +252,7 @@ impl Merger {
         agreed.into_iter().map(|mask| mask & self.nodes).collect()
     }
 
-    /// The best of masks that are alike in being preferred. Those preferred have no target, which is a target of 0.
+    /// The best of masks that are all preferred or all not. Preferred ones have no target, which is a target of 0.
     fn best(&self, target: u32, masks: Vec<NodeMask>) -> Option<NodeMask> {
         let masks = masks.into_iter().filter(|mask| !mask.is_empty());
         masks.min_by(|one, other| self.order(target, *one, *other))
@@ -291,7 +291,7 @@ impl Merger {
     }
 }
 
-/// T: how many nodes an answer that not everybody prefers should have.
+/// T: the target number of nodes of an answer that not every resource prefers.
 fn target(lists: &[Cow<'_, [Hint]>]) -> u32 {
     let narrowest = |list: &Cow<'_, [Hint]>| list.iter().filter_map(|hint| hint.nodes).map(NodeMask::len).min();
     lists.iter().filter_map(narrowest).max().unwrap_or(0)

@@ -1,9 +1,9 @@
-//! The whole product, as kubelet goes through it: what tests and the benchmark hold [`Merger::merge`] against. With many hints
-//! it does not end in a lifetime.
+//! The whole product, as kubelet computes it: tests and the benchmark compare [`Merger::merge`] with it. With many
+//! hints it takes longer than a lifetime.
 
 use super::{Hint, HintList, Merged, Merger, NodeMask, Policy, target};
 
-/// How many permutations these lists have.
+/// The number of permutations of these lists.
 pub fn permutations(lists: &[HintList]) -> u128 {
     let lengths = lists
         .iter()
@@ -11,7 +11,7 @@ pub fn permutations(lists: &[HintList]) -> u128 {
     lengths.fold(1, |product, length| product.saturating_mul(length as u128))
 }
 
-/// [`Merger::merge`] by comparing every permutation with the best so far.
+/// [`Merger::merge`] by comparing every permutation with the best one so far.
 pub fn merge(merger: &Merger, lists: &[HintList]) -> Merged {
     if merger.policy == Policy::None {
         return merger.conclude(None);
@@ -70,7 +70,7 @@ fn better(merger: &Merger, target: u32, current: Option<Found>, candidate: Found
     Some(if replaced { candidate } else { current })
 }
 
-/// Fewer nodes, or as many and closer together, or as close and of lower value.
+/// Whether a mask has fewer nodes, or as many and closer together, or as close and a lower value.
 fn fits_better(merger: &Merger, new: NodeMask, old: NodeMask) -> bool {
     if new.len() != old.len() {
         return new.len() < old.len();

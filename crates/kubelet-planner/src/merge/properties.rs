@@ -1,4 +1,4 @@
-//! The fold is the product.
+//! The fold gives the product's answer.
 
 use std::collections::BTreeSet;
 

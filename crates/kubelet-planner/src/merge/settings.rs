@@ -6,7 +6,7 @@ use stelia_kubelet::config::parse_bool;
 use stelia_text::excerpt::excerpt;
 use stelia_text::named;
 
-/// `topologyManagerPolicy`: what becomes of a pod whose resources do not agree.
+/// `topologyManagerPolicy`: what happens to a pod whose resources do not agree.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// Hints are not asked for.
@@ -15,7 +15,7 @@ pub enum Policy {
     BestEffort,
     /// It is rejected.
     Restricted,
-    /// It is rejected, and if they agree on more than one node, too.
+    /// It is rejected, also if they agree on more than one node.
     SingleNumaNode,
 }
 
@@ -26,7 +26,7 @@ named!(Policy {
     SingleNumaNode = "single-numa-node"
 });
 
-/// `topologyManagerScope`: whom one merge is for.
+/// `topologyManagerScope`: what one merge is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Scope {
     /// One container. Containers follow one another, init containers first; each is given its resources before the next one's
@@ -62,11 +62,11 @@ impl Scope {
 pub struct Options {
     /// Among masks of the same size, the smaller average distance. `single-numa-node` does not look at it.
     pub prefer_closest_numa_nodes: bool,
-    /// With more NUMA nodes kubelet does not start.
+    /// With more NUMA nodes than this kubelet does not start.
     pub max_allowable_numa_nodes: usize,
 }
 
-/// kubelet takes no less for `max-allowable-numa-nodes`.
+/// The lowest value that kubelet accepts for `max-allowable-numa-nodes`.
 const MAX_ALLOWABLE_NUMA_NODES: usize = 8;
 
 impl Default for Options {
@@ -85,23 +85,23 @@ pub enum TopologyOptionError {
     /// There is no such option.
     #[error("unknown Topology Manager policy option {name:?}")]
     Unknown {
-        /// The name's beginning.
+        /// The name, or the beginning of a long one.
         name: String,
     },
-    /// The value is not of the option's kind.
+    /// The value has the wrong type.
     #[error("Topology Manager policy option {name}: {value:?} is not {wanted}")]
     Value {
         /// The option.
         name: &'static str,
-        /// The value's beginning.
+        /// The value, or the beginning of a long one.
         value: String,
-        /// What it must be.
+        /// The expected type.
         wanted: &'static str,
     },
 }
 
 impl Options {
-    /// The options of a KubeletConfiguration, defaults for those that are not there.
+    /// Parses the options of a KubeletConfiguration; missing ones have their defaults.
     ///
     /// ```
     /// use kubelet_planner::merge::Options;

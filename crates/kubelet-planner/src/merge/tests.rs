@@ -112,7 +112,7 @@ fn the_closest_of_the_narrowest_is_taken(#[case] policy: Policy, #[case] expecte
     assert_eq!(printed(merger.merge(&lists)), "0-1, preferred, admitted");
 }
 
-/// kubelet needs years for each of these; a pair by pair fold of the second more than a minute.
+/// kubelet needs years for each of these; folding the second pair by pair takes more than a minute.
 #[rstest]
 #[case(8, 6)]
 #[case(16, 4)]

@@ -40,7 +40,7 @@ struct PodText {
     cpu_set: String,
 }
 
-/// The keys beside `data` are known, so that a new one is noticed, and not looked at: kubelet does not trust them either.
+/// The keys beside `data` are declared, so that a new one is noticed, but not read: kubelet does not trust them either.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Envelope {
@@ -82,7 +82,7 @@ impl File {
         hashed(&self.policy_name, &self.default_cpu_set, &self.entries)
     }
 
-    /// The text that V3's checksum is of. It holds the pods' CPUs as a set, one by one, and not as the file writes them.
+    /// The text that V3's checksum is of. It has the pods' CPUs as a set, one by one, and not as the file writes them.
     fn hashed_as_v3(&self) -> Result<String, CheckpointError> {
         let mut lists = CpuLists::default();
         let mut pods = Vec::new();
@@ -100,7 +100,7 @@ impl File {
         ))
     }
 
-    /// Every UID and list checked.
+    /// The state, with every UID and list checked.
     fn state(self, schema: Schema) -> Result<CpuManagerState, CheckpointError> {
         let mut lists = CpuLists::default();
         let default_cpus = lists.read(&self.default_cpu_set, default_place)?;
@@ -138,7 +138,7 @@ pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<CpuManagerStat
         checksum::verify(found, checksum::fnv1a(&file.hashed_as_v3()?))?;
         return file.state(Schema::V3);
     }
-    // kubelet itself takes 0 for a file from before there were checksums.
+    // kubelet itself takes 0 for a file from a version without checksums.
     let found = file.checksum.unwrap_or(0);
     let computed = checksum::fnv1a(&file.hashed_as_v2());
     if found == 0 || found == computed {

@@ -13,13 +13,13 @@ pub const MAX_BYTES: usize = 8 << 20;
 /// the largest machine it is every CPU in 128 containers.
 pub const MAX_LISTED: usize = 1 << 20;
 
-/// Why a checkpoint cannot be used. The texts do not name the file: whoever read it does.
+/// Why a checkpoint cannot be used. The texts do not name the file: the caller adds it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// The file has no bytes (a crash between open and write of a tool that is not kubelet).
+    /// The file has no bytes (a tool other than kubelet crashed between open and write).
     #[error("the file is empty")]
     Empty,
-    /// The file is absurdly large.
+    /// The file is longer than `MAX_BYTES`.
     #[error("the file has {0} bytes, more than {MAX_BYTES}")]
     TooLarge(usize),
     /// The file is not JSON of a known shape; the text says where.
@@ -41,7 +41,7 @@ pub enum CheckpointError {
         /// What is wrong with it.
         cause: ParseError,
     },
-    /// Its CPU lists are absurdly long together.
+    /// Its CPU lists are together longer than `MAX_LISTED`.
     #[error("the file's CPU lists have more than {MAX_LISTED} CPUs together")]
     TooManyCpus,
     /// A key that should be a pod UID is not one.
@@ -49,7 +49,7 @@ pub enum CheckpointError {
     PodUid(String),
 }
 
-/// The bytes of a checkpoint, unless there are none or far too many.
+/// The bytes of a checkpoint, unless it is empty or longer than `MAX_BYTES`.
 ///
 /// # Errors
 /// [`CheckpointError::Empty`], [`CheckpointError::TooLarge`].
@@ -79,7 +79,7 @@ pub(crate) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
     PodUid::parse(text).map_err(|error| CheckpointError::PodUid(error.0))
 }
 
-/// The key of the shared pool's list, for errors.
+/// The key of the shared pool's list, for messages of errors.
 pub(crate) fn default_place() -> String {
     "defaultCpuSet".to_owned()
 }

@@ -41,14 +41,14 @@ pub enum Schema {
 /// Exclusive CPUs by pod and container name.
 pub type Entries = BTreeMap<PodUid, BTreeMap<String, CpuSet>>;
 
-/// The content of a `cpu_manager_state`, checked.
+/// The parsed content of a `cpu_manager_state`, its checksum verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CpuManagerState {
     /// The shape it was read from.
     pub schema: Schema,
     /// `static` or `none`.
     pub policy: String,
-    /// The CPUs no Guaranteed container owns.
+    /// kubelet's `defaultCpuSet`: the CPUs that no Guaranteed container has.
     pub default_cpus: CpuSet,
     /// Exclusive CPUs by pod and container name (V2 on). Within a pod they may overlap: a finished init container keeps
     /// its entry, and the containers on a pod's own shared pool all carry the same CPUs.
@@ -63,7 +63,7 @@ impl CpuManagerState {
     /// Parse and check the bytes of a `cpu_manager_state`.
     ///
     /// # Errors
-    /// Every [`CheckpointError`]; nothing of a file in doubt is used.
+    /// Every [`CheckpointError`]; nothing of an invalid file is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
         let bytes = content(bytes)?;
         let keys: Value = json(bytes)?;
@@ -80,7 +80,7 @@ impl CpuManagerState {
         }
     }
 
-    /// What stands for a kubelet that is not there: policy `none`, no entries.
+    /// The state of a node without kubelet: policy `none`, no entries.
     pub fn absent() -> Self {
         Self {
             schema: Schema::V4,
@@ -92,7 +92,7 @@ impl CpuManagerState {
         }
     }
 
-    /// Whether the policy is the one that gives out exclusive CPUs.
+    /// Whether the policy assigns exclusive CPUs.
     pub fn is_static(&self) -> bool {
         self.policy == "static"
     }

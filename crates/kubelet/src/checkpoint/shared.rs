@@ -8,7 +8,7 @@ use stelia_cpus::CpuSet;
 use super::CpuManagerState;
 use crate::PodUid;
 
-/// What a container's entry is.
+/// How a container has the CPUs of its entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Use {
     /// CPUs that no other container has.
@@ -17,21 +17,23 @@ pub enum Use {
     Shared,
 }
 
-/// What else is known of a pod's entries, by container. A container that is not listed may have either.
+/// What is known of a pod's entries beyond the file, by container. A container that is not listed may be either.
 pub type Uses = BTreeMap<String, Use>;
 
 impl CpuManagerState {
-    /// The shared pool of a pod with CPUs of its own, as far as it is sure: no container has one of these CPUs for
-    /// itself, or ever will. `None` for a pod without CPUs of its own, where none are shared, and where it is not certain.
+    /// The shared pool of a pod with CPUs of its own, as far as it is certain that no container has one of these CPUs
+    /// exclusively, or ever will. `None` for a pod without CPUs of its own, where no CPUs are shared, and where it is
+    /// not certain.
     ///
-    /// `runs` is the entry of a container, no ordinary init container, that is known to run: whose entry meets it has ended.
+    /// `runs` is the entry of a container that is known to run and is not an ordinary init container: a container whose
+    /// entry overlaps it without being equal has ended.
     pub fn known_pod_pool(&self, pod: &PodUid, uses: &Uses, runs: Option<&CpuSet>) -> Option<CpuSet> {
         let own = self.pod_entries.get(pod)?;
         let containers = || self.entries.get(pod).into_iter().flatten();
         let shares = |name: &str| uses.get(name) == Some(&Use::Shared);
         let shared = containers().filter(|(name, _)| shares(name)).map(|(_, cpus)| cpus);
-        // An init container that shares has the pool and what later containers have besides: the least set is the pool, if
-        // any is.
+        // An init container that shares has the pool and, in addition, what later containers will have: the smallest
+        // set is the pool, if any is.
         if let Some(least) = shared.min_by_key(|cpus| cpus.len()) {
             // The same CPUs could still become those of one that waits for an init container to end.
             let certain = containers().all(|(name, entry)| shares(name) || entry != least);
@@ -43,23 +45,23 @@ impl CpuManagerState {
         (!remaining.is_empty()).then_some(remaining)
     }
 
-    /// The shared pool of a pod with CPUs of its own, by all that is known and else by the file alone: several containers
-    /// with the same CPUs, which are all that the others leave of the pod's, share them. One alone with what is left
-    /// might have it for itself, and is taken to.
+    /// The shared pool of a pod with CPUs of its own, from all that is known and otherwise from the file alone: several
+    /// containers with the same CPUs share them, if these are all that the others leave of the pod's. A single
+    /// container with all that is left is treated as having them exclusively.
     pub fn pod_shared_pool(&self, pod: &PodUid, uses: &Uses) -> Option<CpuSet> {
         let by_file = || {
             let containers = self.entries.get(pod).into_iter().flat_map(BTreeMap::values);
             let fitting =
                 containers.filter(|cpus| self.several_share(pod, cpus) && self.may_be_shared(pod, cpus, uses));
             let mut fitting = fitting.collect::<BTreeSet<_>>().into_iter();
-            // Of two sets that fit one is exclusive, and nothing tells which.
+            // If two sets fit, one is exclusive, and it is not known which.
             fitting.next().filter(|_| fitting.next().is_none()).cloned()
         };
         self.known_pod_pool(pod, uses, None).or_else(by_file)
     }
 
-    /// Whether these CPUs can be a pod's shared pool: they are the pod's, no container is known to have one of them for
-    /// itself, and no entry cuts through them.
+    /// Whether these CPUs can be a pod's shared pool: they are the pod's, no container is known to have one of them
+    /// exclusively, and every entry has all of them or none.
     pub fn may_be_shared(&self, pod: &PodUid, cpus: &CpuSet, uses: &Uses) -> bool {
         let fits = |(name, entry): (&String, &CpuSet)| match uses.get(name) {
             Some(Use::Exclusive) => cpus.is_disjoint(entry),
@@ -71,8 +73,8 @@ impl CpuManagerState {
             && self.entries.get(pod).into_iter().flatten().all(fits)
     }
 
-    /// Whether several containers of a pod with CPUs of its own carry these CPUs, and they are all that the others leave of
-    /// the pod's: then none of them is taken to have them for itself.
+    /// Whether several containers of a pod with CPUs of its own have exactly these CPUs, and these are all that the
+    /// others leave of the pod's: then none is treated as having them exclusively.
     pub fn several_share(&self, pod: &PodUid, cpus: &CpuSet) -> bool {
         let (Some(own), Some(containers)) = (self.pod_entries.get(pod), self.entries.get(pod)) else {
             return false;
@@ -127,7 +129,7 @@ mod tests {
     #[test]
     fn a_pods_pool_is_told_from_an_init_containers_cpus_used_again() {
         let unknown = &[];
-        // Nobody runs on what is left: it is there to float on.
+        // What is left is in no entry; the VM can float there.
         assert_eq!(pool("1-4", &[("init", "1-2"), ("vm", "1-2")], unknown), some("3-4"));
         // Either pair could be the one that shares.
         assert_eq!(
@@ -140,7 +142,7 @@ mod tests {
         );
         assert_eq!(pool("1-4", &[("a", "1-4"), ("b", "1-4")], unknown), some("1-4"));
         assert_eq!(pool("1-4", &[], unknown), some("1-4"));
-        // No CPU is nothing to float on.
+        // An empty set is not a pool.
         assert_eq!(pool("", &[("a", ""), ("b", "")], unknown), None);
         assert_eq!(pool("1", &[("a", ""), ("b", ""), ("c", "1")], unknown), None);
     }
@@ -157,7 +159,7 @@ mod tests {
         assert_eq!(pool("1-3", &entries, &alone), None);
     }
 
-    /// The pool that is sure, beside a container that runs on CPUs 2-3.
+    /// The certain pool, with a container that runs on CPUs 2-3.
     fn known(own: &str, containers: &[(&str, &str)], known: &[(&str, Use)]) -> Option<String> {
         let pool = state(own, containers).known_pod_pool(&pod(), &uses(known), Some(&cpus("2-3")));
         pool.map(|cpus| cpus.to_string())
@@ -165,14 +167,16 @@ mod tests {
 
     #[test]
     fn a_finished_init_container_hides_no_pool() {
-        // It had no request, so all of the pod's CPUs: who runs on some of them now tells that it has ended.
+        // The init container had no request, so it had all of the pod's CPUs: that another now runs on some of them
+        // shows that it has ended.
         let entries = [("init", "1-3"), ("instance", "2-3")];
         assert_eq!(pool("1-3", &entries, &[]), None);
         assert_eq!(known("1-3", &entries, &[]), some("1"));
         let with_side = [("init", "1-3"), ("instance", "2-3"), ("side", "1")];
         assert_eq!(known("1-3", &with_side, &[]), None);
         assert_eq!(known("1-3", &with_side, &[("side", Use::Shared)]), some("1"));
-        // The init container still runs, and the instance's is a sidecar: what comes after it may be anybody's.
+        // The init container still runs, and the instance is a sidecar: the remaining CPUs may be assigned to a later
+        // container.
         assert_eq!(
             known(
                 "0-3",
@@ -194,9 +198,9 @@ mod tests {
     #[test]
     fn of_several_with_the_same_cpus_all_must_tell_that_they_share() {
         let entries = [("instance", "2-3"), ("a", "1"), ("b", "1")];
-        // By the file alone it looks so.
+        // From the file alone it seems to be the pool.
         assert_eq!(pool("1-3", &entries, &[]), some("1"));
-        // One could have been an init container, and the other has its CPU for itself.
+        // One could be an init container, and then the other has its CPU exclusively.
         assert_eq!(known("1-3", &entries, &[]), None);
         assert_eq!(pool("1-3", &entries, &[("b", Use::Exclusive)]), None);
         assert_eq!(known("1-3", &entries, &[("a", Use::Shared)]), None);

@@ -18,7 +18,7 @@ fn pod(uid: &str) -> PodUid {
     PodUid::parse(uid).unwrap()
 }
 
-/// What each genuine file says: schema, policy, shared pool, everything assigned.
+/// What each genuine file contains: schema, policy, shared pool, all assigned CPUs.
 const GENUINE: [(&str, Schema, &str, &str, &str); 16] = [
     ("hash-strings/cpu-v3.json", Schema::V3, "static", "2-11", "0-1,12-13"),
     ("k136-gate-off/00-none", Schema::V2, "none", "", ""),

@@ -33,7 +33,7 @@ fn hashed(file: &File) -> String {
 pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let file: File = json(bytes)?;
     let found = file.checksum.unwrap_or(0);
-    // kubelet itself takes 0 for a file from before there were checksums.
+    // kubelet itself takes 0 for a file from a version without checksums.
     if found != 0 {
         checksum::verify(found, checksum::fnv1a(&hashed(&file)))?;
     }

@@ -14,14 +14,14 @@ pub enum ConfigError {
     /// More than one process could be kubelet.
     #[error("more than one process could be kubelet and is not in a pod: {0:?}")]
     Several(Vec<i32>),
-    /// A process that answers as kubelet does, of a name that is not known and without kubelet's flags.
+    /// A process that answers on kubelet's socket, has an unknown name and does not have kubelet's flags.
     #[error(
         "process {pid} ({name}) answers on kubelet's socket, and where it has kubelet's configuration is not known"
     )]
     Unknown {
         /// Its number.
         pid: i32,
-        /// Its name, as far as it fits a line.
+        /// Its name, shortened to fit a line.
         name: String,
     },
     /// A file cannot be read.
@@ -41,12 +41,12 @@ pub enum ConfigError {
         /// What is wrong, and on which line.
         cause: String,
     },
-    /// A file is something else.
+    /// A file's `kind` is not KubeletConfiguration.
     #[error("{place}: kind is {kind:?}, not \"KubeletConfiguration\"")]
     Kind {
         /// Which file.
         place: String,
-        /// What it says it is; empty when it says nothing.
+        /// The kind it names; empty when it names none.
         kind: String,
     },
     /// A flag of kubelet's has no value, or one that it does not take.
@@ -63,7 +63,7 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
-    /// The answer to reading `path`.
+    /// The error of reading `path`.
     pub(crate) fn read(path: &Path) -> impl FnOnce(io::Error) -> Self {
         move |cause| Self::Read {
             path: path.to_owned(),

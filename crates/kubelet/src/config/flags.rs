@@ -1,4 +1,4 @@
-//! The flags of kubelet's command line that matter here. All others are passed over.
+//! The flags of kubelet's command line that are relevant here. All others are skipped.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use stelia_text::excerpt::{excerpt, name as shown};
 
 use super::{ConfigError, Fragment};
 
-/// What the command line says.
+/// The command line, parsed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Flags {
     /// `--config`: the configuration file.
@@ -18,7 +18,7 @@ pub struct Flags {
     pub root_dir: Option<PathBuf>,
     /// `--hostname-override`.
     pub hostname_override: Option<String>,
-    /// What it says of the file's keys.
+    /// The flags that stand for keys of the file.
     pub fragment: Fragment,
 }
 
@@ -117,7 +117,7 @@ fn grow<T>(map: &mut Option<BTreeMap<String, T>>, more: BTreeMap<String, T>) {
     map.get_or_insert_default().extend(more);
 }
 
-/// `key=value` joined by commas, blanks around either dropped.
+/// `key=value` pairs joined by commas; blanks around keys and values are removed.
 fn pairs(flag: &str, text: &str) -> Result<BTreeMap<String, String>, ConfigError> {
     let mut found = BTreeMap::new();
     for part in text.split(',').filter(|part| !part.trim().is_empty()) {

@@ -1,5 +1,5 @@
-//! kubelet's own configuration, as far as it decides about CPUs: the file of `--config`, the drop-ins of `--config-dir`,
-//! and the flags of the running process.
+//! kubelet's own configuration, as far as CPUs and their alignment depend on it: the file of `--config`, the drop-ins
+//! of `--config-dir`, and the flags of the running process.
 //!
 //! Flags win over drop-ins, these over the file, and all of it over kubelet's defaults (`cmd/kubelet/app/server.go` of
 //! Kubernetes 1.36). A map is merged key by key, except that flags replace a whole map of policy options, as kubelet's
@@ -47,7 +47,7 @@ pub struct KubeletConfig {
     pub memory_manager_policy: String,
     /// kubelet's root directory, where its checkpoints are.
     pub root_dir: PathBuf,
-    /// The name of its Node where that is not the host's (`--hostname-override`).
+    /// The name of its Node where that differs from the host's (`--hostname-override`).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname_override: Option<String>,
     /// Feature gates that are set; those at their defaults are not here.
@@ -73,7 +73,8 @@ impl Default for KubeletConfig {
     }
 }
 
-/// One source. A key that it omits or sets to null keeps its value; the file's hundreds of other keys are ignored.
+/// One source of settings. A key that it omits or sets to null keeps its value; the file's hundreds of other keys are
+/// ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Fragment {
@@ -104,7 +105,7 @@ impl Fragment {
     /// # Errors
     /// The text does not parse, or is of another kind: kubelet would not start with it.
     pub fn parse(text: &str, place: &str) -> Result<Self, ConfigError> {
-        // An error must not quote the file: it may hold more than this program is to tell.
+        // An error must not quote the file, which may contain secrets.
         let options = serde_saphyr::options! {
             with_snippet: false,
             alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
@@ -122,7 +123,7 @@ impl Fragment {
         }
     }
 
-    /// What `later` says on top of this one.
+    /// Settings of both; where both have a key, `later` wins.
     fn merge(self, later: Self) -> Self {
         Self {
             kind: None,
@@ -154,14 +155,14 @@ fn merged<T>(earlier: Option<BTreeMap<String, T>>, later: Option<BTreeMap<String
 }
 
 impl KubeletConfig {
-    /// What kubelet makes of its sources: the files from the first to the last, then the flags.
+    /// Merges kubelet's sources: the files from the first to the last, then the flags.
     ///
     /// # Errors
     /// The reserved CPUs are not a CPU list.
     pub fn new(files: impl IntoIterator<Item = Fragment>, flags: Flags) -> Result<Self, ConfigError> {
         let mut merged = files.into_iter().fold(Fragment::default(), Fragment::merge);
         let flag = flags.fragment;
-        // A flag begins its map of options anew; of the gates it sets those it names.
+        // A flag replaces the whole map of options; of the gates it sets only those it names.
         let (cpu, topology) = (&flag.cpu_manager_policy_options, &flag.topology_manager_policy_options);
         merged.cpu_manager_policy_options.take_if(|_| cpu.is_some());
         merged.topology_manager_policy_options.take_if(|_| topology.is_some());

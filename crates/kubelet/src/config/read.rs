@@ -10,19 +10,19 @@ use crate::home;
 /// A larger file is not read, in bytes: a real one has some kilobytes.
 const MAX_BYTES: u64 = 1 << 20;
 
-/// Find the kubelet that runs, and read its configuration. `proc` is `/proc`, `root` is `/`: a directory below which the
-/// paths of kubelet's command line are.
+/// Finds the running kubelet and reads its configuration. `proc` is `/proc`; `root` is `/`, or a directory below which
+/// the paths of kubelet's command line are looked up.
 ///
 /// Files that changed since kubelet started are read as they are now: kubelet applies them at its next start.
 ///
 /// # Errors
-/// No kubelet runs or more than one does, or a file of it is not there or does not parse.
+/// No kubelet runs or more than one does, or a file of its configuration does not exist or does not parse.
 pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     let process = home::find(proc, root)?;
     let mut flags = Flags::parse(&home::argv(&process, proc, root)?)?;
     flags.root_dir = flags.root_dir.or(process.root);
     let process = proc.join(process.pid.to_string());
-    // A relative path is one below the folder kubelet was started in.
+    // A relative path is relative to the directory kubelet was started in.
     let place = |path: &Path| -> Result<PathBuf, ConfigError> {
         let link = process.join("cwd");
         let absolute = if path.is_absolute() {
@@ -46,13 +46,13 @@ pub fn read(proc: &Path, root: &Path) -> Result<KubeletConfig, ConfigError> {
     KubeletConfig::new(fragments, flags)
 }
 
-/// Every file `*.conf` in the folder and the folders in it, in the order in which kubelet walks: names sorted bytewise, a
-/// folder where its name is.
+/// Every file `*.conf` in the directory and those below, in the order in which kubelet walks: names sorted bytewise, a
+/// directory at the place of its name.
 fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> {
     let mut entries = Vec::new();
     for entry in fs::read_dir(folder).map_err(ConfigError::read(folder))? {
         let entry = entry.map_err(ConfigError::read(folder))?;
-        // A link to a folder is not walked into: this is the link's own kind.
+        // A link to a directory is not followed: this is the type of the link itself.
         let kind = entry.file_type().map_err(ConfigError::read(folder))?;
         entries.push((entry.file_name(), kind.is_dir()));
     }
@@ -68,7 +68,7 @@ fn drop_ins(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), ConfigError> 
     Ok(())
 }
 
-/// A file that may be a configuration.
+/// The text of a configuration file, up to `MAX_BYTES`.
 pub(crate) fn text(path: &Path) -> Result<String, ConfigError> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(MAX_BYTES + 1).read_to_string(&mut text));

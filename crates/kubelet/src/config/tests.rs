@@ -24,7 +24,7 @@ fn texts(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// As kubeadm writes it, with CPUs told.
+/// As kubeadm writes it, with reserved CPUs.
 const FILE: &str = r#"
 authentication:
   x509:
@@ -232,7 +232,7 @@ fn the_running_kubelet_is_found_and_its_files_are_read_in_kubelets_order() {
         UNIT,
         "kubelet --config=/etc/k.yaml --config-dir conf.d --root-dir=/k",
     );
-    // In pods, below a container, in an instance, or nobody's: the name proves nothing.
+    // In a pod, below a container, in an instance, or not run by root: the name alone proves nothing.
     let scope = "/stelia.slice/stelia-instance-b9e4f71c-64a5-4f8d-8574-41363cbaf8e5.scope/instance/float";
     machine.process(71, "kubelet", "0", POD, "kubelet --root-dir=/wrong");
     machine.process(72, "kubelet", "0", &format!("{POD}/inner"), "kubelet --root-dir=/wrong");

@@ -1,4 +1,4 @@
-//! The file's own shapes. A list that is `null` and one that is empty are told apart: they are hashed differently.
+//! The shapes of the file. A list that is `null` and an empty one are different, because they are hashed differently.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ type Ids = Option<Vec<String>>;
 struct File {
     data: Data,
     checksum: u32,
-    /// Since 1.37. It is not in the checksum.
+    /// Since 1.37; not part of the checksum.
     #[serde(rename = "BootID")]
     _boot: Option<IgnoredAny>,
 }
@@ -118,5 +118,5 @@ fn ids_text(ids: &Ids) -> String {
         .map_or_else(|| NIL.to_owned(), |ids| checksum::list(ids.iter()))
 }
 
-/// `null` in the file is a nil in kubelet.
+/// How Go prints nil, which is `null` in the file.
 const NIL: &str = "<nil>";

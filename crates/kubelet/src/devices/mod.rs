@@ -12,7 +12,7 @@ use super::checkpoint::{CheckpointError, content};
 /// File name below `device-plugins/` in kubelet's root directory.
 pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 
-/// The content of a `kubelet_internal_checkpoint`, checked.
+/// The parsed content of a `kubelet_internal_checkpoint`, its checksum verified.
 ///
 /// ```
 /// use stelia_kubelet::DeviceManagerState;
@@ -24,7 +24,8 @@ pub const DEVICE_MANAGER_STATE: &str = "kubelet_internal_checkpoint";
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeviceManagerState {
-    /// Devices that pods have. Those of a removed pod stay until the next admission: no proof of life.
+    /// Devices assigned to pods. A removed pod's stay until the next admission, so an entry does not mean that the pod
+    /// exists.
     pub entries: Vec<DeviceEntry>,
     /// The healthy devices of each resource. The file does not say at which NUMA nodes they are.
     pub registered: BTreeMap<String, BTreeSet<String>>,
@@ -39,7 +40,7 @@ pub struct DeviceEntry {
     pub container: String,
     /// The resource, such as `nvidia.com/gpu`.
     pub resource: String,
-    /// Ids by NUMA node; `None`: their plugin does not say. A device at several nodes is at each.
+    /// Ids by NUMA node; `None`: their plugin does not report it. A device at several nodes is listed at each.
     pub devices: BTreeMap<Option<u32>, BTreeSet<String>>,
 }
 
@@ -47,7 +48,7 @@ impl DeviceManagerState {
     /// Parse and check the bytes of a `kubelet_internal_checkpoint`, as kubelet writes it since 1.20.
     ///
     /// # Errors
-    /// Every [`CheckpointError`] but those on CPUs; nothing of a file in doubt is used.
+    /// Every [`CheckpointError`] except those about CPUs; nothing of an invalid file is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
         file::read(content(bytes)?)
     }

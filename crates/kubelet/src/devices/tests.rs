@@ -43,7 +43,7 @@ fn a_genuine_file_of_no_devices_is_read() {
     assert_eq!(DeviceManagerState::parse(EMPTY), Ok(DeviceManagerState::default()));
 }
 
-/// Every byte of the content is in the checksum.
+/// The checksum covers every byte of the content.
 #[rstest]
 #[case("GPU-9d0e", "GPU-9d0f")]
 #[case("CgRhYmNk", "CgRhYmNl")]
@@ -67,7 +67,7 @@ fn what_is_no_such_file_is_refused(#[case] text: &str) {
     assert!(DeviceManagerState::parse(text.as_bytes()).is_err());
 }
 
-/// kubelet 1.37 adds the boot's id outside of what is hashed.
+/// kubelet 1.37 adds the boot's id outside of the hashed part.
 #[test]
 fn a_boot_id_beside_the_data_is_no_other_schema() {
     let text = br#"{"Data":{"PodDeviceEntries":null,"RegisteredDevices":{}},"Checksum":3467439661,"BootID":"7a1c"}"#;

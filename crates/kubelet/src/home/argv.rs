@@ -1,4 +1,4 @@
-//! kubelet's flags, wherever the program that it runs in has them.
+//! kubelet's flags, from wherever the program it runs in keeps them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -20,10 +20,10 @@ const MICROSHIFT: &str = "/var/lib/microshift/resources/kubelet/config/config.ya
 /// Where kubelite reads kubelet's flags by default (`cmd/kubelite/app/options`).
 const KUBELITE: &str = "/var/snap/microk8s/current/args/kubelet";
 
-/// The command line of this kubelet, a program's name first; as it would be if it were a program of its own. `root` is `/`.
+/// The command line of this kubelet as if it were a program of its own, with a program's name first. `root` is `/`.
 ///
 /// # Errors
-/// A file is not there or does not parse, or it is not known where its flags are.
+/// A file does not exist or does not parse, or the place of the flags is not known.
 pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<String>, ConfigError> {
     let own = own(process, proc)?;
     match process.host {
@@ -31,7 +31,7 @@ pub(crate) fn argv(process: &Process, proc: &Path, root: &Path) -> Result<Vec<St
         Host::K3s => k3s(root),
         Host::Kubelite => kubelite(&own, root),
         Host::MicroShift => Ok(vec![process.name.clone(), format!("--config={MICROSHIFT}")]),
-        // Whatever answers as kubelet and is given kubelet's files is one; of anything else it is not known where they are.
+        // A program that answers as kubelet and has kubelet's files on its command line is taken for one.
         Host::Unknown => {
             let is_kubelets = |word: &String| word.starts_with("--config") || word.starts_with("--kubeconfig");
             if own.iter().any(is_kubelets) {
@@ -52,7 +52,7 @@ fn own(process: &Process, proc: &Path) -> Result<Vec<String>, ConfigError> {
         .split(|byte| *byte == 0)
         .map(|word| String::from_utf8_lossy(word).into_owned())
         .collect();
-    // Each argument ends in a NUL: what follows the last one is none.
+    // Each argument ends in a NUL: after the last one there is an empty rest.
     words.pop();
     Ok(words)
 }
@@ -61,7 +61,7 @@ fn below(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
 }
 
-/// What k3s's configuration says that matters here; a key with `+` behind it adds to what came before.
+/// The keys of k3s's configuration that are relevant here; a key with a `+` at its end adds to the earlier values.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct K3sFile {
@@ -72,7 +72,7 @@ struct K3sFile {
     node_name: Option<String>,
 }
 
-/// One or several.
+/// One value, or a list.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
 enum Words {
@@ -89,8 +89,8 @@ impl Words {
     }
 }
 
-/// `config.yaml`, then `config.yaml.d/*.yaml` by name. k3s writes over its own command line so that nobody reads a token there
-/// (`gspt.SetProcTitle`): what is said on it and in no file is not known here.
+/// `config.yaml`, then `config.yaml.d/*.yaml` by name. k3s overwrites its own command line to hide a token that may be
+/// on it (`gspt.SetProcTitle`): settings that are only there are not known here.
 fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut files = vec![root.join(K3S)];
     let folder = root.join(format!("{K3S}.d"));
@@ -109,7 +109,7 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
             Err(ConfigError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => continue,
             read => read?,
         };
-        // An error must not quote the file: it may hold the token.
+        // An error must not quote the file, which may contain the token.
         let options = serde_saphyr::options! { with_snippet: false };
         let file: Option<K3sFile> =
             serde_saphyr::from_str_with_options(&text, options).map_err(|cause| ConfigError::Yaml {
@@ -124,7 +124,7 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
         data = file.data_dir.unwrap_or(data);
         name = file.node_name.or(name);
     }
-    // Before 1.32 k3s had no such folder and gave everything as flags.
+    // Before 1.32 k3s had no such directory and passed everything as flags.
     let drop_ins = data.join("agent/etc/kubelet.conf.d");
     let has_folder = below(root, &drop_ins).is_dir();
     let mut argv = vec!["k3s".to_owned()];
@@ -139,7 +139,7 @@ fn kubelite(own: &[String], root: &Path) -> Result<Vec<String>, ConfigError> {
     let given = own.iter().find_map(|word| word.strip_prefix("--kubelet-args-file="));
     let file = Path::new(given.unwrap_or(KUBELITE));
     let text = text(&below(root, file))?;
-    // …/args/kubelet in the data of the snap's revision, which is beside what all revisions have in common.
+    // …/args/kubelet is in the data of the snap's revision, beside which is the directory common to all revisions.
     let data = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let common = data.parent().unwrap_or(data).join("common");
     let known: BTreeMap<&str, String> = [

@@ -1,6 +1,6 @@
-//! Where kubelet lives: its root directory, and the process that it is or is part of. Distributions of Kubernetes differ in
-//! both, so it is known by what it does (it listens on `pod-resources/kubelet.sock` in its root directory, it writes
-//! `cpu_manager_state` there), and only then by a name.
+//! Where kubelet lives: its root directory, and the process that it is or is part of. Distributions of Kubernetes
+//! differ in both, so kubelet is identified by what it does (it listens on `pod-resources/kubelet.sock` in its root
+//! directory and writes `cpu_manager_state` there), and only then by a process's name.
 
 mod argv;
 mod process;
@@ -13,18 +13,18 @@ pub use process::{Host, Process, find};
 
 use super::checkpoint::CPU_MANAGER_STATE;
 
-/// The word in place of a root directory for the one that is found.
+/// The setting's value for "find the root directory".
 pub const AUTO: &str = "auto";
 
-/// The root directories that distributions give kubelet: its own default (kubeadm, k3s, RKE2, MicroShift and most others), k0s's and
-/// MicroK8s's.
+/// The root directories of distributions: kubelet's own default (kubeadm, k3s, RKE2, MicroShift and most others), k0s's
+/// and MicroK8s's.
 pub const ROOTS: [&str; 3] = [
     "/var/lib/kubelet",
     "/var/lib/k0s/kubelet",
     "/var/snap/microk8s/common/var/lib/kubelet",
 ];
 
-/// The socket in its root directory on which kubelet tells of pods' resources (on by default since Kubernetes 1.15).
+/// The socket in its root directory on which kubelet serves pods' resources (on by default since Kubernetes 1.15).
 const SOCKET: &str = "pod-resources/kubelet.sock";
 
 /// A directory that may be kubelet's.
@@ -33,7 +33,7 @@ struct Home {
     root: PathBuf,
     /// Whether it holds `cpu_manager_state`.
     has_state: bool,
-    /// The process that listens on kubelet's socket in it: one that runs as root and not in a pod.
+    /// The process that listens on kubelet's socket in it, if it runs as root and outside of pods.
     listener: Option<i32>,
 }
 
@@ -53,8 +53,8 @@ fn list(homes: &[Home]) -> String {
     homes.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Choose kubelet's: where it answers, else the one that holds its state; `None` where there is neither. `before` is what was
-/// found when it answered, and stays while kubelet is away.
+/// Chooses kubelet's directory: the one in which it answers, else the only one that holds its state; `None` where there
+/// is neither. `before` is the directory found while kubelet answered, and is kept while kubelet is down.
 fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Path>, Unclear> {
     let answering = || homes.iter().filter(|home| home.listener.is_some());
     let holding = || homes.iter().filter(|home| home.has_state);
@@ -74,8 +74,8 @@ fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Pat
     }
 }
 
-/// Look at the known root directories below `root` (`/`); of two that are the same by a link the first. The listener is looked
-/// up only where there is more than one, because that connects to kubelet.
+/// Looks at the known root directories below `root` (`/`); of two that are the same through a link the first counts.
+/// The listener is determined only where there is more than one directory, because that connects to kubelet.
 fn look(root: &Path) -> Vec<Home> {
     let mut homes: Vec<(PathBuf, Home)> = Vec::new();
     for known in ROOTS {
@@ -101,14 +101,14 @@ fn look(root: &Path) -> Vec<Home> {
     homes
 }
 
-/// The root directory that is found below `root` (`/`), else kubelet's default.
+/// The root directory that was found below `root` (`/`), else kubelet's default.
 fn root_below(root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
     let homes = look(root);
     let default = || root.join(ROOTS[0].trim_start_matches('/'));
     Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))
 }
 
-/// kubelet's root directory below `root` (`/`) by steliad's setting: that, or with [`AUTO`] the one that is found.
+/// kubelet's root directory below `root` (`/`): the setting's value, or with [`AUTO`] the one that is found.
 ///
 /// # Errors
 /// [`Unclear`].

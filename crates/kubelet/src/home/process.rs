@@ -14,9 +14,9 @@ use crate::config::ConfigError;
 /// The program that a kubelet runs in, which decides where its flags are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
-    /// kubelet's own: its command line has them (kubeadm, RKE2, k0s, OpenShift and most others).
+    /// kubelet itself: the flags are on its command line (kubeadm, RKE2, k0s, OpenShift and most others).
     Kubelet,
-    /// k3s, which runs it as a part of itself and hides its own command line.
+    /// k3s, of which kubelet is a part, and which hides its command line.
     K3s,
     /// MicroK8s's kubelite.
     Kubelite,
@@ -27,11 +27,11 @@ pub enum Host {
 }
 
 impl Host {
-    /// By a process's name (`comm`).
+    /// The host that a process's name (`comm`) stands for.
     fn of(name: &str) -> Self {
         match name {
             "kubelet" => Self::Kubelet,
-            // k3s starts itself again under the name of what it is to do.
+            // k3s executes itself again under the name of its role.
             "k3s-server" | "k3s-agent" => Self::K3s,
             "kubelite" => Self::Kubelite,
             "microshift" => Self::MicroShift,
@@ -45,11 +45,11 @@ impl Host {
 pub struct Process {
     /// Its number.
     pub pid: i32,
-    /// That process's name (`comm`).
+    /// The process's name (`comm`).
     pub name: String,
-    /// The program, as its name says.
+    /// The program that the name stands for.
     pub host: Host,
-    /// The root directory in which it answers on its socket, without what is before `/`; `None` where it was found by name.
+    /// The root directory in which it answers on its socket, relative to `root`; `None` where it was found by its name.
     pub root: Option<PathBuf>,
 }
 
@@ -65,8 +65,8 @@ pub(super) fn listener(path: &Path) -> Option<i32> {
     (pid > 0).then_some(pid)
 }
 
-/// Find the kubelet that runs: the process that answers on its socket in a known root directory, else one with a known name.
-/// `proc` is `/proc`, `root` is `/`.
+/// Finds the running kubelet: the process that answers on the socket in a known root directory, else one with a known
+/// name. `proc` is `/proc`, `root` is `/`.
 ///
 /// # Errors
 /// No kubelet runs, or more than one does.
@@ -75,7 +75,7 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
     for known in ROOTS {
         let socket = root.join(known.trim_start_matches('/')).join(SOCKET);
         let Some(pid) = listener(&socket) else { continue };
-        // Two of the directories may be one by a link.
+        // Two of the directories may be the same through a link.
         if found.iter().any(|process| process.pid == pid) {
             continue;
         }
@@ -101,8 +101,8 @@ pub fn find(proc: &Path, root: &Path) -> Result<Process, ConfigError> {
     }
 }
 
-/// The process, if it runs as root and not in a pod: any process can take a name, and a pod may mount kubelet's directory.
-/// `None` too for one that ends meanwhile.
+/// The process, if it runs as root and outside of pods: any process can take a name, and a pod may mount kubelet's
+/// directory. `None` also for one that ends meanwhile.
 pub(super) fn look(proc: &Path, pid: i32) -> Option<Process> {
     let read = |name: &str| fs::read_to_string(proc.join(pid.to_string()).join(name)).ok();
     let name = read("comm")?.trim_end().to_owned();
@@ -121,7 +121,7 @@ pub(super) fn look(proc: &Path, pid: i32) -> Option<Process> {
     })
 }
 
-/// Whether a cgroup is a container's, one below it, or an instance's.
+/// Whether a cgroup is a container's, below a container's, or an instance's.
 fn is_tenants(cgroup: &str) -> bool {
     let mut path = cgroup;
     while let Some((parent, _)) = path.rsplit_once('/') {

@@ -8,7 +8,7 @@ use super::*;
 use crate::config;
 use crate::config::{ConfigError, KubeletConfig};
 
-/// A machine made of files, in `root`. Whoever listens there is this process, by the kernel's word.
+/// A machine made of files, in `root`. The kernel reports this test's process as the listener on each socket.
 struct Machine {
     directory: TempDir,
     listeners: Vec<UnixListener>,
@@ -50,7 +50,7 @@ impl Machine {
         self.write(&format!("root/proc/{pid}/cmdline"), &(line.join("\0") + "\0"));
     }
 
-    /// This process listens on kubelet's socket in this root directory.
+    /// Makes this process listen on kubelet's socket in this root directory.
     fn listen(&mut self, known: &str) {
         let socket = self.root().join(known.trim_start_matches('/')).join(SOCKET);
         fs::create_dir_all(socket.parent().unwrap()).unwrap();
@@ -114,7 +114,7 @@ fn k3s_runs_kubelet_as_a_part_of_itself_and_its_files_say_how() {
     assert_eq!(config.reserved_system_cpus.to_string(), "0-1");
     assert_eq!(config.topology_manager_policy, "restricted");
     assert_eq!(config.hostname_override.as_deref(), Some("one"));
-    // A later file says all of a list anew, unless it adds; and the data may be elsewhere.
+    // A later file replaces a list, unless its key adds; and the data directory may be elsewhere.
     machine.write(
         "root/etc/rancher/k3s/config.yaml.d/60-other.yaml",
         "kubelet-arg: [v=2]\ndata-dir: /srv/k3s\n",
@@ -174,7 +174,7 @@ fn rke2_and_k0s_start_a_kubelet_of_their_own() {
         &format!("{HEAD}cpuManagerPolicy: static\n"),
     );
     machine.listen(K0S);
-    // What storage plugins leave behind.
+    // Left behind by storage plugins.
     fs::create_dir_all(machine.root().join("var/lib/kubelet/plugins")).unwrap();
     let config = machine.config().unwrap();
     assert_eq!(
@@ -207,7 +207,7 @@ fn microk8s_has_kubelets_flags_in_a_file() {
         &format!("{HEAD}topologyManagerScope: pod\n"),
     );
     machine.listen(MICROK8S);
-    // Its installation makes a link for whoever looks at the usual place.
+    // Its installation links the default directory to it.
     fs::create_dir_all(machine.root().join("var/lib")).unwrap();
     symlink(
         machine.root().join(&MICROK8S[1..]),
@@ -251,7 +251,7 @@ fn microshift_writes_a_file_for_its_kubelet() {
 fn who_answers_is_kubelet_whatever_it_is_called() {
     let mut machine = Machine::new();
     machine.listen(DEFAULT);
-    // And who is only called so is not.
+    // A process that only has the name is not taken for kubelet.
     machine.process(70, "kubelet", SERVICE, &["kubelet", "--root-dir=/wrong"]);
     machine.process(
         me(),
@@ -262,7 +262,7 @@ fn who_answers_is_kubelet_whatever_it_is_called() {
     machine.write("root/etc/k.yaml", &format!("{HEAD}cpuManagerPolicy: static\n"));
     assert_eq!(machine.find().unwrap().host, Host::Unknown);
     assert_eq!(machine.config().unwrap().cpu_manager_policy, "static");
-    // Nothing is assumed of one whose flags are nowhere.
+    // Without kubelet's flags nothing is assumed about a process.
     machine.process(me(), "other", SERVICE, &["other", "agent"]);
     let error = machine.config().unwrap_err().to_string();
     assert!(error.contains(&format!("process {} (other)", me())), "{error}");
@@ -305,7 +305,7 @@ fn a_node_has_the_root_directory_that_holds_the_state() {
         unclear.contains(K0S) && unclear.contains(&format!("{DEFAULT}: holds")) && unclear.contains("set kubelet-root"),
         "{unclear}"
     );
-    // What is set is asked no more; what was found stays.
+    // A directory that is set is taken as it is; one that was found is kept.
     let set = by_setting(Path::new("/k"), &machine.root(), None);
     assert_eq!(set, Ok("/k".into()));
     assert_eq!(machine.chosen(Some(K0S)), Ok(K0S.into()));
@@ -316,12 +316,12 @@ fn where_kubelet_answers_counts_before_what_an_earlier_one_left() {
     let mut machine = Machine::new();
     machine.state(DEFAULT);
     machine.listen(K0S);
-    // A pod that has the directory says nothing.
+    // A listener in a pod that mounts the directory does not count.
     machine.process(me(), "kubelet", POD, &["kubelet"]);
     assert_eq!(machine.chosen(None), Ok(DEFAULT.into()));
     machine.process(me(), "kubelet", SERVICE, &["kubelet"]);
     assert_eq!(machine.chosen(None), Ok(K0S.into()));
-    // It has moved.
+    // kubelet now answers in another directory.
     assert_eq!(machine.chosen(Some(DEFAULT)), Ok(K0S.into()));
     machine.listen(DEFAULT);
     let unclear = machine.chosen(Some(K0S)).unwrap_err();

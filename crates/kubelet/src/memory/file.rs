@@ -1,4 +1,4 @@
-//! The file's own shapes. A list that is `null` and one that is empty are told apart: they are hashed differently.
+//! The shapes of the file. A list that is `null` and an empty one are different, because they are hashed differently.
 
 use std::collections::BTreeMap;
 
@@ -24,7 +24,7 @@ struct File {
     checksum: Option<u32>,
 }
 
-/// As in `cpu_manager_state`, the keys beside `data` are known and not looked at.
+/// As in `cpu_manager_state`, the keys beside `data` are declared and not read.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "camelCase")]
 struct Envelope {
@@ -199,7 +199,7 @@ fn blocks_text(blocks: &Blocks) -> String {
     })
 }
 
-/// `null` in the file is a nil in kubelet.
+/// `null` in the file is nil in Go.
 fn nil_or<T>(value: Option<&T>, text: impl Fn(&T) -> String) -> String {
     value.map_or_else(|| "<nil>".to_owned(), text)
 }
@@ -213,7 +213,7 @@ mod tests {
         let folder = "../../tests/data/kubelet-checkpoints/hash-strings";
         let file: File = json(&std::fs::read(format!("{folder}/mem-v1.json")).unwrap()).unwrap();
         let printed = std::fs::read_to_string(format!("{folder}/mem-v1.txt")).unwrap();
-        // kubelet 1.36 calls the structure V1 and hashes it under its old name, so that older kubelets understand it.
+        // kubelet 1.36 calls the structure V1 and hashes it under its old name, for older kubelets.
         let genuine = printed.replacen("MemoryManagerCheckpointV1", "MemoryManagerCheckpoint", 1);
         assert_ne!(printed, genuine);
         assert_eq!(file.hashed_as_v1(), genuine);

@@ -1,4 +1,4 @@
-//! `memory_manager_state`: kubelet's record of the memory it set aside on NUMA nodes.
+//! `memory_manager_state`: kubelet's record of the memory that it assigned on NUMA nodes.
 //!
 //! Every schema is read into the same [`MemoryManagerState`]; a file with a key that its schema does not have is refused.
 //! Source: `pkg/kubelet/cm/memorymanager/state/checkpoint.go`.
@@ -27,16 +27,17 @@ pub enum MemorySchema {
     V3,
 }
 
-/// The content of a `memory_manager_state`, checked.
+/// The parsed content of a `memory_manager_state`, its checksum verified.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MemoryManagerState {
     /// The shape it was read from.
     pub schema: MemorySchema,
     /// `Static` or `None`.
     pub policy: String,
-    /// NUMA nodes by number; none with policy `None`, so this does not list the machine's.
+    /// NUMA nodes by id; empty with policy `None`, so this does not list the machine's.
     pub nodes: BTreeMap<u32, NumaNodeState>,
-    /// Memory by pod and container name. Those of a removed pod stay until the next admission: no proof of life.
+    /// Memory by pod and container name. A removed pod's stays until the next admission, so an entry does not mean that
+    /// the pod exists.
     pub entries: BTreeMap<PodUid, BTreeMap<String, Vec<MemoryBlock>>>,
     /// Memory of whole pods (V2 and V3).
     pub pod_entries: BTreeMap<PodUid, Vec<MemoryBlock>>,
@@ -45,7 +46,7 @@ pub struct MemoryManagerState {
 /// A NUMA node as the memory manager accounts for it (kubelet's `NUMANodeState`).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NumaNodeState {
-    /// Blocks of memory on it: containers count once for each kind of memory.
+    /// How many blocks of memory are on it: a container counts once for each kind of memory.
     pub assignments: u64,
     /// The nodes that containers with memory here use, this one included.
     pub cells: Vec<u32>,
@@ -84,7 +85,7 @@ impl MemoryManagerState {
     /// Parse and check the bytes of a `memory_manager_state`.
     ///
     /// # Errors
-    /// Every [`CheckpointError`] but the one on CPUs; nothing of a file in doubt is used.
+    /// Every [`CheckpointError`] except the one about CPUs; nothing of an invalid file is used.
     pub fn parse(bytes: &[u8]) -> Result<Self, CheckpointError> {
         let bytes = content(bytes)?;
         let keys: Value = json(bytes)?;

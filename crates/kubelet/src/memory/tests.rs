@@ -11,8 +11,8 @@ fn parse(folder: &str) -> MemoryManagerState {
     MemoryManagerState::parse(&fs::read(path).unwrap()).unwrap()
 }
 
-/// What a genuine file says: folder, schema, policy, free bytes of `memory` by node, containers with entries, pods with
-/// them.
+/// What a genuine file contains: folder, schema, policy, free bytes of `memory` by node, the numbers of containers and
+/// of pods with entries.
 type Line = (&'static str, MemorySchema, &'static str, &'static [u64], usize, usize);
 
 const GENUINE: [Line; 8] = [
@@ -46,7 +46,7 @@ const GENUINE: [Line; 8] = [
         2,
     ),
 ];
-/// The one of kubelet 1.37 says what the one of 1.36 says.
+/// The file of kubelet 1.37 has the same content as that of 1.36.
 const REBUILT: &str = "rebuilt-1.37/05a-podlevel-podscope";
 const EMPTY: &[u64] = &[18_790_481_920, 19_327_352_832];
 const MANY: &[u64] = &[3_758_096_384, 8_053_063_680];

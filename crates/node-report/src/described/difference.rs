@@ -6,7 +6,8 @@ use stelia_text::excerpt;
 use super::DescribedError;
 use crate::NodeResourceTopology;
 
-/// The first place where an object is not as the facts read from it make it. Annotations count by what they say.
+/// The first place where an object differs from the one made of the facts read from it. Annotations are compared
+/// parsed.
 pub(super) fn first(
     object: &NodeResourceTopology,
     implied: &NodeResourceTopology,

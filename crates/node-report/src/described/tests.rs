@@ -45,7 +45,7 @@ fn allocator() -> Allocator {
 #[case::steliad(Some(allocator()))]
 fn what_is_printed_is_read_as_it_was(#[case] allocator: Option<Allocator>) {
     let mut facts = Facts { allocator, ..facts() };
-    // Beyond what is allocatable nobody tells of it.
+    // The object does not have what is free beyond the allocatable memory.
     for node in facts.numa.values_mut() {
         node.memory.as_mut().unwrap().free = 13 << 30;
     }
@@ -55,7 +55,7 @@ fn what_is_printed_is_read_as_it_was(#[case] allocator: Option<Allocator>) {
     }
 }
 
-/// Cores counted over the whole host: here two a socket.
+/// Cores numbered over the whole host: here two per socket.
 fn rank_cores(facts: &Facts) -> Facts {
     let mut facts = facts.clone();
     for cpu in facts.topology.cpus.values_mut() {
@@ -88,7 +88,7 @@ fn a_host_without_numa_and_kubelet_without_configuration_are_read() {
     }
 }
 
-/// The report of a node with this at `pointer`, and its annotation with that.
+/// The report of a node with the value at `pointer` replaced.
 fn spoiled(pointer: &str, value: Value) -> String {
     let facts = Facts {
         allocator: Some(allocator()),
@@ -219,7 +219,7 @@ proptest! {
         let mut allocator = allocator();
         allocator.policies.reserved = of(0);
         let facts = Facts {
-            // Where kubelet chooses, it may be about to give some away.
+            // Where kubelet chooses, CPUs may be in neither set while it assigns them.
             shared: topology.online().difference(&exclusive).difference(&if steliad { CpuSet::new() } else { of(4) }),
             numa: numa(shape.nodes),
             kubelet: Kubelet { reserved: of(0), ..facts().kubelet },

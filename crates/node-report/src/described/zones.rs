@@ -1,4 +1,4 @@
-//! What the zones tell of NUMA nodes.
+//! The NUMA nodes, read from the zones.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::NodeResourceTopology;
 use crate::numa::{Memory, NumaNode, Pages};
 use crate::object::{Resource, Zone};
 
-/// The NUMA nodes by id. A zone of CPUs alone is of a host that does not tell of NUMA.
+/// The NUMA nodes by id. Zones with CPUs alone come from a host whose kernel has no NUMA.
 pub(super) fn numa(object: &NodeResourceTopology) -> Result<BTreeMap<u32, NumaNode>, DescribedError> {
     let mut nodes = BTreeMap::new();
     for (at, zone) in object.zones.iter().enumerate() {
@@ -82,8 +82,8 @@ fn amount<'a>(resources: &'a [Resource], name: &str) -> Option<&'a Resource> {
     resources.iter().find(|resource| resource.name == name)
 }
 
-/// The CPUs that are somebody's alone where kubelet chooses: those in no pool, or where a zone tells of fewer, those of pods
-/// and as many others as it tells of.
+/// The exclusive CPUs where kubelet chooses: those in no pool, or where the zones count fewer, those in the lists of
+/// pods and as many others as the zones count.
 pub(super) fn exclusive(
     object: &NodeResourceTopology,
     topology: &Topology,
@@ -110,7 +110,7 @@ pub(super) fn exclusive(
         if missing == others.len() {
             exclusive = exclusive.union(&most);
         } else {
-            // More than there are is a contradiction, and found as one.
+            // More than there are is a contradiction, and is reported as one.
             exclusive = exclusive.union(&least).union(&others.iter().take(missing).collect());
         }
     }

@@ -8,7 +8,7 @@ use crate::helpers::spec::parse_file;
 
 const PAGE: &str = include_str!("../../../../docs/runner.md");
 
-/// The blocks of one language.
+/// The blocks of one language in the page.
 fn blocks(language: &str) -> Vec<&'static str> {
     let mut blocks = Vec::new();
     let mut rest = PAGE;

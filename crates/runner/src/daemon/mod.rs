@@ -38,14 +38,13 @@ const OBJECT_RETRY: Duration = Duration::from_millis(200);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum DaemonEvent {
-    /// A signal of the daemon's, which says that something changed.
+    /// A signal of the daemon: something changed.
     Signal,
     /// The connection broke.
     Lost,
     Reconnected,
 }
 
-/// Arguments of RegisterInstance.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Claims<'a> {
     pub(crate) pod_uid: &'a str,
@@ -66,7 +65,7 @@ pub(crate) struct Attached {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Registration {
     pub(crate) instance: OwnedObjectPath,
-    /// Its scope's cgroup path.
+    /// The cgroup path of its scope.
     pub(crate) cgroup: String,
 }
 
@@ -80,7 +79,7 @@ pub(crate) struct Daemon {
     next: (Instant, Duration),
 }
 
-/// All the runners of a node lose the daemon at the same moment, and must not return at the same one.
+/// All runners of a node lose the daemon at the same moment, and must not reconnect at the same moment.
 fn spread() -> Duration {
     let random = RandomState::new().build_hasher().finish();
     SPREAD.mul_f64(random as f64 / u64::MAX as f64)
@@ -184,8 +183,8 @@ impl Daemon {
         Ok(Registration { instance, cgroup })
     }
 
-    /// Attaches the vCPU threads, and the I/O threads that get CPUs too. It is an error when the instance is neither `isolated`
-    /// nor `contained` afterwards, unless its class has no CPUs of its own and nothing was pinned.
+    /// Attaches the vCPU threads, and the I/O threads that get CPUs too. It is an error when the instance is neither
+    /// `isolated` nor `contained` afterwards, unless its class has no exclusive CPUs and nothing was pinned.
     pub(crate) async fn attach(
         &mut self,
         instance: &OwnedObjectPath,

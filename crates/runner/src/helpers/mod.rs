@@ -22,7 +22,7 @@ use super::status::Status;
 use policy::AfterExit;
 use spec::{HelperSpec, Start};
 
-/// From SIGTERM to SIGKILL: of the pod's 30 s the guest has 25 and QEMU 3.
+/// From SIGTERM to SIGKILL: of the pod's 30 s the guest has 25, QEMU 3, the helpers this.
 const STOP_TIME: Duration = Duration::from_secs(1);
 /// Limit for a `wait-for` path to appear.
 const READY_TIME: Duration = Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! What another program prints, line by line into the runner's log.
+//! What helpers print, line by line into the runner's log.
 
 use std::io::PipeReader;
 use std::os::fd::OwnedFd;
@@ -11,7 +11,7 @@ use tokio::time::timeout;
 
 /// In bytes; a longer line is logged in pieces.
 const MAX_LINE: usize = 8 << 10;
-/// How long after the helper's end its output is read: its own children may keep the pipe open.
+/// How long its output is read after the helper's end: its own children may keep the pipe open.
 const REST_TIME: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::spec::OnExit;
 
-/// A helper that ran this long counts as one that works: its next failure is its first.
+/// A helper that ran this long counts as working: its next failure counts as the first.
 pub(crate) const SETTLED: Duration = Duration::from_secs(60);
 const FIRST: Duration = Duration::from_millis(500);
 const LONGEST: Duration = Duration::from_secs(30);
@@ -17,7 +17,8 @@ pub(crate) enum AfterExit {
     StayEnded,
 }
 
-/// For a helper that ended after `ran`, and `failures` times before soon after its start. Returns the new number of failures, too.
+/// Decides for a helper that ran for `ran` and before that failed `failures` times soon after its start. Also returns
+/// the new number of failures.
 pub(crate) fn after_exit(on_exit: OnExit, ran: Duration, failures: u32) -> (AfterExit, u32) {
     match on_exit {
         OnExit::Fatal => (AfterExit::ShutDown, failures),

@@ -13,7 +13,7 @@ pub(crate) enum Start {
     /// Before QEMU, which may need it.
     #[default]
     Before,
-    /// When QEMU answers, so what it listens on is there.
+    /// When QEMU answers on QMP, so its sockets exist.
     After,
 }
 
@@ -40,7 +40,7 @@ pub(crate) struct HelperSpec {
     pub(crate) command: Vec<String>,
 }
 
-/// A helper as in the file, unchecked.
+/// A helper as in the file, not checked yet.
 #[derive(Debug, Default, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 struct Written {

@@ -29,13 +29,13 @@ const LAST_RETRY: Duration = Duration::from_secs(60);
 /// How often QEMU is queried where no event reports a change: of a machine with a free vCPU slot, and of a guest that does
 /// not run.
 const LOOK: Duration = Duration::from_secs(2);
-/// One plug makes several events: they are waited for.
+/// One plug causes several events: the others are waited for this long.
 const SETTLE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct VmOptions<'a> {
     pub(crate) qemu: BorrowedFd<'a>,
-    /// For a registration that did not succeed at the start.
+    /// For a registration that has to be repeated.
     pub(crate) anchor: BorrowedFd<'a>,
     pub(crate) claims: Claims<'a>,
     pub(crate) require: bool,

@@ -47,11 +47,9 @@ impl Command for MigrateIncoming<'_> {
     const ALLOW_OOB: bool = false;
 }
 
-/// An element of `query-cpus-fast`.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Vcpu {
-    /// QEMU's index of the vCPU.
     pub cpu_index: u32,
     /// Thread id in the container's PID namespace.
     pub thread_id: i32,
@@ -60,7 +58,6 @@ pub struct Vcpu {
     pub props: BTreeMap<String, Value>,
 }
 
-/// An element of `query-iothreads`.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Iothread {
@@ -119,7 +116,7 @@ mod tests {
         assert_eq!(sent(MigrateIncoming { uri: "tcp:h:1" }), uri);
     }
 
-    /// What is sent is what the schema that qapi was generated from calls so.
+    /// The names sent are those of the schema that qapi was generated from.
     #[rstest]
     #[case(Capabilities::NAME, qapi::qmp::qmp_capabilities::NAME)]
     #[case(QueryCpusFast::NAME, qapi::qmp::query_cpus_fast::NAME)]
@@ -134,7 +131,7 @@ mod tests {
         assert_eq!(ours, schema);
     }
 
-    /// A target that QEMU had after these types were generated, and a run state.
+    /// A CPU target and a run state that QEMU added after these types were generated.
     #[test]
     fn a_newer_qemus_words_are_an_error_to_the_generated_types_and_none_to_ours() {
         let vcpu = r#"[{"cpu-index":0,"thread-id":7,"qom-path":"/m","target":"new-in-qemu-99"}]"#;

@@ -2,7 +2,6 @@
 
 use super::wire::Event;
 
-/// What to do about an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reaction {
     /// The vCPU threads may have changed: query them.
@@ -11,11 +10,11 @@ pub enum Reaction {
     RunState,
     /// Log it, nothing else.
     Log,
-    /// Logged for debugging only.
+    /// Log it for debugging only.
     Nothing,
 }
 
-/// The reaction to an event.
+/// What to do about an event.
 ///
 /// - A plugged vCPU is reported by the guest alone, and only by one with ACPI (`ACPI_DEVICE_OST`).
 /// - `DEVICE_DELETED` comes after the unplugged vCPU's thread has ended.

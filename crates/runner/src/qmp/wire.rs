@@ -25,7 +25,7 @@ const MAX_EVENTS: usize = 256;
 pub struct Event {
     /// `RESET`, `DEVICE_DELETED`…
     pub name: String,
-    /// Its data, an object; null when it has none.
+    /// An object; null when the event has no data.
     pub data: Value,
 }
 
@@ -44,7 +44,7 @@ pub(crate) struct Wire {
     stream: UnixStream,
     /// Received bytes that are not a whole line yet.
     buffer: Vec<u8>,
-    /// This many bytes of `buffer` have no line feed.
+    /// How many bytes of `buffer` are known to have no line feed.
     searched: usize,
     events: VecDeque<Event>,
     next: u64,
@@ -233,7 +233,7 @@ mod tests {
         let mut wire = wire(dir.path(), [READY, answer]).await.unwrap();
         assert_eq!(wire.execute(QueryStatus {}).await.unwrap(), Ok(6.into()));
         assert_eq!(wire.event().await.unwrap().name, "NEW_IN_QEMU_99");
-        // The end of the connection is told as such.
+        // The end of the connection is reported as such.
         let error = wire.event().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
     }
@@ -260,7 +260,7 @@ mod tests {
         assert_eq!(error.to_string(), "C: D");
     }
 
-    /// QEMU 11.1's greeting, and these words before an event that qapi's generated types know.
+    /// QEMU 11.1's greeting, then these words, then an event that qapi's generated types know.
     async fn qemu_says(words: &str) -> UnixStream {
         let (mut qemu, client) = UnixStream::pair().unwrap();
         let version = r#"{"qemu":{"micro":0,"minor":1,"major":11},"package":""}"#;
@@ -273,7 +273,8 @@ mod tests {
 
     const KNOWN: &str = r#"{"event":"RESUME","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
 
-    /// Why the socket's reader is ours. Where the crate's goes on to the end of the connection some day, it can be used.
+    /// Why the socket is not read with the crate's own stream. If that some day reads on to the end of the connection,
+    /// it can be used.
     #[rstest]
     #[case::an_event_that_it_knows(KNOWN, true)]
     #[case::an_event_of_a_newer_qemu(r#"{"event":"NEW_IN_QEMU_99","timestamp":{"seconds":1,"microseconds":1}}"#, false)]

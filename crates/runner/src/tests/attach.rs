@@ -7,7 +7,7 @@ use crate::cli::{ProbeOptions, What, WhereOptions};
 use crate::probe;
 use crate::state::Isolation;
 
-/// A QEMU of nobody's, and the directory it works in.
+/// A QEMU that the runner did not start, and the directory it works in.
 fn qemu(how: &str) -> (TempDir, Child) {
     let dir = tempfile::tempdir().unwrap();
     let child = Command::new(std::env::current_exe().unwrap())
@@ -92,7 +92,7 @@ async fn a_probe_finds_the_runner_beside_its_monitor_and_stop_ends_it() {
     assert_eq!(bench.exit_code().await, 7);
     assert!(same(stopper.await.unwrap(), ExitCode::SUCCESS));
     assert_eq!(bench.orders(), "cont system_powerdown");
-    // And nobody answers any more
+    // And no probe is answered any more
     let what = What::Liveness;
     let code = code(move || probe::probe(&ProbeOptions { what, place })).await;
     assert!(same(code, ExitCode::FAILURE));

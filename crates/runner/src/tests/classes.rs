@@ -1,4 +1,4 @@
-//! Where steliad chooses the CPUs: what is asked of it, and classes that have no CPUs of their own.
+//! Where steliad chooses the CPUs: what the runner requests, and classes without exclusive CPUs.
 
 use stelia_allocator::Qos;
 
@@ -15,13 +15,13 @@ fn of_class(qos: &'static str, state: &'static str) -> Behaviour {
 
 #[tokio::test]
 async fn an_ls_instance_is_whole_on_the_shared_pool() {
-    // Given a VM that asks for nothing but the shared pool
+    // Given a VM that requests nothing but the shared pool
     let mut bench = Bench::of(Setup {
         daemon: Some(of_class("LS", "floating")),
         options: &["--qos", "LS", "--cpu-bind-policy=ConstrainedBurst", "--cpu-limit=2500m"],
         ..Setup::default()
     });
-    // Then its guest runs, though nothing is pinned, and nobody calls it degraded
+    // Then its guest runs, though nothing is pinned, and it is not reported as degraded
     bench.logged("guest running").await;
     bench.logged("LS, on the shared pool: vcpu 0 -> not pinned").await;
     let asked = " cpu-bind-policy=ConstrainedBurst cpu-limit=2500 qos=LS";
@@ -31,7 +31,7 @@ async fn an_ls_instance_is_whole_on_the_shared_pool() {
     assert_eq!((state.qos, state.isolation), (Some(Qos::Ls), Isolation::Shared));
     assert_eq!(state.vcpus, [(0, 100, None), (1, 101, None)]);
     assert!(!bench.read("log").contains("DEGRADED"));
-    // When the pool changes, it is asked and stays as it was
+    // When the pool changes, the runner asks the daemon and changes nothing
     *bench.calls.state.lock().unwrap() = Some("leaving".into());
     bench.calls.tell.notify_one();
     bench.state(|state| state.isolation == Isolation::Floating).await;
@@ -87,7 +87,7 @@ async fn a_registration_that_is_made_late_asks_for_the_same() {
     // When there is one
     let socket = bench.dir.path().join("socket");
     fakes::daemon(&socket, of_class("LS", "floating"), bench.calls.clone());
-    // Then it is told the class
+    // Then it reports the class
     let state = bench.state(|state| state.isolation == Isolation::Shared).await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' qos=LS");
     assert_eq!(state.readiness(), Ok("LS, on the shared pool".into()));

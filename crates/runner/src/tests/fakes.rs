@@ -1,4 +1,4 @@
-//! A daemon and a QEMU that play their parts.
+//! A fake daemon and a fake QEMU.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader, Write};
@@ -19,7 +19,7 @@ type Options = HashMap<String, OwnedVariant>;
 pub struct Behaviour {
     /// RegisterInstance fails.
     pub refuse: bool,
-    /// So many AttachVcpus fail first.
+    /// How many AttachVcpus fail first.
     pub failing_attaches: usize,
     /// The property after AttachVcpus.
     pub state: &'static str,
@@ -38,7 +38,7 @@ impl Default for Behaviour {
     }
 }
 
-/// What the daemon was asked, and the processes handed to it.
+/// What the daemon was asked, and the processes that were passed to it.
 #[derive(Debug, Clone, Default)]
 pub struct Calls {
     names: Arc<Mutex<Vec<String>>>,
@@ -47,9 +47,9 @@ pub struct Calls {
     pub hang_up: Arc<tokio::sync::Notify>,
     /// The daemon sends a signal on every connection.
     pub tell: Arc<tokio::sync::Notify>,
-    /// What ListInstances says of the instance's state, once it is something; empty: there is none.
+    /// The state that ListInstances returns, if it is set; empty: there is no instance.
     pub state: Arc<Mutex<Option<String>>>,
-    /// What ListInstances says of its CPUs.
+    /// The CPUs that ListInstances returns.
     pub cpus: Arc<Mutex<String>>,
 }
 
@@ -83,7 +83,7 @@ impl Calls {
     }
 }
 
-/// What is asked of the allocator: ` name=value`, by name.
+/// The requests to the allocator: ` name=value`, ordered by name.
 fn asked(options: &Options) -> String {
     let mut asked: Vec<String> = options
         .iter()
@@ -193,7 +193,7 @@ impl Instance {
     }
 }
 
-/// Serve the contract on `socket`, peer-to-peer, a connection a client.
+/// Serves the contract on `socket`, peer-to-peer, with a connection for each client.
 pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
     let listener = tokio::net::UnixListener::bind(socket).unwrap();
     tokio::spawn(async move {
@@ -212,7 +212,7 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
                     for connection in &connections {
                         let to = None::<&str>;
                         let (path, interface) = ("/io/stelia/Isolation1", "io.stelia.Isolation1.Manager");
-                        // The runner may have left this one.
+                        // The runner may have closed this one.
                         let _ = connection.emit_signal(to, path, interface, "InstanceNew", &("x", "/x")).await;
                     }
                     continue;
@@ -228,8 +228,8 @@ pub fn daemon(socket: &Path, behaviour: Behaviour, calls: Calls) {
     });
 }
 
-/// QEMU's QMP side: one client at a time; every command goes to the file `commands`; it has as many vCPUs as the file `vcpus`
-/// says; what is put into the file `event` is said at once. Exit codes: 7 powered down, 3 quit. Never returns.
+/// QEMU's side of QMP: one client at a time; every command is appended to the file `commands`; the file `vcpus` has the
+/// number of vCPUs; the text of a file `event` is sent at once. Exit codes: 7 powered down, 3 quit. Never returns.
 pub fn qemu(dir: &Path) {
     let how = std::env::var("STELIA_TEST_QEMU").unwrap_or_default();
     let listener = UnixListener::bind(dir.join("qmp")).unwrap();
@@ -243,7 +243,7 @@ pub fn qemu(dir: &Path) {
         let version = r#"{"qemu":{"micro":0,"minor":0,"major":10},"package":""}"#;
         let greeting = format!(r#"{{"QMP":{{"version":{version},"capabilities":["oob"]}}}}"#);
         if writeln!(stream, "{greeting}").is_err() {
-            // It only looked who listens here.
+            // The client only looked up who listens here.
             continue;
         }
         let talker = stream.try_clone().unwrap();
@@ -259,10 +259,10 @@ pub fn qemu(dir: &Path) {
             }
             let mut answer = serde_json::json!({"return": answer(dir, command, status), "id": message["id"]});
             if how == "odd" && command.starts_with("query") {
-                // Things no QEMU says today, another one each time.
+                // Fields that no QEMU sends today.
                 answer["return"] = serde_json::json!({"unheard": [null, -1]});
             }
-            // An event before the answer, as QEMU likes to do; one that nobody knows.
+            // An unknown event before the answer: QEMU sends events at any time.
             let event = r#"{"event":"NEW_IN_QEMU_99","data":{},"timestamp":{"seconds":1,"microseconds":1}}"#;
             if stream.write_all(format!("{event}\n{answer}\n").as_bytes()).is_err() {
                 break;
@@ -296,7 +296,7 @@ fn answer(dir: &Path, command: &str, status: &str) -> serde_json::Value {
     }
 }
 
-/// Says what is put into the file, once, until the client leaves.
+/// Sends what is put into the file, once, until the client leaves.
 fn events(mut stream: std::os::unix::net::UnixStream, file: &Path) {
     loop {
         if let Ok(name) = std::fs::read_to_string(file)

@@ -1,4 +1,4 @@
-//! The whole runner as a process of its own, between a daemon and a QEMU that only play their parts.
+//! The whole runner as a process of its own, between a fake daemon and a fake QEMU.
 //!
 //! The runner reaps every child of its process, so it must not share one with other tests: this test executable starts
 //! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
@@ -68,7 +68,7 @@ struct Bench {
     calls: Calls,
 }
 
-/// What a bench is made of.
+/// What a test needs.
 #[derive(Default)]
 struct Setup<'a> {
     /// The command that the runner is started by.
@@ -151,7 +151,7 @@ impl Bench {
         std::fs::write(self.dir.path().join(name), text).unwrap();
     }
 
-    /// What the runner says of itself, when it says so.
+    /// The runner's state, once `so` is true of it.
     async fn state(&self, so: impl Fn(&RunnerState) -> bool) -> RunnerState {
         let deadline = Instant::now() + Duration::from_secs(20);
         loop {
@@ -170,7 +170,7 @@ impl Bench {
         std::fs::read_to_string(self.dir.path().join(name)).unwrap_or_default()
     }
 
-    /// What QEMU was told, but for the questions.
+    /// The commands that QEMU was sent, without queries.
     fn orders(&self) -> String {
         let orders = self.read("commands");
         orders
@@ -209,8 +209,8 @@ impl Drop for Bench {
         let children = children(self.runner.id());
         let _ = self.runner.kill();
         let _ = self.runner.wait();
-        // Outside a PID namespace nothing takes QEMU and the anchor along; a QEMU that was never handed over is nobody's but
-        // the runner's.
+        // Outside a PID namespace QEMU and the anchor outlive the runner, and a QEMU that was never handed over is
+        // known to the runner alone.
         let handed_over = self.calls.pids();
         for pid in handed_over.into_iter().chain(children).filter(|pid| alive(*pid)) {
             let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);

@@ -1,4 +1,4 @@
-//! What becomes of the guest when there is no isolation, or none any more.
+//! What happens to the guest when there is no isolation, or when it is lost.
 
 use super::*;
 use crate::state::Isolation;
@@ -77,7 +77,7 @@ async fn a_daemon_that_comes_back_is_told_nothing_it_knows() {
     assert_eq!(away.readiness(), Ok("isolated".into()));
     bench.state(|state| state.daemon).await;
     bench.logged("the daemon is back").await;
-    // A thread more would be one more that somebody has to move.
+    // A further thread would have to be moved between cgroups.
     assert_eq!(threads(), before);
     assert_eq!(bench.orders(), "cont");
     let calls = bench.calls.names();
@@ -126,7 +126,7 @@ async fn odd_answers_of_qemus_end_nothing() {
     bench.logged("unexpected answer").await;
     assert_eq!(bench.orders(), "");
     bench.signal(Signal::TERM);
-    // Its run state cannot be had either, so the grace passes before it is told to quit.
+    // Its run state cannot be queried either, so the whole grace passes before `quit`.
     assert_eq!(bench.exit_code().await, 3);
     assert!(!bench.read("log").contains("panicked"));
 }

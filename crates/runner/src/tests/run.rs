@@ -1,4 +1,4 @@
-//! The life of `run`, good and bad.
+//! A whole run, successful and failing.
 
 use super::*;
 
@@ -24,7 +24,7 @@ async fn a_good_day_from_register_to_deregister() {
     // When the pod is terminated
     bench.signal(Signal::HUP);
     bench.signal(Signal::TERM);
-    // Then the guest powers down, its exit code comes through, all is given back and the anchor is gone
+    // Then the guest powers down, its exit code is passed on, the container is deregistered and the anchor is gone
     assert_eq!(bench.exit_code().await, 7);
     assert_eq!(bench.orders(), "cont system_powerdown");
     assert_eq!(bench.calls.names()[2..], ["Deregister ''"]);
@@ -156,7 +156,7 @@ async fn a_daemon_that_restarts_does_not_disturb_the_guest_and_is_found_again() 
     assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
 }
 
-/// The gate of a container: PID 1, and a uid that is another one outside.
+/// What PID 1 of a container has to do: reap orphans, and name the uid that it has outside.
 #[tokio::test]
 #[ignore = "needs user namespaces for everyone: cargo test runner -- --include-ignored"]
 async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid() {
@@ -178,7 +178,7 @@ async fn as_pid_1_in_a_user_namespace_it_reaps_orphans_and_names_its_outer_uid()
     bench.logged("reaped ").await;
     // When QEMU dies on its own
     kill_process(Pid::from_raw(bench.calls.pid("qemu")).unwrap(), Signal::ABORT).unwrap();
-    // Then everything is given back
+    // Then the container is deregistered
     bench.logged("QEMU ended: signal 6").await;
     bench.logged("deregistered").await;
     assert_eq!(bench.exit_code().await, 134);

@@ -1,4 +1,4 @@
-//! Threads that come and go, and migrations.
+//! Threads that are plugged and unplugged, and migrations.
 
 use super::*;
 
@@ -114,7 +114,7 @@ async fn iothreads_are_handed_over_again_when_the_instance_has_other_cpus() {
         ..Setup::default()
     });
     bench.logged("guest running").await;
-    // Something else is told: nothing is asked of the daemon but what it is.
+    // After an unrelated signal the runner asks the daemon for the state only.
     bench.calls.tell.notify_one();
     sleep(Duration::from_millis(500)).await;
     let attach = format!("{TWO} iothreads=[7100]");

@@ -30,14 +30,14 @@ pub(crate) enum Change {
     RunState,
 }
 
-/// How a guest is let run once its vCPUs are in place.
+/// How a guest is started once its vCPUs are in place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Release {
     /// It was started paused: QMP `cont`.
     Continue,
     /// It was started with `-incoming defer` in place of this address: QMP `migrate-incoming`.
     Migration(String),
-    /// Whoever drives the incoming migration continues the guest.
+    /// The program that drives the incoming migration continues the guest.
     External,
     AlreadyRunning,
 }

@@ -83,7 +83,7 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
 pub(crate) struct ThreadNames {
     proc: PathBuf,
     pid: i32,
-    /// As last read, to notice a change.
+    /// As read last, to notice a change.
     seen: Option<Threads>,
 }
 
@@ -129,7 +129,7 @@ impl Vmm for ThreadNames {
     }
 }
 
-/// Number and name of every thread. One that ends meanwhile is left out.
+/// Number and name of every thread. A thread that ends meanwhile is left out.
 fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
     let directory = proc.join(pid.to_string()).join("task");
     let entries = std::fs::read_dir(&directory).map_err(|cause| Error::Path {
@@ -147,7 +147,8 @@ fn names(proc: &Path, pid: i32) -> Result<Vec<(i32, String)>, Error> {
     Ok(found)
 }
 
-/// The one process whose threads are named as vCPUs. In a container `/proc` shows that container's alone.
+/// The only process with threads that are named as vCPUs. In a container `/proc` shows that container's processes
+/// alone.
 pub(crate) fn find_vm(proc: &Path) -> Result<i32, Error> {
     let entries = std::fs::read_dir(proc).map_err(|cause| Error::Path {
         operation: "read",

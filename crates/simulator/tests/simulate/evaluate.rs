@@ -1,4 +1,4 @@
-//! evaluate: what the allocator would answer. The simulated node's CPUs are kubelet's to choose.
+//! evaluate: the allocator's answers. On the simulated node kubelet chooses the CPUs.
 
 use super::*;
 
@@ -35,7 +35,7 @@ fn everybody_on_the_bus_may_ask_no_pod_may_and_each_refusal_is_named() {
     let socket = format!("--address=unix:path={}/{WAITING}.socket", simulation.sockets.display());
     let told = evaluate(&[&socket]);
     assert!(!told.contains("kubelet chooses"), "{told}");
-    // The description of the node says the same without the daemon.
+    // A description of the node gives the same answer without the daemon.
     let file = simulation.sockets.join("node.yaml");
     fs::write(&file, simulation.ctl(&["node-topology", "--node-name", "worker-1"])).expect("write");
     let told = evaluate(&[

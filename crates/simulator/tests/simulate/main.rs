@@ -38,7 +38,7 @@ fn first_line(child: &mut Child) -> String {
     line.trim().to_owned()
 }
 
-/// What a system bus lets everybody do; the shipped policy decides about steliad.
+/// What a system bus permits to everybody; the shipped policy decides about steliad.
 const SYSTEM_POLICY: &str = "<policy context=\"default\"><allow user=\"*\"/><deny own=\"*\"/><deny send_type=\"method_call\"/>\
     <allow send_type=\"signal\"/><allow send_requested_reply=\"true\" send_type=\"method_return\"/>\
     <allow send_requested_reply=\"true\" send_type=\"error\"/><allow receive_type=\"method_call\"/>\
@@ -50,7 +50,7 @@ const SYSTEM_POLICY: &str = "<policy context=\"default\"><allow user=\"*\"/><den
 impl Simulation {
     fn start(scenario: &str) -> Self {
         let directory = tempfile::tempdir().expect("directory");
-        // Other users are to reach the bus.
+        // Other users must be able to connect to the bus.
         fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o755)).expect("mode");
         let config = directory.path().join("bus.conf");
         let text = format!(
@@ -97,7 +97,7 @@ impl Simulation {
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         }
         let _ = self.daemon.wait();
-        // It removes what it made.
+        // The daemon removes the directory that it made.
         assert!(!Path::new(&self.sockets).exists());
     }
 
@@ -120,7 +120,7 @@ impl Simulation {
     }
 }
 
-/// polkit, as far as steliad asks it: it permits one action.
+/// A stand-in for polkit, which permits one action.
 struct Authority(&'static str);
 
 #[zbus::interface(name = "org.freedesktop.PolicyKit1.Authority")]
@@ -138,7 +138,7 @@ impl Authority {
     }
 }
 
-/// It runs on a thread of its own until this value goes.
+/// Runs on a thread of its own until it is dropped.
 struct Polkit {
     stop: Option<tokio::sync::oneshot::Sender<()>>,
     thread: Option<std::thread::JoinHandle<()>>,
@@ -176,7 +176,7 @@ impl Drop for Polkit {
 }
 
 impl Simulation {
-    /// What a user who is not root is answered: all output, and whether it succeeded.
+    /// The outcome for a user who is not root: all output, and whether the command succeeded.
     fn as_nobody(&self, arguments: &[&str]) -> (bool, String) {
         let nobody = ["--reuid=65534", "--regid=65534", "--clear-groups"];
         self.call(&nobody, arguments)
@@ -186,7 +186,7 @@ impl Simulation {
         self.call(&[], arguments)
     }
 
-    /// `busctl call`, as whom setpriv's arguments say.
+    /// `busctl call` as the user of setpriv's arguments.
     fn call(&self, who: &[&str], arguments: &[&str]) -> (bool, String) {
         let call = [
             "busctl",
@@ -213,10 +213,10 @@ fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
     let simulation = Simulation::start(&scenario(""));
     let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "ListInstances"]);
     assert!(done && text.contains(VM), "{text}");
-    // Nobody to ask: no.
+    // Without polkit the answer is no.
     let (done, text) = simulation.reconcile_as_nobody();
     assert!(!done && text.contains("polkit cannot be asked"), "{text}");
-    // What the policy of the bus does not know never reaches the daemon.
+    // The bus's policy denies unknown members before they reach the daemon.
     let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Explode"]);
     assert!(
         !done && (text.contains("Access denied") || text.contains("rejected")),
@@ -240,7 +240,7 @@ fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
     let polkit = Polkit::start(&simulation.address, "io.stelia.Isolation1.maintain");
     let (done, text) = simulation.reconcile_as_nobody();
     assert!(done && text.contains("pass"), "{text}");
-    // Another action is another question.
+    // Another action is asked about separately.
     let (done, text) = simulation.as_nobody(&[OBJECT, MANAGER, "Deregister", "sa{sv}", VM, "0"]);
     assert!(!done && text.contains("manage-instances"), "{text}");
     assert!(simulation.ctl(&["--no-legend", "list"]).contains(VM));
@@ -284,7 +284,7 @@ fn the_operators_program_shows_a_simulated_node() {
 fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
     let simulation = Simulation::start(&scenario(""));
     let map = simulation.ctl(&["map"]);
-    // The letters go by the order of the pods' UIDs.
+    // Letters are assigned in the order of the pods' UIDs.
     let (vm, waiting) = if VM < WAITING { ("2A", "4B") } else { ("2B", "4A") };
     assert!(
         map.contains("socket 1 node 1") && map.contains(vm) && map.contains(waiting),
@@ -327,7 +327,7 @@ fn what_somebody_changed_is_repaired_and_counted() {
     let float = format!("/stelia.slice/stelia-instance-{VM}.scope/instance/float");
     let meddle = format!("[[meddle]]\ncgroup = \"{float}\"\nfile = \"cpuset.cpus\"\nvalue = \"0-7\"\n");
     let simulation = Simulation::start(&(scenario("") + &meddle));
-    // By this call, or by the event that the change was.
+    // Repaired by this call, or by the event that the change caused.
     simulation.ctl(&["reconcile"]);
     let description: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
     let counters = &description["node"]["counters"];
@@ -356,7 +356,7 @@ fn connections_that_end_leave_no_descriptor() {
         let list = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &[address.as_str(), "list"]);
         assert!(list.status.success(), "{list:?}");
     }
-    // The last one may still be on its way out.
+    // The last one may not have ended yet.
     for _ in 0..100 {
         if open() <= before + 1 {
             return;
@@ -385,7 +385,7 @@ fn a_pods_own_socket_shows_its_instance_and_no_other() {
     let told = |out: &Output, uid: &str| String::from_utf8_lossy(&out.stderr).replace(uid, "UID");
     assert_eq!(other.status.code(), Some(3));
     assert_eq!(told(&other, VM), told(&none, nobody));
-    // A client of sd-bus, which takes anything before the answer to its Hello for a broken connection.
+    // sd-bus, as a client, takes any message before the reply to its Hello for a broken connection.
     for _ in 0..10 {
         let arguments = [
             &address,
@@ -420,7 +420,7 @@ fn metrics_count_what_the_daemon_does() {
         ("stelia_instances{state=\"isolated\"}", 1.0),
         ("stelia_instances{state=\"floating\"}", 1.0),
         ("stelia_cpus{owner=\"exclusive\"}", 4.0),
-        // The scenario registered and attached without the bus.
+        // The scenario registered and attached without D-Bus calls.
         ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
         ("stelia_refusals_total{error=\"NoSuchInstance\"}", 0.0),
         (&format!("stelia_instance_exclusive_cpus{{pod_uid=\"{VM}\"}}"), 2.0),
@@ -433,7 +433,7 @@ fn metrics_count_what_the_daemon_does() {
         "{before}"
     );
     assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);
-    // A thread of the model is none of this host's, whatever its number.
+    // A thread id of the model is not a thread of this host.
     assert!(!before.contains("stelia_vcpu_run_seconds_total{"), "{before}");
 
     simulation.ctl(&["reconcile"]);

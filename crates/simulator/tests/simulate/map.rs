@@ -1,4 +1,4 @@
-//! README's picture of a node: drawn of a simulated one, and kept as it is drawn.
+//! README's picture of a node, drawn from a simulated one, which the test compares with the file.
 
 use std::fs;
 use std::path::Path;

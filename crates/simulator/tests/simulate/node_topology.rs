@@ -1,4 +1,4 @@
-//! node-topology: what schedulers are told of the node.
+//! node-topology: the description of the node for schedulers.
 
 use serde_json::Value;
 
@@ -97,7 +97,7 @@ fn everybody_on_the_bus_may_ask_and_no_pod() {
     );
 }
 
-/// kubelet's state, and the same after it gave a CPU to a pod that is no instance.
+/// kubelet's state, and the same after it assigned a CPU to a pod that is not an instance.
 fn states(directory: &Path) -> [String; 2] {
     let kept = fs::read_to_string(directory.join("kubelet/cpu_manager_state")).expect("kubelet's state");
     let mut state: Value = serde_json::from_str(&kept).expect("JSON");

@@ -1,4 +1,4 @@
-//! A runner that was silent for a while: its connection rests in the daemon, which it must not notice.
+//! The connection of a runner that was silent is put to rest in the daemon; the runner must not notice it.
 
 use std::time::Duration;
 
@@ -11,10 +11,10 @@ use zbus::{Connection, MessageStream};
 
 use super::*;
 
-/// More than the daemon waits.
+/// Longer than the daemon waits.
 const SILENCE: Duration = Duration::from_millis(200);
 
-/// The signals up to the first of this name, each with the one property that it tells of.
+/// The signals up to the first of this name, each with the one property in it.
 async fn told(messages: &mut MessageStream, last: &str) -> Vec<String> {
     let mut signals = Vec::new();
     let until_last = async {
@@ -37,7 +37,7 @@ async fn told(messages: &mut MessageStream, last: &str) -> Vec<String> {
     signals
 }
 
-/// What the runner can ask for of its instance.
+/// What the runner can query of its instance.
 async fn asked(runner: &Connection) -> (String, String, usize) {
     let manager = ManagerProxy::new(runner).await.expect("the Manager");
     let path = manager.get_instance("").await.expect("its instance");
@@ -77,7 +77,7 @@ fn a_runner_that_was_silent_is_answered_and_told_as_before() {
         let announced = told(&mut messages, "InstanceNew").await;
         assert!(announced.contains(&"InterfacesAdded ".to_owned()), "{announced:?}");
 
-        // It is told of changes, and of nothing that it knows.
+        // It gets signals of changes only.
         sleep(SILENCE).await;
         fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
         let changed = told(&mut messages, "PropertiesChanged Degraded").await;

@@ -11,7 +11,8 @@ pub(crate) struct Terminal {
 }
 
 impl Terminal {
-    /// Runs a shell's command line on it. It is to say that it ended, for the terminal goes with its last program.
+    /// Runs a shell's command line in it. The command must print that it ended, because the terminal closes with its
+    /// last program.
     pub(crate) fn start(simulation: &Simulation, command: &str) -> Self {
         let directory = tempfile::tempdir().expect("directory");
         let terminal = Self {
@@ -41,7 +42,7 @@ impl Terminal {
         String::from_utf8_lossy(&out.stdout).into_owned()
     }
 
-    /// The screen, once it holds the text.
+    /// Waits until the screen has the text; returns the screen.
     pub(crate) fn shows(&self, text: &str) -> String {
         let began = Instant::now();
         loop {
@@ -61,7 +62,7 @@ impl Terminal {
         self.tmux(&["send-keys", keys]);
     }
 
-    /// The program ended well, and the terminal is as it was: lines are edited and echoed, the screen is the shell's.
+    /// The program succeeded and the terminal is restored: lines are edited and echoed, the screen is the shell's.
     fn is_sane(&self) {
         let screen = self.shows("-echoprt");
         let settings: Vec<&str> = screen.split_whitespace().collect();
@@ -95,7 +96,7 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
         screen.contains("by INSTANCE") && screen.contains(VM) && screen.contains("vcpu 1"),
         "{screen}"
     );
-    // Rates come with the second sample.
+    // There are rates from the second sample on.
     terminal.shows("0.0");
     terminal.press("s");
     terminal.shows("by STATE");
@@ -106,7 +107,7 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
     terminal.shows("the guest's steal");
     terminal.press("h");
     assert!(!terminal.shows("UTIL%").contains("vcpu 1"));
-    // What was seen last stays, with the reason.
+    // The last values stay, with the reason.
     simulation.stop_daemon();
     assert!(terminal.shows("steliad does not run").contains(VM));
     simulation.start_daemon();
@@ -133,7 +134,7 @@ fn what_is_longer_than_the_terminal_goes_through_the_pager() {
     let paged =
         format!("SYSTEMD_PAGER='sed s/^/paged/' {CTL} describe | tail -n 1; SYSTEMD_PAGER='wc -l' {CTL} describe");
     let screen = Terminal::start(&simulation, &paged).shows("exit 0");
-    // Into a pipe as it is; to the terminal the pager's word only.
+    // The pipe has the output, the terminal only what the pager printed.
     assert!(!screen.contains("paged") && !screen.contains("version"), "{screen}");
     let short = format!("SYSTEMD_PAGER='wc -l' {CTL} --no-legend list");
     assert!(Terminal::start(&simulation, &short).shows("exit 0").contains(VM));

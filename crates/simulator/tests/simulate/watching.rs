@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use super::*;
 
-/// Without what differs from run to run: times, and the last pass, which may be another's.
+/// The text without what differs between runs: times, and the last pass, which may be another's.
 fn without_times(text: &str) -> String {
     let lines = text
         .lines()
@@ -19,7 +19,7 @@ pub(super) fn signal(child: &Child, signal: nix::sys::signal::Signal) {
     nix::sys::signal::kill(pid, signal).expect("kill");
 }
 
-/// It has to end by itself, and well.
+/// Waits for its end by itself; it must succeed.
 pub(super) fn ends(mut child: Child) {
     let began = Instant::now();
     while began.elapsed() < Duration::from_secs(10) {
@@ -34,7 +34,7 @@ pub(super) fn ends(mut child: Child) {
 }
 
 impl Simulation {
-    /// A `/proc` and a cgroup tree that know the vCPU threads of the simulated node.
+    /// A `/proc` and a cgroup tree with the vCPU threads of the simulated node.
     pub(super) fn files(&self) -> tempfile::TempDir {
         let root = tempfile::tempdir().expect("directory");
         let write = |path: String, text: String| {
@@ -75,7 +75,7 @@ impl Simulation {
             .expect("steliactl")
     }
 
-    /// What a shell gets when a person asks how `steliactl show` may go on.
+    /// The completions that a shell gets after `steliactl show`.
     fn completed(&self, address: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_steliactl-simulated"))
             .args(["--", "steliactl", "show", ""])
@@ -154,7 +154,7 @@ fn monitor_tells_when_kubelets_state_cannot_be_used() {
     let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
     assert!(lines.next().expect("text").expect("a line").ends_with("DaemonAppeared"));
     fs::write(simulation.sockets.join("kubelet/cpu_manager_state"), "no JSON").expect("write");
-    // The instances may tell of it before.
+    // Signals of the instances may come before.
     let told = lines
         .map(|line| line.expect("a line"))
         .take(20)

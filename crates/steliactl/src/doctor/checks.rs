@@ -1,4 +1,4 @@
-//! The checks: pure, each with what to do about it.
+//! The checks: functions of the facts, each with a cure.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use super::merge::merge;
 use super::start::start;
 use super::{Check, Facts, Verdict, home, locality};
 
-/// systemd's first version with everything that is used (`Type=notify` with `ExecReload=`, scopes by pidfd where there).
+/// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
 
-/// The most basic first.
+/// All checks, the most basic first.
 pub fn checks(facts: &Facts) -> Vec<Check> {
     let basic = vec![
         cgroup(facts),
@@ -101,7 +101,7 @@ fn release(text: &str) -> Option<(u32, u32)> {
 
 fn kernel(facts: &Facts) -> Check {
     let found = &facts.kernel;
-    // Remote partitions came with Linux 6.7; a distribution may have brought them to an older one.
+    // Remote partitions came with Linux 6.7; a distribution may have backported them.
     let has = facts.exclusive.or_else(|| Some(release(found)? >= (6, 7)));
     if has == Some(true) {
         let kind = if isolated_is_safe(found) {
@@ -178,7 +178,7 @@ fn policy(facts: &Facts) -> Check {
     }
 }
 
-/// Where steliad chooses the CPUs, kubelet may have no policy or be absent.
+/// Where steliad chooses the CPUs kubelet may have the policy none, or be absent.
 fn own_policy(facts: &Facts) -> Check {
     let kubelets = facts
         .kubelet

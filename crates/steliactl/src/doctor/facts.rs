@@ -1,4 +1,4 @@
-//! What the node is, read from its files.
+//! The node's facts, read from its files.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -15,53 +15,51 @@ use stelia_settings::Settings;
 
 use super::{KubeletFiles, KubeletHome, locality};
 
-/// Plain values; what could not be read says why.
+/// Plain values; an error says why one could not be read.
 #[derive(Debug, Clone)]
 pub struct Facts {
     /// `/proc/sys/kernel/osrelease`.
     pub(crate) kernel: String,
-    /// systemd's version, of the library that PID 1 is linked to.
+    /// systemd's version, from the library that PID 1 is linked to.
     pub(crate) systemd: Option<u32>,
     /// `cgroup.controllers` of the root cgroup; `None` where cgroup v2 is not mounted at /sys/fs/cgroup.
     pub(crate) controllers: Option<Vec<String>>,
-    /// Why the host's cgroups are not version 2's; `None` where they are.
+    /// Why the host's cgroups are not cgroup v2 alone; `None` where they are.
     pub(crate) unfit: Option<String>,
-    /// Whether a cgroup of this kernel has `cpuset.cpus.exclusive`; `None` where no cgroup with cpuset is.
+    /// Whether this kernel's cgroups have `cpuset.cpus.exclusive`; `None` where no cgroup has the cpuset controller.
     pub(crate) exclusive: Option<bool>,
-    /// The host's CPUs.
     pub(crate) topology: Result<Topology, String>,
-    /// What the running kubelet was told.
+    /// The running kubelet's configuration.
     pub(crate) kubelet: Result<KubeletConfig, String>,
-    /// Which kubelet that is, and where the daemon reads.
+    /// The kubelet process, and the root directory that the daemon reads.
     pub(crate) home: KubeletHome,
-    /// Who chooses exclusive CPUs, and how: steliad's own configuration, or its defaults where it cannot be read.
+    /// Who chooses exclusive CPUs, and how: from steliad's configuration, or its defaults where it cannot be read.
     pub(crate) allocator: AllocatorPolicies,
-    /// `cpu_manager_state`; where steliad chooses, one without entries stands for none.
+    /// `cpu_manager_state`; where steliad chooses the CPUs an absent file is read as one without entries.
     pub(crate) state: Result<CpuManagerState, String>,
-    /// What kubelet finds when it starts.
+    /// The files that kubelet reads when it starts.
     pub(crate) files: KubeletFiles,
-    /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, without those of partitions.
+    /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, less those of partitions.
     pub(crate) isolcpus: CpuSet,
-    /// CPUs of `nohz_full=`.
     pub(crate) nohz_full: CpuSet,
-    /// CPUs that are there and offline.
+    /// CPUs that are present and offline.
     pub(crate) offline: CpuSet,
-    /// Whether a process `irqbalance` runs.
+    /// Whether a process named `irqbalance` runs.
     pub(crate) irqbalance: bool,
-    /// Whether the runners' socket is there.
+    /// Whether the runner socket exists.
     pub(crate) socket: bool,
-    /// Where the memory and the devices of the VMs that run are.
+    /// The NUMA nodes of the memory and devices of the running VMs.
     pub(crate) localities: Localities,
 }
 
 impl Facts {
-    /// Read them; `root` is `/`.
+    /// Reads the facts; `root` is `/`.
     pub fn read(root: &Path) -> Self {
         let sys = root.join("sys");
         let cpus = sys.join("devices/system/cpu");
         let text = |path: &Path| fs::read_to_string(path).ok().map(|text| text.trim().to_owned());
         let list = |path: &Path| -> CpuSet {
-            // "(null)" is what the kernel prints of a nohz_full= that was not given.
+            // The kernel prints "(null)" where nohz_full= was not given.
             text(path).and_then(|text| text.parse().ok()).unwrap_or_default()
         };
         let cgroup = sys.join("fs/cgroup");
@@ -111,7 +109,8 @@ impl Facts {
     }
 }
 
-/// The CPUs of `isolcpus=` on the kernel's command line; its flags are left out. /sys shows those of partitions as well.
+/// The CPUs of `isolcpus=` on the kernel's command line, without its flags: the list in /sys includes those of
+/// partitions.
 fn isolcpus(cmdline: &str) -> CpuSet {
     let words = cmdline.split_whitespace();
     let values = words.filter_map(|word| word.strip_prefix("isolcpus="));
@@ -138,7 +137,7 @@ fn systemd(root: &Path) -> Option<u32> {
     })
 }
 
-/// The root cgroup has no such file, so any child that has a cpuset is asked.
+/// The root cgroup does not have the file, so it is looked for in any child with a cpuset.
 fn has_exclusive(cgroup: &Path) -> Option<bool> {
     let children = fs::read_dir(cgroup).ok()?.flatten().map(|entry| entry.path());
     let mut with_cpuset = children

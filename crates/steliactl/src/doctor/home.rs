@@ -1,4 +1,4 @@
-//! kubelet's home: which process it is, and whether the daemon reads where it writes.
+//! kubelet's home: its process, and whether the daemon reads the directory that kubelet writes to.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,16 +12,16 @@ use super::{Check, Facts, Verdict};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KubeletHome {
-    /// The process, or why it is not known.
+    /// The process, or why it was not identified.
     pub process: Result<home::Process, String>,
-    /// The root directory that the daemon reads, or why that is not clear; by its setting.
+    /// The root directory that the daemon reads by its setting, or why it cannot be determined.
     pub read: Result<PathBuf, String>,
-    /// Whether kubelet writes into that one: the two may be one by a link.
+    /// Whether kubelet writes to that directory, possibly through a link.
     pub is_kubelets: bool,
 }
 
 impl KubeletHome {
-    /// Look for it; `root` is `/`.
+    /// Looks for the process and the directory; `root` is `/`.
     pub(super) fn find(root: &Path, settings: &Settings, kubelet: Option<&KubeletConfig>) -> Self {
         let process = home::find(&root.join("proc"), root).map_err(|error| error.to_string());
         let read = home::by_setting(&settings.kubelet_root, root, None).map_err(|error| error.to_string());
@@ -45,7 +45,7 @@ impl KubeletHome {
     }
 }
 
-/// Which kubelet was found, and where the daemon reads.
+/// Reports the kubelet that was found, and where the daemon reads.
 pub(super) fn check(facts: &Facts) -> Check {
     const CHECK: &str = "kubelet-home";
     let KubeletHome {
@@ -62,7 +62,7 @@ pub(super) fn check(facts: &Facts) -> Check {
     };
     let process = match process {
         Ok(process) => process,
-        // Why, and whether that matters, is said by the check of its policy.
+        // The check `kubelet-policy` says why, and whether that matters.
         Err(_) => return ok(CHECK, format!("no process known; {read} is read")),
     };
     let how = match (process.host, &process.root) {

@@ -1,4 +1,4 @@
-//! What kubelet finds at its next start and goes through at an admission: its state files, and the machine as it sees it.
+//! What kubelet's next start and its admissions depend on: its state files, and the machine as kubelet sees it.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,15 +13,15 @@ use stelia_node_report::numa;
 
 use crate::{input, plan};
 
-/// Where kubeadm puts kubelet's configuration.
+/// The path of kubelet's configuration on nodes set up by kubeadm.
 pub(super) const KUBEADM: &str = "/var/lib/kubelet/config.yaml";
-/// A longer file is no configuration, in bytes.
+/// A longer file is not taken for a configuration, in bytes.
 const MAX_BYTES: usize = 1 << 20;
 
-/// Plain values; what could not be read says why. A state file that is not there is none.
+/// Plain values; an error says why one could not be read. `None`: the state file does not exist.
 #[derive(Debug, Clone)]
 pub(crate) struct KubeletFiles {
-    /// What kubeadm's file says, where no kubelet runs: one that cannot start runs only now and then.
+    /// kubeadm's file, where no kubelet runs: one that cannot start runs only for moments.
     pub stopped: Option<KubeletConfig>,
     pub cpus: Result<Option<CpuManagerState>, String>,
     pub memory: Result<Option<MemoryManagerState>, String>,
@@ -31,7 +31,7 @@ pub(crate) struct KubeletFiles {
 }
 
 impl KubeletFiles {
-    /// Read them; `folder` is kubelet's root directory below `root`. With `stopped` no kubelet runs.
+    /// Reads the files; `folder` is kubelet's root directory below `root`. `stopped`: no kubelet runs.
     pub(super) fn read(root: &Path, folder: &Path, stopped: bool, topology: Option<&Topology>) -> Self {
         let sys = root.join("sys");
         let devices = folder.join("device-plugins").join(DEVICE_MANAGER_STATE);
@@ -46,7 +46,7 @@ impl KubeletFiles {
     }
 }
 
-/// The configuration of a kubelet that kubeadm set up, as far as its file has it.
+/// The configuration of a kubelet set up by kubeadm, from its file alone.
 fn kubeadm(root: &Path) -> Option<KubeletConfig> {
     let text = input::text(&root.join(KUBEADM.trim_start_matches('/')), MAX_BYTES).ok()?;
     let fragment = Fragment::parse(&text, KUBEADM).ok()?;

@@ -1,4 +1,4 @@
-//! Whether the VMs that run have their memory and devices where their CPUs are.
+//! Whether the memory and devices of the running VMs are on the NUMA nodes of their CPUs.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use super::{Check, Verdict};
 use crate::locality::vfio_devices;
 use crate::threads::Roots;
 
-/// Read it of every scope whose record can be used; `root` is `/`.
+/// Reads every scope whose record can be used; `root` is `/`.
 pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localities {
     let roots = Roots::below(root);
     let cgroups = KernelCgroups::new(&roots.cgroup);
@@ -41,7 +41,7 @@ pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localiti
     localities
 }
 
-/// A line for each VM that is not whole, or one for all.
+/// A line for each VM with remote memory or devices, or one line if there is none.
 pub(crate) fn checks(localities: &Localities) -> Vec<Check> {
     let mut checks: Vec<Check> = localities
         .instances

@@ -1,5 +1,5 @@
-//! How long does kubelet take to align a pod? Its Topology Manager compares every combination of hints, and their number is
-//! the power of a power: of two by NUMA nodes, and that by kinds of resources.
+//! How long kubelet takes to align a pod. Its Topology Manager compares every combination of hints: up to 2^(NUMA
+//! nodes) hints for each kind of resource, multiplied over the kinds.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use super::checks::{not_ok, ok};
 use super::{Check, Facts, Verdict};
 
 const NAME: &str = "hint-merge";
-/// From so many seconds on it is worth a warning: kubelet admits no other pod meanwhile.
+/// Warn from this many seconds on: kubelet admits no other pod meanwhile.
 const LONG: f64 = 10.0;
 
 pub(super) fn merge(facts: &Facts) -> Check {
@@ -50,7 +50,8 @@ pub(super) fn merge(facts: &Facts) -> Check {
     )
 }
 
-/// How many NUMA nodes there are, and the resources that a pod may have hints for, each with how many nodes these are of.
+/// The number of NUMA nodes, and for each resource that a pod may have hints for the number of nodes that these hints
+/// range over.
 fn lists(facts: &Facts, kubelet: &KubeletConfig, topology: &Topology) -> (usize, Vec<(String, usize)>) {
     let with_cpus: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     let numa = facts.files.numa.as_ref();
@@ -62,7 +63,7 @@ fn lists(facts: &Facts, kubelet: &KubeletConfig, topology: &Topology) -> (usize,
     }
     if kubelet.memory_manager_policy == "Static" {
         lists.push(("memory".to_owned(), all.len()));
-        // A VM's are of one size.
+        // Counted once: a VM's huge pages are of one size.
         let mut pages = numa.iter().flat_map(|nodes| nodes.values());
         if pages.any(|node| node.huge_pages.values().any(|pages| pages.total > 0)) {
             lists.push(("huge pages".to_owned(), all.len()));
@@ -74,7 +75,8 @@ fn lists(facts: &Facts, kubelet: &KubeletConfig, topology: &Topology) -> (usize,
     (all.len(), lists)
 }
 
-/// The resources whose devices may be at NUMA nodes: all but those of which a pod has some, and none that is at one.
+/// The resources whose devices may be bound to NUMA nodes: all but those of which pods have devices and none of these
+/// has a node.
 fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
     devices.registered.keys().map(String::as_str).filter(|resource| {
         let mut given = devices
@@ -86,7 +88,7 @@ fn aligned(devices: &DeviceManagerState) -> impl Iterator<Item = &str> {
     })
 }
 
-/// A count as it reads best.
+/// A count for reading: rounded from a million on.
 fn count(number: f64) -> String {
     match number < 1e6 {
         true => format!("{number:.0}"),

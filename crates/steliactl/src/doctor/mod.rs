@@ -26,19 +26,19 @@ pub(crate) use kubelet::KubeletFiles;
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Ok,
-    /// It works, and less well than it could.
+    /// It works, but less well than it could.
     Warning,
     Failed,
 }
 
-/// What was found, and what to do about it.
+/// The outcome of a check.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Check {
-    /// Its name, which documents quote.
+    /// The check's name, which documents quote.
     pub check: &'static str,
     pub(crate) verdict: Verdict,
     pub(crate) found: String,
-    /// Empty when all is well.
+    /// What to do; empty when the check passed.
     pub(crate) cure: String,
 }
 
@@ -52,11 +52,11 @@ const COLUMNS: [Column<Check>; 3] = [
     column("FOUND", |check| check.found.clone()),
 ];
 
-/// Warnings are no failure.
+/// The outcome of all checks. Warnings are not failures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Examined(Vec<Check>);
 
-/// `root` is `/`.
+/// Runs all checks; `root` is `/`.
 pub(crate) fn gather(root: &Path) -> Examined {
     Examined(checks(&Facts::read(root)))
 }
@@ -64,7 +64,7 @@ pub(crate) fn gather(root: &Path) -> Examined {
 impl Render for Examined {
     fn text(&self, legend: bool) -> String {
         let mut text = list(&COLUMNS, &self.0, legend);
-        // What cures several VMs is said once.
+        // The same cure for several VMs is printed once.
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {
             if said.insert((check, cure)) {

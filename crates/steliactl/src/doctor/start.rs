@@ -1,5 +1,6 @@
-//! Would kubelet start on its state files? It does not where they are of another policy, other CPUs or other memory than
-//! configured: systemd starts it again and again, and the node is lost to the cluster until somebody sees why.
+//! Whether kubelet would start on its state files. It does not if they have another policy, other CPUs or other memory
+//! than is configured: systemd restarts it again and again, and the node is lost to the cluster until an operator finds
+//! the reason.
 
 use kubelet_planner::cpus::CpuRefusal;
 use kubelet_planner::{
@@ -17,7 +18,6 @@ use crate::plan;
 
 const NAME: &str = "kubelet-start";
 
-/// Why kubelet would not start.
 struct Refused {
     verdict: Verdict,
     why: String,
@@ -30,7 +30,7 @@ pub(super) fn start(facts: &Facts) -> Check {
         (Err(_), Some(kubelet)) => (kubelet, format!(" (none runs: its settings are taken from {KUBEADM})")),
         (Err(_), None) => return ok(NAME, "nothing to look at"),
     };
-    // A file that is in doubt is told of by "kubelet-state".
+    // A file that cannot be used is reported by the check `kubelet-state`.
     let Ok(stored) = &facts.files.cpus else {
         return ok(NAME, "nothing to look at");
     };
@@ -84,7 +84,7 @@ fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerSta
     by_machine(facts, kubelet, settings.clone(), (stored, memory)).or_else(|| by_gate(kubelet, &settings))
 }
 
-/// kubelet's words.
+/// The message as kubelet writes it.
 fn differs(configured: &str, stored: &str) -> String {
     format!("configured policy {configured:?} differs from state checkpoint policy {stored:?}")
 }
@@ -112,7 +112,7 @@ fn by_option(why: String) -> Refused {
     }
 }
 
-/// Settings and states on this very machine: reserved CPUs, CPUs that are there, memory and huge pages.
+/// What depends on this machine: reserved CPUs, online CPUs, memory and huge pages.
 fn by_machine(
     facts: &Facts,
     kubelet: &KubeletConfig,
@@ -123,7 +123,7 @@ fn by_machine(
         return None;
     };
     if memory.is_none() {
-        // What is reserved is known of its file alone.
+        // What is reserved is known from the state file only.
         settings.memory_manager = MemoryManager::None;
     }
     let state = NodeState {
@@ -157,12 +157,12 @@ fn by_machine(
             cure: "fewer NUMA nodes by the firmware (NPS, SNC), topologyManagerPolicy: none, or the option max-allowable-numa-nodes (Kubernetes 1.31 on), which makes admissions slow".to_owned(),
         },
         StartError::Topology(_) => by_option(text),
-        // No prediction: that is for the check of the merge.
+        // Limits of the prediction, not of kubelet: the check `hint-merge` reports too many NUMA nodes.
         StartError::TooManyNodes(_) | StartError::Node(_) => return None,
     })
 }
 
-/// An option whose feature gate is off. No more than a warning: in another version it may need none.
+/// An option whose feature gate is off. Only a warning: another version of kubelet may need no gate.
 fn by_gate(kubelet: &KubeletConfig, settings: &Settings) -> Option<Refused> {
     let missing = features::chosen(settings).into_iter().find_map(|feature| {
         let gate = feature.gate(features::KUBELET)?;

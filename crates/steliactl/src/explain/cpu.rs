@@ -1,4 +1,4 @@
-//! Why a CPU belongs to whom, with the source of each fact.
+//! The owner of a CPU, with the source of each fact.
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
@@ -36,7 +36,7 @@ const OURS: &str = "steliad's configuration";
 const POOLS: &str = "steliad's pools";
 const SLICE: &str = "cpuset.cpus.exclusive of stelia.slice";
 
-/// Everything known of a CPU.
+/// All facts about a CPU.
 ///
 /// # Errors
 /// No such CPU is online.
@@ -132,7 +132,7 @@ pub(crate) fn facts(description: &Description, cpu: u32) -> Result<CpuFacts, Fai
     Ok(CpuFacts(facts))
 }
 
-/// Which pools of the allocator's it is in.
+/// The allocator's pools that contain it.
 fn in_pools(pools: &Pools, cpu: u32) -> Vec<String> {
     let mut facts = Vec::new();
     if pools.kubelet.contains(cpu) {

@@ -1,4 +1,4 @@
-//! `explain`: who chooses CPUs and how, why an instance has those it has, why a CPU belongs to whom.
+//! `explain`: who chooses CPUs and how, why an instance has its CPUs, who owns a CPU.
 
 mod cpu;
 mod node;
@@ -14,7 +14,7 @@ enum Subject<'a> {
     Pod(&'a str),
 }
 
-/// A number is a CPU's, everything else a pod's UID.
+/// A number is a CPU, everything else a pod's UID.
 fn subject(what: Option<&str>) -> Subject<'_> {
     match what.map(|what| (what, what.parse())) {
         None => Subject::Node,
@@ -23,7 +23,7 @@ fn subject(what: Option<&str>) -> Subject<'_> {
     }
 }
 
-/// `None` of a daemon that is older than the choice.
+/// `None` comes from a daemon that is older than `cpu-source`.
 fn source_in_words(source: Option<&str>) -> String {
     match source {
         Some("kubelet") => "kubelet, by its static policy".to_owned(),

@@ -1,4 +1,4 @@
-//! Who chooses CPUs, the pools, and what each instance asked for.
+//! Who chooses CPUs, the pools, and the request of each instance.
 
 use serde::Serialize;
 use stelia_api::view::{Allocation, Pools};
@@ -12,7 +12,7 @@ use crate::view::{Column, Render, column, list, printable};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(crate) struct NodeExplained {
-    /// `kubelet` or `steliad`; `None`: the daemon does not say.
+    /// `kubelet` or `steliad`; `None`: the daemon does not report it.
     #[serde(rename = "CPUSource")]
     cpu_source: Option<String>,
     /// `None` where kubelet chooses.

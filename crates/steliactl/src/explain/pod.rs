@@ -21,7 +21,7 @@ pub(crate) struct PodExplained {
     exclusive: CpuSet,
     #[serde(rename = "FloatCPUs")]
     float: CpuSet,
-    /// Who chooses CPUs on this node now; `None`: the daemon does not say.
+    /// Who chooses CPUs on this node now; `None`: the daemon does not report it.
     #[serde(rename = "CPUSource")]
     cpu_source: Option<String>,
     /// `None` where kubelet chose.
@@ -48,7 +48,7 @@ pub(crate) fn gather(description: &Description, pod: &str) -> Result<PodExplaine
     })
 }
 
-/// The bind policy, and whether it is a must.
+/// The bind policy, and whether it is required.
 pub(super) fn bind_in_words(allocation: &Allocation) -> String {
     match allocation.required {
         true => format!("{}, required", allocation.bind),
@@ -78,7 +78,7 @@ fn exclusivity_in_words(exclusivity: &str) -> String {
     format!("{exclusivity}: {meaning}")
 }
 
-/// Whole CPUs and the part of one; empty where none is asked for.
+/// The limit in CPUs, with a fraction; empty where there is none.
 fn limit_in_words(limit_milli: u64) -> String {
     match (limit_milli / 1000, limit_milli % 1000) {
         (0, 0) => String::new(),
@@ -87,7 +87,7 @@ fn limit_in_words(limit_milli: u64) -> String {
     }
 }
 
-/// The properties one a line, then how it came to be.
+/// The properties one per line, then the allocation's explanation.
 impl Render for PodExplained {
     fn text(&self, legend: bool) -> String {
         let mut rows = vec![

@@ -1,4 +1,4 @@
-//! For programs: the same, with a name for everything. Sizes are bytes.
+//! The files as JSON. Sizes are in bytes.
 
 use serde_json::{Value, json};
 use stelia_kubelet::memory::MemoryBlock;
@@ -6,7 +6,7 @@ use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
 use super::{Checked, Files, shared_in_pod, unusable};
 
-/// `CPUManager` and `MemoryManager`; null for a file that is not there or was not asked for.
+/// `CPUManager` and `MemoryManager`; null for a file that does not exist or was not asked for.
 pub(super) fn files(files: &Files) -> Value {
     json!({
         "CPUManager": files.cpu.as_ref().map(|file| one(file, cpu)),

@@ -1,5 +1,5 @@
-//! `kubelet-state`: what steliad understands of kubelet's files. Needs no daemon. What the files do not say of a pod's own
-//! CPUs is asked of its containers, where they run on this host.
+//! `kubelet-state`: what steliad reads from kubelet's files. Needs no daemon. Which CPUs a pod's containers share is
+//! not in the files: it is read from the containers, if they run on this host.
 
 mod json;
 mod text;
@@ -24,7 +24,7 @@ use crate::client::Failure;
 use crate::input;
 use crate::view::Render;
 
-/// What was found; `None` for a file that was not asked for, or is the memory manager's and not there.
+/// `None` for a file that was not asked for, and for a memory manager's file that does not exist.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     cpu: Option<Checked<CpuManagerState>>,
@@ -45,10 +45,10 @@ impl<T> Checked<T> {
     }
 }
 
-/// A file, or both files in a folder; of kubelet's own folder without a path.
+/// Reads a file, or both files of a directory; without a path, those of kubelet's root directory.
 ///
 /// # Errors
-/// It is not clear which folder is kubelet's.
+/// kubelet's root directory cannot be determined.
 pub(crate) fn gather(path: Option<&Path>) -> Result<Files, Failure> {
     Ok(match path {
         None => folder(&read_by_the_daemon(Path::new("/"))?),
@@ -68,7 +68,7 @@ impl Render for Files {
         text::files(self, legend)
     }
 
-    /// The reasons when a file is refused, is not there, or cannot be read.
+    /// The reasons, where a file is refused, does not exist, or cannot be read.
     fn failure(&self) -> Option<String> {
         let cpu = self.cpu.as_ref().and_then(Checked::refusal);
         let memory = self.memory.as_ref().and_then(Checked::refusal);
@@ -77,7 +77,7 @@ impl Render for Files {
     }
 }
 
-/// The folder that the daemon reads, below `root` (`/`).
+/// The directory that the daemon reads, below `root` (`/`).
 fn read_by_the_daemon(root: &Path) -> Result<PathBuf, Failure> {
     let settings = stelia_settings::load(root).map_or_else(|_| Settings::default(), |loaded| loaded.settings);
     let found = home::by_setting(&settings.kubelet_root, root, None);
@@ -88,7 +88,7 @@ fn folder(path: &Path) -> Files {
     let cpu = path.join(CPU_MANAGER_STATE);
     let memory = path.join(MEMORY_MANAGER_STATE);
     let bytes = read(&memory);
-    // kubelet writes it from 1.21 on.
+    // kubelet before 1.21 does not write this file.
     let absent = bytes.as_ref().is_err_and(|error| error.kind() == ErrorKind::NotFound);
     Files {
         cpu: Some(check(&cpu, read(&cpu), CpuManagerState::parse)),
@@ -96,7 +96,7 @@ fn folder(path: &Path) -> Files {
     }
 }
 
-/// The kind is told by the name, else by the content.
+/// The kind of file is determined by its name, else by its content.
 fn file(path: &Path) -> Files {
     let bytes = read(path);
     let is_memory = match path.file_name().and_then(|name| name.to_str()) {
@@ -116,7 +116,7 @@ fn file(path: &Path) -> Files {
     }
 }
 
-/// `machineState` is required in each schema of the memory manager's, in the newest beside `data` too.
+/// `machineState` is required in each schema of the memory manager's file; the newest has it beside `data`.
 fn speaks_of_memory(bytes: &[u8]) -> bool {
     let keys: Option<Value> = serde_json::from_slice(bytes).ok();
     keys.is_some_and(|keys| keys.get("machineState").is_some())
@@ -141,8 +141,8 @@ fn unreadable(error: io::Error) -> String {
     }
 }
 
-/// A pod's shared pool, with what its containers tell that run on this host: kubelet's file does not say who shares. Where
-/// they cannot be read, they tell nothing.
+/// A pod's shared pool. kubelet's file does not say which containers share it, so their cgroups are read where they run
+/// on this host; what cannot be read is left out.
 fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
     let cgroups = KernelCgroups::new("/sys/fs/cgroup");
     let running = live_containers(&cgroups, Path::new("/run"), pod, None).unwrap_or_default();
@@ -150,7 +150,7 @@ fn shared_in_pod(state: &CpuManagerState, pod: &PodUid) -> CpuSet {
     state.pod_shared_pool(pod, &uses).unwrap_or_default()
 }
 
-/// Why steliad would leave everything as it is, with this file; `None` when it would not.
+/// Why steliad would not act on this file; `None` if it would.
 fn unusable(state: &CpuManagerState) -> Option<String> {
     if state.policy != "static" {
         return Some(format!(

@@ -9,7 +9,7 @@ use crate::view::How;
 
 const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 
-/// Runs a command line, as `main` does without a bus.
+/// Runs a command line as `main` does, without a bus.
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
@@ -228,7 +228,7 @@ fn in_a_folder_the_cpus_file_must_be_there_and_the_memorys_may() {
     let only_memory = folder(&[("memory_manager_state", none)]);
     let (printed, reason) = refused(&[only_memory.path().to_str().unwrap()]);
     assert!(reason.contains("cpu_manager_state: there is no such file"), "{reason}");
-    // What is understood is printed all the same.
+    // What was read is printed all the same.
     assert!(printed.contains("Policy:  None"), "{printed}");
 
     let cpu = r#"{"policyName":"none","defaultCpuSet":"","checksum":1353318690}"#;

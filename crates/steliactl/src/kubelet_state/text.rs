@@ -1,4 +1,4 @@
-//! For readers: what there is one of as lines, what there is more of as tables.
+//! The files as text: single values as lines, the rest as tables.
 
 use std::path::Path;
 
@@ -46,7 +46,7 @@ const MEMORY: [Column<(String, String, String, MemoryTable)>; 8] = [
 ];
 const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
     column("POD UID", |(pod, ..)| pod.clone()),
-    // A whole pod's memory has none.
+    // A whole pod's memory has no container.
     column("CONTAINER", |(_, container, _)| container.clone()),
     column("NODES", |(.., block)| joined(&block.nodes)),
     column("TYPE", |(.., block)| block.kind.clone()),
@@ -109,7 +109,7 @@ fn joined(nodes: &[u32]) -> String {
     nodes.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
-/// A table, when it has rows.
+/// A table; `None` without rows.
 fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, legend: bool) -> Option<String> {
     let rows: Vec<T> = rows.collect();
     (!rows.is_empty()).then(|| list(columns, &rows, legend))

@@ -1,7 +1,8 @@
-//! `/proc/<pid>/numa_maps`: where the pages that a process has mapped are, whoever they are charged to.
+//! `/proc/<pid>/numa_maps`: the NUMA nodes of the pages that a process has mapped, whichever cgroup they are charged
+//! to.
 //!
-//! The kernel walks all page tables of the process to answer: it takes a while for a large guest of small pages, and is read only
-//! when it is asked for. Pages that two processes share are in the numbers of both.
+//! The kernel walks all page tables of the process for it, which takes seconds for a large guest without huge pages; it
+//! is read only on request. Pages that two processes share are counted for both.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -25,10 +26,10 @@ pub(crate) struct Mapped {
     pub nodes: ByNode,
 }
 
-/// Read them; a process that ends meanwhile is left out, and so is one that has nothing mapped.
+/// Reads the maps; a process that ends meanwhile, or has nothing mapped, is left out.
 ///
 /// # Errors
-/// One may not be read.
+/// A process's maps may not be read.
 pub(crate) fn read(roots: &Roots, processes: &[Process]) -> Result<Vec<Mapped>, Failure> {
     const ESRCH: i32 = 3;
     let mut all = Vec::new();
@@ -48,8 +49,8 @@ pub(crate) fn read(roots: &Roots, processes: &[Process]) -> Result<Vec<Mapped>, 
     Ok(all)
 }
 
-/// Bytes by node. Each mapping is a line, which ends in how many pages are on which nodes and how large a page is (proc(5)):
-/// `7f… default anon=512 dirty=512 N0=100 N1=412 kernelpagesize_kB=4`.
+/// Bytes by node. Each line is a mapping and ends in its pages by node and the size of a page (proc(5)): `7f… default
+/// anon=512 dirty=512 N0=100 N1=412 kernelpagesize_kB=4`.
 fn sum(text: &str) -> ByNode {
     let mut nodes: ByNode = BTreeMap::new();
     for line in text.lines() {

@@ -1,4 +1,5 @@
-//! Where a VM's memory and devices are beside its CPUs: what the daemon tells, and what only root may see.
+//! The NUMA nodes of a VM's memory and devices beside those of its CPUs: what the daemon reports, and what only root
+//! may read.
 
 mod maps;
 #[cfg(test)]
@@ -14,8 +15,8 @@ use super::view::{self, column, list};
 pub(crate) use maps::Mapped;
 use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list as numa_list, size};
 
-/// What does not lie where it should, of all pods or of one. Devices are no finding: where they are is kubelet's choice, made
-/// once, and the VM's restart may well not change it.
+/// Findings about remote memory, of all pods or of one. A remote device is not a finding: kubelet chose it at
+/// admission, and a restart of the VM may not change it.
 pub(crate) fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
     let asked = localities.instances.iter();
     let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
@@ -37,8 +38,8 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
-    /// What the daemon tells of this pod, and the VFIO devices that its processes hold, as far as they may be seen. `None` where
-    /// the daemon knows nothing.
+    /// The daemon's report on this pod, and the VFIO devices that its processes have open, as far as they may be read.
+    /// `None` where the daemon has no report on it.
     pub(crate) fn of(mut localities: Localities, pod: &str, roots: &Roots, processes: &[Process]) -> Option<Self> {
         let mut locality = localities.instances.remove(pod)?;
         let pids = processes.iter().map(|process| process.pid);
@@ -50,16 +51,16 @@ impl Seen {
         })
     }
 
-    /// Adds what the processes have mapped.
+    /// Adds the pages that the processes have mapped.
     ///
     /// # Errors
-    /// It may not be read.
+    /// A process's maps may not be read.
     pub(crate) fn read_maps(&mut self, roots: &Roots, processes: &[Process]) -> Result<(), Failure> {
         self.mapped = Some(maps::read(roots, processes)?);
         Ok(())
     }
 
-    /// For readers: tables after the properties.
+    /// Tables, printed after the properties.
     pub(crate) fn text(&self, legend: bool) -> String {
         self.memory(legend) + &self.devices(legend) + &self.maps(legend)
     }
@@ -162,7 +163,7 @@ impl Seen {
     }
 }
 
-/// Without a legend a table is told from others by its columns only.
+/// A table below its heading; without a legend there is no heading.
 fn headed(heading: &str, legend: bool, table: String) -> String {
     match legend {
         true => format!("\n{heading}\n{table}"),
@@ -174,7 +175,7 @@ fn yes(is: bool) -> String {
     if is { "yes" } else { "no" }.to_owned()
 }
 
-/// The VFIO devices of a VM whose scope this is, as far as they may be seen.
+/// The VFIO devices of the VM in this scope, as far as they may be read.
 pub(super) fn vfio_devices(roots: &Roots, scope: &str) -> Vec<Device> {
     let pids = super::threads::members(roots, scope).unwrap_or_default();
     vfio::devices(roots, pids.into_iter())

@@ -8,7 +8,7 @@ fn parse(description: &str) -> Result<Localities, Failure> {
     Ok(node::parse(description)?.locality)
 }
 
-/// A VM on node 0 of whose memory half was put on node 1, and one that is near everything.
+/// A VM on node 0 with half of its memory on node 1, and one without remote memory.
 fn description() -> String {
     let node = |anon: u64, huge: u64| format!(r#"{{"anon":{anon},"file":4096,"shmem":0,"huge":{huge}}}"#);
     format!(

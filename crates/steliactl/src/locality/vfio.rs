@@ -1,5 +1,6 @@
-//! The VFIO devices that processes hold, and their NUMA nodes. Found by the devices' numbers, not by what a container calls its
-//! files: a group (`/dev/vfio/12`) with the devices of its IOMMU group, or one device (`/dev/vfio/devices/vfio0`).
+//! The VFIO devices that processes have open, and their NUMA nodes. They are identified by device number, because a
+//! container may name its device files as it likes: a group (`/dev/vfio/12`) stands for the devices of its IOMMU group,
+//! `/dev/vfio/devices/vfio0` for one device.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -10,11 +11,12 @@ use stelia_node::locality::Device;
 
 use super::super::threads::Roots;
 
-/// Those of these processes. What may not be seen is left out: only root sees the files of a VM's processes.
+/// The devices of these processes. What may not be read is left out: only root may list the open files of a VM's
+/// processes.
 pub(crate) fn devices(roots: &Roots, pids: impl Iterator<Item = u32>) -> Vec<Device> {
     let numbers: BTreeSet<(u32, u32)> = pids.flat_map(|pid| open_devices(&roots.proc, pid)).collect();
     let found = numbers.into_iter().flat_map(|number| of_number(&roots.sys, number));
-    // A set: a device may be open in both ways.
+    // A set, because a device may be open in both ways.
     let found: BTreeSet<Device> = found.collect();
     found.into_iter().collect()
 }
@@ -32,7 +34,8 @@ fn open_devices(proc: &Path, pid: u32) -> Vec<(u32, u32)> {
     numbers.collect()
 }
 
-/// What a character device is: `/sys/dev/char/<major>:<minor>` leads to `…/vfio/<group>`, or to `…/<device>/vfio-dev/vfio<n>`.
+/// The VFIO devices behind a character device: `/sys/dev/char/<major>:<minor>` links to `…/vfio/<group>`, or to
+/// `…/<device>/vfio-dev/vfio<n>`.
 fn of_number(sys: &Path, (major, minor): (u32, u32)) -> Vec<Device> {
     let target = fs::read_link(sys.join(format!("dev/char/{major}:{minor}"))).unwrap_or_default();
     let mut parts = target.iter().rev().filter_map(|part| part.to_str());
@@ -46,7 +49,7 @@ fn of_number(sys: &Path, (major, minor): (u32, u32)) -> Vec<Device> {
     }
 }
 
-/// Those devices of an IOMMU group that a VFIO driver has: a bridge among them is the host's.
+/// The devices of an IOMMU group that have a VFIO driver; others in it, such as bridges, belong to the host.
 fn of_group(devices: &Path) -> Vec<Device> {
     let entries = fs::read_dir(devices).into_iter().flatten().flatten();
     let found = entries.filter_map(|entry| {
@@ -57,7 +60,7 @@ fn of_group(devices: &Path) -> Vec<Device> {
     found.collect()
 }
 
-/// `numa_node`: -1 where the firmware does not say.
+/// `numa_node`: -1 where the firmware does not report it.
 fn node(device: &Path) -> Option<u32> {
     fs::read_to_string(device.join("numa_node")).ok()?.trim().parse().ok()
 }
@@ -110,7 +113,7 @@ mod tests {
         group.sort();
         assert_eq!(group, [device("0000:3b:00.0", Some(1)), device("0000:3b:00.1", None)]);
         assert_eq!(of_number(sys, (511, 0)), [device("0000:3b:00.0", Some(1))]);
-        // The container file of VFIO itself, and a device that nobody knows.
+        // VFIO's own container file, and a device that is not VFIO's.
         assert_eq!([of_number(sys, (10, 196)), of_number(sys, (1, 3))], [vec![], vec![]]);
     }
 

@@ -1,27 +1,22 @@
-//! Every metric: its name, type, labels and meaning. `docs/metrics.md` lists them; a test holds it to this.
+//! Every metric: its name, type, labels and meaning. A test compares them with `docs/metrics.md`.
 
-/// What a metric is.
+/// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
-    /// Goes up and down.
     Gauge,
     /// Only grows, while the daemon (or the thread, or the cgroup) lives.
     Counter,
-    /// How often something took how long.
+    /// Durations.
     Histogram,
 }
 
-/// One metric.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Definition {
-    /// Its name in OpenMetrics; a counter's samples end in `_total`.
+    /// The name in OpenMetrics; a counter's samples end in `_total`.
     pub name: &'static str,
-    /// Its type.
     pub kind: Kind,
-    /// The names of its labels.
     pub labels: &'static [&'static str],
-    /// What it means.
     pub help: &'static str,
 }
 
@@ -47,12 +42,11 @@ impl Definition {
         }
     }
 
-    /// The unit, which the name ends in.
+    /// The unit, which is the end of the name.
     pub fn unit(&self) -> Option<&'static str> {
         ["seconds", "bytes"].into_iter().find(|unit| self.name.ends_with(unit))
     }
 
-    /// The names of its samples.
     pub fn samples(&self) -> Vec<String> {
         let endings: &[&str] = match self.kind {
             Kind::Gauge => &[""],
@@ -198,7 +192,7 @@ pub(super) const INVOLUNTARY: Definition = Definition::counter(
     "How often a vCPU thread was switched out while it could have run on.",
 );
 
-/// All of them, in the order in which they are printed.
+/// All metrics, in the order in which they are printed.
 pub const ALL: [&Definition; 32] = [
     &UP,
     &BUILD,

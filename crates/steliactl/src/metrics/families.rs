@@ -1,4 +1,4 @@
-//! Values in, metrics out.
+//! The samples of each metric, from the daemon's description and the kernel's counters.
 
 use stelia_api::ThreadRole;
 use stelia_api::metrics::Timed;
@@ -12,7 +12,7 @@ use crate::sample::{Sample, ThreadCounts};
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Family {
     pub definition: &'static Definition,
-    /// Each with the labels' values, in the definition's order.
+    /// Each sample with the labels' values, in the definition's order.
     pub samples: Vec<(Vec<String>, Value)>,
 }
 
@@ -25,10 +25,9 @@ pub(crate) enum Value {
     Timed(Timed),
 }
 
-/// What the order of the samples is made of.
 type Samples = Vec<(Vec<String>, Value)>;
 
-/// What is left to say when no daemon answers.
+/// The only metric when no daemon answers.
 pub(crate) fn down() -> Vec<Family> {
     vec![one(&UP, Value::Count(0))]
 }
@@ -60,7 +59,7 @@ fn nanoseconds(number: u64) -> Value {
     Value::Seconds(number as f64 / 1e9)
 }
 
-/// A moment that is not known yet has no sample.
+/// A time that is not known has no sample.
 fn moment(definition: &'static Definition, us: u64) -> Family {
     let samples = (us > 0).then(|| (Vec::new(), seconds(us)));
     family(definition, samples.into_iter().collect())
@@ -190,7 +189,7 @@ fn instances(described: &Description, sample: &Sample) -> Vec<Family> {
     let away = away.filter_map(|(pod, locality)| Some((vec![pod.clone()], Value::Ratio(locality.away()?.ratio()))));
     let sampled = || sample.instances.iter();
     let floats = sampled().filter_map(|(pod, instance)| Some((vec![pod.clone()], seconds(instance.float_us?))));
-    // What cannot be read is left out: a counter that falls to 0 would say that something started anew.
+    // What cannot be read is left out: a counter of 0 would look like a restart.
     let threads = |of: fn(&ThreadCounts) -> Option<Value>| -> Samples {
         let all = sampled().flat_map(|(pod, instance)| instance.vcpus.iter().map(move |thread| (pod, thread)));
         all.filter_map(|(pod, (index, thread))| Some((vcpu_labels(pod, *index, thread.cpu), of(thread)?)))
@@ -211,7 +210,7 @@ fn instances(described: &Description, sample: &Sample) -> Vec<Family> {
     ]
 }
 
-/// An I/O thread that is pinned too has `iothread-0` for its vCPU; a thread without a CPU to itself has an empty `cpu`.
+/// A pinned I/O thread is `iothread-0` in the label `vcpu`; a thread without a CPU of its own has an empty `cpu`.
 fn vcpu_labels(pod: &str, index: u32, cpu: Option<u32>) -> Vec<String> {
     let name = match ThreadRole::from(index) {
         ThreadRole::Vcpu(index) => index.to_string(),

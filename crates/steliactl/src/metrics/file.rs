@@ -1,4 +1,4 @@
-//! A file that is whole at any moment.
+//! A file that is replaced as a whole.
 
 use std::fs::{self, OpenOptions, Permissions};
 use std::io::{self, Write};
@@ -7,19 +7,19 @@ use std::path::Path;
 
 use crate::client::Failure;
 
-/// Replace `path` by `text`: a reader sees the old file or the new one, and a crash leaves one of them.
+/// Replaces `path` by `text`: a reader sees the old file or the new one, and a crash leaves one of them.
 ///
 /// # Errors
-/// The folder cannot be written to.
+/// The directory cannot be written to.
 pub(crate) fn replace(path: &Path, text: &str) -> Result<(), Failure> {
     let Some(name) = path.file_name() else {
         return Err(Failure::Usage(format!("{} names no file", path.display())));
     };
-    // In the same folder, or it could not be renamed; the collector reads what ends in .prom.
+    // In the same directory, because it is renamed; not ending in .prom, which the collector would read.
     let temporary = path.with_file_name(format!(".{}.{}", name.to_string_lossy(), std::process::id()));
     let written = write(&temporary, text).and_then(|()| fs::rename(&temporary, path));
     written.map_err(|cause| {
-        // It may not be there.
+        // Best effort: the write may have failed before there was a file.
         let _ = fs::remove_file(&temporary);
         Failure::Other(format!("write {}: {cause}", path.display()))
     })

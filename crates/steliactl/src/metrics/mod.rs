@@ -1,4 +1,4 @@
-//! `steliactl metrics`: what the daemon tells and the kernel counts, as text for Prometheus.
+//! `steliactl metrics`: what the daemon and the kernel have counted, as text for Prometheus.
 
 pub mod definitions;
 mod families;
@@ -15,8 +15,8 @@ use super::sample::Sample;
 use super::threads::Roots;
 use super::view::{self, How};
 
-/// Read, and print or write. That no daemon answers is told by `stelia_up`; in a file it is no failure, because the file is
-/// how it is told.
+/// Reads the metrics and prints or writes them. If no daemon answers `stelia_up` is 0; on standard output that is a
+/// failure, in a file it is not, because the file reports it.
 pub(super) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>, how: How) -> Result<String, Failure> {
     let (families, failure) = match client.describe_running().await {
         Ok(described) => {

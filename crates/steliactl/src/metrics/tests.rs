@@ -1,4 +1,4 @@
-//! What is printed, held to the formats' rules.
+//! What is printed, checked against the rules of the formats.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,7 +13,8 @@ use crate::threads::Roots;
 
 const POD: &str = "aaaaaaaa";
 
-/// 8 CPUs: 4-5 an instance's, 6 another pod's, 0-1 reserved; two vCPUs, the second of which shares, and an I/O thread.
+/// 8 CPUs: 4-5 of an instance, 6 of another pod, 0-1 reserved; two vCPUs, the second of which shares its CPU, and an
+/// I/O thread.
 fn description() -> String {
     let cpus: Vec<String> = (0..8)
         .map(|cpu| format!(r#""{cpu}":{{"package":0,"core":{cpu},"node":0}}"#))
@@ -81,7 +82,7 @@ fn sample(line: &str) -> (&str, &str, f64) {
     (name, labels, value.parse().unwrap_or_else(|_| panic!("{line}")))
 }
 
-/// `name="value",…` where the value escapes what it must.
+/// Checks `name="value",…`, with the escapes that values need.
 fn check_labels(mut labels: &str, line: &str) {
     while !labels.is_empty() {
         let (name, rest) = labels.split_once("=\"").unwrap_or_else(|| panic!("{line}"));
@@ -98,8 +99,9 @@ fn check_labels(mut labels: &str, line: &str) {
     }
 }
 
-/// Every rule that both formats have: families are declared once, before their samples, which stand together; no series
-/// is there twice; buckets grow up to the count. Answers the families by name, each with its type and its samples' names.
+/// The rules common to both formats: a family is declared once, before its samples, which stand together; no series
+/// occurs twice; buckets grow up to the count. Returns the families by name, each with its type and the names of its
+/// samples.
 fn check(text: &str, counters_end_in: &str) -> BTreeMap<String, (String, BTreeSet<String>)> {
     let mut families: BTreeMap<String, (String, BTreeSet<String>)> = BTreeMap::new();
     let mut series = BTreeSet::new();

@@ -64,7 +64,7 @@ fn sample(metric: &mut MetricEncoder<'_>, kind: Kind, value: &Value) -> Result<(
     }
 }
 
-/// Bounds in seconds; what an older daemon does not tell counts nothing.
+/// Each bound in seconds with its count; counts that an older daemon does not report are 0.
 fn buckets(timed: &Timed) -> Vec<(f64, u64)> {
     let bounds = BOUNDS_US.iter().map(|bound| *bound as f64 / 1e6).chain([f64::INFINITY]);
     let counts = timed.counts.iter().copied().chain(std::iter::repeat(0));
@@ -74,7 +74,7 @@ fn buckets(timed: &Timed) -> Vec<(f64, u64)> {
 /// OpenMetrics 1.0.
 ///
 /// # Errors
-/// None that is known: writing to a string does not fail.
+/// None known: writing to a string does not fail.
 pub(crate) fn openmetrics(families: Vec<Family>) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(All(families)));
@@ -83,8 +83,8 @@ pub(crate) fn openmetrics(families: Vec<Family>) -> Result<String, fmt::Error> {
     Ok(out)
 }
 
-/// The same in the text format 0.0.4, which node-exporter's textfile collector reads: there a counter is declared by the
-/// name of its samples, and units and the end are not said.
+/// The same in the text format 0.0.4, which node-exporter's textfile collector reads: a counter is declared by the name
+/// of its samples, and there are no lines for units and the end.
 pub(crate) fn classic(openmetrics: &str) -> String {
     let mut out = String::with_capacity(openmetrics.len());
     let mut lines = openmetrics.lines().peekable();

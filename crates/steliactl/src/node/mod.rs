@@ -1,4 +1,4 @@
-//! The node as the daemon describes it, and whose each CPU is.
+//! The node as the daemon describes it, and the owner of each CPU.
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -12,10 +12,10 @@ use super::client::Failure;
 
 pub(crate) type Description = stelia_api::view::Description<Localities>;
 
-/// The text that `Describe` answers.
+/// Parses the answer of `Describe`.
 ///
 /// # Errors
-/// It is of another form: the daemon is older than this program, or much newer.
+/// The text has another form: the daemon is older than this program, or much newer.
 pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
     serde_json::from_str(description).map_err(|cause| {
         Failure::Other(format!(
@@ -27,9 +27,8 @@ pub(crate) fn parse(description: &str) -> Result<Description, Failure> {
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "owner")]
 pub(crate) enum Owner {
-    /// In the shared pool.
     Shared,
-    /// Kept for the system by the configuration of who chooses the CPUs; what floats may run there as well.
+    /// Reserved for the system by kubelet's or steliad's configuration; floats may run there as well.
     Reserved,
     Instance {
         pod: String,
@@ -39,15 +38,15 @@ pub(crate) enum Owner {
         #[serde(skip_serializing_if = "String::is_empty")]
         class: String,
     },
-    /// A pod that is no instance has it.
+    /// A pod that is not an instance.
     Pod { pod: String },
-    /// kubelet gave it to a container that its file does not name any more: it is not steliad's to give.
+    /// kubelet assigned it to a container that its file no longer lists; steliad does not allocate it.
     Kubelet,
-    /// Nothing tells: kubelet's file says nothing of it, or cannot be used.
+    /// kubelet's file does not list it, or cannot be used.
     Unknown,
 }
 
-/// What an instance holds comes before what kubelet says: it is what the kernel enforces.
+/// What an instance holds comes before kubelet's entries, because the kernel enforces it.
 pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
     let node = &description.node;
     for (pod, instance) in &node.instances {
@@ -80,7 +79,7 @@ pub(crate) fn owner(description: &Description, cpu: u32) -> Owner {
     }
 }
 
-/// Its state, and its class where it has one.
+/// The state, with the class where there is one.
 pub(crate) fn state_and_class(instance: &Instance) -> String {
     match instance.class() {
         "" => instance.state.clone(),
@@ -88,7 +87,7 @@ pub(crate) fn state_and_class(instance: &Instance) -> String {
     }
 }
 
-/// By the names of steliactl's JSON.
+/// Serializes with the field names of steliactl's JSON.
 pub(crate) fn named_allocation<S: Serializer>(of: &Option<Allocation>, serializer: S) -> Result<S::Ok, S::Error> {
     let named = |of: &Allocation| {
         json!({
@@ -101,7 +100,7 @@ pub(crate) fn named_allocation<S: Serializer>(of: &Option<Allocation>, serialize
     of.as_ref().map(named).serialize(serializer)
 }
 
-/// By the names of steliactl's JSON.
+/// Serializes with the field names of steliactl's JSON.
 pub(crate) fn named_pools<S: Serializer>(of: &Option<Pools>, serializer: S) -> Result<S::Ok, S::Error> {
     let named = |of: &Pools| {
         let by_node = of.shared_by_node.iter();
@@ -115,7 +114,7 @@ pub(crate) fn named_pools<S: Serializer>(of: &Option<Pools>, serializer: S) -> R
     of.as_ref().map(named).serialize(serializer)
 }
 
-/// By the names of steliactl's JSON.
+/// Serializes with the field names of steliactl's JSON.
 pub(crate) fn named_pass<S: Serializer>(of: &Option<LastPass>, serializer: S) -> Result<S::Ok, S::Error> {
     let named = |of: &LastPass| {
         json!({

@@ -1,8 +1,8 @@
-//! A node for tests of what is printed.
+//! A node for tests of output.
 
 use super::{Description, parse};
 
-/// The VM that is isolated, the one that is degraded, and a pod that is no instance.
+/// An isolated VM, a degraded one, and a pod that is not an instance.
 pub(crate) const PODS: [&str; 3] = ["aaaaaaaa", "bbbbbbbb", "cccccccc"];
 
 /// 2 sockets with a NUMA node of 2 cores of 2 siblings each: 0-1 reserved, 4-5, 2 (its sibling is shared), 6.
@@ -31,7 +31,8 @@ pub(crate) fn node() -> Description {
     parse(&text).unwrap()
 }
 
-/// The same node where steliad chooses the CPUs: 0 reserved, 4-5 an LSE's, 2 an LSR's, 6 still kubelet's, and an LS on the
+/// The same node where steliad chooses the CPUs: 0 reserved, 4-5 of an LSE instance, 2 of an LSR instance, 6 still
+/// kubelet's, and an LS instance on the shared pool of node 1.
 /// shared pool of node 1.
 pub(crate) fn allocated() -> Description {
     let asked = r#""required":false,"strategy":"MostAllocated","limit_milli":0,"numa_node":null"#;

@@ -1,4 +1,4 @@
-//! What is told.
+//! The answer: what kubelet would do with the pod, as values that serialize.
 
 use std::collections::BTreeSet;
 
@@ -20,22 +20,22 @@ use crate::view::Render;
 pub(super) struct Answer {
     pub(super) pod: String,
     pub(super) qos: &'static str,
-    /// The node's name; null: this one.
+    /// The described node's name; null for this node.
     pub(super) node: Option<String>,
     pub(super) kubelet: Kubelet,
-    /// What the answer rests on, where nobody tells.
+    /// Assumptions, where neither the node nor the description has the fact.
     pub(super) assumed: Vec<String>,
     pub(super) admitted: bool,
     pub(super) rejection: Option<Rejected>,
     pub(super) containers: Vec<Row>,
     pub(super) why_not_better: Vec<String>,
-    /// What is wrong with the CPUs that kubelet would hand out.
+    /// Faults of kubelet in the CPUs that it would assign.
     pub(super) faults: Vec<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_full: Option<Fits>,
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) what_if: Vec<Other>,
-    /// What those settings choose.
+    /// The policies and options that these settings choose.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) features: Vec<Chosen>,
 }
@@ -63,9 +63,9 @@ pub(super) struct Rejected {
     pub(super) reason: Option<&'static str>,
     /// The message, as kubelet gives it.
     pub(super) message: String,
-    /// For which container; null: for the pod as a whole.
+    /// The container that is rejected; null: the pod as a whole.
     pub(super) container: Option<String>,
-    /// For which resource, where it is one alone.
+    /// The resource, where the reason is a single one.
     pub(super) resource: Option<String>,
     pub(super) because: Option<String>,
 }
@@ -76,7 +76,7 @@ pub(super) struct Row {
     pub(super) container: String,
     #[serde(rename = "Kind")]
     pub(super) kind: &'static str,
-    /// Empty on the node's shared pool.
+    /// Empty for a container on the node's shared pool.
     #[serde(rename = "CPUs")]
     pub(super) cpus: CpuSet,
     /// `exclusive`, `pod` or `node`.
@@ -84,10 +84,10 @@ pub(super) struct Row {
     pub(super) pool: &'static str,
     #[serde(rename = "NUMANodes")]
     pub(super) nodes: CpuSet,
-    /// Those that the Topology Manager settled on; null: it does not say.
+    /// The NUMA nodes that the Topology Manager chose; null: any.
     #[serde(rename = "Affinity")]
     pub(super) affinity: Option<CpuSet>,
-    /// Every resource prefers them.
+    /// Whether every resource prefers them.
     #[serde(rename = "Preferred")]
     pub(super) preferred: bool,
     #[serde(rename = "Memory")]
@@ -110,7 +110,7 @@ pub(super) struct Devices {
     pub(super) resource: String,
     #[serde(rename = "IDs")]
     pub(super) ids: Vec<String>,
-    /// There is no choice. Otherwise the plugin's preference or chance might give others.
+    /// kubelet has no choice. Otherwise the plugin's preference, or chance, may select others.
     pub(super) certain: bool,
 }
 
@@ -118,12 +118,12 @@ pub(super) struct Devices {
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Fits {
     pub(super) count: usize,
-    /// Nobody looked further.
+    /// The search ended at the limit: there may be room for more.
     pub(super) or_more: bool,
-    /// What each of them gets, as CPUs of all containers together.
+    /// For each pod the CPUs of all its containers together.
     #[serde(rename = "CPUs")]
     pub(super) cpus: Vec<CpuSet>,
-    /// What the next one is told.
+    /// The rejection of the next one.
     pub(super) then: Option<Rejected>,
 }
 
@@ -142,7 +142,7 @@ pub(super) struct Other {
     pub(super) nodes: CpuSet,
     pub(super) fits: usize,
     pub(super) or_more: bool,
-    /// Feature gates that kubelet needs for them and does not have on: it would not start before they are.
+    /// Feature gates that these settings need and that are off: kubelet does not start before they are on.
     pub(super) missing_gates: Vec<&'static str>,
 }
 
@@ -150,18 +150,18 @@ pub(super) struct Other {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct Chosen {
-    /// As KubeletConfiguration has it.
+    /// Its name in KubeletConfiguration.
     pub(super) name: &'static str,
-    /// Its stages, with the version that began each.
+    /// Its stages, each with the version that began it.
     pub(super) stages: String,
-    /// The feature gate that it needs in the kubelet that is predicted; null: none.
+    /// The feature gate that it needs in the predicted version of kubelet; null: none.
     pub(super) feature_gate: Option<&'static str>,
-    /// Whether that gate is on, by default where it is not known what kubelet was told.
+    /// Whether that gate is on; its default where kubelet's gates are not known.
     pub(super) on: Option<bool>,
 }
 
 impl Answer {
-    /// To the question whether one such pod more is admitted.
+    /// Whether one more pod like this is admitted.
     pub(super) fn new(name: &str, pod: &Pod, subject: &Subject) -> Self {
         let mut answer = Self {
             pod: name.to_owned(),
@@ -231,7 +231,7 @@ impl Kubelet {
         }
     }
 
-    /// Whether the Topology Manager merges hints at all.
+    /// Whether the Topology Manager merges hints: not with policy `none`.
     pub(super) fn aligns(&self) -> bool {
         self.topology_policy != Policy::None.name()
     }
@@ -309,7 +309,7 @@ fn own(containers: &[ContainerAllocation]) -> CpuSet {
     cpus.fold(CpuSet::new(), |all, cpus| all.union(&cpus))
 }
 
-/// The same question under these settings and all that are worth a comparison, filled up to `most`.
+/// The answers under these settings and all worth a comparison, counting how many fit up to `most`.
 pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
     let reserved = subject.node.reserved_cpus();
     let gates = subject.gates.clone().unwrap_or_default();
@@ -354,7 +354,7 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
     variants.into_iter().enumerate().map(answer).collect()
 }
 
-/// What these settings and all that are worth a comparison choose.
+/// The features that these settings and all worth a comparison choose.
 pub(super) fn features(subject: &Subject) -> Vec<Chosen> {
     let gates = subject.gates.clone().unwrap_or_default();
     let variants = variants(subject.node.settings());

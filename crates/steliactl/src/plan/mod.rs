@@ -2,11 +2,11 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | `subject` | the node that is asked: read here, or described |
+//! | `subject` | the node that is asked about: this one, or a described one |
 //! | `settings` | kubelet's settings as the planner takes them |
-//! | `answer` | what is told |
-//! | `why` | why it is no better |
-//! | `text` | for readers |
+//! | `answer` | what kubelet would do, as values |
+//! | `why` | why the answer is not better |
+//! | `text` | the answer as text |
 
 mod answer;
 mod settings;
@@ -33,7 +33,7 @@ use subject::Subject;
 pub(super) use settings::settings;
 pub(super) use subject::{machine, state};
 
-/// More of one pod than any node runs (`maxPods` is 110).
+/// The limit of `--until-full`: more than any node runs (`maxPods` is 110 by default).
 const MOST: usize = 256;
 
 #[derive(Debug, Clone, PartialEq, Eq, Args)]
@@ -75,10 +75,10 @@ pub(crate) enum Form {
     Json,
 }
 
-/// What is to be printed; `root` is `/`, or a folder like it.
+/// Returns what is to be printed; `root` is `/`, or a directory with the same layout.
 ///
 /// # Errors
-/// [`Failure::Partial`] when the pod is not admitted, anything else when there is no answer.
+/// [`Failure::Partial`] when the pod is not admitted, any other [`Failure`] when there is no answer.
 pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, Failure> {
     let (name, pod) = pod(asked)?;
     let subject = match &asked.node {
@@ -104,7 +104,7 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
     how.print(&answer)
 }
 
-/// The pod that is asked about, and its name.
+/// The pod of the command line, and its name.
 fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
     let (name, mut pod) = match &asked.manifest {
         Some(path) => {
@@ -117,7 +117,7 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
                 .map(|(at, text)| container(text, at))
                 .collect::<Result<Vec<_>, _>>();
             let mut containers = containers.map_err(|cause| Failure::Usage(format!("--container: {cause}")))?;
-            // kubelet's order.
+            // The order in which kubelet starts them.
             containers.sort_by_key(|container| container.kind == ContainerKind::App);
             for (at, one) in containers.iter().enumerate() {
                 if containers[..at].iter().any(|other| other.name == one.name) {
@@ -134,7 +134,7 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
             ("pod".to_owned(), pod.with_defaults())
         }
     };
-    // The question is about one pod more: a UID that kubelet knows would be answered by what that pod has.
+    // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
     "plan".clone_into(&mut pod.uid);
     Ok((name, pod))
 }

@@ -9,7 +9,7 @@ use stelia_cpus::CpuSet;
 use stelia_cpus::quantity::Quantity;
 use stelia_kubelet::{KubeletConfig, MemoryManagerState};
 
-/// What kubelet was told, in its own words.
+/// Converts kubelet's configuration.
 pub(crate) fn settings(config: &KubeletConfig, memory: Option<&MemoryManagerState>) -> Result<Settings, String> {
     let gate = |name: &str, default: bool| config.feature_gates.get(name).copied().unwrap_or(default);
     Ok(Settings {
@@ -55,7 +55,7 @@ pub(super) fn cpu_manager(
     }
 }
 
-/// The static policy where the number of the CPUs to reserve is configured, and not which.
+/// The static policy where only the number of reserved CPUs is configured, not which.
 fn by_amount(config: &KubeletConfig) -> Result<Option<CpuManager>, String> {
     if config.cpu_manager_policy != "static" || !config.reserved_system_cpus.is_empty() {
         return Ok(None);
@@ -85,7 +85,7 @@ pub(super) fn scope(name: &str) -> Result<Scope, String> {
     Scope::parse(name).ok_or_else(|| format!("there is no Topology Manager scope {name:?}"))
 }
 
-/// kubelet's own record of `reservedMemory`.
+/// `reservedMemory`, from the memory manager's state file.
 fn reserved(state: &MemoryManagerState) -> BTreeMap<u32, BTreeMap<String, u64>> {
     let nodes = state.nodes.iter();
     let kinds = nodes.map(|(id, node)| {

@@ -1,4 +1,4 @@
-//! The node that is asked.
+//! The node that is asked about.
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
@@ -17,21 +17,21 @@ use crate::input;
 
 use super::settings::{cpu_manager, policy, scope, settings};
 
-/// A node, and what is not known of it.
+/// A node, and which of its facts are assumed.
 #[derive(Debug, Clone)]
 pub(super) struct Subject {
-    /// What it is called; `None`: it is this one.
+    /// The described node's name; `None` for this node.
     pub(super) name: Option<String>,
     pub(super) topology: Topology,
     pub(super) node: Node,
-    /// What the answer rests on, where nobody tells.
+    /// Assumptions, where neither the node nor the description has the fact.
     pub(super) notes: Vec<String>,
-    /// The feature gates that kubelet was told; `None`: it is not known which.
+    /// The feature gates in kubelet's configuration; `None` where that is not known.
     pub(super) gates: Option<BTreeMap<String, bool>>,
 }
 
 impl Subject {
-    /// This node, below `root`.
+    /// Reads this node, below `root`.
     pub(super) fn here(root: &Path) -> Result<Self, String> {
         let mut notes = Vec::new();
         let sys = root.join("sys");
@@ -109,7 +109,7 @@ impl Subject {
         Ok(subject)
     }
 
-    /// A node as it was printed.
+    /// A node as `steliactl node-topology` printed it.
     pub(super) fn described(facts: &Facts) -> Result<Self, String> {
         let mut notes = vec![
             "a described node tells nothing of the memory manager, of devices, L3 caches and feature gates: none is looked at"
@@ -189,7 +189,7 @@ pub(crate) fn machine(
         (*id, described)
     };
     let mut numa: BTreeMap<u32, NumaNode> = numa.iter().map(node).collect();
-    // A kernel without NUMA tells of no nodes.
+    // A kernel without NUMA lists no nodes.
     for cpu in topology.cpus.values() {
         numa.entry(cpu.node).or_default();
     }
@@ -199,7 +199,7 @@ pub(crate) fn machine(
     }
 }
 
-/// A state file of kubelet's; none where it is not there.
+/// A state file of kubelet's; `None` where it does not exist.
 pub(crate) fn state<T>(path: &Path, parse: impl Fn(&[u8]) -> Result<T, CheckpointError>) -> Result<Option<T>, String> {
     match input::bytes(path, MAX_BYTES) {
         Ok(bytes) => parse(&bytes)
@@ -218,8 +218,8 @@ fn differ(file: &str, stored: &str, configured: &str) -> String {
     format!("kubelet would not start: {file} is of policy {stored:?}, and {configured:?} is configured")
 }
 
-/// What the CPU manager's state tells of settings that are not known: its policy, and reserved CPUs where they are in neither
-/// of its lists.
+/// Fills in settings that are not known from the CPU manager's state: its policy, and as reserved CPUs those that are
+/// in none of its lists.
 fn infer(config: &mut KubeletConfig, state: &CpuManagerState, online: &CpuSet) -> Option<String> {
     state.policy.clone_into(&mut config.cpu_manager_policy);
     if state.policy != "static" || state.default_cpus.is_empty() {
@@ -243,7 +243,8 @@ fn infer(config: &mut KubeletConfig, state: &CpuManagerState, online: &CpuSet) -
     Some(note)
 }
 
-/// What a described node has given away. CPUs that are somebody's, and it is not told whose, are as good as gone.
+/// The assigned CPUs of a described node. CPUs that the description shows as assigned without an owner count as
+/// assigned.
 fn given(facts: &Facts, manager: &CpuManager, reserved: &CpuSet) -> cpus::CpuState {
     let CpuManager::Static { options, .. } = manager else {
         return cpus::CpuState::default();

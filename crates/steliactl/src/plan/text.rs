@@ -1,11 +1,11 @@
-//! For readers.
+//! The answer as text.
 
 use stelia_cpus::CpuSet;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Other, Rejected, Row};
 use crate::view::{self, Column, column, properties};
 
-/// The version of kubelet that `kubelet_planner::features::KUBELET` is; a test holds them together.
+/// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
 const GATE: &str = "FEATURE GATE IN 1.36";
 
 const CONTAINERS: [Column<Row>; 7] = [
@@ -46,7 +46,7 @@ const WHAT_IF: [Column<Other>; 9] = [
     column("ADMITTED", |other| match (&other.reason, other.admitted) {
         (_, true) => "yes".to_owned(),
         (Some(reason), false) => reason.clone(),
-        // The JSON has the whole sentence.
+        // The whole sentence is in the JSON.
         (None, false) => "no start".to_owned(),
     }),
     column("CPUS", |other| other.cpus.to_string()),
@@ -67,7 +67,7 @@ const FEATURES: [Column<Chosen>; 3] = [
     }),
 ];
 
-/// The pods of `--until-full` that are listed one by one.
+/// At most this many pods of `--until-full` are listed one by one.
 const LISTED: usize = 16;
 
 pub(super) fn answer(answer: &Answer, legend: bool) -> String {

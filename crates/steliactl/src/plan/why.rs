@@ -1,4 +1,4 @@
-//! Why an answer is no better.
+//! Why an answer is not better.
 
 use kubelet_planner::merge::{Hint, Policy};
 use kubelet_planner::{Admission, Container, ContainerAllocation, CpuManager, Cpus, Merge, Pod};
@@ -7,10 +7,10 @@ use stelia_kubelet::QosClass;
 
 use super::subject::Subject;
 
-/// So many sets of NUMA nodes are named.
+/// At most this many sets of NUMA nodes are named.
 const NAMED: usize = 8;
 
-/// One sentence for everything that an admitted pod might have wished for and does not get.
+/// A sentence for each thing that an admitted pod could have had and does not get.
 pub(super) fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) -> Vec<String> {
     let policy = subject.node.settings().topology_policy;
     let mut told: Vec<String> = admission
@@ -36,7 +36,7 @@ pub(super) fn not_better(subject: &Subject, pod: &Pod, admission: &Admission) ->
     told
 }
 
-/// Why a container has no CPUs of its own.
+/// Why a container has no exclusive CPUs.
 fn shared(subject: &Subject, pod: &Pod, container: &Container) -> Option<String> {
     let settings = subject.node.settings();
     let milli = container.resources.requests.milli_cpus.unwrap_or(0);
@@ -95,7 +95,7 @@ fn spread(subject: &Subject, allocation: &ContainerAllocation, cpus: &CpuSet, fr
     ))
 }
 
-/// Why a merge came to nothing that every resource prefers, where kubelet admits the pod all the same.
+/// Why the merged hint is not preferred by every resource, where kubelet admits the pod nevertheless.
 fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
     if merge.merged.preferred {
         return None;
@@ -107,7 +107,7 @@ fn disagreement(merge: &Merge, policy: Policy) -> Option<String> {
     Some(format!("{whose}: {}", cause(merge, policy)?))
 }
 
-/// What keeps a merge from being preferred: a resource alone, or that two of them do not agree.
+/// What keeps a merged hint from being preferred: one resource, or two that do not agree.
 pub(super) fn cause(merge: &Merge, policy: Policy) -> Option<String> {
     let preferred = |hints: &[Hint]| -> Vec<String> {
         let preferred = hints.iter().filter(|hint| hint.preferred);

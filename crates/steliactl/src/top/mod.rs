@@ -2,10 +2,10 @@
 //!
 //! | module | what it is |
 //! |---|---|
-//! | [`rates`](mod@rates) | two samples make rates |
+//! | [`rates`](mod@rates) | rates from two samples |
 //! | [`table`] | rows and columns |
 //! | [`screen`] | keys and drawing |
-//! | `terminal` | the terminal, and putting it back |
+//! | `terminal` | the terminal, and restoring it |
 
 mod rates;
 mod screen;
@@ -33,10 +33,10 @@ pub(crate) struct Pace {
     pub delay: Duration,
 }
 
-/// Shows it: live on a terminal, as tables otherwise.
+/// Shows the rates: live on a terminal, as tables otherwise.
 ///
 /// # Errors
-/// The daemon does not answer the first time, or standard output cannot be written.
+/// The first call to the daemon fails, or standard output cannot be written.
 pub(crate) async fn run(
     client: &Client,
     roots: &Roots,
@@ -56,7 +56,7 @@ async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample
     Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
 }
 
-/// A table with a row an instance (no vCPU) and one a vCPU, every cell filled: for awk.
+/// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, legend: bool) -> String {
     type Row<'a> = (&'a InstanceRates, Option<&'a VcpuRates>);
     let columns = [
@@ -101,7 +101,8 @@ impl Render for Model {
     }
 }
 
-/// Tables, or JSON a sample, until they are enough, it is interrupted, or nobody reads any more.
+/// Prints tables, or one JSON object per sample, until `count` is reached, it is interrupted, or standard output has no
+/// reader.
 async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(), Failure> {
     let began = Instant::now();
     let mut interrupt = until(SignalKind::interrupt())?;

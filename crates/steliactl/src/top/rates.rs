@@ -1,4 +1,4 @@
-//! Two samples make rates.
+//! Rates from two samples.
 
 use serde::Serialize;
 use stelia_api::ThreadRole;
@@ -20,11 +20,11 @@ pub(crate) struct InstanceRates {
     pub pod: String,
     /// isolated, contained, floating, …
     pub state: String,
-    /// Whether all that is promised of it holds.
+    /// Whether isolation is not degraded.
     pub whole: bool,
     #[serde(rename = "ExclusiveCPUs")]
     pub cpus: CpuSet,
-    /// CPU time of what floats, percent of one CPU.
+    /// CPU time of the threads in `float`, percent of one CPU.
     pub float_percent: Option<f64>,
     /// Time that the scope was throttled, percent.
     pub throttled_percent: Option<f64>,
@@ -52,23 +52,23 @@ pub(crate) struct VcpuRates {
 pub(crate) struct Rates {
     /// Time it ran, percent of one CPU.
     pub utilisation_percent: Option<f64>,
-    /// Time it waited for a CPU, percent: what the guest counts as steal.
+    /// Time it waited for a CPU, percent: the guest sees it as steal.
     pub delay_percent: Option<f64>,
-    /// Moves to another CPU, a second.
+    /// Moves to another CPU, per second.
     pub migrations_per_second: Option<f64>,
-    /// Switches that it did not ask for, a second.
+    /// Preemptions, per second.
     pub involuntary_per_second: Option<f64>,
 }
 
-/// How much a counter grew, in `unit`s a second; `None` where one is missing or it went back, or no time passed.
+/// The growth of a counter per second, in `unit`s; `None` where a value is missing, it decreased, or no time passed.
 fn rate(before: Option<u64>, now: Option<u64>, seconds: f64, unit: f64) -> Option<f64> {
     let grown = now?.checked_sub(before?)?;
-    // To a hundredth: more would be noise in the JSON.
+    // Rounded to a hundredth: the rest would be noise in the JSON.
     (seconds > 0.0).then(|| (grown as f64 / unit / seconds * 100.0).round() / 100.0)
 }
 
 fn thread(before: Option<&ThreadCounts>, now: &ThreadCounts, seconds: f64) -> Rates {
-    // Another thread has other counters.
+    // Counters of another thread cannot be compared.
     let Some(before) = before.filter(|before| before.task == now.task) else {
         return Rates::default();
     };
@@ -82,7 +82,7 @@ fn thread(before: Option<&ThreadCounts>, now: &ThreadCounts, seconds: f64) -> Ra
     }
 }
 
-/// The sum of what is known; nothing when nothing is.
+/// The sum of the known values; `None` when none is known.
 fn sum(rates: &[VcpuRates], of: impl Fn(&Rates) -> Option<f64>) -> Option<f64> {
     rates
         .iter()
@@ -189,7 +189,7 @@ mod tests {
     fn what_cannot_be_compared_has_no_rate() {
         let now = sample(12, (7, 1), 5);
         for before in [
-            // Another thread, a counter that went back, no time, no sample.
+            // Another thread, a decreased counter, no time between, no former sample.
             sample(10, (7, 2), 4),
             sample(10, (7, 1), 6),
             sample(12, (7, 1), 4),

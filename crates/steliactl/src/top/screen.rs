@@ -25,14 +25,14 @@ const KEYS: &str = "q quit  s sort  r reverse  i instances  h help";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Screen {
-    /// Sorted by this.
+    /// The column by which rows are sorted.
     pub sort: Column,
     pub reverse: bool,
     pub collapsed: bool,
     pub help: bool,
     pub selected: usize,
     pub coloured: bool,
-    /// Why there is nothing new to see; empty on the good day.
+    /// Why the last sample failed; empty if it did not.
     pub problem: String,
 }
 
@@ -43,12 +43,12 @@ pub(crate) enum Flow {
 }
 
 impl Screen {
-    /// A key was pressed; the table has `count` rows and the terminal `width` columns.
+    /// Handles a key; the table has `count` rows and the terminal `width` columns.
     pub(crate) fn key(&mut self, key: KeyEvent, count: usize, width: usize) -> Flow {
         let last = count.saturating_sub(1);
         match key.code {
             KeyCode::Char('q') => return Flow::Quit,
-            // In raw mode it is no signal.
+            // In raw mode Ctrl-C is a key and not a signal.
             KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return Flow::Quit,
             KeyCode::Esc if self.help => self.help = false,
             KeyCode::Char('h' | '?') => self.help = !self.help,
@@ -57,7 +57,7 @@ impl Screen {
             KeyCode::Char('r') => self.reverse = !self.reverse,
             KeyCode::Char('i') => self.collapsed = !self.collapsed,
             KeyCode::Char('s') => {
-                // Through the columns that are seen.
+                // Only through the columns that are visible.
                 let columns = fitting(width);
                 let next = columns
                     .iter()
@@ -101,7 +101,7 @@ impl Screen {
             line(2, &header(&columns), plain.add_modifier(Modifier::REVERSED));
             let rows = self.rows(model);
             let selected = self.selected.min(rows.len().saturating_sub(1));
-            // The marked row is always seen.
+            // Scrolled so that the selected row is visible.
             let first = (selected + 1).saturating_sub(usize::from(body));
             for (place, (index, row)) in (3..3 + body).zip(rows.iter().enumerate().skip(first)) {
                 let mut style = if row.whole { plain } else { self.alarm() };
@@ -128,7 +128,7 @@ impl Screen {
     }
 }
 
-/// A cell of that width: numbers to the right; what is longer ends in a mark.
+/// A cell of that width: numbers are aligned to the right, longer text is cut and marked.
 fn cell(text: &str, column: Column, width: usize) -> String {
     if text.chars().count() > width {
         let kept: String = text.chars().take(width.saturating_sub(1)).collect();

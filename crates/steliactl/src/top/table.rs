@@ -1,4 +1,4 @@
-//! The rows and columns: which fit, in what order, with what in them.
+//! The rows and columns: their values, their order, and which columns fit.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ pub(crate) enum Column {
     #[default]
     Name,
     State,
-    /// The exclusive CPUs, or the one that a vCPU is pinned to.
+    /// The exclusive CPUs, or the CPU that a vCPU is pinned to.
     Cpus,
     Utilisation,
     Delay,
@@ -21,7 +21,7 @@ pub(crate) enum Column {
     Throttled,
 }
 
-/// From left to right.
+/// The columns from left to right.
 const ORDER: [Column; 9] = [
     Column::Name,
     Column::State,
@@ -34,7 +34,7 @@ const ORDER: [Column; 9] = [
     Column::Throttled,
 ];
 
-/// The most wanted first: a narrow terminal has the beginning of this.
+/// The columns by importance: a narrow terminal shows the first ones.
 const PRIORITY: [Column; 9] = [
     Column::Name,
     Column::Utilisation,
@@ -47,7 +47,7 @@ const PRIORITY: [Column; 9] = [
     Column::Throttled,
 ];
 
-/// A pod's UID is that long.
+/// The length of a pod's UID.
 const NAME_MAX: usize = 36;
 
 impl Column {
@@ -71,7 +71,7 @@ impl Column {
 
     fn width(self) -> usize {
         match self {
-            // The first group of a UID, and what a vCPU is called.
+            // Room for the first group of a UID, and for a vCPU's name.
             Column::Name => 10,
             Column::State => 10,
             Column::Cpus => 8,
@@ -81,7 +81,7 @@ impl Column {
     }
 }
 
-/// The columns that fit into a width, left to right, each with its own; one blank is between two.
+/// The columns that fit into `width`, left to right, each with its own width; columns are one blank apart.
 pub(crate) fn fitting(width: usize) -> Vec<(Column, usize)> {
     let mut used = 0;
     let mut wanted: Vec<Column> = Vec::new();
@@ -103,12 +103,12 @@ pub(crate) fn fitting(width: usize) -> Vec<(Column, usize)> {
         .collect()
 }
 
-/// A row: an instance or, below it, a vCPU of it.
+/// A row: an instance, or one of its vCPUs below it.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Row {
     cells: [String; 9],
     pub instance: bool,
-    /// Whether all that is promised of the instance holds.
+    /// Whether the instance's isolation is not degraded.
     pub whole: bool,
 }
 
@@ -119,7 +119,7 @@ impl Row {
     }
 }
 
-/// A number with one digit after the point; `-` when it is not known.
+/// A number with one digit after the point; `-` for `None`.
 pub(super) fn number(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
@@ -157,7 +157,7 @@ fn of_instance(instance: &InstanceRates, column: Column) -> Option<f64> {
     }
 }
 
-/// Numbers from high to low, the unknown last; reversed when told.
+/// Orders numbers from high to low, unknown ones last; `reverse` from low to high.
 fn falling(a: Option<f64>, b: Option<f64>, reverse: bool) -> Ordering {
     match (a, b) {
         (Some(a), Some(b)) if reverse => a.total_cmp(&b),
@@ -170,10 +170,10 @@ fn turned(order: Ordering, reverse: bool) -> Ordering {
     if reverse { order.reverse() } else { order }
 }
 
-/// The rows, sorted by a column: the instances, and the vCPUs within each. Names, states and CPUs go up, numbers down.
+/// The rows sorted by a column: instances, and within each its vCPUs. Names, states and CPUs ascend, numbers descend.
 pub(crate) fn rows(model: &Model, sort: Column, reverse: bool, collapsed: bool) -> Vec<Row> {
     let mut instances: Vec<&InstanceRates> = model.instances.iter().collect();
-    // Stable: what is equal stays in the order of the pods.
+    // The sort is stable: equal rows stay in the order of the pods.
     instances.sort_by(|a, b| match sort {
         Column::Name => turned(a.pod.cmp(&b.pod), reverse),
         Column::State => turned(a.state.cmp(&b.state), reverse),
@@ -231,7 +231,7 @@ pub(super) mod testing {
         }
     }
 
-    /// Two instances: one whole with two vCPUs, one that is not, with none.
+    /// Two instances: one with two vCPUs, and a degraded one without vCPUs.
     pub(in crate::top) fn model() -> Model {
         let vcpu = |name: &str, cpu: u32, rates: Rates| VcpuRates {
             name: name.to_owned(),
@@ -287,7 +287,7 @@ mod tests {
         assert_eq!(fitting(80).len(), 9);
         let narrow: Vec<Column> = fitting(40).into_iter().map(|(column, _)| column).collect();
         assert_eq!(narrow, [Column::Name, Column::Cpus, Column::Utilisation, Column::Delay]);
-        // At the least there is a name.
+        // The column of names is always shown.
         assert_eq!(fitting(3).len(), 1);
     }
 

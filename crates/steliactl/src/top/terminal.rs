@@ -1,4 +1,4 @@
-//! The terminal: keys in, screens out, and everything as it was at the end, however that comes.
+//! The terminal: keys in, screens out; it is restored however the program ends.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -16,21 +16,21 @@ use super::rates::{Model, rates};
 use super::screen::{Flow, Screen};
 use super::{Pace, sample};
 
-/// How soon the thread that reads keys notices that nobody wants them.
+/// How soon the thread that reads keys notices that the program has ended.
 const TURN: Duration = Duration::from_millis(200);
 
-/// Puts the terminal back when it goes: at a normal end, an error, or a signal. At a panic ratatui's hook is first, so that
-/// the message is seen.
+/// Restores the terminal when dropped: at a normal end, an error, or a signal. At a panic ratatui's hook restores it
+/// earlier, so that the message is visible.
 struct Restored;
 
 impl Drop for Restored {
     fn drop(&mut self) {
-        // Nowhere to tell when the terminal is gone.
+        // If the terminal is gone there is nowhere to report it.
         let _ = ratatui::try_restore();
     }
 }
 
-/// Events from a thread of their own: reading them blocks. `None` behind them: the terminal is gone.
+/// Events, read by a thread of their own because reading blocks. The channel closes when the terminal is gone.
 fn events() -> mpsc::Receiver<Event> {
     let (sender, receiver) = mpsc::channel(16);
     thread::spawn(move || {
@@ -49,14 +49,14 @@ fn events() -> mpsc::Receiver<Event> {
     receiver
 }
 
-/// Shows it until a person quits, a signal comes, or it was drawn anew `count` times.
+/// Shows the screen until the user quits, a signal arrives, or it was drawn `count` times.
 pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: Pace) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
     let mut terminate = until(SignalKind::terminate())?;
     let mut interrupt = until(SignalKind::interrupt())?;
     let mut hangup = until(SignalKind::hangup())?;
-    // A daemon that is not there is told on the terminal as it is.
+    // If the daemon does not answer, the error is printed before the screen is switched.
     let mut before = sample(client, roots, began).await?;
     let mut model = rates(&before, &before);
     let mut screen = Screen {

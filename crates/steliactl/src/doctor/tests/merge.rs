@@ -1,4 +1,4 @@
-//! How long kubelet merges hints.
+//! The duration of kubelet's merge of hints.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn large(policy: &str) -> Facts {
 
 fn devices(facts: &mut Facts, resources: &[&str]) {
     let registered = resources.iter().map(|name| ((*name).to_owned(), [].into()));
-    // The last one's plugin tells no NUMA node.
+    // The last resource's plugin reports no NUMA node.
     let entries = resources.last().map(|name| DeviceEntry {
         pod: PodUid::parse(POD).unwrap(),
         container: "vm".to_owned(),

@@ -32,7 +32,7 @@ fn process(host: home::Host) -> home::Process {
     }
 }
 
-/// A node with nothing to complain of: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
+/// A node on which every check passes: 2 NUMA nodes, 4 cores, 8 CPUs, siblings 4 apart.
 fn fit() -> Facts {
     let shape = Shape {
         nodes: 2,
@@ -285,7 +285,7 @@ fn a_kubelet_with_another_root_directory_than_the_one_that_is_read_is_seen() {
         (facts.home.read, facts.home.is_kubelets),
         (Ok("/data/kubelet".into()), true)
     );
-    // A link is as good as the directory.
+    // A link is accepted like the directory itself.
     write(root, "etc/stelia/steliad.toml", "");
     fs::create_dir_all(root.join("var/lib")).unwrap();
     std::os::unix::fs::symlink(root.join("data/kubelet"), root.join("var/lib/kubelet")).unwrap();

@@ -111,7 +111,7 @@ fn a_kubelet_that_would_not_start_is_told_in_its_own_words(
     assert!(check.cure.contains(cure), "{check:?}");
 }
 
-/// Between two starts of its no process is kubelet.
+/// No process is kubelet between two of its starts.
 #[test]
 fn a_kubelet_that_crashes_again_and_again_is_known_by_kubeadms_file() {
     let temp = tempfile::tempdir().unwrap();

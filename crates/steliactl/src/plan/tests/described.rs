@@ -1,4 +1,4 @@
-//! Described nodes, wrong words, other settings.
+//! Described nodes, invalid words, other settings.
 
 use super::*;
 
@@ -114,7 +114,7 @@ fn other_settings_name_their_gates_and_whether_these_are_on() {
         serde_json::json!({"Name": "align-by-socket", "Stages": "alpha 1.25", "FeatureGate": alpha[0], "On": false})
     );
     assert_eq!(feature(&answer, "full-pcpus-only")["FeatureGate"], Value::Null);
-    // As the kubelet at hand was told.
+    // The gates of the kubelet on this node.
     let told = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
     let answer = gates(&format!("{STATIC}{told}"));
     assert_eq!(find(&answer, "align-by-socket")["MissingGates"], none);
@@ -122,7 +122,7 @@ fn other_settings_name_their_gates_and_whether_these_are_on() {
         find(&answer, "distribute-cpus-across-numa")["MissingGates"],
         serde_json::json!(["CPUManagerPolicyBetaOptions"])
     );
-    // Without the question there is no such list.
+    // Without `--what-if` the list is absent.
     let answer = answered(node(STATIC).path(), &["-c", "cpus=2,memory=1Gi"]);
     assert_eq!(answer["Features"], Value::Null);
 }

@@ -38,7 +38,7 @@ fn topology() -> Topology {
     shape.topology()
 }
 
-/// A folder like a node's root, with a kubelet that has this configuration. CPUs 1 and 9 are another pod's.
+/// A directory like a node's root, with a kubelet that has this configuration. CPUs 1 and 9 are another pod's.
 fn node(config: &str) -> TempDir {
     let root = TempDir::new().unwrap();
     let topology = topology();
@@ -164,7 +164,7 @@ fn more_of_it_fit_until_kubelet_says_no() {
     let fits = &answer["UntilFull"];
     assert_eq!((&fits["Count"], &fits["OrMore"]), (&2.into(), &false.into()));
     assert_eq!(fits["Then"]["Reason"], "UnexpectedAdmissionError");
-    // No two of them meet, and none meets the reserved CPUs or the other pod's.
+    // They are disjoint, and none has reserved CPUs or the other pod's.
     let lists = fits["CPUs"]
         .as_array()
         .unwrap()
@@ -207,7 +207,7 @@ fn settings_are_compared_side_by_side() {
     };
     assert_eq!(rows.iter().filter(|row| row["Now"] == true).count(), 1);
     assert_eq!(find("none", "container", "")["Now"], true);
-    // Six CPUs are free on one NUMA node twice, less the reserved core and the other pod's: once.
+    // Two NUMA nodes would have six free CPUs; the reserved core and the other pod's CPUs leave one that has.
     let single = find("single-numa-node", "pod", "");
     assert_eq!(
         (&single["Admitted"], &single["NUMANodes"], &single["Fits"]),
@@ -225,7 +225,7 @@ fn settings_are_compared_side_by_side() {
         4
     );
     assert_eq!(find("none", "container", "strict-cpu-reservation")["Fits"], 2);
-    // Two options that exclude each other are no answer, and no failure.
+    // Options that exclude each other make a row without an answer; the command does not fail.
     let socket = answered(
         self::node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n")).path(),
         &["-c", "cpus=2,memory=1Gi", "--what-if"],
@@ -275,7 +275,7 @@ fn without_a_kubelet_its_state_file_tells_the_policy() {
             .contains("no kubelet runs on this node"),
         "{answer}"
     );
-    // CPUs that kubelet lists nowhere are reserved.
+    // CPUs that are in none of kubelet's lists count as reserved.
     Checkpoint::create(&node.path().join("var/lib/kubelet"), &set("2-15")).unwrap();
     let answer = answered(node.path(), &["-c", "cpus=8,memory=1Gi"]);
     assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0-1");
@@ -338,7 +338,7 @@ fn devices_are_those_of_kubelets_own_record() {
         answer["UntilFull"]["Then"]["Reason"], "UnexpectedAdmissionError",
         "{answer}"
     );
-    // Of three a pod that is there has two.
+    // Of three, two are taken by a pod that runs.
     assert_eq!(answer["UntilFull"]["Count"], 1);
     assert_eq!(
         answer["Containers"][0]["Devices"][0]["IDs"],
