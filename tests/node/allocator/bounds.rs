@@ -35,7 +35,12 @@ fn words_of_a_pod_only_narrow_what_its_cgroup_says() {
                 "InvalidArgument",
                 "DistributeEvenly",
             ),
-            (&sure, "cpu-exclusive-policy=1", "InvalidArgument", "must be a string (s), not u"),
+            (
+                &sure,
+                "cpu-exclusive-policy=1",
+                "InvalidArgument",
+                "must be a string (s), not u",
+            ),
             (&sure, "cpu-exclusive-policy=PCPU", "InvalidArgument", "PCPULevel"),
             (&part, "", "NotGuaranteed", "1500m"),
             (&part, "qos=LSR cpus=1", "NotGuaranteed", "1500m"),

@@ -17,10 +17,7 @@ pub enum DescribedError {
     #[error("the annotation {0} is missing")]
     Missing(&'static str),
     #[error("annotation {name}: {cause}")]
-    Annotation {
-        name: &'static str,
-        cause: String,
-    },
+    Annotation { name: &'static str, cause: String },
     /// A value that no description can have there.
     #[error("{place} is {found:?}: {why}")]
     Value {

@@ -39,7 +39,9 @@ pub(crate) enum Owner {
         class: String,
     },
     /// A pod that is not an instance.
-    Pod { pod: String },
+    Pod {
+        pod: String,
+    },
     /// kubelet assigned it to a container that its file no longer lists; steliad does not allocate it.
     Kubelet,
     /// kubelet's file does not list it, or cannot be used.
