@@ -30,8 +30,9 @@ struct Counted<T: ?Sized>(Arc<T>, Arc<AtomicU32>);
 
 impl<T: ?Sized> Counted<T> {
     /// Counts a change; does not return at the n-th.
-    fn change(&self) -> &T {
+    fn change(&self, change: String) -> &T {
         if self.1.fetch_sub(1, Ordering::Relaxed) == 1 {
+            eprintln!("killed before it would {change}");
             // It cannot fail for the process itself.
             let _ = nix::sys::signal::raise(nix::sys::signal::Signal::SIGKILL);
         }
@@ -53,15 +54,16 @@ impl Cgroups for Counted<dyn Cgroups> {
     }
 
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError> {
-        self.change().write(cgroup, file, value)
+        self.change(format!("write {value} to {file:?} of {cgroup}"))
+            .write(cgroup, file, value)
     }
 
     fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.change().create(cgroup)
+        self.change(format!("create {cgroup}")).create(cgroup)
     }
 
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError> {
-        self.change().remove(cgroup)
+        self.change(format!("remove {cgroup}")).remove(cgroup)
     }
 
     fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
@@ -73,11 +75,13 @@ impl Cgroups for Counted<dyn Cgroups> {
     }
 
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError> {
-        self.change().set_attribute(cgroup, name, value)
+        self.change(format!("set_attribute {name} of {cgroup}"))
+            .set_attribute(cgroup, name, value)
     }
 
     fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError> {
-        self.change().remove_attribute(cgroup, name)
+        self.change(format!("remove_attribute {name} of {cgroup}"))
+            .remove_attribute(cgroup, name)
     }
 }
 
@@ -100,14 +104,14 @@ impl Systemd for Counted<dyn Systemd> {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError> {
-        let systemd = self.change();
+        let systemd = self.change(format!("start {unit}"));
         systemd
             .start_scope(listening, unit, description, pid, limits, devices)
             .await
     }
 
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
-        self.change().stop_emptied(unit).await
+        self.change(format!("stop_emptied {unit}")).stop_emptied(unit).await
     }
 
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
@@ -115,18 +119,18 @@ impl Systemd for Counted<dyn Systemd> {
     }
 
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError> {
-        self.change().limit(unit, limits).await
+        self.change(format!("limit {unit}")).limit(unit, limits).await
     }
 
     async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError> {
-        self.change().weigh(unit, weight).await
+        self.change(format!("weigh {unit}")).weigh(unit, weight).await
     }
 
     async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError> {
-        self.change().protect(unit, min, low).await
+        self.change(format!("protect {unit}")).protect(unit, min, low).await
     }
 
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError> {
-        self.change().allow_cpus(unit, cpus).await
+        self.change(format!("allow_cpus {unit}")).allow_cpus(unit, cpus).await
     }
 }
