@@ -15,7 +15,7 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade
+SECTIONS ?= sid soak emulated laws scale upgrade linux release browser
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -37,20 +37,28 @@ PROGRAMS := --bins -p steliad -p steliactl -p stelia-runner
 STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
+# What cargo compiled for them, as it says itself.
+BUILT    := $(DEB_DIR)/.built-$(PROFILE)
 DEB_FROM := Cargo.toml Cargo.lock $(wildcard build.rs) $(shell find src crates systemd-units packaging dbus-interfaces docs -type f 2> /dev/null)
 RPM_DIR  := target/rpm
 RPM_DONE := $(RPM_DIR)/.done-$(PROFILE)
+RPM_TREE := $(RPM_DIR)/tree
+# A release's files, and the time that is written into them: the commit's, not that of the build.
+DIST     := target/dist
+EPOCH    := $(or $(SOURCE_DATE_EPOCH),$(shell git log -1 --format=%ct 2> /dev/null || stat -c %Y CHANGELOG.md))
 SELINUX  := target/selinux
 TOOLS    := target/tools
 NODE_JOB := target/node-test
 OLDER    := target/from/$(FROM)
+# Where the section "release" builds a release once more.
+AGAIN    := target/again
 # Our tools work for seconds: what they are built with asks for minutes of optimising.
 INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 \
             CARGO_TARGET_DIR=$(TOOLS)/build $(CARGO) install --quiet --locked
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade help setup build deb image rpm selinux install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -66,14 +74,30 @@ deb: $(DEB_DONE) ## the Debian package in target/debian (FAST=1: quicker, less o
 
 # The binaries are static, so the package runs on any libc.
 $(DEB_DONE): $(DEB_FROM) | $(TOOLS)/bin/cargo-deb
-	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET)
-	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/steliad_*.deb
-	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
-	@touch $@
+	@mkdir -p $(DEB_DIR) && rm -f $(DEB_DIR)/.done-* $(DEB_DIR)/.built-* $(DEB_DIR)/steliad_*.deb
+	$(STATIC) $(CARGO) build --locked $(PROGRAMS) --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(BUILT)
+	SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) deb --quiet --locked --no-build --no-strip --profile $(PROFILE) --target $(TARGET) --output $(DEB_DIR)/
+	@echo $(EPOCH) > $@
 
 image: deb ## an OCI image archive that holds only the runner, in target/image
 	@mkdir -p target/image
 	@packaging/image target/$(TARGET)/$(PROFILE)/stelia-runner $(VERSION) target/image/stelia-runner.tar
+
+sbom: deb ## what the packaged programs are made of, crate by crate, in target/dist (CycloneDX)
+	@mkdir -p $(DIST)
+	@SOURCE_DATE_EPOCH=$(EPOCH) CARGO=$(CARGO) packaging/sbom $(VERSION) $(TARGET) target/$(TARGET)/$(PROFILE) $(DIST)/steliad-$(VERSION).cdx.json
+
+# What was packaged before a commit has an earlier one's time.
+release: ## a release's files in target/dist: packages, image, SBOM and their checksums
+	@[ "$$(cat $(DEB_DONE) $(RPM_DONE) 2> /dev/null | sort -u)" = $(EPOCH) ] || rm -f $(DEB_DONE) $(RPM_DONE)
+	@$(MAKE) --no-print-directory dist
+
+dist: deb rpm image
+	@rm -rf $(DIST)
+	@$(MAKE) --no-print-directory sbom > /dev/null
+	@cp "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" "$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" $(DIST)/
+	@cp target/image/stelia-runner.tar $(DIST)/stelia-runner-$(VERSION).tar
+	@cd $(DIST) && sha256sum -- * > ../SHA256SUMS && mv ../SHA256SUMS . && cat SHA256SUMS
 
 $(TOOLS)/bin/cargo-deb:
 	$(INSTALL) --root $(TOOLS) cargo-deb
@@ -81,12 +105,17 @@ $(TOOLS)/bin/cargo-deb:
 rpm: $(RPM_DONE) ## the .rpm in target/rpm, of the same binaries as the Debian package (FAST=1 too)
 	@ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1
 
+# From a copy: cargo-generate-rpm lowers the time of a file to SOURCE_DATE_EPOCH and raises none, and everything copied is newer.
 $(RPM_DONE): $(DEB_DONE) $(SELINUX)/steliad.pp.bz2 LICENSE | $(TOOLS)/bin/cargo-generate-rpm
-	@mkdir -p $(RPM_DIR) && rm -f $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
-	@rm -rf $(RPM_DIR)/man && dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" \
-	  | tar -x -C $(RPM_DIR) --strip-components=3 ./usr/share/man
-	PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(RPM_DIR)/
-	@touch $@
+	@mkdir -p $(RPM_DIR) && rm -rf $(RPM_DIR)/tree $(RPM_DIR)/.done-* $(RPM_DIR)/steliad-*.rpm
+	@mkdir -p $(RPM_TREE)/$(RPM_DIR)/man $(RPM_TREE)/$(SELINUX) $(RPM_TREE)/target/$(TARGET)/$(PROFILE)
+	@cp -r Cargo.toml LICENSE systemd-units packaging dbus-interfaces docs $(RPM_TREE)/
+	@cp $(SELINUX)/steliad.pp.bz2 $(RPM_TREE)/$(SELINUX)/
+	@cd target/$(TARGET)/$(PROFILE) && cp steliad steliactl stelia-runner $(CURDIR)/$(RPM_TREE)/target/$(TARGET)/$(PROFILE)/
+	@dpkg-deb --fsys-tarfile "$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" \
+	  | tar -xm -C $(RPM_TREE)/$(RPM_DIR)/man --strip-components=4 ./usr/share/man
+	cd $(RPM_TREE) && SOURCE_DATE_EPOCH=$(EPOCH) PATH="$(abspath $(TOOLS))/bin:$$PATH" $(CARGO) generate-rpm --profile $(PROFILE) --target $(TARGET) --output $(CURDIR)/$(RPM_DIR)/
+	@rm -rf $(RPM_TREE) && echo $(EPOCH) > $@
 
 $(TOOLS)/bin/cargo-generate-rpm:
 	$(INSTALL) --root $(TOOLS) cargo-generate-rpm
@@ -116,14 +145,15 @@ fmt: ## format the code
 	$(CARGO) fmt --all
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml
 
-lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dependencies may be, the unit's exposure
+lint: deny ## formatting, clippy and rustdoc (warnings are errors), what the dependencies may be, the units' exposure
 	$(CARGO) fmt --all --check
 	$(CARGO) fmt --manifest-path fuzz/Cargo.toml --check
 	@$(CARGO) metadata --locked --format-version 1 --manifest-path fuzz/Cargo.toml > /dev/null
 	$(CARGO) clippy --locked --workspace --all-targets -- -D warnings
 	$(CARGO) clippy --locked --test node --test packaging -- -D warnings
+	$(CARGO) clippy --locked -p stelia-simulator --features browser --test simulate -- -D warnings
 	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --quiet --locked --workspace --no-deps
-	@for unit in steliad steliad-metrics; do \
+	@for unit in steliad steliad-metrics steliad-try-runtime@; do \
 	  report=$$(systemd-analyze security --offline=true --no-pager --threshold=18 systemd-units/$$unit.service) || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1; \
 	done
@@ -161,9 +191,9 @@ package-lint: deb rpm ## what lintian and rpmlint say of the packages; everythin
 	@report=$$(rpmlint --strict -c packaging/rpmlint.toml "$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)") || \
 	  { echo "$$report"; exit 1; }; echo "$$report" | tail -n 1
 
-package-test: package-lint deb rpm $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows
+package-test: package-lint dist $(SELINUX)/base.pp.bz2 ## the .rpm held to the Debian package, the SELinux module asked what it allows, the SBOM held to the build
 	STELIA_DEB="$$(ls -1t $(DEB_DIR)/steliad_*.deb | head -n 1)" STELIA_RPM="$$(ls -1t $(RPM_DIR)/steliad-*.rpm | head -n 1)" \
-	STELIA_SELINUX=$(SELINUX) STELIA_BIN=target/$(TARGET)/$(PROFILE) $(CARGO) test --locked --test packaging
+	STELIA_SELINUX=$(SELINUX) STELIA_BIN=target/$(TARGET)/$(PROFILE) STELIA_DIST=$(DIST) STELIA_BUILT=$(BUILT) $(CARGO) test --locked --test packaging
 
 node-test: deb ## the tests in the test node (FILTER="names" for some of them, IMAGE=sid, NODE_GUEST=tcg)
 	@rm -rf $(NODE_JOB) && mkdir -p $(NODE_JOB)
@@ -173,7 +203,13 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	@for program in steliad-failpoints stelia-simulate; do \
 	  strip -o $(NODE_JOB)/$$program "$$(packaging/test-binary $$program < $(NODE_JOB)/.built)" || exit; \
 	done
-	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md $(NODE_JOB)/
+	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
+	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
+	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
+	@for sector in boot button; do \
+	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
+	  ld -m elf_i386 -Ttext 0x7c00 -e _start --oformat binary -o $(NODE_JOB)/first-vm-$$sector.bin $(NODE_JOB)/.$$sector.o || exit; \
+	done
 	@FILTER="$(FILTER)" IMAGE=$(IMAGE) CYCLES=$(CYCLES) tests/node/suite $(NODE_JOB)
 
 soak: ## 500 cycles of register and deregister in the test node, instead of check's 50
@@ -189,7 +225,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux release browser")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -219,13 +255,27 @@ $(OLDER)/steliad.deb: | $(TOOLS)/bin/cargo-deb
 	@$(MAKE) --no-print-directory -C $(OLDER)/tree deb FAST=1 > $(OLDER)/log 2>&1 || { tail -n 30 $(OLDER)/log >&2; exit 1; }
 	@cp "$$(ls -1t $(OLDER)/tree/target/debian/steliad_*.deb | head -n 1)" $@ && rm -rf $(OLDER)/tree
 
+long-linux: # a Linux from the disk of the examples that the packages install: its network, its share
+	@$(MAKE) --no-print-directory node-test FILTER=first_vm::a_linux_in_the_examples
+
 long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
 	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb
 
+# The tracked files as they are, in another folder and with nothing that was built before.
+long-release: release # a release built once more: the same bytes
+	@rm -rf $(AGAIN) && mkdir -p $(AGAIN)/target && git ls-files -z | tar --null -T - -c | tar -x -C $(AGAIN)
+	@ln -sfn "$(abspath $(TOOLS))" $(AGAIN)/target/tools
+	@$(MAKE) --no-print-directory -C $(AGAIN) release TOOLS=target/tools SOURCE_DATE_EPOCH=$(EPOCH) > $(AGAIN)/log 2>&1 || { tail -n 30 $(AGAIN)/log >&2; exit 1; }
+	diff $(DIST)/SHA256SUMS $(AGAIN)/$(DIST)/SHA256SUMS && rm -rf $(AGAIN)
+
+long-browser: # the map's picture and page in a browser: nothing overlaps, nothing is complained of
+	@packaging/setup chromium
+	@$(CARGO) test --quiet --locked -p stelia-simulator --features browser --test simulate -- browser::
+
 demo: deb image ## VMs in pods, seen from outside, in the test node (IMAGE=sid)
 	@rm -rf target/demo && cp -r tests/vm/jobs/demo target/demo
-	@cp target/image/stelia-runner.tar packaging/kubernetes/vm.yaml target/demo/
+	@cp target/image/stelia-runner.tar packaging/kubernetes/vm-emulated.yaml target/demo/
 	tests/vm/node run --image $(IMAGE) target/demo
 
 clean: ## remove what was built (not the tools, not the node's images)
-	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(NODE_JOB) target/from
+	rm -rf target/debug target/release target/fast target/$(TARGET) target/fuzz/build $(DEB_DIR) $(RPM_DIR) $(SELINUX) $(DIST) $(NODE_JOB) target/from $(AGAIN)

@@ -320,7 +320,7 @@ async fn audit(model: &Model, handle: &Handle, meter: &mut Meter) -> anyhow::Res
         let report = handle.reconcile().await?;
         took.push(meter.now().saturating_sub(before));
         calls = model.counts().since(counts);
-        ensure!(report.steps == 0, "an audit found something to do: {report:?}");
+        ensure!(report.did.steps == 0, "an audit found something to do: {report:?}");
     }
     Ok((median(took), calls))
 }

@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{dbus, engine, journal};
+use crate::{dbus, engine, journal, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -47,11 +47,15 @@ pub struct Arguments {
     print_config: bool,
     /// Give units outside stelia.slice the CPUs back that contained instances took from them, and end (used when the
     /// package is removed).
-    #[arg(long, hide = true)]
+    #[arg(long)]
     release_host: bool,
     /// Hold a new scope open until standard input ends (used by the daemon itself).
     #[arg(long = "hold-scope", hide = true)]
     hold_scope: bool,
+    /// Try whether the OCI runtime of this running container copes with a container whose cgroups are threaded, keep the
+    /// verdict, and end (used by steliad-try-runtime@.service).
+    #[arg(long = "try-runtime", value_name = "CONTAINER_ID", hide = true)]
+    try_runtime: Option<String>,
 }
 
 /// The program.
@@ -65,6 +69,9 @@ pub fn main_on(beneath: impl FnOnce(System) -> System) -> ExitCode {
     if arguments.hold_scope {
         holder::hold();
         return ExitCode::SUCCESS;
+    }
+    if let Some(container_id) = &arguments.try_runtime {
+        return trial::main(container_id);
     }
     let loaded = match stelia_settings::load(Path::new("/")) {
         Ok(loaded) => loaded,
@@ -169,7 +176,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         MESSAGE_ID = journal::STARTED,
         STELIA_INSTANCES = adopted,
         "{adopted} instances adopted, {} steps taken",
-        first.steps
+        first.did.steps
     );
 
     let mut name = dbus::serve_bus(&bus, handle.clone(), ROOT)

@@ -1,5 +1,12 @@
-//! `MESSAGE_ID`s of the journal's messages for the operator. `packaging/journal/steliad.catalog`
-//! says of each what it means and what to do (`journalctl -x`); a test holds one to the other.
+//! The journal's messages for the operator: their `MESSAGE_ID`s, and how they name a pod. `packaging/journal/steliad.catalog`
+//! says of each message what it means and what to do (`journalctl -x`); a test holds one to the other.
+
+#[cfg(test)]
+pub(crate) mod catalog_tests;
+
+use std::fmt;
+
+use stelia_kubelet::PodName;
 
 macro_rules! messages {
     ($($(#[$about:meta])* $name:ident = $id:literal;)+) => {
@@ -36,6 +43,8 @@ messages! {
     PLACEMENT = "2df205ce59044b50b8e5bea6032680a2";
     /// An instance shares cores or NUMA nodes that its exclusive policy was to avoid sharing.
     COMPANY = "6d0c9f4b3f0e4c1f9a1be2a7d3c85f10";
+    /// An instance that was to be isolated in its container's own cgroup has a scope instead.
+    NOT_IN_PLACE = "9a4be27c51d84f0c8f6db1c3e07a5d29";
     /// An instance was moved to better CPUs.
     REBOUND = "b3a1f5c8e27d4f4b9c6e8d0a51f27c94";
     /// A rebind job ended.
@@ -74,4 +83,83 @@ messages! {
     PASS_FAILED = "3f07007452fd437095808cb02d1e0c8e";
     /// A peer on the runner socket sent what no runner sends.
     PEER_CUT_OFF = "c0d7a0d0d60a444a9c253fa8cd7a95ba";
+}
+
+/// A pod in a message: `namespace/name (UID)`, or the UID alone where the runtime does not tell the name.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Pod<'a> {
+    uid: &'a str,
+    name: Option<&'a PodName>,
+}
+
+impl<'a> Pod<'a> {
+    pub(crate) fn new(uid: &'a str, name: Option<&'a PodName>) -> Self {
+        Self { uid, name }
+    }
+
+    pub(crate) fn uid(self) -> &'a str {
+        self.uid
+    }
+
+    pub(crate) fn namespace(self) -> Option<&'a str> {
+        self.name.map(PodName::namespace)
+    }
+
+    pub(crate) fn name(self) -> Option<&'a str> {
+        self.name.map(PodName::name)
+    }
+}
+
+impl fmt::Display for Pod<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name {
+            Some(name) => write!(f, "{name} ({})", self.uid),
+            None => f.write_str(self.uid),
+        }
+    }
+}
+
+/// The field `STELIA_POD`, for the catalog's texts: `journalctl -x` prints the names of fields that a message lacks.
+pub(crate) fn shown(pod: Option<Pod<'_>>) -> String {
+    pod.map_or_else(|| "n/a".to_owned(), |pod| pod.to_string())
+}
+
+/// How a message begins that may be about a pod: `pod …: `, or nothing.
+pub(crate) fn of(pod: Option<Pod<'_>>) -> String {
+    pod.map(|pod| format!("pod {pod}: ")).unwrap_or_default()
+}
+
+/// Log a message about a pod, with the fields that it is found by: level, `MESSAGE_ID`, the [`Pod`] (or an `Option` of
+/// one, where it may be about all), then what `tracing` takes. Every message about a pod is logged by this.
+macro_rules! about {
+    ($level:ident, $id:expr, $pod:expr, $($message:tt)+) => {{
+        let about: Option<$crate::journal::Pod<'_>> = $pod.into();
+        tracing::$level!(
+            MESSAGE_ID = $id,
+            STELIA_POD = $crate::journal::shown(about),
+            STELIA_POD_UID = about.map($crate::journal::Pod::uid),
+            STELIA_POD_NAMESPACE = about.and_then($crate::journal::Pod::namespace),
+            STELIA_POD_NAME = about.and_then($crate::journal::Pod::name),
+            $($message)+
+        );
+    }};
+}
+pub(crate) use about;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pod_is_named_as_far_as_it_is_known() {
+        let name = PodName::new("team-a", "vm").unwrap();
+        let (named, unnamed) = (Pod::new("b9e4f71c", Some(&name)), Pod::new("b9e4f71c", None));
+        assert_eq!(named.to_string(), "team-a/vm (b9e4f71c)");
+        assert_eq!(unnamed.to_string(), "b9e4f71c");
+        assert_eq!((named.namespace(), named.name()), (Some("team-a"), Some("vm")));
+        assert_eq!((unnamed.namespace(), unnamed.name()), (None, None));
+        assert_eq!(of(Some(named)), "pod team-a/vm (b9e4f71c): ");
+        assert_eq!(of(None), "");
+        assert_eq!((shown(Some(named)), shown(None)), (named.to_string(), "n/a".to_owned()));
+    }
 }

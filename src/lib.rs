@@ -11,6 +11,7 @@
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
 //! | [`journal`] | the ids of messages for operators |
+//! | `trial` | `--try-runtime`: whether an OCI runtime copes with threaded cgroups |
 //!
 //! ```
 //! use clap::Parser;
@@ -28,3 +29,4 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
+pub(crate) mod trial;

@@ -13,7 +13,14 @@ fuzz_target!(|text: &str| {
     let parse = |text: &str| Fragment::parse(text, Path::new("/etc/stelia/steliad.toml"));
     let (one, two) = match (parse(first), parse(second)) {
         (Ok(one), Ok(two)) => (one, two),
-        (Err(error @ SettingsError::Unknown { .. }), _) => return fits(&error),
+        (
+            Err(
+                error @ (SettingsError::Unknown { .. }
+                | SettingsError::UnknownOfRule { .. }
+                | SettingsError::Rule { .. }),
+            ),
+            _,
+        ) => return fits(&error),
         _ => return,
     };
     same(&one.clone().merge(Fragment::default()), &one, "nothing laid over it");

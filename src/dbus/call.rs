@@ -45,7 +45,7 @@ impl Call<'_> {
             () = leaves(self.connection, self.header) => return Err(left()),
         };
         // The journal has the whole error by now.
-        let answer = answer.map_err(|error| self.engine.told(error));
+        let answer = answer.map_err(|error| self.engine.restrict(error));
         let refused = answer.as_ref().err().map(|error| error.kind);
         self.engine.metrics().answered(operation, refused, began.elapsed());
         answer

@@ -5,7 +5,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_node::runtime;
 use zbus::Connection;
 use zbus::message::Header;
 use zbus::names::UniqueName;
@@ -90,6 +91,15 @@ impl Caller {
     /// Whether the caller may see this pod's instance.
     pub(super) fn sees(&self, pod: &PodUid) -> bool {
         self.only.as_ref().is_none_or(|only| only == pod)
+    }
+
+    /// What the caller's pod is called, for the journal. While it has no instance the runtime's configuration of the
+    /// calling container tells it.
+    pub(super) fn pod_name(&self, engine: &Handle) -> Option<PodName> {
+        engine.pod_name(self.only.as_ref()?).or_else(|| match &self.process {
+            Some((_, Peer::Container(_, container))) => runtime::container(&engine.system().run, container).pod,
+            _ => None,
+        })
     }
 }
 

@@ -9,12 +9,8 @@ use futures_util::StreamExt as _;
 use stelia_api::MANAGER_PATH;
 use stelia_api::client::ManagerProxy;
 use stelia_cpus::CpuSet;
-use stelia_node::System;
-use stelia_node::cgroup::{KernelCgroups, Limits};
-use stelia_node::proc::KernelProcs;
-use stelia_node::systemd::{Devices, Listening, Systemd, SystemdError};
 use stelia_settings::Settings;
-use zbus::export::async_trait::async_trait;
+use stelia_testnode::{Kernel, Model, topology};
 use zbus::fdo::PropertiesChanged;
 use zbus::object_server::Interface as _;
 use zbus::wire::StructureBuilder;
@@ -27,75 +23,14 @@ use super::manager::Manager;
 use super::private_bus::PrivateBus;
 use crate::engine::{Engine, Handle, View};
 
-struct NoSystemd;
-
-fn no_systemd<T>(unit: &str) -> Result<T, SystemdError> {
-    Err(SystemdError {
-        operation: unit.into(),
-        cause: "no systemd".into(),
-    })
-}
-
-#[async_trait]
-impl Systemd for NoSystemd {
-    async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError> {
-        no_systemd(unit)
-    }
-    async fn listen(&self) -> Result<Listening, SystemdError> {
-        Ok(Listening::default())
-    }
-
-    async fn start_scope(
-        &self,
-        _: Listening,
-        unit: &str,
-        _: &str,
-        _: u32,
-        _: &Limits,
-        _: &Devices,
-    ) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-    async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-    async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError> {
-        no_systemd(pattern)
-    }
-    async fn limit(&self, unit: &str, _: &Limits) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-    async fn weigh(&self, unit: &str, _: u64) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-    async fn protect(&self, unit: &str, _: u64, _: u64) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-    async fn allow_cpus(&self, unit: &str, _: &CpuSet) -> Result<(), SystemdError> {
-        no_systemd(unit)
-    }
-}
-
 fn handle(root: &std::path::Path) -> Handle {
-    let system = System {
-        cgroups: Arc::new(KernelCgroups::new(root)),
-        procs: Arc::new(KernelProcs::new("/proc")),
-        systemd: Arc::new(NoSystemd),
-        holders: Arc::new(stelia_node::holder::KernelHolders),
-        cgroup_root: root.into(),
-        sys: root.into(),
-        kernel: String::new(),
-        run: root.into(),
+    crate::journal::catalog_tests::hold_to_it();
+    let model = Model::node(&topology(1, 1, 1), root, Kernel::V6_12).unwrap();
+    let settings = Settings {
+        kubelet_root: root.into(),
+        ..Settings::default()
     };
-    Engine::new(
-        system,
-        Settings {
-            kubelet_root: root.into(),
-            ..Settings::default()
-        },
-    )
-    .unwrap()
-    .1
+    Engine::new(model.system(), settings).unwrap().1
 }
 
 /// Everything that callers can tell apart, one line each.

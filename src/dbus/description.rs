@@ -1,26 +1,20 @@
 //! The answer to Describe: the engine's view in the contract's words.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
-
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
-use stelia_api::view::{Description, Instance, LastPass, Node, Pools, SharedPool, Task, VcpuThread};
+use stelia_api::view::Description;
 use stelia_api::{Error, ErrorKind};
-use stelia_node::locality::Localities;
 
 use super::readings::Recent;
-use crate::engine::{Handle, InstanceView, PoolsView, View};
+use crate::engine::Handle;
 
 /// Everything that the daemon knows, as JSON.
 pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error> {
     let view = engine.view();
     let usage = recent.usage(&*engine.system().cgroups, &view).iter();
     let usage = usage.map(|(pod, usage)| (pod.to_string(), *usage)).collect();
-    let description = Description::<Localities> {
+    let description = Description {
         version: env!("CARGO_PKG_VERSION").to_owned(),
-        node: node(&view)?,
         usage,
         kubelet_config: match recent.kubelet_config() {
             Ok(config) => serde_json::json!(config),
@@ -28,6 +22,7 @@ pub(super) fn json(engine: &Handle, recent: &mut Recent) -> Result<String, Error
         },
         locality: recent.locality(engine.system(), &view).clone(),
         metrics: engine.metrics().read(),
+        node: view,
     };
     // By way of a Value the members are sorted by name.
     Ok(value(&description)?.to_string())
@@ -37,110 +32,19 @@ fn value(part: &impl Serialize) -> Result<Value, Error> {
     serde_json::to_value(part).map_err(|cause| ErrorKind::Failed.because(format!("describe the node: {cause}")))
 }
 
-/// A value that is recorded as JSON, too, in the contract's words already.
-fn same<T: DeserializeOwned>(part: &impl Serialize) -> Result<T, Error> {
-    serde_json::from_value(value(part)?)
-        .map_err(|cause| ErrorKind::Failed.because(format!("describe the node: {cause}")))
-}
-
-fn node(view: &View) -> Result<Node, Error> {
-    let entries = view.entries.iter();
-    let instances = view.instances.iter();
-    Ok(Node {
-        cpu_source: Some(view.cpu_source.name().to_owned()),
-        pool: view.pool.clone(),
-        pools: view.pools.as_deref().map(pools).transpose()?,
-        kubelet_problem: view.kubelet_problem.clone(),
-        systemd_problem: view.systemd_problem.clone(),
-        entries: entries.map(|(pod, cpus)| (pod.to_string(), cpus.clone())).collect(),
-        pod_entries: view
-            .pod_entries
-            .iter()
-            .map(|(pod, cpus)| (pod.to_string(), cpus.clone()))
-            .collect(),
-        kubelet_cpus: view.kubelet_cpus.clone(),
-        kubelet_policy: view.kubelet_policy.clone(),
-        kubelet_modified_us: view.kubelet_modified_us,
-        topology: (*view.topology).clone(),
-        offline: view.offline.clone(),
-        slice_exclusive: view.slice_exclusive.clone(),
-        partitions: view.partitions,
-        restricted: view.restricted.clone(),
-        counters: view.counters,
-        last_pass: view.last_pass.map(|pass| LastPass {
-            number: pass.number,
-            trigger: pass.trigger.to_owned(),
-            ended_us: pass.ended_us,
-            duration_us: pass.duration_us,
-            steps: pass.steps,
-            writes: pass.writes,
-            moves: pass.moves,
-            failures: pass.failures,
-        }),
-        instances: instances
-            .map(|(pod, one)| Ok((pod.to_string(), instance(one)?)))
-            .collect::<Result<BTreeMap<_, _>, Error>>()?,
-        jobs: view.jobs.iter().map(value).collect::<Result<_, _>>()?,
-        unreadable: view.unreadable.clone(),
-    })
-}
-
-fn pools(view: &PoolsView) -> Result<Pools, Error> {
-    let by_node = view.pools.shared_by_node.iter().map(|(node, pool)| {
-        let (socket, cpus) = (pool.socket, pool.cpus.clone());
-        (*node, SharedPool { socket, cpus })
-    });
-    Ok(Pools {
-        reserved: view.reserved.clone(),
-        kubelet: view.kubelet.clone(),
-        policies: value(&view.policies)?,
-        held: value(&view.held)?,
-        allocatable: view.pools.allocatable.clone(),
-        exclusive: view.pools.exclusive.clone(),
-        shared: view.pools.shared.clone(),
-        shared_by_node: by_node.collect(),
-        be_shared: view.pools.be_shared.clone(),
-    })
-}
-
-fn instance(view: &Arc<InstanceView>) -> Result<Instance, Error> {
-    let thread = |thread: &stelia_record::VcpuThread| VcpuThread {
-        index: thread.role.into(),
-        task: Task {
-            id: thread.task.id,
-            start: thread.task.start,
-        },
-        cpu: thread.cpu,
-    };
-    Ok(Instance {
-        pod: view.pod.to_string(),
-        container: view.container.clone(),
-        state: view.state.to_owned(),
-        degraded: view.degraded.iter().map(ToString::to_string).collect(),
-        exclusive: view.exclusive.clone(),
-        allocation: view.allocation.as_ref().map(same).transpose()?,
-        float: view.float.clone(),
-        mems: view.mems.clone(),
-        partition: view.partition.clone(),
-        placement: view.placement.to_owned(),
-        scope: view.scope.as_str().to_owned(),
-        origin: view.origin.as_str().to_owned(),
-        registered_us: view.registered_us,
-        isolated_us: view.isolated_us,
-        vcpus: view.vcpus.iter().map(thread).collect(),
-    })
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use stelia_allocator::{AllocatorPolicies, CpuSource, HeldCpus, Pools};
+    use stelia_api::view::Node;
     use stelia_api::{Amiss, Reason};
     use stelia_cpus::{CpuSet, Topology};
-    use stelia_kubelet::PodUid;
+    use stelia_kubelet::{PodName, PodUid};
     use stelia_node::proc::TaskId;
 
     use super::*;
-    use crate::engine::{Counters, LastPass};
+    use crate::engine::{Counters, InstanceView, LastPass, PinnedThread, PoolsView, View};
 
     fn cpus(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -162,6 +66,7 @@ mod tests {
         };
         let instance = InstanceView {
             container: "compute".to_owned(),
+            pod_name: PodName::new("team-a", "vm"),
             degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPUs 3 are offline")],
             exclusive: cpus("2-3"),
             allocation: Some(serde_json::from_str(allocation).unwrap()),
@@ -170,10 +75,14 @@ mod tests {
             partition: "isolated".to_owned(),
             registered_us: 7,
             isolated_us: 8,
-            vcpus: vec![stelia_record::VcpuThread {
-                role: stelia_api::ThreadRole::Vcpu(1),
-                task: TaskId { id: 70, start: 9 },
-                cpu: Some(2),
+            contained_reason: Some("refused"),
+            vcpus: vec![PinnedThread {
+                thread: stelia_record::VcpuThread {
+                    role: stelia_api::ThreadRole::Vcpu(1),
+                    task: TaskId { id: 70, start: 9 },
+                    cpu: Some(2),
+                },
+                guest_node: Some(0),
             }],
             ..InstanceView::registered(pod.clone())
         };
@@ -214,7 +123,7 @@ mod tests {
             },
             last_pass: Some(LastPass {
                 number: 7,
-                trigger: "audit",
+                trigger: "audit".to_owned(),
                 ended_us: 3,
                 duration_us: 4,
                 steps: 5,
@@ -231,15 +140,16 @@ mod tests {
     /// The names are a contract: a monitoring system reads them.
     #[test]
     fn the_names_and_forms_of_the_description_stay() {
-        let described = value(&node(&view()).unwrap()).unwrap();
+        let described = value(&view()).unwrap();
         insta::assert_snapshot!(described.to_string());
-        let empty = value(&node(&View::default()).unwrap()).unwrap();
+        let empty = value(&View::default()).unwrap();
         insta::assert_snapshot!("the_description_of_nothing", empty.to_string());
     }
 
     #[test]
     fn what_is_written_is_read_as_it_was() {
-        let node = node(&view()).unwrap();
-        assert_eq!(serde_json::from_value::<Node>(value(&node).unwrap()).unwrap(), node);
+        let written = value(&view()).unwrap();
+        let read: Node = serde_json::from_value(written.clone()).unwrap();
+        assert_eq!(value(&read).unwrap(), written);
     }
 }

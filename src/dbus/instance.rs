@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Vcpu;
 use zbus::message::Header;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
@@ -18,7 +18,7 @@ use super::options;
 use super::report::report_dict;
 use crate::authz::Operation;
 use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
-use crate::journal;
+use crate::journal::{self, Pod, about};
 
 pub(super) struct Instance {
     pub(super) engine: Handle,
@@ -121,7 +121,8 @@ impl Instance {
                 for (name, value) in given {
                     let number = integer(&value).ok_or_else(|| {
                         let shown: String = name.chars().take(64).collect();
-                        ErrorKind::InvalidArgument.because(format!("property {shown:?} of vCPU {index} is not an integer"))
+                        ErrorKind::InvalidArgument
+                            .because(format!("property {shown:?} of vCPU {index} is not an integer"))
                     })?;
                     props.insert(name, number);
                 }
@@ -145,9 +146,15 @@ impl Instance {
                 .await;
             let placed = placed.inspect_err(|error| {
                 let text = error.to_string();
-                tracing::warn!(
-                    MESSAGE_ID = journal::ATTACH_REFUSED, STELIA_POD_UID = %self.pod, STELIA_ERROR = error.name().as_str(),
-                    STELIA_REASON = text, "vCPUs of pod {} not attached: {text}", self.pod
+                let name = self.engine.pod_name(&self.pod);
+                let pod = Pod::new(self.pod.as_str(), name.as_ref());
+                about!(
+                    warn,
+                    journal::ATTACH_REFUSED,
+                    pod,
+                    STELIA_ERROR = error.name().as_str(),
+                    STELIA_REASON = text,
+                    "vCPUs of pod {pod} not attached: {text}"
                 );
             })?;
             Ok(placed
@@ -194,6 +201,16 @@ impl Instance {
     #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
     fn pod_uid(&self) -> String {
         self.pod.to_string()
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn pod_namespace(&self) -> String {
+        self.show(|view| view.pod_name.as_ref().map_or("", PodName::namespace).to_owned())
+    }
+
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn pod_name(&self) -> String {
+        self.show(|view| view.pod_name.as_ref().map_or("", PodName::name).to_owned())
     }
 
     #[zbus(property(emits_changed_signal = "const"))]

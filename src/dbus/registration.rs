@@ -1,7 +1,5 @@
 //! RegisterInstance: the options are parsed and the call is passed to the engine.
 
-use std::time::Duration;
-
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
@@ -11,11 +9,8 @@ use super::caller::{Caller, Door};
 use super::manager::Options;
 use super::options;
 use crate::decide::admission::Claim;
-use crate::engine::{Handle, RegisterRequest};
-use crate::journal;
-
-/// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
-const PATIENCE: Duration = Duration::from_secs(5);
+use crate::engine::{Handle, REGISTRATION_PATIENCE, RegisterRequest};
+use crate::journal::{self, Pod, about};
 
 /// Returns the pod that has an instance now, and the instance's scope.
 pub(super) async fn register(
@@ -38,16 +33,20 @@ pub(super) async fn register(
         caller: door.peer(engine)?,
         origin,
         anchor,
-        patience: PATIENCE,
+        patience: REGISTRATION_PATIENCE,
     };
     engine.register(request).await.inspect_err(|error| {
         let text = error.to_string();
-        tracing::warn!(
-            MESSAGE_ID = journal::REGISTRATION_REFUSED,
-            STELIA_POD_UID = caller.only.as_ref().map(PodUid::as_str),
+        let name = caller.pod_name(engine);
+        let pod = caller.only.as_ref().map(|pod| Pod::new(pod.as_str(), name.as_ref()));
+        about!(
+            warn,
+            journal::REGISTRATION_REFUSED,
+            pod,
             STELIA_ERROR = error.name().as_str(),
             STELIA_REASON = text,
-            "registration refused: {text}"
+            "{}registration refused: {text}",
+            journal::of(pod)
         );
     })
 }

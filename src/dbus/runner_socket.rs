@@ -48,7 +48,8 @@ async fn accept(
     engine: Handle,
     cancel: CancellationToken,
 ) {
-    let gate = Gate::default();
+    let names = engine.clone();
+    let gate = Gate::naming(move |pod| names.pod_name(&PodUid::parse(pod).ok()?));
     let mut queue_was_empty = None;
     loop {
         let accepted = tokio::select! {

@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use stelia_allocator::Qos;
 use stelia_api::ThreadRole;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
 use stelia_settings::{Partition, Policies};
 
+use super::contained::forbidden;
 use super::placement::place;
 use super::{Instance, Snapshot, placed};
 
@@ -40,11 +40,9 @@ pub(crate) fn attached(
     } else {
         snapshot.safe_partition
     };
-    // BE may run on LSR's CPUs: no partition may keep it out.
-    let wanted = if snapshot.has_partitions() && former.qos() != Some(Qos::Lsr) {
-        policies.partition.unwrap_or(auto)
-    } else {
-        Partition::Member
+    let wanted = match forbidden(snapshot, policies, former) {
+        Some(_) => Partition::Member,
+        None => policies.partition.unwrap_or(auto),
     };
     let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
     let next = Record {
@@ -76,5 +74,5 @@ pub(crate) fn attached(
             ..next
         }
     };
-    (next, placement.note.map(|note| note.to_string()))
+    (next, placement.note)
 }

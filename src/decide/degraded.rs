@@ -84,11 +84,8 @@ fn container(instance: &Instance, reasons: &mut Reasons<'_>) {
             format!("the container's own cgroup {} is gone", record.origin),
         );
     } else {
-        if !instance.anchor_lives {
-            reasons.own(
-                Amiss::AnchorEnded,
-                format!("the anchor (process {}) ended", record.anchor.id),
-            );
+        if let Some(anchor) = record.anchor.filter(|_| !instance.anchor_lives) {
+            reasons.own(Amiss::AnchorEnded, format!("the anchor (process {}) ended", anchor.id));
         }
         if record.allocation.is_none() && instance.origin_cpus != record.entry {
             let text = format!(

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 
-use super::{Instance, Leaf, Outside, Slice};
+use super::{Instance, Leaf, Level, Outside, Slice};
 
 /// One value that another program changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -50,6 +50,20 @@ pub(crate) fn of_slice(before: &Slice, now: &Slice) -> Vec<Finding> {
         differ("cpumask of the kernel's unbound workers", &was.cpus, &is.cpus);
     }
     findings
+}
+
+/// CPUs of instances in place that another program took out of the list of the cgroup that all pods are in.
+pub(crate) fn of_kubepods(before: Option<&Level>, now: Option<&Level>) -> Option<Finding> {
+    let (before, now) = (before?, now?);
+    // What this program records about it changes with the list, and only by its own hand.
+    let taken = before.ours == now.ours && before.has(&now.ours) && !now.has(&now.ours);
+    let list = |level: &Level| level.exclusive.clone().unwrap_or_default().to_string();
+    taken.then(|| Finding {
+        pod: None,
+        what: format!("cpuset.cpus.exclusive of {}", now.path.name()),
+        expected: list(before),
+        found: list(now),
+    })
 }
 
 /// What differs in the units outside stelia.slice that are restricted.

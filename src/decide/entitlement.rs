@@ -57,8 +57,10 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
     };
     let record = &instance.record;
     if record.allocation.is_some() {
-        // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts.
-        return match lost(state, facts, record, &record.exclusive) {
+        // steliad chose the CPUs; if kubelet's static policy gave them to another pod, kubelet's file counts, and after it the
+        // other pod's instance, which keeps them.
+        let lost = lost(state, facts, record, &record.exclusive);
+        return match lost.or_else(|| facts.given_to(&record.pod, &record.exclusive)) {
             Some((cpus, to)) => Entitlement::Lost { cpus, to },
             None => Entitlement::Same,
         };

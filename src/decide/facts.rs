@@ -3,14 +3,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use stelia_allocator::{Pools, Qos};
+use stelia_allocator::{CpuSource, Pools, Qos};
 use stelia_api::reason::Reason;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_settings::Policies;
 
+use super::contained::{ContainedReason, contained};
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, entitlement};
+use super::float::FloatReason;
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
@@ -21,6 +23,9 @@ pub(crate) struct Facts {
     kubelets_pool: CpuSet,
     /// The pods whose entries name a CPU: more than one while kubelet contradicts itself.
     claims: BTreeMap<u32, Vec<PodUid>>,
+    /// Where steliad chooses: the exclusive CPUs of instances that have them from kubelet, by pod. They keep them when their
+    /// entry is gone, as kubelet gave them before its policy became `none`.
+    given: BTreeMap<PodUid, CpuSet>,
     of_pods: CpuSet,
     nodes: BTreeMap<u32, CpuSet>,
     online: CpuSet,
@@ -47,6 +52,9 @@ pub(crate) struct Assessment {
     pub evicted: bool,
     /// The CPUs it is to float on; `None` while its float keeps what it has.
     pub float: Option<CpuSet>,
+    pub float_reason: FloatReason,
+    /// Why no partition is made for it; `None` unless it is contained.
+    pub contained: Option<ContainedReason>,
     /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<Reason>,
 }
@@ -55,7 +63,10 @@ impl Assessment {
     pub(crate) fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, facts, instance);
         let float = float_cpus(snapshot, facts, policies, instance);
+        let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
         Self {
+            float_reason,
+            contained: contained(snapshot, policies, instance),
             evicted: evicted(instance, &entitlement),
             degraded: degraded(snapshot, facts, instance, &entitlement, float.as_ref()),
             entitlement,
@@ -79,6 +90,11 @@ impl Facts {
                 .unwrap_or_default(),
             assigned,
             claims: state.map(claims).unwrap_or_default(),
+            given: snapshot
+                .instances
+                .values()
+                .filter_map(|instance| given(snapshot, instance))
+                .collect(),
             of_pods: pods
                 .into_iter()
                 .flat_map(BTreeMap::values)
@@ -111,7 +127,21 @@ impl Facts {
             [totals.owned(), closed, recorded, lsr].map(CpuSet::clone)
         };
         let had = owned(&totals);
+        let (was_given, is_given) = [before, now].map(|one| one.and_then(|one| given(snapshot, one))).into();
+        let regiven = was_given != is_given;
+        let contested = |totals: &Totals| {
+            let mut given = was_given.iter().chain(&is_given);
+            given.any(|(_, cpus)| totals.is_contested(cpus))
+        };
+        let evicts = regiven && contested(&totals);
         totals.replace(snapshot, self, before, now);
+        if regiven && (evicts || contested(&totals)) {
+            // Whoever else has these CPUs is evicted now, or is not any more: that is in the totals too.
+            *self = Self::of(snapshot, policies);
+            return true;
+        }
+        was_given.iter().for_each(|(pod, _)| drop(self.given.remove(pod)));
+        self.given.extend(is_given);
         let changed = owned(&totals) != had;
         self.totals = totals;
         if !changed {
@@ -178,6 +208,20 @@ impl Facts {
         let named = cpus.iter().filter_map(|cpu| self.claims.get(&cpu));
         named.flatten().filter(|pod| *pod != own).min()
     }
+
+    /// The first instance but `own` that has some of these CPUs from kubelet, and which, where steliad chooses.
+    pub(super) fn given_to(&self, own: &PodUid, cpus: &CpuSet) -> Option<(CpuSet, PodUid)> {
+        let mut others = self.given.iter().filter(|(pod, _)| *pod != own);
+        let (pod, given) = others.find(|(_, given)| !given.is_disjoint(cpus))?;
+        Some((given.intersection(cpus), pod.clone()))
+    }
+}
+
+/// The CPUs that an instance has from kubelet, where steliad chooses.
+fn given(snapshot: &Snapshot, instance: &Instance) -> Option<(PodUid, CpuSet)> {
+    let record = &instance.record;
+    let keeps = snapshot.source == CpuSource::Steliad && record.allocation.is_none() && instance.populated;
+    keeps.then(|| (record.pod.clone(), record.exclusive.clone()))
 }
 
 fn claims(state: &CpuManagerState) -> BTreeMap<u32, Vec<PodUid>> {

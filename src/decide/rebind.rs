@@ -9,11 +9,12 @@ use stelia_allocator::{
     Allocation, AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSelection, Exclusivity, Host, InUse,
     NumaTopologyAlignmentPolicy, Room, Usage, align, select_cpus,
 };
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_record::Phase;
 use stelia_settings::Policies;
 
+use super::admission::memory;
 use super::steps::is_evicted;
 use super::{Facts, Instance, Snapshot};
 
@@ -73,7 +74,6 @@ pub(crate) fn next(snapshot: &Snapshot, facts: &Facts, node: &AllocatorPolicies,
     let pools = facts.pools()?;
     let now = Assignments {
         host: Host::new(&snapshot.topology),
-        topology: &snapshot.topology,
         everything: snapshot.topology.online().difference(&node.reserved),
         free: pools.allocatable.clone(),
         owners: snapshot
@@ -147,7 +147,7 @@ struct Owner {
     bind: Option<CpuBindPolicy>,
     exclusive: CpuExclusivePolicy,
     /// The NUMA nodes that its memory comes from; empty for any.
-    memory: CpuSet,
+    memory: BTreeSet<u32>,
 }
 
 impl Owner {
@@ -157,23 +157,22 @@ impl Owner {
             cpus: instance.record.exclusive.clone(),
             bind: allocation.map(|allocation| allocation.bind),
             exclusive: allocation.map_or(CpuExclusivePolicy::None, |allocation| allocation.exclusive),
-            memory: instance.record.mems.trim().parse().unwrap_or_default(),
+            memory: memory(&instance.record.mems).unwrap_or_default(),
         }
     }
 }
 
 /// Which instance owns which CPUs, as they are or as they would be after a move.
 #[derive(Clone)]
-struct Assignments<'a> {
+struct Assignments {
     host: Host,
-    topology: &'a Topology,
     /// What could be allocated without any instance.
     everything: CpuSet,
     free: CpuSet,
     owners: BTreeMap<PodUid, Owner>,
 }
 
-impl Assignments<'_> {
+impl Assignments {
     /// The moves of one instance that are good.
     fn moves(&self, pod: &PodUid, allocation: &Allocation, before: Disorder) -> Vec<(Disorder, Move)> {
         let Some(owner) = self.owners.get(pod) else {
@@ -196,14 +195,10 @@ impl Assignments<'_> {
         let count = allocation.cpus as usize;
         let required = allocation.required.then_some(allocation.bind);
         let room = Room::new(&self.host, &self.everything, &available, required);
-        let strict = matches!(
-            allocation.alignment,
-            NumaTopologyAlignmentPolicy::Restricted | NumaTopologyAlignmentPolicy::SingleNumaNode
-        );
         // Without an alignment that was asked for, best-effort is tried too.
         let alignments = [
             Some(allocation.alignment),
-            (!strict).then_some(NumaTopologyAlignmentPolicy::BestEffort),
+            (!allocation.alignment.is_strict()).then_some(NumaTopologyAlignmentPolicy::BestEffort),
         ];
         let mut found = Vec::new();
         for alignment in alignments.into_iter().flatten() {
@@ -244,11 +239,10 @@ impl Assignments<'_> {
 
     /// The free CPUs of the NUMA nodes that kubelet bound its memory to: the memory stays where it is.
     fn open_to(&self, owner: &Owner) -> CpuSet {
-        let near = |cpu: &u32| {
-            let node = self.topology.cpus.get(cpu).map(|cpu| cpu.node);
-            owner.memory.is_empty() || node.is_some_and(|node| owner.memory.contains(node))
-        };
-        self.free.iter().filter(near).collect()
+        if owner.memory.is_empty() {
+            return self.free.clone();
+        }
+        self.host.within(&self.free, &owner.memory)
     }
 
     fn nobody_else_worse(&self, after: &Self, pod: &PodUid) -> bool {
@@ -318,13 +312,8 @@ impl Assignments<'_> {
         }
     }
 
-    fn cores(&self, cpus: &CpuSet) -> BTreeSet<(u32, u32)> {
-        let core = |cpu: u32| self.topology.cpus.get(&cpu).map(|cpu| (cpu.package, cpu.core));
-        cpus.iter().filter_map(core).collect()
-    }
-
     fn share_cores(&self, one: &CpuSet, other: &CpuSet) -> bool {
-        !self.cores(one).is_disjoint(&self.cores(other))
+        !self.host.cores_of(one).is_disjoint(&self.host.cores_of(other))
     }
 
     fn disorder(&self) -> Disorder {
@@ -335,7 +324,7 @@ impl Assignments<'_> {
             spans: all.iter().map(|own| own.span).sum(),
             misbound: all.iter().map(|own| own.misbound).sum(),
             company: all.iter().map(|own| own.company).sum(),
-            broken_cores: self.cores(&self.free).len()
+            broken_cores: self.host.cores_of(&self.free).len()
                 - self.host.whole_cores(&self.free).len() / self.host.threads().max(1),
             scattered: room * room - free.values().map(|cpus| cpus.len() * cpus.len()).sum::<usize>(),
         }

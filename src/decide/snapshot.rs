@@ -4,12 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::CpuSource;
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::containers::LiveContainer;
 use stelia_record::Record;
-use stelia_settings::Partition;
+use stelia_settings::{Partition, TreeHome};
 
+use super::Tree;
 use super::workers::Workers;
 
 /// kubelet's file and the cgroup tree at one moment.
@@ -43,6 +44,32 @@ pub(crate) struct Snapshot {
     pub unwatched: Option<String>,
     /// Empty scopes that systemd does not remove: without a record, or for too long a time.
     pub abandoned: Vec<CgroupPath>,
+    /// The cgroup that all pods are in, for instances in place.
+    pub kubepods: Option<Level>,
+    /// The pods' cgroups on which CPUs are still claimed for instances in place that ended.
+    pub unclaimed: BTreeSet<CgroupPath>,
+    /// Containers with a part of a record: a daemon died while it wrote or removed it.
+    pub half_registered: BTreeSet<CgroupPath>,
+    /// `cpuset.cpus.exclusive` of containers whose record cannot be used: the levels above must go on covering it.
+    pub left_in_place: CpuSet,
+}
+
+/// A cgroup that is not steliad's, on whose `cpuset.cpus.exclusive` it adds CPUs of instances in place.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Level {
+    pub path: CgroupPath,
+    /// `cpuset.cpus.exclusive`; `None` where the kernel has no such file.
+    pub exclusive: Option<CpuSet>,
+    /// The part of it that was added here, as recorded on the cgroup.
+    pub ours: CpuSet,
+}
+
+impl Level {
+    /// Whether all of these CPUs are in the list and recorded as added.
+    pub(crate) fn has(&self, cpus: &CpuSet) -> bool {
+        let listed = self.exclusive.as_ref().is_some_and(|list| cpus.is_subset(list));
+        listed && cpus.is_subset(&self.ours)
+    }
 }
 
 /// `stelia.slice` as found.
@@ -74,6 +101,8 @@ pub(crate) struct Outside {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Instance {
     pub record: Record,
+    /// The pod's name, as long as the runtime's configuration of the container was found.
+    pub pod_name: Option<PodName>,
     pub tree: Tree,
     /// Whether any process is in the scope or below.
     pub populated: bool,
@@ -81,6 +110,7 @@ pub(crate) struct Instance {
     pub scope_procs: Vec<i32>,
     /// Controllers enabled for the scope's children.
     pub scope_controllers: BTreeSet<String>,
+    /// `cpuset.cpus.exclusive` of the outermost cgroup that is the instance's alone: [`Tree::outer`].
     pub scope_exclusive: CpuSet,
     /// `instance/`, once it is there.
     pub inner: Option<Inner>,
@@ -103,47 +133,17 @@ pub(crate) struct Instance {
     pub does_not_freeze: bool,
     /// Why there are no events for its files; `None` when there are.
     pub unwatched: Option<String>,
+    /// Threads that are in the container's own cgroup and in neither of the two below it; always empty in a scope.
+    pub strays: Vec<Stray>,
+    /// The pod's cgroup; `None` in a scope.
+    pub pod_level: Option<Level>,
 }
 
-/// Where an instance's cgroups are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Tree {
-    scope: CgroupPath,
-    inner: CgroupPath,
-    float: CgroupPath,
-    vcpu: CgroupPath,
-}
-
-impl Tree {
-    /// In a scope of its own: `instance/` and in that `float/` and `vcpu/`.
-    pub(crate) fn in_scope(scope: CgroupPath) -> Self {
-        let inner = scope.child("instance");
-        Self {
-            float: inner.child("float"),
-            vcpu: inner.child("vcpu"),
-            inner,
-            scope,
-        }
-    }
-
-    /// The unit's cgroup, on which the record is.
-    pub(crate) fn scope(&self) -> &CgroupPath {
-        &self.scope
-    }
-
-    pub(crate) fn inner(&self) -> &CgroupPath {
-        &self.inner
-    }
-
-    /// For everything except vCPU threads.
-    pub(crate) fn float(&self) -> &CgroupPath {
-        &self.float
-    }
-
-    /// For the vCPU threads.
-    pub(crate) fn vcpu(&self) -> &CgroupPath {
-        &self.vcpu
-    }
+/// A thread of the container beside `float` and `vcpu`: what was exec'd into it, or is not moved yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stray {
+    pub thread: i32,
+    pub process: i32,
 }
 
 /// `instance/`: the threaded domain's root.
@@ -197,7 +197,8 @@ impl Snapshot {
 
     /// Whether this kernel has `cpuset.cpus.exclusive`, without which there are no partitions below a slice.
     pub(crate) fn has_partitions(&self) -> bool {
-        self.slice.exclusive.is_some()
+        let of_pods = self.kubepods.as_ref().is_some_and(|level| level.exclusive.is_some());
+        self.slice.exclusive.is_some() || of_pods
     }
 }
 
@@ -233,8 +234,9 @@ impl Snapshot {
 
 impl Instance {
     /// A container that was admitted and has no scope yet.
-    pub(crate) fn admitted(record: Record, tree: Tree) -> Self {
+    pub(crate) fn admitted(record: Record, pod_name: Option<PodName>, tree: Tree) -> Self {
         Self {
+            pod_name,
             populated: false,
             scope_procs: Vec::new(),
             scope_controllers: BTreeSet::new(),
@@ -250,6 +252,8 @@ impl Instance {
             refusals: 0,
             does_not_freeze: false,
             unwatched: None,
+            strays: Vec::new(),
+            pod_level: None,
             record,
             tree,
         }
@@ -275,7 +279,12 @@ impl Instance {
         owned
     }
 
-    /// Its unit's cgroup.
+    /// Whether its cgroups are in the container's own.
+    pub(crate) fn is_in_place(&self) -> bool {
+        self.record.home == TreeHome::InPlace
+    }
+
+    /// The cgroup that has its record: its unit's, or in place the container's own.
     pub(crate) fn scope(&self) -> &CgroupPath {
         self.tree.scope()
     }

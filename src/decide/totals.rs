@@ -5,7 +5,7 @@ use stelia_allocator::Qos;
 use stelia_cpus::CpuSet;
 use stelia_settings::Partition;
 
-use super::steps::{Course, course_of, growing};
+use super::steps::{Course, course_of, growing_list};
 use super::{Facts, Instance, Snapshot};
 
 /// The kernel's and systemd's default weight.
@@ -13,16 +13,13 @@ pub(super) const DEFAULT_WEIGHT: u64 = 100;
 
 /// How many instances have each CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Tally {
+struct Tally {
+    /// Without zeros at the end, so that equal tallies compare equal.
     counts: Vec<u32>,
     cpus: CpuSet,
 }
 
 impl Tally {
-    pub(super) fn cpus(&self) -> &CpuSet {
-        &self.cpus
-    }
-
     fn add(&mut self, cpus: &CpuSet) {
         for cpu in cpus.iter() {
             let place = cpu as usize;
@@ -46,100 +43,110 @@ impl Tally {
         }
         if !gone.is_empty() {
             self.cpus = self.cpus.difference(&gone);
+            let used = self.counts.iter().rposition(|count| *count > 0);
+            self.counts.truncate(used.map_or(0, |last| last + 1));
         }
     }
 }
 
+/// Which CPUs of the instances are counted.
+#[derive(Debug, Clone, Copy)]
+enum Of {
+    /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
+    Owned,
+    /// The same without those of LSR instances, on which BE may run.
+    OwnedButLsr,
+    /// Recorded exclusive CPUs of every class but LSR.
+    Recorded,
+    RecordedLsr,
+    /// The exclusive lists of instances in stelia.slice whose partition is in force or about to be made.
+    Growing,
+    /// The same of instances in place.
+    GrowingInPlace,
+    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off.
+    Root,
+    /// `cpuset.cpus.exclusive` of the scopes.
+    Held,
+    /// `cpuset.cpus.exclusive` of the containers of instances in place.
+    HeldInPlace,
+    /// The exclusive CPUs of contained instances, which no partition protects.
+    Contained,
+}
+
+const SETS: usize = Of::Contained as usize + 1;
+
 /// What one instance adds to the totals.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 struct Contribution {
-    owned: CpuSet,
-    qos: Option<Qos>,
-    exclusive: CpuSet,
-    growing: CpuSet,
-    root: CpuSet,
-    held: CpuSet,
-    contained: CpuSet,
+    cpus: [CpuSet; SETS],
     weight: u64,
     /// `memory.min` and `memory.low`.
     protected: (u64, u64),
     huge_pages: bool,
-    live: bool,
 }
 
 impl Contribution {
     fn of(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> Self {
-        let live = instance.populated;
         let record = &instance.record;
-        let holds = live && course_of(snapshot, facts, instance) == Course::Hold;
-        let partitioned = record.partition != Partition::Member;
-        let weight = || {
-            let origin = instance.origin_limits.as_ref();
-            let origin = origin.and_then(|limits| limits.cpu_weight);
-            origin.or(instance.scope_limits.cpu_weight).unwrap_or(DEFAULT_WEIGHT)
+        let mut cpus: [CpuSet; SETS] = Default::default();
+        let mut set = |of: Of, list: CpuSet| cpus[of as usize] = list;
+        if record.qos() == Some(Qos::Lsr) {
+            set(Of::RecordedLsr, record.exclusive.clone());
+        } else {
+            set(Of::OwnedButLsr, instance.owned());
+            set(Of::Recorded, record.exclusive.clone());
+        }
+        set(Of::Owned, instance.owned());
+        let (growing, held) = match instance.is_in_place() {
+            true => (Of::GrowingInPlace, Of::HeldInPlace),
+            false => (Of::Growing, Of::Held),
         };
-        let limited = || {
-            let origin = instance.origin_limits.as_ref();
-            origin.is_some_and(|limits| {
+        set(held, instance.scope_exclusive.clone());
+        if !instance.populated {
+            return Self {
+                cpus,
+                ..Self::default()
+            };
+        }
+        if course_of(snapshot, facts, instance) == Course::Hold {
+            match record.partition {
+                Partition::Member => set(Of::Contained, record.exclusive.clone()),
+                Partition::Isolated => set(growing, growing_list(instance)),
+                Partition::Root => {
+                    set(growing, growing_list(instance));
+                    set(Of::Root, growing_list(instance));
+                }
+            }
+        }
+        // In place nothing of the pod's is carried to stelia.slice.
+        if instance.is_in_place() {
+            return Self {
+                cpus,
+                ..Self::default()
+            };
+        }
+        let origin = instance.origin_limits.as_ref();
+        let weight = origin.and_then(|limits| limits.cpu_weight);
+        let limits = origin.unwrap_or(&instance.scope_limits);
+        Self {
+            cpus,
+            weight: weight.or(instance.scope_limits.cpu_weight).unwrap_or(DEFAULT_WEIGHT),
+            protected: (limits.memory_min, limits.memory_low),
+            huge_pages: origin.is_some_and(|limits| {
                 let mut all = limits.hugetlb.values().chain(limits.hugetlb_reserved.values());
                 all.any(Option::is_some)
-            })
-        };
-        let protected = || {
-            let limits = instance.origin_limits.as_ref().unwrap_or(&instance.scope_limits);
-            (limits.memory_min, limits.memory_low)
-        };
-        let growing = if holds && partitioned {
-            growing(instance)
-        } else {
-            CpuSet::new()
-        };
-        Self {
-            owned: instance.owned(),
-            qos: record.qos(),
-            exclusive: record.exclusive.clone(),
-            root: if record.partition == Partition::Root {
-                growing.clone()
-            } else {
-                CpuSet::new()
-            },
-            growing,
-            held: instance.scope_exclusive.clone(),
-            contained: if holds && !partitioned {
-                record.exclusive.clone()
-            } else {
-                CpuSet::new()
-            },
-            weight: if live { weight() } else { 0 },
-            protected: if live { protected() } else { (0, 0) },
-            huge_pages: live && limited(),
-            live,
+            }),
         }
     }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Totals {
-    /// Every instance's exclusive CPUs: those it is to have, and those its vCPUs have not left yet.
-    owned: Tally,
-    /// The same without those of LSR instances, on which BE may run.
-    owned_but_lsr: Tally,
-    /// Recorded exclusive CPUs of every class but LSR.
-    recorded: Tally,
-    recorded_lsr: Tally,
-    /// The exclusive lists of instances whose partition is in force or about to be made.
-    growing: Tally,
-    /// The lists of partitions of kind `root`, which do not keep the kernel's unbound workers off.
-    root: Tally,
-    /// `cpuset.cpus.exclusive` of the scopes.
-    held: Tally,
-    /// The exclusive CPUs of contained instances, which no partition protects.
-    contained: Tally,
+    cpus: [Tally; SETS],
     weight: u64,
     /// `u128`, as several instances may say `max`, which is `u64::MAX`.
     protected: (u128, u128),
     huge_pages: usize,
-    live: usize,
 }
 
 impl Totals {
@@ -169,76 +176,78 @@ impl Totals {
     }
 
     fn add(&mut self, share: &Contribution) {
-        for (tally, cpus) in self.tallies(share) {
+        for (tally, cpus) in self.cpus.iter_mut().zip(&share.cpus) {
             tally.add(cpus);
         }
         self.weight += share.weight;
         self.protected.0 += u128::from(share.protected.0);
         self.protected.1 += u128::from(share.protected.1);
         self.huge_pages += usize::from(share.huge_pages);
-        self.live += usize::from(share.live);
     }
 
     fn subtract(&mut self, share: &Contribution) {
-        for (tally, cpus) in self.tallies(share) {
+        for (tally, cpus) in self.cpus.iter_mut().zip(&share.cpus) {
             tally.subtract(cpus);
         }
         self.weight -= share.weight;
         self.protected.0 -= u128::from(share.protected.0);
         self.protected.1 -= u128::from(share.protected.1);
         self.huge_pages -= usize::from(share.huge_pages);
-        self.live -= usize::from(share.live);
     }
 
-    fn tallies<'a, 'b>(&'a mut self, share: &'b Contribution) -> Vec<(&'a mut Tally, &'b CpuSet)> {
-        let mut tallies = vec![
-            (&mut self.owned, &share.owned),
-            (&mut self.growing, &share.growing),
-            (&mut self.root, &share.root),
-            (&mut self.held, &share.held),
-            (&mut self.contained, &share.contained),
-        ];
-        if share.qos == Some(Qos::Lsr) {
-            tallies.push((&mut self.recorded_lsr, &share.exclusive));
-        } else {
-            tallies.push((&mut self.owned_but_lsr, &share.owned));
-            tallies.push((&mut self.recorded, &share.exclusive));
-        }
-        tallies
+    fn cpus(&self, of: Of) -> &CpuSet {
+        &self.cpus[of as usize].cpus
+    }
+
+    /// Whether more than one instance has any of these CPUs.
+    pub(super) fn is_contested(&self, cpus: &CpuSet) -> bool {
+        let counts = &self.cpus[Of::Owned as usize].counts;
+        cpus.iter()
+            .any(|cpu| counts.get(cpu as usize).is_some_and(|count| *count > 1))
     }
 
     pub(crate) fn owned(&self) -> &CpuSet {
-        self.owned.cpus()
+        self.cpus(Of::Owned)
     }
 
     /// The CPUs that a float of this class must not include: every instance's, except that BE may run on LSR's.
     pub(crate) fn closed_to(&self, qos: Option<Qos>) -> &CpuSet {
         match qos {
-            Some(Qos::Be) => self.owned_but_lsr.cpus(),
-            _ => self.owned.cpus(),
+            Some(Qos::Be) => self.cpus(Of::OwnedButLsr),
+            _ => self.cpus(Of::Owned),
         }
     }
 
     /// Recorded exclusive CPUs: of every class but LSR, and of LSR.
     pub(super) fn recorded(&self) -> (&CpuSet, &CpuSet) {
-        (self.recorded.cpus(), self.recorded_lsr.cpus())
+        (self.cpus(Of::Recorded), self.cpus(Of::RecordedLsr))
     }
 
     pub(super) fn growing(&self) -> &CpuSet {
-        self.growing.cpus()
+        self.cpus(Of::Growing)
     }
 
     /// The CPUs that must be taken out of the mask of the kernel's unbound workers.
     pub(crate) fn closed_to_workers(&self) -> &CpuSet {
-        self.root.cpus()
+        self.cpus(Of::Root)
     }
 
     pub(super) fn held(&self) -> &CpuSet {
-        self.held.cpus()
+        self.cpus(Of::Held)
+    }
+
+    /// The CPUs that instances in place are about to have as partitions.
+    pub(super) fn growing_in_place(&self) -> &CpuSet {
+        self.cpus(Of::GrowingInPlace)
+    }
+
+    /// The lists of the containers of instances in place.
+    pub(super) fn held_in_place(&self) -> &CpuSet {
+        self.cpus(Of::HeldInPlace)
     }
 
     pub(super) fn contained(&self) -> &CpuSet {
-        self.contained.cpus()
+        self.cpus(Of::Contained)
     }
 
     /// The sum of `cpu.weight`; 0 without a live instance.
@@ -255,24 +264,5 @@ impl Totals {
     /// Whether any instance has a limit of huge pages.
     pub(super) fn limits_huge_pages(&self) -> bool {
         self.huge_pages > 0
-    }
-}
-
-#[cfg(test)]
-impl Totals {
-    /// Without counters of zero at the end, so that equal totals compare equal.
-    pub(super) fn trimmed(mut self) -> Self {
-        let nothing = Contribution::default();
-        let lsr = Contribution {
-            qos: Some(Qos::Lsr),
-            ..Contribution::default()
-        };
-        for share in [&nothing, &lsr] {
-            for (tally, _) in self.tallies(share) {
-                let used = tally.counts.iter().rposition(|count| *count > 0);
-                tally.counts.truncate(used.map_or(0, |last| last + 1));
-            }
-        }
-        self
     }
 }

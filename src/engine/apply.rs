@@ -11,7 +11,8 @@ use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::{System, workqueue};
 
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
-use super::store;
+use super::pass::Numbers;
+use super::{in_place, store};
 use crate::decide::{Instance, Planned, Step, workers};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
@@ -20,12 +21,7 @@ const STEPS: usize = 1024;
 /// What was done for one instance, or for what all share.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
-    /// Steps taken, failed ones included.
-    pub steps: u32,
-    /// Writes to cgroup files (cpusets, types, controllers), cgroups made and removed.
-    pub writes: u32,
-    /// Cgroup moves of processes and threads.
-    pub moves: u32,
+    pub did: Numbers,
     pub errors: Vec<String>,
     /// The steps that all instances share, by subject, with what failed of each.
     pub subjects: Vec<(String, Option<String>)>,
@@ -54,7 +50,7 @@ pub(super) fn apply(
             ..Outcome::default()
         });
         let stopped = pod.as_ref().is_some_and(|pod| failed.contains(pod));
-        if stopped || (pod.is_some() && outcome.steps as usize >= STEPS) {
+        if stopped || (pod.is_some() && outcome.did.steps as usize >= STEPS) {
             continue;
         }
         count(outcome, &step);
@@ -65,6 +61,7 @@ pub(super) fn apply(
             outcome.subjects.push((step.subject(), failure.clone()));
         }
         if let Some(failure) = failure {
+            outcome.did.failed += 1;
             outcome.errors.push(failure);
             failed.extend(pod);
         } else if step.is_systemds().is_some() {
@@ -75,14 +72,14 @@ pub(super) fn apply(
 }
 
 fn count(outcome: &mut Outcome, step: &Step) {
-    outcome.steps += 1;
+    outcome.did.steps += 1;
     if step.is_of_record() {
         return;
     }
     match step {
-        Step::MoveProcess(..) | Step::MoveThread(..) => outcome.moves += 1,
+        Step::MoveProcess(..) | Step::MoveThread(..) => outcome.did.moves += 1,
         Step::ResetProcess(_) | Step::ResetThread(_) | Step::Pin(..) => {}
-        _ => outcome.writes += 1,
+        _ => outcome.did.writes += 1,
     }
     outcome.recorded_only = false;
     outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
@@ -114,6 +111,8 @@ fn take(system: &System, instance: Option<&mut Instance>, step: &Step) -> Result
             threads.into_iter().try_for_each(|tid| affinity(system, tid, None))
         }
         Step::Unrecord(unit) => Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?),
+        Step::Claim(path, cpus) => in_place::claim(cgroups, path, cpus),
+        Step::Unregister(scope) => in_place::unregister(cgroups, scope),
         Step::KeepWorkersOff(closed) => keep_workers_off(system, closed),
         step => {
             let Some(instance) = instance else { return Ok(()) };
@@ -179,8 +178,8 @@ pub(super) async fn restore(system: &System, unit: &str, saved: &CpuSet) -> Resu
     Ok(cgroups.remove_attribute(&CgroupPath::slice(), &saved_attribute(unit))?)
 }
 
-/// Give every unit outside stelia.slice, and the kernel's unbound workers, their CPUs back. Returns the names of those
-/// that were restricted.
+/// Give every unit outside stelia.slice, and the kernel's unbound workers, their CPUs back, and take from kubelet's cgroups what
+/// no instance in place has any more. Returns the names of those that were changed.
 pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
     let mut released = Vec::new();
     let (units, _) = outside(&*system.cgroups, CpuSource::Steliad)?;
@@ -194,6 +193,7 @@ pub async fn release_host(system: System) -> anyhow::Result<Vec<String>> {
         keep_workers_off(&system, &CpuSet::new())?;
         released.push("kernel's unbound workers".to_owned());
     }
+    released.extend(in_place::release(&*system.cgroups)?);
     Ok(released)
 }
 

@@ -20,7 +20,7 @@ use super::pass::Numbers;
 use super::task::Engine;
 use super::{late, store};
 use crate::decide::attached;
-use crate::journal;
+use crate::journal::{self, about};
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
 const MAX_VCPUS: usize = 8192;
@@ -89,10 +89,7 @@ impl Engine {
     pub(super) fn attach(&mut self, asker: Asker, request: AttachRequest, reply: Reply<Vec<Placed>>) {
         let pod = request.pod.clone();
         match self.begin_attach(request) {
-            Ok(Begun::Done(placed)) => {
-                let _ = reply.send(Ok(placed));
-                self.inbox.release(&asker);
-            }
+            Ok(Begun::Done(placed)) => self.finish(&asker, [reply], Ok(placed)),
             Ok(Begun::Recorded {
                 former,
                 threads,
@@ -103,14 +100,11 @@ impl Engine {
                     former: *former,
                     threads,
                     partition,
-                    before: self.numbers.get(&pod).copied().unwrap_or_default(),
+                    before: self.passes.did_for(&pod),
                 };
                 self.wait(&pod, asker, Goal::Attached(Box::new(attaching)));
             }
-            Err(refusal) => {
-                let _ = reply.send(Err(refusal));
-                self.inbox.release(&asker);
-            }
+            Err(refusal) => self.finish(&asker, [reply], Err(refusal)),
         }
     }
 
@@ -156,7 +150,8 @@ impl Engine {
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
         let (next, note) = attached(snapshot, policies, known, tasks, guest);
         if let Some(note) = note {
-            tracing::warn!(MESSAGE_ID = journal::PLACEMENT, STELIA_POD_UID = %pod, STELIA_REASON = %note, "placement of pod {pod}: {note}");
+            let pod = self.named(&pod);
+            about!(warn, journal::PLACEMENT, pod, STELIA_REASON = %note, "placement of pod {pod}: {note}");
         }
         let (threads, partition) = (next.vcpus.clone(), next.partition);
         self.write_record(&pod, next)?;
@@ -175,7 +170,7 @@ impl Engine {
         if let Some(text) = next.too_large() {
             return Err(ErrorKind::InvalidArgument.because(text));
         }
-        self.patience.wake(pod);
+        self.retries.instances.wake(pod);
         self.dirty.wrote(pod.clone());
         match store::write(&self.system, before.scope(), Some(&before.record), &next) {
             // It ended, and was not read since.
@@ -253,9 +248,10 @@ impl Engine {
             Phase::Isolated => journal::ISOLATED,
             _ => journal::CONTAINED,
         };
-        let did = self.numbers.get(pod).copied().unwrap_or_default().since(before);
-        tracing::info!(
-            MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive,
+        let did = self.passes.did_for(pod).since(before);
+        let pod = self.named(pod);
+        about!(
+            info, id, pod, STELIA_CPUSET = %record.exclusive,
             STELIA_FLOAT = now.float().map(|leaf| leaf.cpus.to_string()),
             "{} pod {pod} ({}): {} moves, {} writes", record.phase.name(), record.placement.name(), did.moves, did.writes
         );

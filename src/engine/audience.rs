@@ -13,44 +13,44 @@ use stelia_kubelet::PodUid;
 use super::{InstanceView, Report, View};
 
 /// A value of which a pod may see a part.
-pub(crate) trait ToldTo: Sized {
+pub(crate) trait Restrict: Sized {
     /// What this pod may know of it.
-    fn told_to(self, pod: &PodUid) -> Self;
+    fn visible_to(self, pod: &PodUid) -> Self;
 }
 
 /// Whole for the operator (`None`), restricted for a pod.
-pub(super) fn cut<T: ToldTo>(value: T, reader: Option<&PodUid>) -> T {
+pub(super) fn restricted<T: Restrict>(value: T, reader: Option<&PodUid>) -> T {
     match reader {
         None => value,
-        Some(pod) => value.told_to(pod),
+        Some(pod) => value.visible_to(pod),
     }
 }
 
-impl ToldTo for Error {
-    fn told_to(self, pod: &PodUid) -> Self {
-        Self::told_to(self, pod)
+impl Restrict for Error {
+    fn visible_to(self, pod: &PodUid) -> Self {
+        Self::visible_to(self, pod)
     }
 }
 
 /// The pod's own instance; it is copied only if a reason must be restricted.
-impl ToldTo for Option<Arc<InstanceView>> {
-    fn told_to(self, pod: &PodUid) -> Self {
+impl Restrict for Option<Arc<InstanceView>> {
+    fn visible_to(self, pod: &PodUid) -> Self {
         let instance = self.filter(|instance| instance.pod == *pod)?;
         let own = |reason: &stelia_api::Reason| reason.pod.as_ref() == Some(pod);
         if instance.degraded.iter().all(own) {
             return Some(instance);
         }
         Some(Arc::new(InstanceView {
-            degraded: reason::told_to(&instance.degraded, pod),
+            degraded: reason::visible_to(&instance.degraded, pod),
             ..(*instance).clone()
         }))
     }
 }
 
 /// A view with the pod's own instance and nothing else of the node.
-impl ToldTo for Arc<View> {
-    fn told_to(self, pod: &PodUid) -> Self {
-        let own = self.instances.get(pod).cloned().told_to(pod);
+impl Restrict for Arc<View> {
+    fn visible_to(self, pod: &PodUid) -> Self {
+        let own = self.instances.get(pod).cloned().visible_to(pod);
         Self::new(View {
             instances: own.map(|instance| (pod.clone(), instance)).into_iter().collect(),
             ..View::default()
@@ -59,13 +59,13 @@ impl ToldTo for Arc<View> {
 }
 
 /// The whole report on its own instance; of any other report nothing.
-impl ToldTo for Report {
-    fn told_to(self, pod: &PodUid) -> Self {
+impl Restrict for Report {
+    fn visible_to(self, pod: &PodUid) -> Self {
         if self.pod.as_ref() != Some(pod) {
             return Self::default();
         }
         let reasons: Vec<_> = self.degraded.into_iter().map(|(_, reason)| reason).collect();
-        let told = reason::told_to(&reasons, pod).into_iter();
+        let told = reason::visible_to(&reasons, pod).into_iter();
         Self {
             degraded: told.map(|reason| (Some(pod.clone()), reason)).collect(),
             ..self
@@ -78,6 +78,7 @@ mod tests {
     use stelia_api::{Amiss, Reason};
 
     use super::*;
+    use crate::engine::pass::Numbers;
 
     fn pod(number: u32) -> PodUid {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
@@ -100,8 +101,8 @@ mod tests {
         view.counters.drift_found = 7;
         view.instances = [(pod(1), instance(1, vec![offline])), (pod(2), instance(2, vec![]))].into();
         let view = Arc::new(view);
-        assert!(Arc::ptr_eq(&cut(view.clone(), None), &view));
-        let told = cut(view.clone(), Some(&pod(1)));
+        assert!(Arc::ptr_eq(&restricted(view.clone(), None), &view));
+        let told = restricted(view.clone(), Some(&pod(1)));
         let only = View {
             instances: [(pod(1), view.instances[&pod(1)].clone())].into(),
             ..View::default()
@@ -111,28 +112,31 @@ mod tests {
             Arc::ptr_eq(&told.instances[&pod(1)], &view.instances[&pod(1)]),
             "it was copied"
         );
-        assert_eq!(*cut(view, Some(&pod(3))), View::default());
+        assert_eq!(*restricted(view, Some(&pod(3))), View::default());
     }
 
     #[test]
     fn what_is_another_pods_in_an_instances_reasons_is_told_in_general_words() {
         let evicted = Reason::of(&pod(2), Amiss::Evicted, "kubelet gave the CPUs 2-3 to pod 2");
-        let told = cut(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
+        let told = restricted(Some(instance(1, vec![evicted])), Some(&pod(1))).unwrap();
         assert_eq!(told.degraded[0].text, Amiss::Evicted.in_general().unwrap());
-        assert_eq!(cut(Some(instance(2, vec![])), Some(&pod(1))), None);
+        assert_eq!(restricted(Some(instance(2, vec![])), Some(&pod(1))), None);
     }
 
     #[test]
     fn a_report_of_the_node_or_of_another_pod_says_nothing() {
         let report = |of: Option<PodUid>| Report {
             pod: of,
-            steps: 4,
+            did: Numbers {
+                steps: 4,
+                ..Numbers::default()
+            },
             degraded: vec![(Some(pod(2)), Reason::of(&pod(2), Amiss::NotDone, "write"))],
             ..Report::default()
         };
         for of in [None, Some(pod(2))] {
-            assert_eq!(cut(report(of), Some(&pod(1))), Report::default());
+            assert_eq!(restricted(report(of), Some(&pod(1))), Report::default());
         }
-        assert_eq!(cut(report(Some(pod(2))), Some(&pod(2))), report(Some(pod(2))));
+        assert_eq!(restricted(report(Some(pod(2))), Some(&pod(2))), report(Some(pod(2))));
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use stelia_api::{Amiss, Error, ErrorKind, Reason};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::holder::Hold;
 use stelia_record::Phase;
@@ -13,6 +13,7 @@ use stelia_record::Phase;
 use super::attach::Attaching;
 use super::handle::{Command, Reply};
 use super::inbox::Asker;
+use super::leave::tell_deregistered;
 use super::pass::Numbers;
 use super::reconcile::{Sweep, SweepAnswer};
 use super::register::Waiting;
@@ -22,13 +23,16 @@ use super::{Report, Trigger};
 /// How long a call of Deregister is kept waiting; below the 25 s after which busctl gives up.
 pub(super) const GONE_WITHIN: Duration = Duration::from_secs(20);
 
+/// How long a registration waits where the cause of a refusal may pass: kubelet's second write, an old scope's end.
+pub(crate) const REGISTRATION_PATIENCE: Duration = Duration::from_secs(5);
+
 /// What a caller waits for.
 pub(super) enum Goal {
     /// Everything but the anchor is in float.
     Registered {
         reply: Reply<(PodUid, CgroupPath)>,
-        /// The holder, which keeps the scope alive until then.
-        holder: Option<Box<dyn Hold>>,
+        /// What was made for it; `None` where the instance was there before.
+        made: Option<Made>,
     },
     /// A registration that failed is undone.
     Undone {
@@ -46,6 +50,7 @@ pub(super) enum Goal {
     Gone {
         replies: Vec<Reply<()>>,
         exclusive: CpuSet,
+        name: Option<PodName>,
         deadline: Instant,
     },
     /// The instance was read by an audit.
@@ -53,6 +58,14 @@ pub(super) enum Goal {
         replies: Vec<Reply<Report>>,
         before: Numbers,
     },
+}
+
+/// What a registration made.
+pub(super) enum Made {
+    /// A scope, which the holder keeps alive.
+    Scope { _holder: Box<dyn Hold> },
+    /// The record on the container's own cgroup.
+    InPlace,
 }
 
 pub(super) struct Call {
@@ -116,7 +129,7 @@ impl Engine {
 
     /// Check and record what a call asks for; the turns bring the system there.
     pub(super) fn begin(&mut self, asker: Asker, command: Command) {
-        self.trigger.get_or_insert(Trigger::Call);
+        self.passes.trigger.get_or_insert(Trigger::Call);
         match command {
             Command::Register(request, reply) => self.register(asker, *request, reply),
             Command::Attach(request, reply) => self.attach(asker, *request, reply),
@@ -127,7 +140,7 @@ impl Engine {
                 }
                 // Read as by the periodic audit, but a rest is not ended, or a tenant could keep the engine busy.
                 self.dirty.audit.insert(pod.clone());
-                let before = self.numbers.get(&pod).copied().unwrap_or_default();
+                let before = self.passes.did_for(&pod);
                 self.wait(&pod, asker, Goal::Audited { replies, before });
             }
             Command::Reconcile(replies) => {
@@ -156,10 +169,10 @@ impl Engine {
     }
 
     /// Keep the holder of a new scope until its registration is answered.
-    pub(super) fn hold(&mut self, pod: &PodUid, keeps: Box<dyn Hold>) {
+    pub(super) fn hold(&mut self, pod: &PodUid, holder: Box<dyn Hold>) {
         for call in self.calls.of.get_mut(pod).into_iter().flatten() {
-            if let Goal::Registered { holder, .. } = &mut call.goal {
-                *holder = Some(keeps);
+            if let Goal::Registered { made, .. } = &mut call.goal {
+                *made = Some(Made::Scope { _holder: holder });
                 return;
             }
         }
@@ -203,7 +216,7 @@ impl Engine {
             return self.settle_gone(pod, Call { asker, goal });
         };
         match goal {
-            Goal::Registered { reply, holder } => self.settle_registered(pod, asker, reply, holder, phase),
+            Goal::Registered { reply, made } => self.settle_registered(pod, asker, reply, made, phase),
             Goal::Attached(attaching) => self.settle_attached(pod, asker, attaching),
             Goal::Detached { attaching, causes } => {
                 self.finish(&asker, [attaching.reply], Err(failed(pod, "isolation", causes)));
@@ -242,8 +255,13 @@ impl Engine {
     /// The instance is gone, and its CPUs are out of the slice's list.
     fn answer_gone(&mut self, pod: &PodUid, call: Call) {
         match call.goal {
-            Goal::Gone { replies, exclusive, .. } => {
-                self.tell_deregistered(pod, &exclusive);
+            Goal::Gone {
+                replies,
+                exclusive,
+                name,
+                ..
+            } => {
+                tell_deregistered(pod, name.as_ref(), &exclusive);
                 self.finish(&call.asker, replies, Ok(()));
             }
             Goal::Undone { reply, causes } => {

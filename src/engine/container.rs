@@ -14,7 +14,6 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numb
 use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
-use stelia_record::Record;
 
 use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 
@@ -42,8 +41,13 @@ impl Peer {
         if let Some(pod) = ours.and_then(PodUid::from_scope) {
             return Self::Instance(pod);
         }
-        match ContainerCgroup::parse(cgroup.as_str()) {
-            Some(container) => Self::Container(cgroup, container),
+        if let Some(container) = ContainerCgroup::parse(cgroup.as_str()) {
+            return Self::Container(cgroup, container);
+        }
+        // Of an instance in place. Only who may write the host's cgroups makes one of that name.
+        let within = cgroup.parent().filter(|_| matches!(cgroup.name(), "float" | "vcpu"));
+        match within.and_then(|within| ContainerCgroup::parse(within.as_str())) {
+            Some(container) => Self::Instance(container.pod),
             None => Self::Other(cgroup),
         }
     }
@@ -168,7 +172,7 @@ pub(super) fn candidate(
     }
     let elsewhere = elsewhere(cgroups, &origin)?;
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
-    let written = runtime::container(&system.run, &container.container_id);
+    let written = runtime::container(&system.run, &container);
     let request_of_cpus = request_of(cgroups, &origin, written.shares)?;
     let own = Some(container.container_id.as_str());
     let live_containers = beside(cgroups, &origin).and_then(|found| live(cgroups, &system.run, found, own));
@@ -184,6 +188,7 @@ pub(super) fn candidate(
         processes,
         elsewhere,
         annotated_name: written.name,
+        pod_name: written.pod,
         request: request_of_cpus,
         live_containers,
         anchor,
@@ -251,11 +256,6 @@ pub(super) fn lists(
     Ok(found)
 }
 
-/// Whether a record is of this very container.
-pub(super) fn is_same(record: &Record, origin: &CgroupPath) -> bool {
-    record.origin == *origin
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -266,6 +266,18 @@ mod tests {
         let uid = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
         let scope = format!("/stelia.slice/stelia-instance-{uid}.scope/instance/float");
         assert_eq!(of(&scope).pod().unwrap().as_str(), uid);
+        let container = format!(
+            "/kubepods.slice/kubepods-pod{}.slice/cri-containerd-a.scope",
+            uid.replace('-', "_")
+        );
+        assert!(matches!(of(&container), Peer::Container(..)));
+        for name in ["float", "vcpu"] {
+            let Peer::Instance(pod) = of(&format!("{container}/{name}")) else {
+                panic!("{name} is in the container")
+            };
+            assert_eq!(pod.as_str(), uid);
+        }
+        assert!(matches!(of(&format!("{container}/below")), Peer::Other(_)));
         assert!(matches!(of("/system.slice/x.service"), Peer::Other(_)));
         assert!(matches!(
             of(&format!("/x/stelia.slice/stelia-instance-{uid}.scope")),

@@ -58,6 +58,8 @@ pub(super) struct Dirty {
     pub(super) everyone: bool,
     /// What all share is to be planned.
     pub(super) shared: bool,
+    /// This program wrote to the slice or units outside: a difference there is not drift.
+    pub(super) wrote_shared: bool,
 }
 
 impl Dirty {

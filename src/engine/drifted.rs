@@ -3,10 +3,11 @@
 
 use stelia_kubelet::PodUid;
 
+use super::pass::Numbers;
 use super::task::Engine;
 use crate::decide::drift::Finding;
 use crate::decide::{Instance, drift};
-use crate::journal;
+use crate::journal::{self, about};
 
 impl Engine {
     /// `expected`: the instance before the change; `None` where it is shared by all.
@@ -15,13 +16,16 @@ impl Engine {
             return;
         }
         for finding in &findings {
-            tracing::warn!(
-                MESSAGE_ID = journal::DRIFT,
-                STELIA_POD_UID = finding.pod.as_ref().map(PodUid::as_str),
+            let pod = finding.pod.as_ref().map(|pod| self.named(pod));
+            about!(
+                warn,
+                journal::DRIFT,
+                pod,
                 STELIA_DRIFT = finding.what,
                 STELIA_FOUND = finding.found,
                 STELIA_LEFT = finding.expected,
-                "{}: expected {:?}, found {:?}",
+                "{}{}: expected {:?}, found {:?}",
+                journal::of(pod),
                 finding.what,
                 finding.expected,
                 finding.found
@@ -60,11 +64,11 @@ impl Engine {
             );
         }
         self.publisher.counters.drift_repaired += repaired as u64;
-        self.total.repaired = self.total.repaired.wrapping_add(repaired as u32);
-        if let Some(pod) = who {
-            let numbers = self.numbers.entry(pod.clone()).or_default();
-            numbers.repaired = numbers.repaired.wrapping_add(repaired as u32);
-        }
+        let did = Numbers {
+            repaired: repaired as u32,
+            ..Numbers::default()
+        };
+        self.passes.count(who.as_ref(), did);
         self.publisher.show_drift();
     }
 }

@@ -10,10 +10,11 @@ use super::Trigger;
 use super::systemd_calls::Done;
 use super::task::Engine;
 use super::watch::{Event, Place, directory};
+use crate::decide::Instance;
 
 impl Engine {
     pub(super) fn happened(&mut self, event: Event) {
-        self.trigger.get_or_insert(Trigger::Event);
+        self.passes.trigger.get_or_insert(Trigger::Event);
         let known = |pod: &PodUid| self.picture.snapshot.instances.contains_key(pod);
         let dirty = &mut self.dirty;
         match event {
@@ -27,6 +28,8 @@ impl Engine {
                 self.look_outside();
             }
             Event::Instance(pod) => {
+                // In place the partition may have ended because of a list that nothing watches.
+                dirty.slice |= self.picture.find(&pod).is_some_and(Instance::is_in_place);
                 dirty.changed(pod);
                 // A partition may have ended because its CPUs went offline.
                 dirty.topology = true;
@@ -43,15 +46,14 @@ impl Engine {
 
     /// Mark everything as out of date.
     pub(super) fn audit(&mut self, trigger: Trigger) {
-        self.trigger.get_or_insert(trigger);
+        self.passes.trigger.get_or_insert(trigger);
         let (setting, root) = (&self.settings.kubelet_root, self.system.root());
         self.picture.kubelet.find(setting, root);
         self.picture.forget_version();
         self.dirty.node();
         self.look_outside();
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
-        self.patience.wake_all();
-        self.shared.wake_all();
+        self.retries.wake_all();
         self.watch_node();
     }
 
@@ -90,11 +92,11 @@ impl Engine {
                 self.systemd_calls.ended(&unit);
                 if let Err(error) = result {
                     let (error, now) = (error.to_string(), Instant::now());
-                    self.total.failed = self.total.failed.wrapping_add(1);
+                    self.passes.total.failed = self.passes.total.failed.wrapping_add(1);
                     self.log_failure(pod.as_ref(), &error);
                     match &pod {
-                        Some(pod) => self.patience.tried(pod, 1, vec![error], now),
-                        None => self.shared.tried(&unit, 1, vec![error], now),
+                        Some(pod) => self.retries.instances.tried(pod, 1, vec![error], now),
+                        None => self.retries.shared.tried(&unit, 1, vec![error], now),
                     }
                 }
                 match pod {
@@ -103,7 +105,7 @@ impl Engine {
                         self.picture.removed(&unit);
                         self.dirty.slice = true;
                         self.look_outside();
-                        self.wrote_shared = true;
+                        self.dirty.wrote_shared = true;
                         self.shared_changed();
                         if let Some(pod) = PodUid::from_scope(&unit) {
                             self.look_for(&pod);
@@ -111,6 +113,11 @@ impl Engine {
                         }
                     }
                 }
+            }
+            Done::Tried { pod, unit, result } => {
+                self.systemd_calls.ended(&unit);
+                self.homes.tried(&pod, result.err().map(|error| error.to_string()));
+                self.retry_pod(&pod);
             }
             Done::Started { pod, result } => {
                 self.systemd_calls.ended(&pod.scope());

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::Settings;
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
-use super::audience::{ToldTo, cut};
+use super::audience::{Restrict, restricted};
 use super::inbox::Asker;
 use super::rebind::{RebindAnswer, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
@@ -78,7 +78,7 @@ pub struct Handle {
 
 impl Handle {
     /// A handle for the calls of one pod: they wait for each other only, and its views are restricted to that pod. A
-    /// refusal is returned whole, for the journal: pass it through `told` before it is sent.
+    /// refusal is returned whole, for the journal: pass it through `restrict` before it is sent.
     #[must_use]
     pub fn on_behalf_of(&self, pod: &PodUid) -> Self {
         Self {
@@ -88,14 +88,14 @@ impl Handle {
     }
 
     /// The part of a value that the caller of this handle may see.
-    pub(crate) fn told<T: ToldTo>(&self, value: T) -> T {
-        cut(value, self.asker.as_ref())
+    pub(crate) fn restrict<T: Restrict>(&self, value: T) -> T {
+        restricted(value, self.asker.as_ref())
     }
 
     /// The engine's latest view.
     pub fn view(&self) -> Arc<View> {
         let view = self.view.borrow().clone();
-        self.told(view)
+        self.restrict(view)
     }
 
     /// A receiver of every new view. On behalf of a pod it receives none: a pod follows its instance.
@@ -110,11 +110,16 @@ impl Handle {
     pub(crate) fn follow(&self, pod: &PodUid) -> watch::Receiver<Option<Arc<InstanceView>>> {
         // A panic in another thread leaves no half-made change in a map: each call changes it once.
         let mut followers = self.followers.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = || self.view.borrow().instances.get(pod).cloned().told_to(pod);
+        let known = || self.view.borrow().instances.get(pod).cloned().visible_to(pod);
         let sender = followers
             .entry(pod.clone())
             .or_insert_with(|| watch::channel(known()).0);
         sender.subscribe()
+    }
+
+    /// What a pod with an instance is called. For the journal, whoever asks: pass it to no caller.
+    pub(crate) fn pod_name(&self, pod: &PodUid) -> Option<PodName> {
+        self.view.borrow().instances.get(pod)?.pod_name.clone()
     }
 
     /// For doors, which must look up the cgroup of a calling process.
@@ -160,7 +165,7 @@ impl Handle {
     /// Audit one instance now.
     pub(crate) async fn audit(&self, pod: PodUid) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Audit(pod, vec![reply])).await?;
-        Ok(self.told(report))
+        Ok(self.restrict(report))
     }
 
     /// Audit everything now.
@@ -169,7 +174,7 @@ impl Handle {
     /// The daemon is stopping.
     pub async fn reconcile(&self) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
-        Ok(self.told(report))
+        Ok(self.restrict(report))
     }
 
     /// What would be done now; nothing is changed.

@@ -4,28 +4,30 @@ use std::time::Instant;
 
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_record::{Phase, Record};
 
 use super::calls::{Call, GONE_WITHIN, Goal, failed, no_instance};
 use super::handle::Reply;
 use super::inbox::Asker;
 use super::task::Engine;
-use crate::journal;
+use crate::journal::{self, Pod, about};
 
 impl Engine {
     pub(super) fn deregister(&mut self, asker: Asker, pod: &PodUid, replies: Vec<Reply<()>>) {
-        let known = self.picture.find(pod).map(|known| known.record.exclusive.clone());
-        let begun = known.ok_or_else(|| no_instance(pod)).and_then(|exclusive| {
+        let known = self.picture.find(pod);
+        let known = known.map(|known| (known.record.exclusive.clone(), known.pod_name.clone()));
+        let begun = known.ok_or_else(|| no_instance(pod)).and_then(|known| {
             self.leave(pod)?;
-            Ok(exclusive)
+            Ok(known)
         });
         match begun {
-            Ok(exclusive) => {
+            Ok((exclusive, name)) => {
                 let deadline = Instant::now() + GONE_WITHIN;
                 let goal = Goal::Gone {
                     replies,
                     exclusive,
+                    name,
                     deadline,
                 };
                 self.wait(pod, asker, goal);
@@ -82,8 +84,10 @@ impl Engine {
             self.finish(&call.asker, replies, Err(refusal));
         }
     }
+}
 
-    pub(super) fn tell_deregistered(&self, pod: &PodUid, exclusive: &CpuSet) {
-        tracing::info!(MESSAGE_ID = journal::DEREGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
-    }
+/// Its name is passed in, because the instance is gone.
+pub(super) fn tell_deregistered(pod: &PodUid, name: Option<&PodName>, exclusive: &CpuSet) {
+    let pod = Pod::new(pod.as_str(), name);
+    about!(info, journal::DEREGISTERED, pod, STELIA_CPUSET = %exclusive, "deregistered pod {pod}");
 }

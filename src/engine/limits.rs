@@ -1,9 +1,8 @@
 //! Reading limits: those of the scope, and those of the container with its pod's and its ancestors'.
 
 use std::collections::BTreeMap;
-use std::path::Path;
-use std::sync::OnceLock;
 
+use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, HugePage, IoMax, Limits, optional};
 use stelia_record::Record;
 
@@ -26,36 +25,46 @@ pub(super) fn protection(cgroups: &dyn Cgroups, cgroup: &CgroupPath, file: File)
     Ok(optional(cgroups.read(cgroup, file))?.and_then(all))
 }
 
-/// Whether this kernel clamps utilization: that does not change while it runs.
-fn has_clamps() -> bool {
-    static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| Path::new("/proc/sys/kernel/sched_util_clamp_max").exists())
+/// Which files of limits this kernel has: that does not change while it runs.
+#[derive(Debug, Clone)]
+pub(super) struct LimitFiles {
+    /// Whether it clamps utilization.
+    clamps: bool,
+    huge_pages: Vec<HugePage>,
 }
 
-/// The sizes of huge pages this kernel has: they do not change while it runs.
-fn huge_pages() -> &'static [HugePage] {
-    static SIZES: OnceLock<Vec<HugePage>> = OnceLock::new();
-    SIZES.get_or_init(|| {
-        let here = |size: &HugePage| Path::new("/sys/kernel/mm/hugepages").join(size.directory()).exists();
-        let sizes: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
+impl LimitFiles {
+    pub(super) fn find(system: &System) -> Self {
+        let sizes = system.sys.join("kernel/mm/hugepages");
+        let here = |size: &HugePage| sizes.join(size.directory()).exists();
+        let mut huge_pages: Vec<HugePage> = HugePage::ALL.into_iter().filter(here).collect();
         // Where the kernel lists no sizes, every size is tried.
-        if sizes.is_empty() {
-            HugePage::ALL.to_vec()
-        } else {
-            sizes
+        if huge_pages.is_empty() {
+            huge_pages = HugePage::ALL.to_vec();
         }
-    })
+        Self {
+            clamps: system.root().join("proc/sys/kernel/sched_util_clamp_max").exists(),
+            huge_pages,
+        }
+    }
+
+    fn without_huge_pages(&self) -> Self {
+        Self {
+            huge_pages: Vec::new(),
+            ..*self
+        }
+    }
 }
 
-/// A cgroup's own limits. `cpu.max` is read only if `quota_counts`, limits of huge pages for these sizes.
+/// A cgroup's own limits. `cpu.max` is read only if `quota_counts`.
 fn own_limits(
     cgroups: &dyn Cgroups,
     cgroup: &CgroupPath,
     quota_counts: bool,
-    sizes: &[HugePage],
+    files: &LimitFiles,
 ) -> Result<Limits, CgroupError> {
     let (mut hugetlb, mut hugetlb_reserved) = (BTreeMap::new(), BTreeMap::new());
-    for size in sizes.iter().copied() {
+    for size in files.huge_pages.iter().copied() {
         // Where one of a size is missing, so is the other.
         let Some(text) = optional(cgroups.read(cgroup, File::HugetlbMax(size)))? else {
             continue;
@@ -66,7 +75,7 @@ fn own_limits(
         }
     }
     let text = |file| optional(cgroups.read(cgroup, file));
-    let clamp = |file| if has_clamps() { text(file) } else { Ok(None) };
+    let clamp = |file| if files.clamps { text(file) } else { Ok(None) };
     Ok(Limits {
         memory_max: number(cgroups, cgroup, File::MemoryMax)?,
         memory_high: number(cgroups, cgroup, File::MemoryHigh)?,
@@ -143,16 +152,16 @@ fn least_quota(one: Option<CpuQuota>, other: Option<CpuQuota>) -> Option<CpuQuot
 
 /// The limits a container lives under: of memory, swap and pids the least of its cgroup and those it is in (kubelet sets
 /// podPidsLimit on the pod), of the quota the least of its own and its pod's, the rest its own. `None` when it is gone.
-pub(super) fn effective_limits(cgroups: &dyn Cgroups, record: &Record) -> Result<Option<Limits>, CgroupError> {
-    limits_of_origin(cgroups, record, huge_pages())
-}
-
-fn limits_of_origin(cgroups: &dyn Cgroups, record: &Record, sizes: &[HugePage]) -> Result<Option<Limits>, CgroupError> {
+pub(super) fn effective_limits(
+    cgroups: &dyn Cgroups,
+    record: &Record,
+    files: &LimitFiles,
+) -> Result<Option<Limits>, CgroupError> {
     let (origin, quota_counts) = (&record.origin, is_throttled(record));
     let whole = stelia_node::containers::whole(origin);
-    let mut all = own_limits(cgroups, &whole, quota_counts, sizes)?;
+    let mut all = own_limits(cgroups, &whole, quota_counts, files)?;
     if whole != *origin {
-        all = tighter(all, own_limits(cgroups, origin, quota_counts, sizes)?);
+        all = tighter(all, own_limits(cgroups, origin, quota_counts, files)?);
     }
     if let Some(pod) = whole.parent().filter(|_| quota_counts) {
         all.cpu_max = least_quota(all.cpu_max, quota(cgroups, &pod)?);
@@ -172,7 +181,7 @@ fn limits_of_origin(cgroups: &dyn Cgroups, record: &Record, sizes: &[HugePage]) 
 }
 
 /// Limits of an instance as they were last read.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct KnownLimits {
     pub(super) scope: Limits,
     pub(super) origin: Option<Limits>,
@@ -195,6 +204,7 @@ pub(super) fn read(
     scope: &CgroupPath,
     record: &Record,
     here: bool,
+    files: &LimitFiles,
     known: Option<KnownLimits>,
 ) -> Result<KnownLimits, CgroupError> {
     let but = known.as_ref().map(|known| known.but);
@@ -205,20 +215,20 @@ pub(super) fn read(
     let of_scope = match but {
         Some(Some(Side::Origin)) => of_scope,
         // A quota on the scope is always read: one that should not be there throttles the VM.
-        _ => own_limits(cgroups, scope, true, huge_pages())?,
+        _ => own_limits(cgroups, scope, true, files)?,
     };
     let of_origin = match (but, of_origin) {
         (Some(Some(Side::Scope)), known) => known,
         // Huge pages are not resized in place: without an event their limits are unchanged.
         (Some(Some(Side::Origin)), Some(known)) if here => {
-            let now = limits_of_origin(cgroups, record, &[])?;
+            let now = effective_limits(cgroups, record, &files.without_huge_pages())?;
             now.map(|now| Limits {
                 hugetlb: known.hugetlb,
                 hugetlb_reserved: known.hugetlb_reserved,
                 ..now
             })
         }
-        _ if here => effective_limits(cgroups, record)?,
+        _ if here => effective_limits(cgroups, record, files)?,
         _ => None,
     };
     let max = of_origin.as_ref().and_then(|origin| origin.memory_max);

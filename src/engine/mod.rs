@@ -33,6 +33,8 @@ mod dirty;
 mod drifted;
 mod events;
 mod handle;
+mod home;
+mod in_place;
 mod inbox;
 mod kubelet_file;
 mod lasting;
@@ -69,6 +71,7 @@ pub use handle::Handle;
 pub use task::Engine;
 
 pub(crate) use apply::release_host;
+pub(crate) use calls::REGISTRATION_PATIENCE;
 pub(crate) use locality::localities;
 pub(crate) use metrics::{Metrics, Trigger};
 pub(crate) use pass::{Preview, Report};
@@ -76,4 +79,6 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use view::{Counters, InstanceView, LastPass, PoolsView, Usage, View, usage};
+pub(crate) use view::{Counters, InstanceView, LastPass, Usage, View, usage};
+#[cfg(test)]
+pub(crate) use view::{PinnedThread, PoolsView};

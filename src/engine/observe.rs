@@ -5,17 +5,18 @@ use std::io;
 
 use stelia_allocator::{CpuSource, leftover};
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::{CpuManagerState, PodUid};
-use stelia_node::System;
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{
     CgroupError, CgroupPath, Cgroups, File, cpus, is_populated, numbers, optional, populated, set,
 };
 use stelia_node::proc::TaskId;
+use stelia_node::{System, runtime};
 use stelia_record::{Record, RecordError, VcpuThread};
-use stelia_settings::{Partition, isolated_is_safe};
+use stelia_settings::{Partition, TreeHome, isolated_is_safe};
 
 use super::container::lists;
-use super::limits::{self, KnownLimits, number, protection};
+use super::in_place;
+use super::limits::{self, KnownLimits, LimitFiles, number, protection};
 use crate::decide::{Inner, Instance, Leaf, Slice, Snapshot, Tree, VcpuNow};
 
 pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource, topology: Topology) -> Snapshot {
@@ -35,6 +36,10 @@ pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource,
         left_alone: CpuSet::new(),
         unwatched: None,
         abandoned: Vec::new(),
+        kubepods: None,
+        unclaimed: BTreeSet::new(),
+        half_registered: BTreeSet::new(),
+        left_in_place: CpuSet::new(),
     }
 }
 
@@ -97,7 +102,7 @@ pub(super) enum Adopted {
 }
 
 /// Read a scope with its record.
-pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError> {
+pub(super) fn adopt(system: &System, files: &LimitFiles, name: &str) -> Result<Adopted, CgroupError> {
     let cgroups = &*system.cgroups;
     let scope = CgroupPath::slice().child(name);
     let attributes = match cgroups.attributes(&scope) {
@@ -115,17 +120,44 @@ pub(super) fn adopt(system: &System, name: &str) -> Result<Adopted, CgroupError>
         Err(RecordError::Absent) => return Ok(Adopted::Abandoned(scope)),
         Err(error) => return Ok(Adopted::Unreadable(error.to_string())),
     };
-    match instance(system, record, Tree::in_scope(scope), true, None) {
-        Ok(instance) => Ok(Adopted::Instance(Box::new(instance))),
+    let tree = Tree::of(&record);
+    match instance(system, record, tree, true, files, None) {
+        Ok(mut instance) => {
+            instance.pod_name = pod_name(system, &instance.record);
+            Ok(Adopted::Instance(Box::new(instance)))
+        }
         Err(error) if error.is_gone() => Ok(Adopted::Nothing),
         Err(error) => Ok(Adopted::Unreadable(error.to_string())),
+    }
+}
+
+fn pod_name(system: &System, record: &Record) -> Option<PodName> {
+    let container = ContainerCgroup::parse(record.origin.as_str())?;
+    runtime::container(&system.run, &container).pod
+}
+
+/// Read a container that has a record; `None` where it is gone.
+///
+/// # Errors
+/// Why the record cannot be used: nothing in the container may be changed.
+pub(super) fn adopt_in_place(
+    system: &System,
+    files: &LimitFiles,
+    origin: &CgroupPath,
+) -> Result<Option<Box<Instance>>, String> {
+    let record = in_place::record(&*system.cgroups, origin)?;
+    let (tree, pod_name) = (Tree::of(&record), pod_name(system, &record));
+    match instance(system, record, tree, true, files, None) {
+        Ok(instance) => Ok(Some(Box::new(Instance { pod_name, ..instance }))),
+        Err(error) if error.is_gone() => Ok(None),
+        Err(error) => Err(error.to_string()),
     }
 }
 
 /// `cpuset.cpus.exclusive` of scopes whose record cannot be used.
 pub(super) fn left_alone(cgroups: &dyn Cgroups, unreadable: &[(String, String)]) -> Result<CpuSet, CgroupError> {
     let mut all = CpuSet::new();
-    for (name, _) in unreadable {
+    for (name, _) in unreadable.iter().filter(|(name, _)| !name.starts_with('/')) {
         let list = optional(cgroups.read(&CgroupPath::slice().child(name), File::CpusExclusive))?;
         all.union_with(&cpus(&list.unwrap_or_default()));
     }
@@ -141,12 +173,14 @@ pub(super) fn leftovers(cgroups: &dyn Cgroups, snapshot: &Snapshot) -> Result<Cp
     Ok(leftover(&lists(cgroups, &snapshot.instances)?))
 }
 
-/// Read an instance whose record is known. `freezes`: also whether its tasks are frozen. `known`: limits that are not to be read.
+/// Read an instance whose record is known, but for its name, which does not change. `freezes`: also whether its tasks are
+/// frozen. `known`: limits that are not to be read.
 pub(super) fn instance(
     system: &System,
     record: Record,
     tree: Tree,
     freezes: bool,
+    files: &LimitFiles,
     known: Option<KnownLimits>,
 ) -> Result<Instance, CgroupError> {
     let cgroups = &*system.cgroups;
@@ -164,12 +198,25 @@ pub(super) fn instance(
             affinity,
         })
     };
-    let limits = limits::read(cgroups, scope, &record, here, known)?;
+    let placed = record.home == TreeHome::InPlace;
+    // In place the container lives under its own limits: there is nothing to carry or to compare.
+    let limits = match placed {
+        true => KnownLimits::default(),
+        false => limits::read(cgroups, scope, &record, here, files, known)?,
+    };
+    let (strays, pod_level) = match placed {
+        true => (in_place::strays(system, scope)?, in_place::pod_level(cgroups, &tree)?),
+        false => (Vec::new(), None),
+    };
     Ok(Instance {
+        pod_name: None,
         populated: is_populated(&cgroups.read(scope, File::Events)?),
-        scope_procs: numbers(&cgroups.read(scope, File::Procs)?),
+        scope_procs: match placed {
+            true => Vec::new(),
+            false => numbers(&cgroups.read(scope, File::Procs)?),
+        },
         scope_controllers: words(&cgroups.read(scope, File::SubtreeControl)?),
-        scope_exclusive: set(cgroups, scope, File::CpusExclusive)?,
+        scope_exclusive: set(cgroups, tree.outer(), File::CpusExclusive)?,
         inner: inner(cgroups, &tree, freezes)?,
         scope_limits: limits.scope,
         origin_limits: limits.origin.filter(|_| here),
@@ -180,7 +227,7 @@ pub(super) fn instance(
             CpuSet::new()
         },
         origin_procs,
-        anchor_lives: same(record.anchor),
+        anchor_lives: record.anchor.is_none_or(same),
         vcpus: record
             .vcpus
             .iter()
@@ -189,6 +236,8 @@ pub(super) fn instance(
         refusals: 0,
         does_not_freeze: false,
         unwatched: None,
+        strays,
+        pod_level,
         record,
         tree,
     })
@@ -218,9 +267,10 @@ fn inner(cgroups: &dyn Cgroups, tree: &Tree, freezes: bool) -> Result<Option<Inn
             },
         }))
     };
-    let freeze = freezes && optional(cgroups.read(path, File::Freeze))?.is_some_and(|text| text == "1");
+    let freezer = tree.freezer();
+    let freeze = freezes && optional(cgroups.read(freezer, File::Freeze))?.is_some_and(|text| text == "1");
     let frozen = || -> Result<bool, CgroupError> {
-        let events = cgroups.read(path, File::Events)?;
+        let events = cgroups.read(freezer, File::Events)?;
         Ok(events.lines().any(|line| line == "frozen 1"))
     };
     Ok(Some(Inner {

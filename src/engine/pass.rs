@@ -1,37 +1,45 @@
 //! A pass: the turns from the first with something to look at to the last. What is counted in it, what is said of it, and
 //! what one would do.
 
+use std::collections::BTreeMap;
 use std::time::Instant;
 
-use stelia_api::{Error, ErrorKind, Reason};
+use stelia_api::{Amiss, Error, ErrorKind, Reason};
 use stelia_kubelet::PodUid;
 
 use super::LastPass;
-use super::apply::{self, Outcome};
+use super::apply;
 use super::metrics::Trigger;
 use super::picture::Picture;
 use super::task::Engine;
+use crate::decide;
 use crate::decide::{Assessment, Facts, Instance};
-use crate::{decide, journal};
+use crate::journal::{self, about};
 
-/// Counts since the daemon started, of one instance or of all.
+/// What was done for one instance, or for all: in one turn, since a call began, or since the daemon started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Numbers {
+pub struct Numbers {
     /// How often the instance was read; not counted for all.
-    pub(super) looks: u32,
-    pub(super) steps: u32,
-    pub(super) writes: u32,
-    pub(super) moves: u32,
-    pub(super) repaired: u32,
-    pub(super) failed: u32,
+    pub looks: u32,
+    /// Steps taken, failed ones included.
+    pub steps: u32,
+    /// Writes to cgroup files (cpusets, types, controllers), cgroups made and removed.
+    pub writes: u32,
+    /// Cgroup moves of processes and threads.
+    pub moves: u32,
+    /// Changes by other programs that were undone.
+    pub repaired: u32,
+    pub failed: u32,
 }
 
 impl Numbers {
-    pub(super) fn add(&mut self, outcome: &Outcome) {
-        self.steps = self.steps.wrapping_add(outcome.steps);
-        self.writes = self.writes.wrapping_add(outcome.writes);
-        self.moves = self.moves.wrapping_add(outcome.moves);
-        self.failed = self.failed.wrapping_add(outcome.errors.len() as u32);
+    pub(super) fn add(&mut self, more: Self) {
+        self.looks = self.looks.wrapping_add(more.looks);
+        self.steps = self.steps.wrapping_add(more.steps);
+        self.writes = self.writes.wrapping_add(more.writes);
+        self.moves = self.moves.wrapping_add(more.moves);
+        self.repaired = self.repaired.wrapping_add(more.repaired);
+        self.failed = self.failed.wrapping_add(more.failed);
     }
 
     /// What was counted since `before`.
@@ -48,17 +56,13 @@ impl Numbers {
 }
 
 /// What Reconcile or Audit answers: what was done for the call, in all its turns.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Report {
     /// The instance; `None` for the whole node.
     pub pod: Option<PodUid>,
     /// The pass's number since the daemon started; for one instance, how often that was read.
     pub pass: u32,
-    pub steps: u32,
-    pub writes: u32,
-    pub moves: u32,
-    /// Changes by other programs that were undone.
-    pub repaired: u32,
+    pub did: Numbers,
     /// Steps that failed and reasons of degradation, each with its instance.
     pub degraded: Vec<(Option<PodUid>, Reason)>,
 }
@@ -74,13 +78,42 @@ impl Report {
 }
 
 /// What a pass would do now.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Preview {
     /// The first round's steps, in their order, each with the pod it is for. Later rounds depend on the outcome of
     /// these.
     pub steps: Vec<(Option<PodUid>, String)>,
-    /// What is degraded now, by pod.
-    pub degraded: Vec<(PodUid, Reason)>,
+    /// What is degraded now, and what could not be done when it was last tried, each with its instance; `None` for what
+    /// all share.
+    pub degraded: Vec<(Option<PodUid>, Reason)>,
+}
+
+/// The passes, and what was done in all of them.
+#[derive(Debug, Default)]
+pub(super) struct Passes {
+    /// The pass under way.
+    pub(super) current: Option<Pass>,
+    /// How many there were since the daemon started.
+    pub(super) count: u32,
+    /// What triggers the next one.
+    pub(super) trigger: Option<Trigger>,
+    /// For all instances, and for what they share.
+    pub(super) total: Numbers,
+    pub(super) of: BTreeMap<PodUid, Numbers>,
+}
+
+impl Passes {
+    pub(super) fn did_for(&self, pod: &PodUid) -> Numbers {
+        self.of.get(pod).copied().unwrap_or_default()
+    }
+
+    /// Count what was done for one instance (`None`: for what all share).
+    pub(super) fn count(&mut self, who: Option<&PodUid>, did: Numbers) {
+        self.total.add(did);
+        if let Some(pod) = who {
+            self.of.entry(pod.clone()).or_default().add(did);
+        }
+    }
 }
 
 /// A pass: from the first turn with something to look at to the last.
@@ -104,44 +137,49 @@ impl Engine {
         let facts = Facts::of(&snapshot, policies);
         let assess = |instance: &Instance| Assessment::of(&snapshot, &facts, policies, instance);
         let degraded = snapshot.live().flat_map(|instance| {
-            let pod = instance.record.pod.clone();
-            assess(instance)
-                .degraded
-                .into_iter()
-                .map(move |reason| (pod.clone(), reason))
+            let pod = &instance.record.pod;
+            let failures = self.retries.instances.failures(pod).iter();
+            let failures = failures.map(|text| Reason::of(pod, Amiss::NotDone, text));
+            let reasons = assess(instance).degraded.into_iter().chain(failures);
+            reasons.map(|reason| (Some(pod.clone()), reason)).collect::<Vec<_>>()
         });
+        let shared = self.retries.shared.all_failures().chain(&self.picture.problems);
+        let shared = shared.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
         let steps = decide::plan(&snapshot, policies);
         Ok(Preview {
             steps: steps
                 .into_iter()
                 .map(|planned| (planned.pod, planned.step.to_string()))
                 .collect(),
-            degraded: degraded.collect(),
+            degraded: degraded.chain(shared).collect(),
         })
     }
 
     pub(super) fn log_failure(&self, pod: Option<&PodUid>, failure: &str) {
-        let trigger = self.pass.as_ref().map_or("event", |pass| pass.trigger.name());
-        tracing::warn!(
-            MESSAGE_ID = journal::PASS_FAILED,
-            STELIA_POD_UID = pod.map(PodUid::as_str),
+        let trigger = self.passes.current.as_ref().map_or("event", |pass| pass.trigger.name());
+        let pod = pod.map(|pod| self.named(pod));
+        about!(
+            warn,
+            journal::PASS_FAILED,
+            pod,
             STELIA_REASON = failure,
             STELIA_TRIGGER = trigger,
-            "{failure}"
+            "{}{failure}",
+            journal::of(pod)
         );
     }
 
     /// Log and count a pass in which nothing is due any more.
     pub(super) fn end_pass(&mut self) {
-        let Some(pass) = self.pass.take() else { return };
-        let did = self.total.since(pass.before);
-        let failures = self.patience.all_failures().count() + self.shared.all_failures().count() + self.problems.len();
+        let Some(pass) = self.passes.current.take() else { return };
+        let did = self.passes.total.since(pass.before);
+        let failures = self.retries.failures().count() + self.picture.problems.len();
         if did.steps > 0 {
             tracing::info!(
                 MESSAGE_ID = journal::PASS,
                 STELIA_TRIGGER = pass.trigger.name(),
                 "pass {}: {} steps, {} writes, {} moves, {failures} failures",
-                self.passes,
+                self.passes.count,
                 did.steps,
                 did.writes,
                 did.moves,
@@ -149,8 +187,8 @@ impl Engine {
         }
         let took = pass.began.elapsed();
         self.publisher.show_pass(LastPass {
-            number: self.passes,
-            trigger: pass.trigger.name(),
+            number: self.passes.count,
+            trigger: pass.trigger.name().to_owned(),
             ended_us: apply::now_us(),
             duration_us: u64::try_from(took.as_micros()).unwrap_or(u64::MAX),
             steps: did.steps,

@@ -1,8 +1,10 @@
 //! How often something is tried in a row, and how long it then rests: each instance by itself, and each step that all
 //! instances share by its subject.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
+
+use stelia_kubelet::PodUid;
 
 /// Rounds of reading, planning and taking steps in a row. If steps remain after that, the instance or subject rests.
 const ROUNDS: u32 = 8;
@@ -114,6 +116,29 @@ impl<K: Ord + Clone> Patience<K> {
     /// When the next rest ends.
     pub(super) fn next(&self) -> Option<Instant> {
         self.0.values().filter_map(|trial| trial.until).min()
+    }
+}
+
+/// What is tried again.
+#[derive(Debug, Default)]
+pub(super) struct Retries {
+    pub(super) instances: Patience<PodUid>,
+    /// Steps that all instances share, by subject.
+    pub(super) shared: Patience<String>,
+    /// Instances that wait for a step which all share.
+    pub(super) waiting: BTreeSet<PodUid>,
+}
+
+impl Retries {
+    /// End every rest.
+    pub(super) fn wake_all(&mut self) {
+        self.instances.wake_all();
+        self.shared.wake_all();
+    }
+
+    /// What could not be done, for whomever.
+    pub(super) fn failures(&self) -> impl Iterator<Item = &String> {
+        self.instances.all_failures().chain(self.shared.all_failures())
     }
 }
 

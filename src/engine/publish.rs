@@ -7,7 +7,7 @@ use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
 use tokio::sync::watch;
 
-use super::audience::ToldTo;
+use super::audience::Restrict;
 use super::handle::Followers;
 use super::picture::Picture;
 use super::rebind::Job;
@@ -84,7 +84,7 @@ impl Publisher {
             if sender.receiver_count() == 0 {
                 followers.remove(&pod);
             } else {
-                sender.send_replace(now.told_to(&pod));
+                sender.send_replace(now.visible_to(&pod));
             }
         }
     }

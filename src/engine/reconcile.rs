@@ -25,7 +25,7 @@ pub(super) enum SweepAnswer {
 
 impl Engine {
     pub(super) fn reload(&mut self, settings: Settings) {
-        self.trigger = Some(Trigger::Reload);
+        self.passes.trigger = Some(Trigger::Reload);
         self.next_audit_in(settings.audit_interval);
         self.settings = settings;
         self.picture.use_settings(&self.settings);
@@ -45,16 +45,18 @@ impl Engine {
         let pods = pods.filter(|pod| !starting.contains(*pod)).cloned().map(Some);
         self.calls.sweeps.push(Sweep {
             pending: pods.chain([None]).collect(),
-            before: self.total,
+            before: self.passes.total,
             answer,
         });
     }
 
     pub(super) fn settle_sweep(&mut self, mut sweep: Sweep, settled: &BTreeSet<Option<PodUid>>) {
         let picture = &self.picture;
-        // The audit has not read it yet.
+        let rests = |pod: &PodUid| self.retries.instances.rests(pod);
+        // The audit has not read it yet, or there is more to do for it. What failed is tried again after a rest, for which
+        // nobody waits: it is in the report.
         let waits = |who: &Option<PodUid>| match who {
-            Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod),
+            Some(pod) => self.dirty.audit.contains(pod) || self.dirty.has(pod) && !rests(pod),
             None => !self.dirty.audit.is_empty(),
         };
         let gone = |who: &Option<PodUid>| {
@@ -63,7 +65,7 @@ impl Engine {
         };
         sweep
             .pending
-            .retain(|who| (!settled.contains(who) || waits(who)) && !gone(who));
+            .retain(|who| (!(settled.contains(who) || who.as_ref().is_some_and(rests)) || waits(who)) && !gone(who));
         if !sweep.pending.is_empty() {
             self.calls.sweeps.push(sweep);
             return;
@@ -87,19 +89,29 @@ impl Engine {
             let reasons = instance.degraded.iter().cloned();
             reasons.map(move |reason| (Some(pod.clone()), reason))
         });
-        let failures = self.patience.all_failures().chain(self.shared.all_failures());
-        let failures = failures.chain(&self.problems);
+        let failures = self.retries.failures();
+        let failures = failures.chain(&self.picture.problems);
         let failures = failures.map(|text| (None, Reason::of_node(Amiss::NotDone, text)));
         let degraded = reasons.chain(failures).collect();
-        report_of(None, self.passes, self.total.since(before), degraded)
+        Report {
+            pod: None,
+            pass: self.passes.count,
+            did: self.passes.total.since(before),
+            degraded,
+        }
     }
 
     /// The same for one instance. What was done for others is not counted, because a tenant must not learn of it.
     pub(super) fn report_on(&self, pod: &PodUid, before: Numbers) -> Report {
-        let now = self.numbers.get(pod).copied().unwrap_or_default();
+        let now = self.passes.did_for(pod);
         let degraded = self.amiss(pod).into_iter();
         let degraded = degraded.map(|reason| (Some(pod.clone()), reason)).collect();
-        report_of(Some(pod.clone()), now.looks, now.since(before), degraded)
+        Report {
+            pod: Some(pod.clone()),
+            pass: now.looks,
+            did: now.since(before),
+            degraded,
+        }
     }
 
     /// Why one instance is degraded, and what could not be done for it.
@@ -107,23 +119,11 @@ impl Engine {
         let view = self.publisher.view();
         let reasons = view.instances.get(pod).map(|instance| instance.degraded.clone());
         let mut all = reasons.unwrap_or_default();
-        let own = self.patience.failures(pod).iter();
+        let own = self.retries.instances.failures(pod).iter();
         all.extend(own.map(|text| Reason::of(pod, Amiss::NotDone, text)));
         // Of shared steps only those it waits for.
-        let shared = self.shared.failures_of(self.waits_for(pod));
+        let shared = self.retries.shared.failures_of(self.waits_for(pod));
         all.extend(shared.map(|text| Reason::of_node(Amiss::NotDone, text)));
         all
-    }
-}
-
-fn report_of(pod: Option<PodUid>, pass: u32, did: Numbers, degraded: Vec<(Option<PodUid>, Reason)>) -> Report {
-    Report {
-        pod,
-        pass,
-        steps: did.steps,
-        writes: did.writes,
-        moves: did.moves,
-        repaired: did.repaired,
-        degraded,
     }
 }

@@ -1,27 +1,29 @@
 //! Registering: admission, the scope, the record. The record is written before a process is moved, so that a daemon which
 //! starts in between goes on.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use stelia_allocator::{Allocation, Exclusivity, Host, Qos};
 use stelia_api::reason::joined;
 use stelia_api::{Error, ErrorKind};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::holder::Hold;
 use stelia_record::{Phase, Record};
+use stelia_settings::TreeHome;
 
 use super::apply::now_us;
-use super::calls::{Goal, failed, no_instance, undoing};
+use super::calls::{Goal, Made, failed, no_instance, undoing};
 use super::container::{self, NOT_THE_CALLERS, Peer, RegisterRequest};
 use super::handle::Reply;
+use super::home::Home;
 use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
 use crate::decide::admission::{CheckedClaim, admit};
 use crate::decide::limits_of_scope;
-use crate::journal;
+use crate::journal::{self, Pod, about};
 
 /// A registration whose refusal may pass: it waits for kubelet's second write, or an old scope's end.
 pub(super) struct Waiting {
@@ -31,10 +33,19 @@ pub(super) struct Waiting {
     pub(super) deadline: Instant,
 }
 
+/// How long a runtime's trial may take; its unit has the same bound.
+const TRIAL: Duration = Duration::from_secs(60);
+
 enum Admitted {
     /// The pod has this instance already, for the same container.
     Known(PodUid),
-    New(Box<Record>, Box<Limits>),
+    New {
+        record: Box<Record>,
+        pod_name: Option<PodName>,
+        limits: Box<Limits>,
+    },
+    /// The runtime of the pod's container is to be tried first, by this unit.
+    Untried(PodUid, String),
 }
 
 impl Engine {
@@ -62,19 +73,40 @@ impl Engine {
         match self.admit(&waiting.request, &mut pod) {
             Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
                 self.dirty.changed(pod.clone());
-                let (reply, holder) = (waiting.reply, None);
-                self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
+                let (reply, made) = (waiting.reply, None);
+                self.wait(&pod, waiting.asker, Goal::Registered { reply, made });
             }
             Ok(Admitted::Known(pod)) => {
-                let scope = CgroupPath::slice().child(&pod.scope());
+                let known = self.picture.find(&pod).map(|known| known.scope().clone());
+                let scope = known.unwrap_or_else(|| CgroupPath::slice().child(&pod.scope()));
                 self.finish(&waiting.asker, [waiting.reply], Ok((pod, scope)));
             }
-            Ok(Admitted::New(record, limits)) => {
+            Ok(Admitted::New {
+                record,
+                pod_name,
+                limits,
+            }) => {
                 let pod = record.pod.clone();
-                self.systemd_calls.start(&self.system, &record, *limits);
-                self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record);
-                let (reply, holder) = (waiting.reply, None);
-                self.wait(&pod, waiting.asker, Goal::Registered { reply, holder });
+                let mut made = None;
+                if record.home == TreeHome::InPlace {
+                    if let Err(refusal) = self.begin_in_place(&record, pod_name) {
+                        return self.finish(&waiting.asker, [waiting.reply], Err(refusal));
+                    }
+                    made = Some(Made::InPlace);
+                } else {
+                    self.systemd_calls.start(&self.system, &record, *limits);
+                    self.dirty.everyone |= self.picture.admit(&self.settings.policies, *record, pod_name);
+                }
+                let reply = waiting.reply;
+                self.wait(&pod, waiting.asker, Goal::Registered { reply, made });
+            }
+            Ok(Admitted::Untried(pod, unit)) => {
+                if !self.systemd_calls.has(&unit) {
+                    self.systemd_calls.try_runtime(&self.system, pod.clone(), unit);
+                }
+                let deadline = Instant::now() + TRIAL;
+                let waiting = Waiting { deadline, ..waiting };
+                self.calls.waiting.entry(pod).or_default().push(waiting);
             }
             Err(refusal) => match pod {
                 Some(pod) if refusal.may_pass && Instant::now() < waiting.deadline => {
@@ -95,7 +127,7 @@ impl Engine {
         *whose = Some(name.pod.clone());
         let known = self.picture.snapshot.instances.get(&name.pod);
         let known = known.filter(|known| known.populated || self.picture.starting.contains(&name.pod));
-        if known.is_some_and(|known| container::is_same(&known.record, &origin)) {
+        if known.is_some_and(|known| known.record.origin == origin) {
             return self.admit_again(&name.pod, &claim);
         }
         let own = |refusal: Error| refusal.of(&name.pod);
@@ -103,6 +135,33 @@ impl Engine {
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
         let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
         record.registered_us = now_us();
+        let policies = &self.settings.policies;
+        match self
+            .homes
+            .choose(&self.system, &self.picture.snapshot, policies, &record)
+        {
+            Home::InPlace => {
+                record.home = TreeHome::InPlace;
+                record.anchor = None;
+                return Ok(Admitted::New {
+                    record: Box::new(record),
+                    pod_name: candidate.pod_name,
+                    limits: Box::default(),
+                });
+            }
+            Home::Untried(unit) => return Ok(Admitted::Untried(record.pod, unit)),
+            Home::Slice(None) => {}
+            Home::Slice(Some(reason)) => {
+                let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
+                about!(
+                    info,
+                    journal::NOT_IN_PLACE,
+                    pod,
+                    STELIA_REASON = reason,
+                    "pod {pod} is not isolated in place but in stelia.slice: {reason}"
+                );
+            }
+        }
         let scope = CgroupPath::slice().child(&record.pod.scope());
         if self.system.cgroups.exists(&scope) {
             // It may be empty and left by a daemon that died.
@@ -119,9 +178,13 @@ impl Engine {
             return Err(ErrorKind::InstanceExists.because(text));
         }
         let own = |error| Error::from(error).of(&record.pod);
-        let limits = effective_limits(&*self.system.cgroups, &record).map_err(own)?;
+        let limits = effective_limits(&*self.system.cgroups, &record, &self.picture.limit_files).map_err(own)?;
         let limits = limits_of_scope(&record, &limits.unwrap_or_default());
-        Ok(Admitted::New(Box::new(record), Box::new(limits)))
+        Ok(Admitted::New {
+            record: Box::new(record),
+            pod_name: candidate.pod_name,
+            limits: Box::new(limits),
+        })
     }
 
     /// The same container asks again.
@@ -159,6 +222,20 @@ impl Engine {
         }
     }
 
+    /// Write the record on the container's own cgroup: the instance is made.
+    fn begin_in_place(&mut self, record: &Record, pod_name: Option<PodName>) -> Result<(), Error> {
+        let pod = &record.pod;
+        store::write(&self.system, &record.origin, None, record).map_err(|error| Error::from(error).of(pod))?;
+        self.dirty.everyone |= self
+            .picture
+            .admit_in_place(&self.settings.policies, record.clone(), pod_name);
+        self.watcher.forget(pod);
+        self.dirty.made(pod.clone());
+        self.dirty.slice = true;
+        self.dirty.wrote_shared = true;
+        Ok(())
+    }
+
     /// systemd answered whether the scope was made.
     pub(super) fn started(&mut self, pod: &PodUid, result: Result<Box<dyn Hold>, Error>) {
         self.picture.starting.remove(pod);
@@ -178,7 +255,7 @@ impl Engine {
                 self.watcher.forget(pod);
                 self.dirty.made(pod.clone());
                 self.dirty.slice = true;
-                self.wrote_shared = true;
+                self.dirty.wrote_shared = true;
                 self.hold(pod, holder);
             }
             Err(refusal) => {
@@ -194,12 +271,12 @@ impl Engine {
         pod: &PodUid,
         asker: Asker,
         reply: Reply<(PodUid, CgroupPath)>,
-        holder: Option<Box<dyn Hold>>,
+        made: Option<Made>,
         phase: Phase,
     ) {
         let Some(instance) = self.picture.find(pod) else { return };
         let scope = instance.scope().clone();
-        let first = holder.is_some();
+        let first = made.is_some();
         if phase >= Phase::Floating && phase != Phase::Leaving {
             if first {
                 self.tell_registered(pod);
@@ -212,7 +289,14 @@ impl Engine {
         }
         // A registration that cannot be completed is undone.
         let cause = joined(&causes);
-        tracing::warn!(MESSAGE_ID = journal::REGISTRATION_FAILED, STELIA_POD_UID = %pod, STELIA_REASON = cause, "registration of pod {pod} failed: {cause}");
+        let named = self.named(pod);
+        about!(
+            warn,
+            journal::REGISTRATION_FAILED,
+            named,
+            STELIA_REASON = cause,
+            "registration of pod {named} failed: {cause}"
+        );
         match self.leave(pod) {
             Ok(()) => self.wait(pod, asker, Goal::Undone { reply, causes }),
             Err(also) => {
@@ -225,21 +309,32 @@ impl Engine {
     fn tell_registered(&self, pod: &PodUid) {
         let Some(instance) = self.picture.find(pod) else { return };
         let record = &instance.record;
-        let did = self.numbers.get(pod).copied().unwrap_or_default();
+        let did = self.passes.did_for(pod);
         let class = record
             .qos()
             .map(|qos| format!(" as {}", qos.name()))
             .unwrap_or_default();
-        tracing::info!(MESSAGE_ID = journal::REGISTERED, STELIA_POD_UID = %pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container, STELIA_QOS = record.qos().map(Qos::name), "registered pod {pod}{class}: {} moves, {} writes", did.moves, did.writes);
+        let pod = self.named(pod);
+        about!(
+            info, journal::REGISTERED, pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container,
+            STELIA_QOS = record.qos().map(Qos::name),
+            "registered pod {pod}{class}: {} moves, {} writes", did.moves, did.writes
+        );
         tell_company(pod, record.allocation.as_ref());
     }
 }
 
 /// Log an exclusive policy that could not be kept.
-fn tell_company(pod: &PodUid, allocation: Option<&Allocation>) {
+fn tell_company(pod: Pod<'_>, allocation: Option<&Allocation>) {
     let Some(allocation) = allocation else { return };
     if matches!(allocation.exclusivity, Exclusivity::Downgraded | Exclusivity::Dropped) {
         let reason = allocation.explanation.last().map_or("", String::as_str);
-        tracing::warn!(MESSAGE_ID = journal::COMPANY, STELIA_POD_UID = %pod, STELIA_REASON = reason, "pod {pod}: {reason}");
+        about!(
+            warn,
+            journal::COMPANY,
+            pod,
+            STELIA_REASON = reason,
+            "pod {pod}: {reason}"
+        );
     }
 }

@@ -8,12 +8,13 @@ use stelia_allocator::{CpuSource, Guaranteed, guaranteed};
 use stelia_api::reason::joined;
 use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Phase;
 
 use super::picture::Picture;
+use super::task::Engine;
 use crate::decide::{Assessment, Instance, Snapshot};
-use crate::journal;
+use crate::journal::{self, Pod, about};
 
 /// What was last reported of every instance.
 #[derive(Debug, Default)]
@@ -26,6 +27,7 @@ pub(super) struct Reported {
 /// An instance as it was last reported.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Last {
+    name: Option<PodName>,
     leaving: bool,
     evicted: bool,
     cpus: CpuSet,
@@ -41,6 +43,14 @@ enum Message {
     Degraded(&'static str),
     /// It is not degraded any more.
     Restored,
+}
+
+impl Engine {
+    /// A pod as messages name it.
+    pub(super) fn named<'a>(&'a self, pod: &'a PodUid) -> Pod<'a> {
+        let instance = self.picture.snapshot.instances.get(pod);
+        Pod::new(pod.as_str(), instance.and_then(|instance| instance.pod_name.as_ref()))
+    }
 }
 
 impl Reported {
@@ -102,14 +112,20 @@ impl Last {
         let record = &instance.record;
         let leaving = record.phase == Phase::Leaving;
         let mut now = Self {
+            name: instance.pod_name.clone(),
             leaving,
             evicted: assessment.evicted,
             cpus: record.exclusive.clone(),
             reasons: Vec::new(),
         };
         if snapshot.kubelet.is_err() {
+            let name = now.name.clone();
             let before = before.cloned().unwrap_or(now);
-            return Self { leaving, ..before };
+            return Self {
+                name,
+                leaving,
+                ..before
+            };
         }
         now.reasons.clone_from(&assessment.degraded);
         now
@@ -161,23 +177,24 @@ fn messages(before: Option<&Last>, now: &Last) -> Vec<Message> {
 }
 
 fn log(pod: &PodUid, last: &Last, messages: Vec<Message>) {
+    let pod = Pod::new(pod.as_str(), last.name.as_ref());
     let reasons = joined(&last.reasons);
     for message in messages {
         match message {
-            Message::Ended => tracing::info!(
-                MESSAGE_ID = journal::GONE, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus,
+            Message::Ended => about!(
+                info, journal::GONE, pod, STELIA_CPUSET = %last.cpus,
                 "the instance of pod {pod} ended: its CPUs {} are free", last.cpus
             ),
-            Message::Evicted => tracing::warn!(
-                MESSAGE_ID = journal::EVICTED, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+            Message::Evicted => about!(
+                warn, journal::EVICTED, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
                 "the vCPUs of pod {pod} had to leave the CPUs {}: {reasons}", last.cpus
             ),
-            Message::Degraded(id) => tracing::warn!(
-                MESSAGE_ID = id, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
+            Message::Degraded(id) => about!(
+                warn, id, pod, STELIA_CPUSET = %last.cpus, STELIA_REASON = reasons,
                 "pod {pod} is degraded: {reasons}"
             ),
-            Message::Restored => tracing::info!(
-                MESSAGE_ID = journal::WHOLE, STELIA_POD_UID = %pod, STELIA_CPUSET = %last.cpus,
+            Message::Restored => about!(
+                info, journal::WHOLE, pod, STELIA_CPUSET = %last.cpus,
                 "pod {pod} is no longer degraded"
             ),
         }

@@ -30,6 +30,12 @@ pub(super) enum Done {
         pod: Option<PodUid>,
         result: Result<(), Error>,
     },
+    /// A pod's OCI runtime was tried, by this unit.
+    Tried {
+        pod: PodUid,
+        unit: String,
+        result: Result<(), SystemdError>,
+    },
     /// A scope was started, with the holder in it.
     Started {
         pod: PodUid,
@@ -112,6 +118,16 @@ impl SystemdCalls {
         self.runtime.spawn(async move {
             let result = take(&system, &step).await;
             let _ = sender.send(Done::Unit { unit, pod, result });
+        });
+    }
+
+    /// Have the OCI runtime of a pod's container tried.
+    pub(super) fn try_runtime(&mut self, system: &System, pod: PodUid, unit: String) {
+        self.running.insert(unit.clone(), Instant::now());
+        let (system, sender) = (system.clone(), self.sender.clone());
+        self.runtime.spawn(async move {
+            let result = system.systemd.run(&unit).await;
+            let _ = sender.send(Done::Tried { pod, unit, result });
         });
     }
 

@@ -1,6 +1,6 @@
 //! The loop: calls, events, timers, the watchdog.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,9 +17,10 @@ use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
 use super::handle::{Command, Followers, Handle};
+use super::home::Homes;
 use super::inbox::{Asker, Inbox};
-use super::pass::{Numbers, Pass};
-use super::patience::Patience;
+use super::pass::Passes;
+use super::patience::Retries;
 use super::picture::Picture;
 use super::publish::Publisher;
 use super::rebind::Jobs;
@@ -43,28 +44,17 @@ pub struct Engine {
     pub(super) watcher: Watcher,
     pub(super) picture: Picture,
     pub(super) dirty: Dirty,
-    pub(super) patience: Patience<PodUid>,
-    /// The same for steps that all instances share, by subject.
-    pub(super) shared: Patience<String>,
+    pub(super) retries: Retries,
     pub(super) systemd_calls: SystemdCalls,
     /// Drift that is not repaired yet, with the instance as it was before.
     pub(super) drift: BTreeMap<Option<PodUid>, (Option<Instance>, Vec<Finding>)>,
-    /// What could not be read of the node at the last look.
-    pub(super) problems: Vec<String>,
-    /// Instances that wait for a step which all share.
-    pub(super) waiting: BTreeSet<PodUid>,
-    /// This program wrote to the slice or units outside: a difference there is not drift.
-    pub(super) wrote_shared: bool,
-    pub(super) pass: Option<Pass>,
-    pub(super) passes: u32,
-    /// What triggers the next pass.
-    pub(super) trigger: Option<Trigger>,
-    pub(super) total: Numbers,
-    pub(super) numbers: BTreeMap<PodUid, Numbers>,
+    pub(super) passes: Passes,
     pub(super) metrics: Arc<Metrics>,
     pub(super) publisher: Publisher,
     pub(super) reported: Reported,
     pub(super) jobs: Jobs,
+    /// Where new instances are made.
+    pub(super) homes: Homes,
     next_audit: Instant,
     alarm: Alarm,
 }
@@ -85,25 +75,17 @@ impl Engine {
             metrics: Arc::default(),
             asker: None,
         };
-        let engine = Self {
+        let mut engine = Self {
             picture: Picture::new(&system, &settings),
             commands,
             inbox: Inbox::default(),
             calls: Calls::default(),
             watcher: Watcher::start()?,
             dirty: Dirty::default(),
-            patience: Patience::default(),
-            shared: Patience::default(),
+            retries: Retries::default(),
             systemd_calls: SystemdCalls::of(runtime::Handle::current()),
             drift: BTreeMap::new(),
-            problems: Vec::new(),
-            waiting: BTreeSet::new(),
-            wrote_shared: true,
-            pass: None,
-            passes: 0,
-            trigger: None,
-            total: Numbers::default(),
-            numbers: BTreeMap::new(),
+            passes: Passes::default(),
             metrics: handle.metrics.clone(),
             publisher: Publisher {
                 view,
@@ -112,11 +94,14 @@ impl Engine {
             },
             reported: Reported::default(),
             jobs: Jobs::default(),
+            homes: Homes::default(),
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
             system,
             settings,
         };
+        // Nothing is known yet that could have drifted.
+        engine.dirty.wrote_shared = true;
         Ok((engine, handle))
     }
 
@@ -190,10 +175,10 @@ impl Engine {
         }
         let now = Instant::now();
         self.picture.ripen(now, &mut self.dirty);
-        for pod in self.patience.rested(now) {
+        for pod in self.retries.instances.rested(now) {
             self.dirty.again(pod);
         }
-        self.dirty.shared |= !self.shared.rested(now).is_empty();
+        self.dirty.shared |= !self.retries.shared.rested(now).is_empty();
         if let Some(text) = self.systemd_calls.slow(now) {
             self.publisher.show_systemd(Some(text));
         } else if self.systemd_calls.is_idle() {
@@ -234,8 +219,8 @@ impl Engine {
     fn next_wake(&self, alive: Instant, late: Duration) -> Instant {
         let timers = [
             self.picture.next(),
-            self.patience.next(),
-            self.shared.next(),
+            self.retries.instances.next(),
+            self.retries.shared.next(),
             self.systemd_calls.next(),
             self.calls.next(),
             self.jobs.next(),

@@ -12,23 +12,25 @@ use super::metrics::Trigger;
 use super::pass::Pass;
 use super::picture;
 use super::task::Engine;
+use crate::decide;
 use crate::decide::{Assessment, Instance, Plan, Planned, Step, plan_for};
-use crate::{decide, journal};
+use crate::journal::{self, about};
 
 impl Engine {
     /// Whether a turn has anything to do.
     pub(super) fn is_due(&self) -> bool {
-        self.dirty.is_due(|pod| self.patience.rests(pod))
+        self.dirty.is_due(|pod| self.retries.instances.rests(pod))
     }
 
     pub(super) fn turn(&mut self) {
         let now = Instant::now();
-        if self.pass.is_none() {
-            self.passes = self.passes.wrapping_add(1);
-            self.pass = Some(Pass {
+        let passes = &mut self.passes;
+        if passes.current.is_none() {
+            passes.count = passes.count.wrapping_add(1);
+            passes.current = Some(Pass {
                 began: now,
-                trigger: self.trigger.take().unwrap_or(Trigger::Event),
-                before: self.total,
+                trigger: passes.trigger.take().unwrap_or(Trigger::Event),
+                before: passes.total,
                 follows_us: None,
             });
         }
@@ -53,7 +55,7 @@ impl Engine {
         self.publisher
             .show(&mut self.picture, &self.settings.policies, &assessed, &gone);
         self.reported.instances(&self.picture, &assessed, &gone);
-        assessed.retain(|pod, _| !self.patience.rests(pod));
+        assessed.retain(|pod, _| !self.retries.instances.rests(pod));
         let plan = self.plan(&assessed, shared);
         let settled = self.take(plan, &assessed, now);
         let settled = settled.into_iter().chain(gone.into_iter().map(Some));
@@ -65,7 +67,7 @@ impl Engine {
 
     /// Those that rest: no step is taken for them now.
     fn resting(&self, whom: &BTreeSet<PodUid>) -> Vec<Option<PodUid>> {
-        let resting = whom.iter().filter(|pod| self.patience.rests(pod));
+        let resting = whom.iter().filter(|pod| self.retries.instances.rests(pod));
         resting.cloned().map(Some).collect()
     }
 
@@ -77,7 +79,6 @@ impl Engine {
             everyone,
             kubelet_before,
             findings,
-            problems,
             found,
         } = node;
         for pod in found {
@@ -89,9 +90,8 @@ impl Engine {
             self.kubelet_changed(&before);
         }
         self.reported.guaranteed(&self.picture.snapshot);
-        self.problems = problems;
         // What this program wrote itself is not drift.
-        let ours = shared && std::mem::take(&mut self.wrote_shared);
+        let ours = shared && std::mem::take(&mut self.dirty.wrote_shared);
         self.drifted(None, if ours { Vec::new() } else { findings });
         everyone
     }
@@ -99,8 +99,7 @@ impl Engine {
     /// Follow a change of kubelet's file.
     fn kubelet_changed(&mut self, before: &Result<stelia_kubelet::CpuManagerState, String>) {
         self.picture.read_all_siblings(&self.system);
-        self.patience.wake_all();
-        self.shared.wake_all();
+        self.retries.wake_all();
         let now = &self.picture.snapshot.kubelet;
         self.metrics.saw_kubelet(now.is_ok());
         match (before, now) {
@@ -109,13 +108,13 @@ impl Engine {
                 STELIA_REASON = problem,
                 "kubelet's state cannot be used, floats keep their CPUs: {problem}"
             ),
-            (Err(_), Ok(_)) if self.passes > 1 => {
+            (Err(_), Ok(_)) if self.passes.count > 1 => {
                 tracing::info!(MESSAGE_ID = journal::KUBELET_USABLE, "kubelet's state is usable again");
             }
             _ => {}
         }
         // The time since the write is not measured after a file that could not be used.
-        if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.pass) {
+        if let (Ok(_), Ok(_), Some(pass)) = (before, now, &mut self.passes.current) {
             let modified = self.picture.version.and_then(|version| version.modified);
             pass.follows_us = modified.map(apply::us);
         }
@@ -124,7 +123,7 @@ impl Engine {
 
     /// Read the instances that are due.
     fn look_at_instances(&mut self, whom: &mut BTreeSet<PodUid>, gone: &mut BTreeSet<PodUid>) -> bool {
-        let patience = &self.patience;
+        let patience = &self.retries.instances;
         let due = self.dirty.due(|pod| patience.rests(pod));
         let mut everyone = false;
         for (pod, ours) in std::mem::take(&mut self.dirty.floats) {
@@ -157,14 +156,16 @@ impl Engine {
                     self.drifted(Some(*before), findings);
                 }
                 if self.picture.find(pod).is_some() {
-                    let numbers = self.numbers.entry(pod.clone()).or_default();
+                    let numbers = self.passes.of.entry(pod.clone()).or_default();
                     numbers.looks = numbers.looks.wrapping_add(1);
                 }
                 look.everyone
             }
             Err(error) => {
                 // What is known of it is kept, and reading it is retried.
-                self.patience.tried(pod, 1, vec![error.to_string()], Instant::now());
+                self.retries
+                    .instances
+                    .tried(pod, 1, vec![error.to_string()], Instant::now());
                 self.dirty.instances.entry(pod.clone()).or_insert(stale);
                 false
             }
@@ -173,14 +174,14 @@ impl Engine {
 
     /// Drop what was kept for an instance that is gone.
     fn forget(&mut self, pod: &PodUid) {
-        self.patience.done(pod);
-        self.numbers.remove(pod);
+        self.retries.instances.done(pod);
+        self.passes.of.remove(pod);
         self.drift.remove(&Some(pod.clone()));
         self.dirty.instances.remove(pod);
         // Its CPUs are still in the slice's list.
         self.dirty.slice = true;
         self.dirty.shared = true;
-        self.wrote_shared = true;
+        self.dirty.wrote_shared = true;
         self.retry_pod(pod);
     }
 
@@ -193,13 +194,13 @@ impl Engine {
         let Plan { mut steps, waiting } = plan_for(snapshot, &self.picture.facts, policies, assessed);
         let shared = steps.iter().filter(|planned| planned.pod.is_none());
         let subjects: BTreeSet<String> = shared.map(|planned| planned.step.subject()).collect();
-        self.shared.keep(|subject| subjects.contains(subject));
+        self.retries.shared.keep(|subject| subjects.contains(subject));
         steps.retain(|planned| {
             let under_way = planned
                 .step
                 .is_systemds()
                 .is_some_and(|unit| self.systemd_calls.has(unit));
-            let rests = planned.pod.is_none() && self.shared.rests(&planned.step.subject());
+            let rests = planned.pod.is_none() && self.retries.shared.rests(&planned.step.subject());
             !under_way && !rests
         });
         Plan { steps, waiting }
@@ -241,7 +242,7 @@ impl Engine {
                 None => {
                     let waits = match &who {
                         Some(pod) if waiting.contains(pod) && !self.waits_in_vain(pod) => {
-                            self.waiting.insert(pod.clone());
+                            self.retries.waiting.insert(pod.clone());
                             true
                         }
                         Some(pod) => self.systemd_calls.has(&pod.scope()) || self.dirty.has(pod),
@@ -250,8 +251,8 @@ impl Engine {
                     if waits {
                         continue;
                     }
-                    if let Some(pod) = who.as_ref().filter(|pod| !self.patience.rests(pod)) {
-                        self.patience.done(pod);
+                    if let Some(pod) = who.as_ref().filter(|pod| !self.retries.instances.rests(pod)) {
+                        self.retries.instances.done(pod);
                     }
                     self.repaired(&who);
                     settled.insert(who);
@@ -263,18 +264,19 @@ impl Engine {
 
     /// Whether an instance waits for the shared step of a subject.
     pub(super) fn waits_for(&self, pod: &PodUid) -> impl Fn(&String) -> bool + use<> {
-        let partition = self.picture.find(pod).map(|instance| instance.record.partition);
-        move |subject| partition.is_some_and(|partition| Step::is_needed(subject, partition))
+        let found = self.picture.find(pod).map(|instance| &instance.record);
+        let wants = found.map(|record| (record.partition, record.home));
+        move |subject| wants.is_some_and(|(partition, home)| Step::is_needed(subject, partition, home))
     }
 
     /// Whether a shared step that an instance waits for rests, because it failed.
     fn waits_in_vain(&self, pod: &PodUid) -> bool {
-        self.shared.any_rests(self.waits_for(pod))
+        self.retries.shared.any_rests(self.waits_for(pod))
     }
 
     /// A shared step was taken, or failed: plan again for the instances that wait for one.
     pub(super) fn shared_changed(&mut self) {
-        for pod in std::mem::take(&mut self.waiting) {
+        for pod in std::mem::take(&mut self.retries.waiting) {
             // Files of its scope come with the slice's controllers.
             if self
                 .picture
@@ -289,11 +291,14 @@ impl Engine {
 
     /// Count the steps taken for one instance (`None`: shared ones), and mark what they changed.
     fn took(&mut self, who: &Option<PodUid>, outcome: &Outcome, now: Instant) {
-        self.total.add(outcome);
+        self.passes.count(who.as_ref(), outcome.did);
         let Some(pod) = who else {
             for (subject, error) in &outcome.subjects {
                 error.iter().for_each(|error| self.log_failure(None, error));
-                self.shared.tried(
+                if error.is_none() {
+                    self.picture.cleared(subject);
+                }
+                self.retries.shared.tried(
                     subject,
                     1 + usize::from(error.is_none()),
                     error.clone().into_iter().collect(),
@@ -303,12 +308,12 @@ impl Engine {
             self.dirty.slice = true;
             self.picture.moved_workers();
             self.look_outside();
-            self.wrote_shared = true;
+            self.dirty.wrote_shared = true;
             return self.shared_changed();
         };
-        self.patience
-            .tried(pod, outcome.steps as usize, outcome.errors.clone(), now);
-        self.numbers.entry(pod.clone()).or_default().add(outcome);
+        self.retries
+            .instances
+            .tried(pod, outcome.did.steps as usize, outcome.errors.clone(), now);
         if outcome.asked_for_partition {
             self.picture.asked(pod);
         }
@@ -320,8 +325,8 @@ impl Engine {
         } else {
             self.dirty.wrote(pod.clone());
         }
-        if self.patience.rests(pod) {
-            for failure in self.patience.failures(pod) {
+        if self.retries.instances.rests(pod) {
+            for failure in self.retries.instances.failures(pod) {
                 self.log_failure(Some(pod), failure);
             }
         }
@@ -332,11 +337,11 @@ impl Engine {
             return;
         };
         let record = &instance.record;
+        let pod = self.named(&record.pod);
         let text = instance.vcpu().map_or("", |vcpu| &vcpu.partition);
-        tracing::warn!(
-            MESSAGE_ID = journal::PARTITION_REFUSED, STELIA_POD_UID = %record.pod, STELIA_CPUSET = %record.exclusive,
-            STELIA_PARTITION = text,
-            "the kernel refused pod {} a partition of kind {} ({text:?}): contained instead", record.pod, record.partition.name()
+        about!(
+            warn, journal::PARTITION_REFUSED, pod, STELIA_CPUSET = %record.exclusive, STELIA_PARTITION = text,
+            "the kernel refused pod {pod} a partition of kind {} ({text:?}): contained instead", record.partition.name()
         );
     }
 }

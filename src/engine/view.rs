@@ -3,21 +3,23 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use serde::ser::SerializeMap as _;
 use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
-pub use stelia_api::view::{Counters, Usage};
+use stelia_api::view::ReasonOf;
+pub use stelia_api::view::{Counters, LastPass, Usage};
 use stelia_api::{Error, Reason};
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::Entries;
-use stelia_kubelet::{CpuManagerState, PodUid};
+use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File};
-use stelia_record::{Phase, VcpuThread};
+use stelia_record::{Phase, Record, VcpuThread};
 use stelia_settings::Policies;
 
 use super::rebind::Job;
-use crate::decide::{Assessment, Facts, Instance, Snapshot, allocator};
+use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator};
 
-/// The whole node as the engine last saw it.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+/// The whole node as the engine last saw it. In JSON it is [`stelia_api::view::Node`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct View {
     pub cpu_source: CpuSource,
     /// The shared pool, kubelet's or steliad's; `None` when kubelet's file cannot be used.
@@ -56,8 +58,8 @@ pub struct View {
     pub unreadable: Vec<(String, String)>,
 }
 
-/// The pools of the online CPUs, and the CPUs and policies they were made from.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The pools of the online CPUs, and the CPUs and policies they were made from. In JSON it is [`stelia_api::view::Pools`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct PoolsView {
     /// CPUs that are never allocated.
     pub reserved: CpuSet,
@@ -66,35 +68,23 @@ pub struct PoolsView {
     /// The node's own choices.
     pub policies: AllocatorPolicies,
     pub held: HeldCpus,
+    #[serde(flatten)]
     pub pools: Pools,
 }
 
-/// What the last pass did, in all its rounds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LastPass {
-    /// Its number since the daemon started.
-    pub number: u32,
-    /// What asked for it: audit, event, call or reload.
-    pub trigger: &'static str,
-    /// When it ended, microseconds since the epoch.
-    pub ended_us: u64,
-    /// How long it took, microseconds.
-    pub duration_us: u64,
-    pub steps: u32,
-    pub writes: u32,
-    pub moves: u32,
-    pub failures: u32,
-}
-
-/// One instance, as its D-Bus object shows it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// One instance, as its D-Bus object shows it. In JSON it is [`stelia_api::view::Instance`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct InstanceView {
     pub pod: PodUid,
+    /// `None` where the runtime does not tell it.
+    #[serde(flatten, serialize_with = "named")]
+    pub pod_name: Option<PodName>,
     /// The container's name in kubelet's state.
     pub container: String,
     /// Where it is in its life, by the names of the D-Bus property `State`.
     pub state: &'static str,
-    /// The reasons of degradation; empty where there are none.
+    /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
+    #[serde(flatten, serialize_with = "with_kinds")]
     pub degraded: Vec<Reason>,
     /// Its exclusive CPUs.
     pub exclusive: CpuSet,
@@ -102,6 +92,10 @@ pub struct InstanceView {
     pub allocation: Option<Allocation>,
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,
+    /// What decided which CPUs it floats on.
+    pub float_reason: &'static str,
+    /// Why it is contained; `None` unless it is.
+    pub contained_reason: Option<&'static str>,
     /// The pod's own memory nodes, as text.
     pub mems: String,
     /// `cpuset.cpus.partition` of its `vcpu/`.
@@ -113,7 +107,49 @@ pub struct InstanceView {
     pub registered_us: u64,
     /// Microseconds since the epoch; 0 before isolation.
     pub isolated_us: u64,
-    pub vcpus: Vec<VcpuThread>,
+    pub vcpus: Vec<PinnedThread>,
+}
+
+/// A thread of `vcpu/`, and the guest's NUMA node that a vCPU is of. In JSON it is [`stelia_api::view::VcpuThread`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct PinnedThread {
+    #[serde(flatten)]
+    pub thread: VcpuThread,
+    /// QMP's `node-id`; `None` where QEMU has no NUMA nodes for the guest.
+    pub guest_node: Option<u32>,
+}
+
+impl PinnedThread {
+    fn of(record: &Record) -> Vec<Self> {
+        let node = |thread: &VcpuThread| {
+            let props = record.props.get(&u32::from(thread.role))?;
+            u32::try_from(*props.get("node-id")?).ok()
+        };
+        let threads = record.vcpus.iter();
+        threads
+            .map(|thread| Self {
+                thread: *thread,
+                guest_node: node(thread),
+            })
+            .collect()
+    }
+}
+
+/// The members `degraded` and `reasons`.
+fn with_kinds<S: serde::Serializer>(reasons: &[Reason], serializer: S) -> Result<S::Ok, S::Error> {
+    let kinds: Vec<ReasonOf> = reasons.iter().map(ReasonOf::from).collect();
+    let mut members = serializer.serialize_map(Some(2))?;
+    members.serialize_entry("degraded", reasons)?;
+    members.serialize_entry("reasons", &kinds)?;
+    members.end()
+}
+
+/// The members `pod_namespace` and `pod_name`, empty where they are not known.
+fn named<S: serde::Serializer>(name: &Option<PodName>, serializer: S) -> Result<S::Ok, S::Error> {
+    let mut members = serializer.serialize_map(Some(2))?;
+    members.serialize_entry("pod_namespace", name.as_ref().map_or("", PodName::namespace))?;
+    members.serialize_entry("pod_name", name.as_ref().map_or("", PodName::name))?;
+    members.end()
 }
 
 impl View {
@@ -189,12 +225,15 @@ impl InstanceView {
     pub(crate) fn registered(pod: PodUid) -> Self {
         Self {
             pod,
+            pod_name: None,
             container: String::new(),
             state: Phase::Floating.name(),
             degraded: Vec::new(),
             exclusive: CpuSet::new(),
             allocation: None,
             float: CpuSet::new(),
+            float_reason: crate::decide::float::FloatReason::Pool.name(),
+            contained_reason: None,
             mems: String::new(),
             partition: String::new(),
             placement: "linear",
@@ -210,6 +249,7 @@ impl InstanceView {
         let record = &instance.record;
         Self {
             pod: record.pod.clone(),
+            pod_name: instance.pod_name.clone(),
             container: record.container.clone(),
             state: if assessment.evicted {
                 Phase::Floating.name()
@@ -220,6 +260,11 @@ impl InstanceView {
             exclusive: record.exclusive.clone(),
             allocation: record.allocation.clone(),
             float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
+            float_reason: assessment.float_reason.name(),
+            contained_reason: assessment
+                .contained
+                .filter(|_| !assessment.evicted)
+                .map(ContainedReason::name),
             mems: record.mems.clone(),
             partition: instance.vcpu().map(|leaf| leaf.partition.clone()).unwrap_or_default(),
             placement: record.placement.name(),
@@ -227,7 +272,7 @@ impl InstanceView {
             origin: record.origin.clone(),
             registered_us: record.registered_us,
             isolated_us: record.isolated_us,
-            vcpus: record.vcpus.clone(),
+            vcpus: PinnedThread::of(record),
         }
     }
 }
@@ -245,7 +290,12 @@ pub fn usage(cgroups: &dyn Cgroups, view: &View) -> BTreeMap<PodUid, Usage> {
     };
     let one = |instance: &InstanceView| Usage {
         memory_bytes: memory(&instance.scope),
-        origin_memory_bytes: memory(&instance.origin),
+        // In place it is the same cgroup.
+        origin_memory_bytes: if instance.origin == instance.scope {
+            0
+        } else {
+            memory(&instance.origin)
+        },
         cpu_usec: cpu(&instance.scope),
     };
     let instances = view.instances.iter();

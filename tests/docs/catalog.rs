@@ -6,7 +6,7 @@ use std::process::Command;
 
 use steliad::journal;
 
-use crate::{read, root};
+use crate::{files, read, root};
 
 fn catalog() -> PathBuf {
     root().join("packaging/journal/steliad.catalog")
@@ -74,5 +74,30 @@ fn journalctl_takes_the_catalog() {
         let subject = headers.lines().next().and_then(|line| line.strip_prefix("Subject: "));
         let line = format!("{id} steliad: {}", subject.expect("a subject first"));
         assert!(listed.lines().any(|listed| listed == line), "{line}: {listed}");
+    }
+}
+
+#[test]
+fn the_man_page_of_the_daemon_names_every_field() {
+    let page = read(&root().join("docs/man/steliad.8")).replace('\\', "");
+    let sources = files(&root().join("src"), "rs");
+    let mut logged = BTreeSet::new();
+    for path in sources {
+        let text = read(&path);
+        // `STELIA_REASON = text`, as `tracing` takes it.
+        for (at, _) in text.match_indices("STELIA_") {
+            let (name, rest) = text[at..].split_at(
+                text[at..]
+                    .find(|c: char| c != '_' && !c.is_ascii_uppercase())
+                    .unwrap_or(0),
+            );
+            if rest.starts_with(" = ") {
+                logged.insert(name.to_owned());
+            }
+        }
+    }
+    assert!(logged.len() > 10 && logged.contains("STELIA_POD_NAME"), "{logged:?}");
+    for field in logged {
+        assert!(page.contains(&format!("{field}=")), "{field} is not in the page");
     }
 }

@@ -1,14 +1,19 @@
 //! What the documentation names exists.
 #![allow(clippy::expect_used, clippy::panic, clippy::unwrap_used)]
 
+mod allocator;
 mod blocks;
 mod catalog;
 mod cookbook;
 mod decisions;
+mod first_vm;
+mod installed;
 mod limits;
+mod links;
 mod man;
 mod metrics;
 mod names;
+mod stability;
 mod structure;
 
 use std::fs;

@@ -1,7 +1,9 @@
 //! What is written about metrics, held to what `steliactl metrics` prints: the page, the alerts, the dashboard.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::ErrorKind;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::Value;
 use steliactl::metrics::definitions::{ALL, Kind};
@@ -22,22 +24,32 @@ fn samples() -> BTreeMap<String, BTreeSet<&'static str>> {
             (name, labels.iter().copied().chain(bucket).collect())
         })
     });
-    // node-exporter's own.
-    let others = [(
-        "node_textfile_mtime_seconds".to_owned(),
-        BTreeSet::from(["file", "instance"]),
-    )];
-    all.chain(others).collect()
+    let joined = ["node", "created_by_kind", "created_by_name"];
+    let info = ALL.iter().find(|definition| definition.name == "stelia_instance_info");
+    let info = info.expect("defined").labels.iter().copied().chain(["instance"]);
+    let others = [
+        // What the rules record.
+        (RECORDED, info.chain(joined).collect()),
+        // node-exporter's own, and kube-state-metrics'.
+        ("node_textfile_mtime_seconds", BTreeSet::from(["file", "instance"])),
+        (
+            "kube_pod_info",
+            ["uid", "namespace", "pod"].into_iter().chain(joined).collect(),
+        ),
+    ];
+    all.chain(others.map(|(name, labels)| (name.to_owned(), labels)))
+        .collect()
 }
+
+/// Each instance with what is known of its pod.
+const RECORDED: &str = "stelia:instance:pod_info";
 
 /// The metrics of a PromQL expression, each with the labels that its selector names.
 fn selectors(expression: &str) -> Vec<(String, BTreeSet<String>)> {
-    let is_name = |c: char| c.is_ascii_alphanumeric() || c == '_';
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':');
     let mut found = Vec::new();
-    for (at, _) in expression
-        .match_indices("stelia_")
-        .chain(expression.match_indices("node_textfile_"))
-    {
+    let starts = ["stelia_", "stelia:", "node_textfile_", "kube_"];
+    for (at, _) in starts.iter().flat_map(|start| expression.match_indices(start)) {
         let rest = &expression[at..];
         let end = rest.find(|c| !is_name(c)).unwrap_or(rest.len());
         let (name, rest) = rest.split_at(end);
@@ -104,19 +116,102 @@ fn the_page_lists_every_metric_as_it_is_printed() {
     assert_eq!(written, rows, "docs/metrics.md must have:\n{}\n", rows.join("\n"));
 }
 
+/// The manifest of the same rules for the Prometheus operator: the rules file, its groups below `spec`.
+fn prometheus_rule(rules: &str) -> String {
+    let (_, groups) = rules.split_once("\ngroups:\n").expect("groups");
+    let indented = |line: &str| match line {
+        "" => "\n".to_owned(),
+        line => format!("  {line}\n"),
+    };
+    let groups: String = groups.lines().map(indented).collect();
+    format!(
+        "# steliad.rules.yml as an object of the Prometheus operator; a test writes it (STELIA_WRITE_DOCS=1 cargo test --test docs).\n\
+         # metadata.labels must be what your Prometheus selects (ruleSelector).\n\
+         apiVersion: monitoring.coreos.com/v1\nkind: PrometheusRule\nmetadata:\n  name: steliad\n  namespace: monitoring\n\
+         spec:\n  groups:\n{groups}"
+    )
+}
+
+#[test]
+fn the_prometheus_operators_rules_are_the_rules_file() {
+    let rules = text("packaging/prometheus/steliad.rules.yml");
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("packaging/prometheus/prometheusrule.yaml");
+    let expected = prometheus_rule(&rules);
+    if std::env::var_os("STELIA_WRITE_DOCS").is_some() {
+        std::fs::write(&path, &expected).expect("written");
+    }
+    assert_eq!(
+        read(&path),
+        expected,
+        "STELIA_WRITE_DOCS=1 cargo test --test docs writes it"
+    );
+    // As YAML, not as text: the same groups.
+    let [object, rules]: [Value; 2] = [&expected, &rules].map(|yaml| serde_saphyr::from_str(yaml).expect("YAML"));
+    assert_eq!(object["kind"], "PrometheusRule");
+    assert_eq!(object["spec"]["groups"], rules["groups"]);
+}
+
+#[test]
+fn what_scrapes_keeps_the_labels_of_a_vm_and_names_the_node() {
+    let object = |path: &str| -> Value { serde_saphyr::from_str(&text(path)).expect("YAML") };
+    let pods = object("packaging/prometheus/podmonitor.yaml");
+    let nodes = object("packaging/prometheus/scrapeconfig.yaml");
+    assert_eq!(
+        (&pods["kind"], &nodes["kind"]),
+        (&"PodMonitor".into(), &"ScrapeConfig".into())
+    );
+    // A target's own label `container` would hide the VM's.
+    assert!(ALL.iter().any(|definition| definition.labels.contains(&"container")));
+    for endpoint in [&pods["spec"]["podMetricsEndpoints"][0], &nodes["spec"]] {
+        assert_eq!(endpoint["honorLabels"], true);
+        let relabelings = endpoint["relabelings"].as_array().expect("relabelings");
+        let last = relabelings.last().expect("one");
+        let source = last["sourceLabels"][0].as_str().expect("a label");
+        assert_eq!(
+            (&last["targetLabel"], source.ends_with("_node_name")),
+            (&"instance".into(), true)
+        );
+    }
+    // The folder that its comment tells node-exporter to read is the one that the unit writes.
+    let unit = text("systemd-units/steliad-metrics.service");
+    let folder = unit
+        .lines()
+        .find_map(|line| line.strip_prefix("ConditionPathIsDirectory="));
+    let mount = format!("hostPath: {{path: {},", folder.expect("a folder"));
+    assert!(text("packaging/prometheus/podmonitor.yaml").contains(&mount), "{mount}");
+}
+
 #[test]
 fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
     let rules: Value = serde_saphyr::from_str(&text("packaging/prometheus/steliad.rules.yml")).expect("YAML");
+    let runbook = text("docs/troubleshooting.md");
+    let anchors = crate::links::anchors(&runbook);
     let groups = rules["groups"].as_array().expect("groups");
     let rules: Vec<&Value> = groups
         .iter()
         .flat_map(|group| group["rules"].as_array().expect("rules"))
         .collect();
     let mut names = BTreeSet::new();
+    let (records, rules): (Vec<&Value>, Vec<&Value>) = rules.iter().partition(|rule| rule["alert"].is_null());
+    let recorded: Vec<_> = records.iter().map(|rule| rule["record"].as_str()).collect();
+    assert_eq!(recorded, [Some(RECORDED)]);
+    check(records[0]["expr"].as_str().expect("an expression"));
+    let tested = text("tests/data/alerts.yml");
     for rule in &rules {
         let name = rule["alert"].as_str().expect("a name");
         assert!(name.starts_with("Steliad") && names.insert(name), "{name}");
-        check(rule["expr"].as_str().expect("an expression"));
+        let asked = check(rule["expr"].as_str().expect("an expression"));
+        // An alert about a VM names it, and is in the rules' own tests.
+        if asked
+            .iter()
+            .any(|name| name.starts_with("stelia_instance_") || name == RECORDED)
+        {
+            assert!(asked.contains(RECORDED), "{name}: not joined with {RECORDED}");
+            let said = rule["annotations"]["summary"].as_str().unwrap_or_default();
+            let pod = "pod {{ $labels.namespace }}/{{ $labels.pod }} ({{ $labels.pod_uid }})";
+            assert!(said.contains(pod), "{name}: {said}");
+            assert!(tested.contains(&format!("alertname: {name}\n")), "{name}");
+        }
         assert!(
             ["warning", "critical"]
                 .map(Into::into)
@@ -128,6 +223,10 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
             assert!(said.len() > 20, "{name} has no {part}");
             assert_eq!(said.matches("{{").count(), said.matches("}}").count(), "{name}");
         }
+        let url = rule["annotations"]["runbook_url"].as_str().unwrap_or_default();
+        let anchor = url.strip_prefix("file:///usr/share/doc/steliad/troubleshooting.md#");
+        let anchor = anchor.unwrap_or_else(|| panic!("{name}: {url}"));
+        assert!(anchors.contains(anchor), "{name}: no section {anchor}");
         if let Some(after) = rule["for"].as_str() {
             let number = after.strip_suffix('m').map(str::parse::<u8>);
             assert!(matches!(number, Some(Ok(_))), "{name}: {after}");
@@ -146,6 +245,20 @@ fn every_alert_asks_for_what_is_exported_and_says_what_to_do() {
     }
 }
 
+/// Where promtool is installed: make setup does not bring it.
+#[test]
+fn the_alerts_of_a_vm_say_what_their_tests_say() {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/alerts.yml");
+    match Command::new("promtool").args(["test", "rules"]).arg(tests).output() {
+        Err(missing) if missing.kind() == ErrorKind::NotFound => println!("promtool is not installed"),
+        ran => {
+            let ran = ran.expect("promtool");
+            let said = String::from_utf8_lossy(&[ran.stdout, ran.stderr].concat()).into_owned();
+            assert!(ran.status.success(), "{said}");
+        }
+    }
+}
+
 #[test]
 fn the_dashboard_shows_every_metric_and_nothing_else() {
     let dashboard: Value = serde_json::from_str(&text("packaging/grafana/steliad.json")).expect("JSON");
@@ -159,7 +272,22 @@ fn the_dashboard_shows_every_metric_and_nothing_else() {
         assert!(panel["type"] == "row" || !targets.is_empty(), "{title}");
         for target in targets {
             assert_eq!(target["datasource"]["uid"], "${datasource}", "{title}");
-            shown.extend(check(target["expr"].as_str().expect("an expression")));
+            let asked = target["expr"].as_str().expect("an expression");
+            let names = check(asked);
+            // What is about VMs follows the variables, and is shown by their names.
+            if names.iter().any(|name| name.starts_with("stelia_instance_")) {
+                assert!(asked.contains(r#"namespace=~"$namespace",pod=~"$pod""#), "{title}");
+                let legend = target["legendFormat"].as_str().unwrap_or_default();
+                assert!(
+                    legend.is_empty() || legend.starts_with("{{namespace}}/{{pod}}"),
+                    "{title}"
+                );
+            }
+            assert!(
+                !names.contains(RECORDED),
+                "{title}: the dashboard works without the rules"
+            );
+            shown.extend(names);
         }
         let place = |of: &str| panel["gridPos"][of].as_u64().expect("a place");
         assert!(place("x") + place("w") <= 24, "{title}");
@@ -169,7 +297,7 @@ fn the_dashboard_shows_every_metric_and_nothing_else() {
         .iter()
         .filter_map(|variable| variable["name"].as_str())
         .collect();
-    assert_eq!(names, ["datasource", "node", "pod"]);
+    assert_eq!(names, ["datasource", "node", "namespace", "pod"]);
     for variable in &variables[1..] {
         check(variable["definition"].as_str().expect("a query"));
     }

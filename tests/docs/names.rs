@@ -222,7 +222,7 @@ fn every_unit_of_ours_that_is_named_exists() {
     let kinds = [".service", ".socket", ".path", ".slice", ".scope", ".timer"];
     let mut named = BTreeSet::new();
     for (page, text) in pages() {
-        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && !"-.$<>".contains(c)) {
+        for word in text.split(|c: char| !c.is_ascii_alphanumeric() && !"-.$<>@".contains(c)) {
             let word = word.trim_end_matches('.');
             if !word.starts_with("steli") || !kinds.iter().any(|kind| word.ends_with(kind)) {
                 continue;

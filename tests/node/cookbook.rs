@@ -53,7 +53,7 @@ fn every_line_of_the_cookbook_does_what_the_page_says() {
         let me = std::env::current_exe().expect("own path");
         let recipes = recipes(&read(me.with_file_name("cookbook.md")));
         assert!(recipes.len() >= 10, "{} recipes", recipes.len());
-        let pod = Pod::vm("cooked", 2);
+        let pod = Pod::vm("vm", 2);
         let variables = Variables::of(&pod);
         // The last one gives the CPUs back.
         let (last, others) = recipes.split_last().expect("recipes");

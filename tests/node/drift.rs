@@ -132,7 +132,7 @@ fn an_instance_that_the_kernel_watches_for_nobody_says_so() {
         assert_isolated(&pod, 2);
         drop(refused);
         run(&["steliactl", "reconcile"]);
-        wait_until("no longer said", || (!degraded(&pod, "watched")).then_some(()));
+        wait_until("no longer said", || (!degraded(&pod, "is not watched")).then_some(()));
         assert_isolated(&pod, 2);
     });
 }

@@ -157,10 +157,12 @@ pub fn workers() -> CpuSet {
 /// What is left of instances on this node, in words; empty on a clean node.
 pub fn leftovers() -> Vec<String> {
     let mut left: Vec<String> = scopes().iter().map(|p| p.display().to_string()).collect();
-    let file = format!("{SLICE}/cpuset.cpus.exclusive");
-    let text = fs::read_to_string(&file).unwrap_or_default();
-    if !text.trim().is_empty() {
-        left.push(format!("{file}: {}", text.trim()));
+    for above in [SLICE.to_owned(), format!("{CGROUP}/kubepods.slice")] {
+        let file = format!("{above}/cpuset.cpus.exclusive");
+        let text = fs::read_to_string(&file).unwrap_or_default();
+        if !text.trim().is_empty() {
+            left.push(format!("{file}: {}", text.trim()));
+        }
     }
     let closed = cpus(&read("/sys/devices/system/cpu/possible")).difference(&workers());
     for (what, cpus) in [("partitioned", partitioned()), ("closed to workers", closed)] {

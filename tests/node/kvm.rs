@@ -9,7 +9,7 @@ use crate::promise::{assert_isolated, counters, is_isolated};
 use crate::runner::{OTHER, qmp, start_on};
 
 /// These tests are about KVM: a node without it is no place for them.
-fn needs_kvm() {
+pub fn needs_kvm() {
     assert_eq!(
         Accel::of_node(),
         Accel::Kvm,

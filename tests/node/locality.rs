@@ -35,9 +35,9 @@ fn show(pod: &Pod) -> Value {
 /// The share that is away, once the daemon has looked since the VM took its memory.
 fn share(pod: &Pod, at_least_mib: u64) -> f64 {
     wait_until(&format!("the memory of {}", pod.name), || {
-        let locality = &show(pod)["Locality"];
-        let held = locality["CountedBytes"].as_u64()?;
-        (held >= at_least_mib << 20).then(|| locality["AwayShare"].as_f64())?
+        let locality = &show(pod)["locality"];
+        let held = locality["counted_bytes"].as_u64()?;
+        (held >= at_least_mib << 20).then(|| locality["away_ratio"].as_f64())?
     })
 }
 
@@ -83,22 +83,22 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
             let (whole, text) = verify(pod);
             let told = format!("{:.0} % (", share * 100.0);
             assert!(
-                !whole && text.contains(&told) && text.contains(&pod.uid),
+                !whole && text.contains(&told) && text.contains(&format!("default/{}", pod.name)),
                 "{told}: {text}"
             );
         }
         wait_until("nothing to say of the other one", || verify(&near).0.then_some(()));
 
         // What QEMU has mapped is where it says, whoever it is charged to.
-        let mapped = &show(&half)["Locality"]["Mapped"];
+        let mapped = &show(&half)["locality"]["mapped"];
         let qemu = mapped.as_array().expect("a list").iter();
-        let mut qemu = qemu.filter(|process| process["Nodes"]["1"].as_u64() >= Some(128 << 20));
+        let mut qemu = qemu.filter(|process| process["nodes"]["1"].as_u64() >= Some(128 << 20));
         assert!(qemu.next().is_some(), "{mapped}");
 
-        let devices = |pod: &Pod| show(pod)["Locality"]["Devices"].clone();
-        assert_eq!(devices(&half)[0]["Own"], false);
+        let devices = |pod: &Pod| show(pod)["locality"]["devices"].clone();
+        assert_eq!(devices(&half)[0]["own"], false);
         assert_eq!(
-            (&devices(&near)[0]["Own"], &devices(&near)[0]["Name"]),
+            (&devices(&near)[0]["own"], &devices(&near)[0]["name"]),
             (&true.into(), &"vendor.com/nic".into())
         );
 
@@ -122,7 +122,10 @@ fn half_a_vms_memory_on_the_other_node_is_told_and_a_well_placed_vm_is_not() {
         );
 
         let metrics = run(&["steliactl", "metrics"]);
-        let ratio = format!("stelia_instance_memory_away_ratio{{pod_uid=\"{}\"}} 0.", half.uid);
+        let ratio = format!(
+            "stelia_instance_memory_away_ratio{{pod_uid=\"{}\",namespace=\"default\",pod=\"{}\"}} 0.",
+            half.uid, half.name
+        );
         assert!(metrics.contains(&ratio), "{metrics}");
     });
 }

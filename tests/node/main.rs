@@ -2,6 +2,7 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+mod adopt_vmm;
 mod allocator;
 mod attack;
 mod bad_input;
@@ -18,8 +19,10 @@ mod crun;
 mod doors;
 mod drift;
 mod fair;
+mod first_vm;
 mod guest;
 mod host;
+mod in_place;
 mod isolation;
 mod kubelet;
 mod kvm;
@@ -42,4 +45,5 @@ mod scale;
 mod sid;
 mod strace;
 mod topology;
+mod trial;
 mod upgrade;

@@ -48,6 +48,11 @@ fn the_sandboxed_unit_writes_what_the_kernel_counts_of_each_vcpu() {
         );
         assert!(of("stelia_instance_float_cpu_seconds_total")[0] > 0.0, "{text}");
         assert_eq!(of("stelia_instance_exclusive_cpus"), [2.0], "{text}");
+        let named = format!(
+            "stelia_instance_info{{pod_uid=\"{}\",namespace=\"default\",pod=\"{}\"",
+            pod.uid, pod.name
+        );
+        assert!(text.contains(&named), "{text}");
         fs::remove_dir_all(FOLDER).expect("folder");
     });
 }
@@ -57,11 +62,14 @@ fn the_journal_explains_a_message_with_the_pods_own_words() {
     on_node(|| {
         let pod = Pod::vm("explained", 2);
         assert_isolated(&pod, 2);
-        let of = format!("STELIA_POD_UID={}", pod.uid);
+        // By its name: the only pod that was ever called so.
+        let of = format!("STELIA_POD_NAME={}", pod.name);
         let told = wait_until("told", || {
             let told = run(&["journalctl", "-b", "-q", "-x", "--no-pager", ISOLATED, &of]);
             told.contains("Defined-By: steliad").then_some(told)
         });
         assert!(told.contains(&format!("steliactl show {}", pod.uid)), "{told}");
+        let subject = format!("The vCPUs of pod default/{} ({}) are isolated", pod.name, pod.uid);
+        assert!(told.contains(&subject), "{told}");
     });
 }

@@ -24,27 +24,27 @@ fn entry(pod: &Pod) -> Value {
 fn a_plan_says_which_cpus_a_pod_will_get_and_when_the_node_is_full() {
     on_node(|| {
         let (answer, code) = plan("3", &["--until-full"]);
-        assert_eq!((&answer["Admitted"], code), (&true.into(), Some(0)), "{answer}");
-        let fits = answer["UntilFull"]["Count"].as_u64().expect("a count");
+        assert_eq!((&answer["admitted"], code), (&true.into(), Some(0)), "{answer}");
+        let fits = answer["until_full"]["count"].as_u64().expect("a count");
         // With reserved CPUs, as kubelet must have them, some are always left; here the last two.
         assert_eq!(fits, 2);
         // One by one as it said, each asked about again right before.
-        for (number, foretold) in answer["UntilFull"]["CPUs"]
+        for (number, foretold) in answer["until_full"]["cpus"]
             .as_array()
             .expect("a list")
             .iter()
             .enumerate()
         {
             let (now, _) = plan("3", &[]);
-            assert_eq!(&now["Containers"][0]["CPUs"], foretold);
+            assert_eq!(&now["containers"][0]["cpus"], foretold);
             let pod = Pod::start(&format!("planned-{number}"), &["--cpus", "3"], &["sleep", "10000"]);
             assert_eq!(&entry(&pod), foretold, "{pod:?}");
             assert_eq!(pod.exclusive(), cpus(foretold.as_str().expect("CPUs")));
         }
         let (answer, code) = plan("3", &[]);
-        assert_eq!((&answer["Admitted"], code), (&false.into(), Some(1)), "{answer}");
-        let rejection = &answer["Rejection"];
-        assert_eq!(rejection["Reason"], "UnexpectedAdmissionError");
+        assert_eq!((&answer["admitted"], code), (&false.into(), Some(1)), "{answer}");
+        let rejection = &answer["rejection"];
+        assert_eq!(rejection["reason"], "UnexpectedAdmissionError");
         let out = output(&["kubelet-standin", "pod", "start", "one-more", "--cpus", "3"]);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         assert!(
@@ -61,9 +61,9 @@ fn after_others_a_large_pod_gets_a_whole_socket_as_planned() {
         Pod::start("first", &["--cpus", "2"], &["sleep", "10000"]);
         let (answer, _) = plan("4", &[]);
         let large = Pod::start("large", &["--cpus", "4"], &["sleep", "10000"]);
-        assert_eq!(entry(&large), answer["Containers"][0]["CPUs"]);
+        assert_eq!(entry(&large), answer["containers"][0]["cpus"]);
         assert_eq!(entry(&large), "4-7");
-        assert_eq!(answer["Containers"][0]["NUMANodes"], "1");
+        assert_eq!(answer["containers"][0]["numa_nodes"], "1");
     });
 }
 
@@ -98,16 +98,16 @@ fn a_described_node_rejects_what_its_kubelet_would() {
         std::fs::write(file, node.to_string()).expect(file);
         let (answer, code) = plan("3", &["--node", file]);
         assert_eq!(
-            (&answer["Rejection"]["Reason"], code),
+            (&answer["rejection"]["reason"], code),
             (&"SMTAlignmentError".into(), Some(1)),
             "{answer}"
         );
         let out = output(&["kubelet-standin", "pod", "start", "odd", "--cpus", "3"]);
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
-        let message = answer["Rejection"]["Message"].as_str().expect("a message");
+        let message = answer["rejection"]["message"].as_str().expect("a message");
         assert!(!out.status.success() && said.contains(message), "{said}\n{message}");
         let (answer, _) = plan("2", &["--node", file]);
         let pod = Pod::start("even", &["--cpus", "2"], &["sleep", "10000"]);
-        assert_eq!(entry(&pod), answer["Containers"][0]["CPUs"]);
+        assert_eq!(entry(&pod), answer["containers"][0]["cpus"]);
     });
 }

@@ -17,10 +17,10 @@ fn understood() -> (String, Option<String>) {
     let state: serde_json::Value =
         serde_json::from_str(&run(&["steliactl", "--json", "kubelet-state"])).expect("steliactl's JSON");
     let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
-    let manager = &state["CPUManager"];
+    let manager = &state["cpu_manager"];
     (
-        text(&manager["Schema"]).expect("a schema"),
-        text(&manager["PodEntries"][0]["SharedPool"]),
+        text(&manager["schema"]).expect("a schema"),
+        text(&manager["pod_entries"][0]["shared_pool"]),
     )
 }
 

@@ -179,12 +179,26 @@ impl Pod {
         PathBuf::from(format!("{SLICE}/stelia-instance-{}.scope", self.uid))
     }
 
+    /// Whether the instance's cgroups are in the container's own.
+    pub fn is_in_place(&self) -> bool {
+        self.origin().join("vcpu").exists()
+    }
+
+    /// The root of the threaded domain.
+    fn domain(&self) -> PathBuf {
+        if self.is_in_place() {
+            self.origin()
+        } else {
+            self.scope().join("instance")
+        }
+    }
+
     pub fn float(&self) -> PathBuf {
-        self.scope().join("instance/float")
+        self.domain().join("float")
     }
 
     pub fn vcpu(&self) -> PathBuf {
-        self.scope().join("instance/vcpu")
+        self.domain().join("vcpu")
     }
 
     /// All threads of the container: of vCPUs, of the anchor, and the others.

@@ -32,15 +32,18 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
         assert_eq!(&thread.allowed, shared, "{thread:?}");
     }
     assert_eq!(threads.anchor.len(), 1, "{threads:#?}");
+    let in_place = pod.is_in_place();
     for thread in &threads.anchor {
-        assert_eq!(thread.cgroup, pod.origin(), "{thread:?}");
+        let place = if in_place { pod.float() } else { pod.origin() };
+        assert_eq!(thread.cgroup, place, "{thread:?}");
     }
-    let anchor = threads.anchor.first().map(|t| t.tid.to_string());
-    assert_eq!(
-        Some(read(pod.origin().join("cgroup.procs"))),
-        anchor,
-        "the origin's processes"
-    );
+    let anchor = threads.anchor.first().map(|t| t.tid.to_string()).unwrap_or_default();
+    let (file, left) = if in_place {
+        ("cgroup.threads", String::new())
+    } else {
+        ("cgroup.procs", anchor)
+    };
+    assert_eq!(read(pod.origin().join(file)), left, "what is left in the origin");
     let vcpu = |file: &str| read(pod.vcpu().join(file));
     assert_eq!(vcpu("cpuset.cpus.partition"), kind());
     assert_eq!(cpus(&vcpu("cpuset.cpus")), exclusive);
@@ -50,7 +53,12 @@ pub fn assert_isolated_beside(pod: &Pod, vcpus: usize, shared: &CpuSet) -> Threa
     let taken = partitioned();
     assert!(exclusive.is_subset(&taken), "{exclusive} not in {taken}");
     assert!(workers().is_disjoint(&exclusive), "unbound workers on {}", workers());
-    let given = cpus(&read(format!("{SLICE}/cpuset.cpus.exclusive")));
+    let above = if in_place {
+        format!("{CGROUP}/kubepods.slice")
+    } else {
+        SLICE.to_owned()
+    };
+    let given = cpus(&read(format!("{above}/cpuset.cpus.exclusive")));
     assert!(exclusive.is_subset(&given), "{exclusive} not in {given}");
     for other in ["system.slice", "init.scope", "kubepods.slice"] {
         let effective = cpus(&read(format!("{CGROUP}/{other}/cpuset.cpus.effective")));
@@ -128,17 +136,23 @@ fn near(pool: &CpuSet, exclusive: &CpuSet) -> CpuSet {
     if near.len() < 2 { pool.clone() } else { near }
 }
 
-/// The instance's state in `steliactl list`; none when it is not listed. A daemon that is just being started again is asked
-/// again: no answer is no state.
+/// The instance's state by ListInstances, which every release answers alike; none when it is not listed. A daemon that is just
+/// being started again is asked again: no answer is no state.
 pub fn state(pod: &Pod) -> Option<String> {
+    let manager = [
+        "io.stelia.Isolation1",
+        "/io/stelia/Isolation1",
+        "io.stelia.Isolation1.Manager",
+    ];
     for _ in 0..100 {
-        let list = output(&["steliactl", "--no-legend", "list"]);
-        if list.status.success() {
-            let text = String::from_utf8_lossy(&list.stdout).into_owned();
-            let line = text.lines().find(|line| line.starts_with(&pod.uid))?;
-            return line.split_whitespace().nth(2).map(str::to_owned);
+        let answer = output(&[&["busctl", "--json=short", "call"], &manager[..], &["ListInstances"]].concat());
+        if answer.status.success() {
+            let answer: serde_json::Value = serde_json::from_slice(&answer.stdout).expect("JSON");
+            let rows = answer["data"][0].as_array().expect("rows");
+            let row = rows.iter().find(|row| row[0] == *pod.uid)?;
+            return row[3].as_str().map(str::to_owned);
         }
         sleep(Duration::from_millis(100));
     }
-    panic!("steliactl list fails for 10 s");
+    panic!("ListInstances fails for 10 s");
 }

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::guest::Accel;
-use crate::host::{keep_huge_pages, output, read, run, thread, wait_until};
+use crate::host::{output, run, thread, wait_until};
 use crate::pods::{Pod, on_node};
 use crate::promise::{assert_isolated, is_isolated, near_pool, state};
 
@@ -263,41 +263,6 @@ fn an_io_thread_gets_the_cpu_that_the_vcpus_leave_over() {
             (io.cgroup == pod.vcpu() && io.allowed.len() == 1).then_some(())
         });
         assert_eq!(pod.threads().vcpus, all.vcpus);
-    });
-}
-
-/// A manifest of `packaging/kubernetes/`, as the job brought it here.
-fn apply(name: &str) -> Pod {
-    let me = std::env::current_exe().expect("own path");
-    let file = me.with_file_name(format!("{name}.yaml"));
-    run(&["kubelet-standin", "pod", "apply", file.to_str().expect("path")]);
-    Pod::show(name)
-}
-
-#[test]
-fn the_manifest_without_privileges_and_in_a_user_namespace_runs() {
-    on_node(|| {
-        let pod = apply("vm-restricted");
-        pod.wait_running();
-        assert_isolated(&pod, 2);
-        let status = read(format!("/proc/{}/status", pod.pid));
-        let line = status.lines().find(|line| line.starts_with("CapBnd:")).expect("CapBnd");
-        assert!(line.ends_with("0000000000000000"), "{line}");
-    });
-}
-
-#[test]
-fn the_manifest_with_huge_pages_runs_on_them() {
-    const PAGES: &str = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
-    on_node(|| {
-        keep_huge_pages(PAGES, 64);
-        let pod = apply("vm-hugepages");
-        pod.wait_running();
-        assert_isolated(&pod, 2);
-        // 64 MiB of guest memory, counted on the scope: QEMU touched them after the move.
-        assert_eq!(read(pod.scope().join("hugetlb.2MB.current")), (64 << 20).to_string());
-        run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "1"]);
-        std::fs::write(PAGES, "0").expect(PAGES);
     });
 }
 

@@ -170,11 +170,11 @@ pub fn floats_have(sleepers: &[Sleeper], cpu: u32, wanted: bool) -> bool {
 }
 
 fn all_are(sleepers: &[Sleeper], state: &str) -> bool {
-    let list = output(&["steliactl", "--no-legend", "list"]);
+    let list = output(&["steliactl", "--no-legend", "-o", "wide", "list"]);
     let text = String::from_utf8_lossy(&list.stdout).into_owned();
     sleepers.iter().all(|sleeper| {
-        let line = text.lines().find(|line| line.starts_with(&sleeper.pod.uid));
-        line.is_some_and(|line| line.split_whitespace().nth(2) == Some(state))
+        let line = text.lines().find(|line| line.contains(&sleeper.pod.uid));
+        line.is_some_and(|line| line.split_whitespace().nth(3) == Some(state))
     })
 }
 

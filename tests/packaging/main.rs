@@ -4,6 +4,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod install;
+mod release;
 mod rpm;
 mod scriptlets;
 mod selinux;

@@ -137,7 +137,7 @@ pub(crate) fn judge(machines: &Machines, case: &Value) -> anyhow::Result<Verdict
             }
             "allocate" | "reject" => {
                 let (pod, container) = asked().context("which container")?;
-                let given = policy.hints(&state, pod, container);
+                let given = policy.hints(&state, pod, Some(container));
                 hints = given.map(|hints| {
                     hints
                         .iter()

@@ -126,7 +126,7 @@ fn judge(topologies: &BTreeMap<String, Topology>, case: &Value) -> anyhow::Resul
     let host = Host::new(topology.with_context(|| format!("topology {:?}", case.topology))?);
     let strategy = strategy(&case.strategy)?;
     if strategy == NumaAllocateStrategy::DistributeEvenly {
-        return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator.md"));
+        return Ok(Verdict::LeftOut("DistributeEvenly, see docs/allocator-derivation.md"));
     }
     let usage = Usage {
         max_ref_count: case.max_ref_count,

@@ -123,7 +123,7 @@ fn file(path: &Path) -> anyhow::Result<Tally> {
         print!("; {count} left out: {why}");
     }
     if let (alike, asked @ 1..) = information {
-        print!("; information: {alike} of {asked} alike, docs/allocator.md says why the others are not");
+        print!("; information: {alike} of {asked} alike, docs/allocator-derivation.md says why the others are not");
     }
     println!();
     Ok(tally)

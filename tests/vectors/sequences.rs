@@ -1,5 +1,5 @@
 //! Koordinator's resource manager, step by step: information, not a test, because it charges amounts apart from CPU sets
-//! and has errors of its own (docs/allocator.md). Each request is made of the state recorded before it, so that one
+//! and has errors of its own (docs/allocator-derivation.md). Each request is made of the state recorded before it, so that one
 //! difference does not lead to the next.
 
 use std::collections::BTreeMap;

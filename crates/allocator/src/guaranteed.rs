@@ -15,14 +15,14 @@ pub enum Guaranteed {
     /// start now may run there.
     Leftover(CpuSet),
     /// Nothing: they run on the shared pool.
-    Nobody,
+    Shared,
 }
 
 /// By kubelet's state and the CPUs it left behind ([`leftover`]).
 pub fn guaranteed(kubelet: &CpuManagerState, leftover: &CpuSet) -> Guaranteed {
     match kubelet.is_static() {
         true => Guaranteed::Kubelet(kubelet.assigned()),
-        false if leftover.is_empty() => Guaranteed::Nobody,
+        false if leftover.is_empty() => Guaranteed::Shared,
         false => Guaranteed::Leftover(leftover.clone()),
     }
 }
@@ -43,7 +43,7 @@ impl Guaranteed {
                 "Guaranteed pods that are not VMs run on the shared pool; CPUs {cpus}, which kubelet once gave to such pods, are given \
                  to no VM while these run, but pods that start now may run there"
             ),
-            Self::Nobody => {
+            Self::Shared => {
                 "Guaranteed pods that are not VMs run on the shared pool: nothing keeps them on CPUs of their own"
                     .to_owned()
             }
@@ -103,7 +103,7 @@ mod tests {
         };
         assert_eq!(guaranteed(&rules, &none), Guaranteed::Kubelet("2-3".parse().unwrap()));
         let absent = CpuManagerState::absent();
-        assert_eq!(guaranteed(&absent, &none), Guaranteed::Nobody);
+        assert_eq!(guaranteed(&absent, &none), Guaranteed::Shared);
         let left: CpuSet = "4-5".parse().unwrap();
         assert_eq!(guaranteed(&absent, &left), Guaranteed::Leftover(left.clone()));
         assert!(guaranteed(&absent, &left).in_words().contains("CPUs 4-5"));

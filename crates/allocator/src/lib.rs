@@ -24,7 +24,7 @@ pub use policies::{
     AllocatorPolicies, CpuBindPolicy, CpuExclusivePolicy, CpuSource, NumaAllocateStrategy, NumaTopologyAlignmentPolicy,
     Qos, RequiredBind,
 };
-pub use pools::{Allocated, KubeletView, Pools, SharedPool, constrained_burst};
+pub use pools::{Pools, SharedPool, constrained_burst};
 #[cfg(feature = "command-line")]
 pub use request::command_line;
 pub use request::{AllocationRequest, Schedule};

@@ -106,6 +106,16 @@ named!(NumaAllocateStrategy {
     DistributeEvenly = "DistributeEvenly"
 });
 
+impl NumaAllocateStrategy {
+    /// The sort key of a number of free CPUs, ascending in the order in which nodes are taken.
+    pub(crate) fn rank(self, free: usize) -> isize {
+        match self {
+            Self::MostAllocated => free.cast_signed(),
+            Self::LeastAllocated | Self::DistributeEvenly => -free.cast_signed(),
+        }
+    }
+}
+
 /// Whether the NUMA nodes are chosen before the CPUs, and what must hold of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum NumaTopologyAlignmentPolicy {
@@ -129,7 +139,7 @@ named!(NumaTopologyAlignmentPolicy {
 
 impl NumaTopologyAlignmentPolicy {
     /// Whether CPUs that do not satisfy it are refused.
-    pub(crate) fn is_strict(self) -> bool {
+    pub fn is_strict(self) -> bool {
         matches!(self, Self::Restricted | Self::SingleNumaNode)
     }
 }

@@ -6,27 +6,6 @@ use stelia_cpus::{CpuSet, Topology};
 
 use crate::{NumaAllocateStrategy, Qos, Unsatisfied};
 
-/// CPUs of an instance.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Allocated {
-    /// Only LSE and LSR have exclusive CPUs.
-    pub qos: Qos,
-    pub cpus: CpuSet,
-}
-
-/// What kubelet's CPU manager holds.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub enum KubeletView {
-    /// Policy `none`, or no kubelet: Guaranteed pods run on the shared pool, like LS.
-    #[default]
-    None,
-    /// Policy `static`.
-    Static {
-        /// The CPUs of every entry: of the Guaranteed pods that have whole CPUs, and those not yet taken over.
-        pinned: CpuSet,
-    },
-}
-
 /// A NUMA node's part of the shared pool.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct SharedPool {
@@ -52,19 +31,10 @@ pub struct Pools {
 }
 
 impl Pools {
-    /// Divide the online CPUs.
-    pub fn new(topology: &Topology, reserved: &CpuSet, allocated: &[Allocated], kubelet: &KubeletView) -> Self {
+    /// Divide the online CPUs: `closed` are those of LSE, of kubelet and of whoever else shares with nobody, `lsr` those of LSR.
+    pub fn new(topology: &Topology, reserved: &CpuSet, closed: &CpuSet, lsr: &CpuSet) -> Self {
         let online = topology.online();
-        let of = |qos: Qos| -> CpuSet {
-            let allocated = allocated.iter().filter(|allocated| allocated.qos == qos);
-            allocated.flat_map(|allocated| allocated.cpus.iter()).collect()
-        };
-        let pinned = match kubelet {
-            KubeletView::None => CpuSet::new(),
-            KubeletView::Static { pinned } => pinned.clone(),
-        };
-        let closed = of(Qos::Lse).union(&pinned);
-        let exclusive = closed.union(&of(Qos::Lsr)).intersection(&online);
+        let exclusive = closed.union(lsr).intersection(&online);
         let shared = online.difference(&exclusive);
         let mut shared_by_node = BTreeMap::new();
         for (number, cpu) in &topology.cpus {
@@ -78,7 +48,7 @@ impl Pools {
         }
         Self {
             allocatable: shared.difference(reserved),
-            be_shared: online.difference(&closed),
+            be_shared: online.difference(closed),
             exclusive,
             shared,
             shared_by_node,
@@ -103,19 +73,12 @@ impl Pools {
 pub fn constrained_burst(limit_milli: u64, strategy: NumaAllocateStrategy, pools: &Pools) -> Result<u32, Unsatisfied> {
     let wanted = usize::try_from(limit_milli.div_ceil(1000)).unwrap_or(usize::MAX).max(1);
     let size = |pool: &SharedPool| pool.cpus.len();
-    let mut fitting: Vec<(usize, u32)> = pools
+    pools
         .shared_by_node
         .iter()
-        .map(|(node, pool)| (size(pool), *node))
-        .filter(|(size, _)| *size >= wanted)
-        .collect();
-    fitting.sort_by_key(|(size, node)| match strategy {
-        NumaAllocateStrategy::MostAllocated => (size.cast_signed(), *node),
-        NumaAllocateStrategy::LeastAllocated | NumaAllocateStrategy::DistributeEvenly => (-size.cast_signed(), *node),
-    });
-    fitting
-        .first()
-        .map(|(_, node)| *node)
+        .filter(|(_, pool)| size(pool) >= wanted)
+        .min_by_key(|(node, pool)| (strategy.rank(size(pool)), **node))
+        .map(|(node, _)| *node)
         .ok_or_else(|| Unsatisfied::NoSharedPool {
             wanted,
             largest: pools.shared_by_node.values().map(size).max().unwrap_or(0),

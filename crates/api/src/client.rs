@@ -83,6 +83,10 @@ pub trait Instance {
     #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
     fn pod_uid(&self) -> zbus::Result<String>;
     #[zbus(property(emits_changed_signal = "const"))]
+    fn pod_namespace(&self) -> zbus::Result<String>;
+    #[zbus(property(emits_changed_signal = "const"))]
+    fn pod_name(&self) -> zbus::Result<String>;
+    #[zbus(property(emits_changed_signal = "const"))]
     fn container(&self) -> zbus::Result<String>;
     #[zbus(property)]
     fn state(&self) -> zbus::Result<String>;

@@ -67,7 +67,7 @@ impl Error {
 
     /// What this pod may read of it.
     #[must_use]
-    pub fn told_to(self, pod: &PodUid) -> Self {
+    pub fn visible_to(self, pod: &PodUid) -> Self {
         let own = match &self.pod {
             Some(whose) => whose == pod,
             None => self.kind.is_of_the_call(),
@@ -75,7 +75,7 @@ impl Error {
         Self {
             pod: Some(pod.clone()),
             text: if own { self.text } else { self.kind.says().to_owned() },
-            causes: reason::told_to(&self.causes, pod),
+            causes: reason::visible_to(&self.causes, pod),
             ..self
         }
     }
@@ -178,17 +178,17 @@ mod tests {
     fn every_kind_tells_another_pod_no_more_than_what_it_says() {
         for kind in ErrorKind::ALL {
             let theirs = kind.because("CPUs 4-5").of(&pod(2)).detail("process 77");
-            let told = theirs.clone().told_to(&pod(1));
+            let told = theirs.clone().visible_to(&pod(1));
             assert_eq!((told.to_string(), told.kind), (kind.says().to_owned(), kind));
-            assert_eq!(told.clone().told_to(&pod(1)), told, "twice is as once");
-            assert_eq!(theirs.told_to(&pod(2)).to_string(), "CPUs 4-5");
+            assert_eq!(told.clone().visible_to(&pod(1)), told, "twice is as once");
+            assert_eq!(theirs.visible_to(&pod(2)).to_string(), "CPUs 4-5");
             assert_eq!(kind.error_name(), format!("io.stelia.Isolation1.Error.{kind:?}"));
         }
     }
 
     #[test]
     fn what_is_not_said_to_be_a_pods_is_told_by_its_kind() {
-        let told = |kind: ErrorKind| kind.because("words").told_to(&pod(1)).text == "words";
+        let told = |kind: ErrorKind| kind.because("words").visible_to(&pod(1)).text == "words";
         let kept: Vec<ErrorKind> = ErrorKind::ALL.into_iter().filter(|kind| !told(*kind)).collect();
         assert_eq!(
             kept,

@@ -4,6 +4,7 @@
 use std::fmt;
 
 use stelia_kubelet::PodUid;
+use stelia_text::named;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reason {
@@ -48,7 +49,69 @@ pub enum Amiss {
     Detail,
 }
 
+named!(Amiss {
+    KubeletUnusable = "kubelet-unusable",
+    NothingShared = "nothing-shared",
+    NodesPoolEmpty = "nodes-pool-empty",
+    EntryGone = "entry-gone",
+    Evicted = "evicted",
+    OriginGone = "origin-gone",
+    AnchorEnded = "anchor-ended",
+    OriginDiffers = "origin-differs",
+    MemoryHeld = "memory-held",
+    ThreadEnded = "thread-ended",
+    CpusOffline = "cpus-offline",
+    CpusShared = "cpus-shared",
+    PartitionDiffers = "partition-differs",
+    Unwatched = "unwatched",
+    NotDone = "not-done",
+    Detail = "detail"
+});
+
+/// What an operator does about a reason.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cure {
+    pub text: &'static str,
+    /// The section of `docs/troubleshooting.md` with more, as a link names it.
+    pub section: &'static str,
+}
+
 impl Amiss {
+    /// The same words stand in `docs/troubleshooting.md`.
+    pub fn cure(self) -> Cure {
+        const DEGRADED: &str = "isolated-but-degraded-is-not-empty";
+        const KUBELET: &str = "kubelets-file-cannot-be-used";
+        let (text, section) = match self {
+            Self::KubeletUnusable => (
+                "steliactl kubelet-state says more; the cure depends on the message",
+                KUBELET,
+            ),
+            Self::NothingShared => (
+                "set reservedSystemCPUs; with strict-cpu-reservation leave CPUs unassigned",
+                KUBELET,
+            ),
+            Self::NodesPoolEmpty => ("steliactl explain: which instances have that node's CPUs", DEGRADED),
+            Self::EntryGone => ("restart the container", DEGRADED),
+            Self::Evicted => ("restart the container", "an-instance-stays-floating"),
+            Self::OriginGone | Self::AnchorEnded => (
+                "none is needed while the VM runs; restart the container when convenient",
+                DEGRADED,
+            ),
+            Self::OriginDiffers => ("if it stays: find out what writes there", DEGRADED),
+            Self::MemoryHeld => ("none: the new limit follows when the VM has returned memory", DEGRADED),
+            Self::ThreadEnded => ("none, if intended", DEGRADED),
+            Self::CpusOffline => ("echo 1 > /sys/devices/system/cpu/cpuN/online", DEGRADED),
+            Self::CpusShared => ("fewer vCPUs by QEMU's -smp, or more CPUs for the pod", DEGRADED),
+            Self::PartitionDiffers => ("find what else claims those CPUs, outside stelia.slice", DEGRADED),
+            Self::Unwatched => (
+                "raise sysctl fs.inotify.max_user_watches and max_user_instances",
+                DEGRADED,
+            ),
+            Self::NotDone | Self::Detail => ("journalctl -u steliad names each refused step with its path", DEGRADED),
+        };
+        Cure { text, section }
+    }
+
     /// The text for a pod that may not read the details, where the reason may concern every instance; `None`: other
     /// pods are not told at all.
     pub fn in_general(self) -> Option<&'static str> {
@@ -95,7 +158,7 @@ impl Reason {
     }
 
     /// What this pod may read of it.
-    pub fn told_to(&self, pod: &PodUid) -> Option<Self> {
+    pub fn visible_to(&self, pod: &PodUid) -> Option<Self> {
         match &self.pod {
             Some(own) if own == pod => Some(self.clone()),
             _ => self.kind.in_general().map(|text| Self::of(pod, self.kind, text)),
@@ -117,9 +180,9 @@ impl serde::Serialize for Reason {
 }
 
 /// What a pod may read of reasons, without repetitions.
-pub fn told_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
+pub fn visible_to(reasons: &[Reason], pod: &PodUid) -> Vec<Reason> {
     let mut told: Vec<Reason> = Vec::new();
-    for reason in reasons.iter().filter_map(|reason| reason.told_to(pod)) {
+    for reason in reasons.iter().filter_map(|reason| reason.visible_to(pod)) {
         if !told.contains(&reason) {
             told.push(reason);
         }
@@ -141,6 +204,27 @@ mod tests {
         PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
     }
 
+    /// As a link to a heading is written.
+    fn anchor(heading: &str) -> String {
+        let kept = heading.chars().filter(|c| c.is_alphanumeric() || " -".contains(*c));
+        kept.collect::<String>().to_lowercase().replace(' ', "-")
+    }
+
+    #[test]
+    fn the_page_for_operators_has_each_cure_in_its_section() {
+        let page = include_str!("../../../docs/troubleshooting.md");
+        let sections = page.split("\n## ").skip(1).filter_map(|part| part.split_once('\n'));
+        let sections: Vec<(String, String)> = sections
+            .map(|(heading, text)| (anchor(heading), text.replace('`', "")))
+            .collect();
+        for kind in Amiss::ALL {
+            let Cure { text, section } = kind.cure();
+            let found = sections.iter().find(|(name, _)| name == section);
+            let (_, said) = found.unwrap_or_else(|| panic!("no section {section}"));
+            assert!(said.contains(text), "{}: {text:?} is not in {section}", kind.name());
+        }
+    }
+
     #[test]
     fn a_pod_reads_its_own_as_they_are_and_others_in_general_words_or_not_at_all() {
         let reasons = [
@@ -150,7 +234,7 @@ mod tests {
             Reason::of_node(Amiss::NotDone, "write \"2-6\""),
             Reason::of(&pod(2), Amiss::AnchorEnded, "the anchor (process 7) ended"),
         ];
-        let told = told_to(&reasons, &pod(1));
+        let told = visible_to(&reasons, &pod(1));
         let general = |kind: Amiss| kind.in_general().unwrap();
         assert_eq!(
             joined(&told),
@@ -160,6 +244,6 @@ mod tests {
                 general(Amiss::NotDone)
             )
         );
-        assert_eq!(told_to(&told, &pod(1)), told, "it is its own now");
+        assert_eq!(visible_to(&told, &pod(1)), told, "it is its own now");
     }
 }

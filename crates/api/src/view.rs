@@ -11,14 +11,16 @@ use serde_json::Value;
 use stelia_cpus::{CpuSet, Topology};
 
 use crate::metrics::Counted;
+use crate::reason::Reason;
 
-/// The answer. `L` is `stelia_node::locality::Localities`, which this crate cannot name: stelia-node depends on it.
+/// The answer. `L` is `stelia_node::locality::Localities`, which this crate cannot name: stelia-node depends on it. `N` is
+/// [`Node`], or what the daemon writes as such.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
-pub struct Description<L> {
+pub struct Description<L, N = Node> {
     pub version: String,
     /// As the engine last saw it.
-    pub node: Node,
+    pub node: N,
     /// The running kubelet's configuration under kubelet's own names, or `problem`: why it is not known.
     pub kubelet_config: Value,
     /// The NUMA nodes of each instance's CPUs, memory and devices.
@@ -116,18 +118,28 @@ pub struct LastPass {
 #[serde(default)]
 pub struct Instance {
     pub pod: String,
+    /// Empty, as `pod_name` is, where the runtime does not tell it.
+    pub pod_namespace: String,
+    pub pod_name: String,
     /// The container's name in kubelet's state.
     pub container: String,
     /// The D-Bus property `State`.
     pub state: String,
     /// The reasons of degradation; empty where there are none.
     pub degraded: Vec<String>,
+    /// The same with their kinds; empty also where the daemon is older.
+    pub reasons: Vec<ReasonOf>,
     /// The instance's exclusive CPUs.
     pub exclusive: CpuSet,
     /// What steliad's allocator gave it; `None` where kubelet chose its CPUs.
     pub allocation: Option<Allocation>,
     /// `cpuset.cpus` of its float.
     pub float: CpuSet,
+    /// What decided which CPUs these are: `pod-pool`, `near`, `too-few-near`, `pool`, `node-pool`, `be-pool` or `kept`; empty:
+    /// the daemon is older.
+    pub float_reason: String,
+    /// Why it is contained: `class`, `no-partitions`, `setting` or `refused`; `None` unless it is.
+    pub contained_reason: Option<String>,
     /// The pod's own memory nodes, as `cpuset.mems` has them.
     pub mems: String,
     /// `cpuset.cpus.partition` of its `vcpu/`.
@@ -143,6 +155,27 @@ pub struct Instance {
     pub isolated_us: u64,
     /// The vCPU threads, and I/O threads that are pinned.
     pub vcpus: Vec<VcpuThread>,
+}
+
+/// A reason of degradation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReasonOf {
+    /// By the name of [`Amiss`](crate::Amiss).
+    pub kind: String,
+    pub text: String,
+    /// Whether it is of the whole node: each instance it concerns has it in the same words.
+    pub of_node: bool,
+}
+
+impl From<&Reason> for ReasonOf {
+    fn from(reason: &Reason) -> Self {
+        Self {
+            kind: reason.kind.name().to_owned(),
+            text: reason.text.clone(),
+            of_node: reason.pod.is_none(),
+        }
+    }
 }
 
 impl Instance {
@@ -162,6 +195,8 @@ pub struct VcpuThread {
     pub task: Task,
     /// The CPU it is pinned to; `None`: it may use all of the instance's.
     pub cpu: Option<u32>,
+    /// The guest's NUMA node, of a vCPU; `None` where QEMU has none for the guest.
+    pub guest_node: Option<u32>,
 }
 
 /// A thread that cannot be mistaken for a later one with the same number.

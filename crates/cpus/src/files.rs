@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::fs::{Mode, OFlags};
 
 /// The kernel gathers lines in one page; a reader gets what fits.
-const PAGE: usize = 4096;
+pub(crate) const PAGE: usize = 4096;
 /// The longest line of a file with more than one page: a process id of a `cgroup.procs`, with room to spare.
 const LINE: usize = 64;
 

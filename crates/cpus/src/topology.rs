@@ -6,6 +6,7 @@ use std::io;
 use std::path::Path;
 
 use crate::CpuSet;
+use crate::files::PAGE;
 
 /// One logical CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -21,7 +22,7 @@ pub struct Cpu {
 /// The online CPUs by number.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Topology {
-    /// Online CPUs.
+    /// Those that are online, by number.
     pub cpus: BTreeMap<u32, Cpu>,
 }
 
@@ -34,37 +35,28 @@ impl Topology {
         let cpus = sys.join("devices/system/cpu");
         let online = list(&cpus.join("online"))?;
         let mut nodes = BTreeMap::new();
-        if let Ok(entries) = fs::read_dir(sys.join("devices/system/node")) {
-            for entry in entries.flatten() {
-                let name = entry.file_name();
-                let Some(node) = name
-                    .to_str()
-                    .and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok())
-                else {
-                    continue;
-                };
+        for entry in fs::read_dir(sys.join("devices/system/node"))
+            .into_iter()
+            .flatten()
+            .flatten()
+        {
+            let name = entry.file_name();
+            let node = name
+                .to_str()
+                .and_then(|name| name.strip_prefix("node")?.parse::<u32>().ok());
+            if let Some(node) = node {
                 nodes.extend(list(&entry.path().join("cpulist"))?.iter().map(|cpu| (cpu, node)));
             }
         }
-        let number = |cpu: u32, file: &str| -> Option<u32> {
-            fs::read_to_string(cpus.join(format!("cpu{cpu}/topology/{file}")))
-                .ok()?
-                .trim()
-                .parse()
-                .ok()
-        };
-        let describe = |cpu: u32| {
-            let package = number(cpu, "physical_package_id")?;
-            let core = number(cpu, "core_id")?;
-            // A kernel without NUMA has no node directories: everything is node 0.
-            Some((
-                cpu,
-                Cpu {
-                    package,
-                    core,
-                    node: nodes.get(&cpu).copied().unwrap_or(0),
-                },
-            ))
+        let describe = |number: u32| {
+            let folder = cpus.join(format!("cpu{number}/topology"));
+            let cpu = Cpu {
+                package: id(&folder.join("physical_package_id"))?,
+                core: id(&folder.join("core_id"))?,
+                // A kernel without NUMA has no node directories: everything is node 0.
+                node: nodes.get(&number).copied().unwrap_or(0),
+            };
+            Some((number, cpu))
         };
         Ok(Self {
             cpus: online.iter().filter_map(describe).collect(),
@@ -102,7 +94,7 @@ impl Topology {
     pub fn caches(&self, sys: &Path) -> BTreeMap<u32, u32> {
         let cache = |cpu: &u32| {
             let path = sys.join(format!("devices/system/cpu/cpu{cpu}/cache/index3/id"));
-            Some((*cpu, fs::read_to_string(path).ok()?.trim().parse().ok()?))
+            Some((*cpu, id(&path)?))
         };
         self.cpus.keys().filter_map(cache).collect()
     }
@@ -131,9 +123,11 @@ impl Topology {
     }
 }
 
-/// The kernel prints most of its lists into one page, and of a longer one only the beginning: the line feed is missing then.
-const PAGE: usize = 4096;
+fn id(path: &Path) -> Option<u32> {
+    fs::read_to_string(path).ok()?.trim().parse().ok()
+}
 
+/// The kernel prints most of its lists into one page, and of a longer one only the beginning: the line feed is missing then.
 fn list(path: &Path) -> io::Result<CpuSet> {
     let text = fs::read_to_string(path)?;
     let bad = |cause: String| io::Error::new(io::ErrorKind::InvalidData, format!("{}: {cause}", path.display()));

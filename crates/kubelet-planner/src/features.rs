@@ -93,7 +93,7 @@ impl Feature {
 /// A feature gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Gate {
-    /// Its name.
+    /// As in `featureGates` of KubeletConfiguration.
     pub name: &'static str,
     /// The stage of what it guards, which decides its default.
     pub stage: Stage,

@@ -9,6 +9,7 @@
 //! | [`memory`] | Memory Manager, static policy: from which NUMA nodes does its memory come? |
 //! | [`devices`] | Device Manager: which devices does it get? |
 //! | [`until_full`] | how many of a pod fit? |
+//! | [`restart`] | which running pods would get better CPUs if they were started anew, in which order? |
 //! | [`variants`], [`with_settings`] | the same under other settings of kubelet |
 //! | [`features`] | which versions have the settings, and which feature gates do these need? |
 //! | [`manifest`] | a manifest as the API server would store it |
@@ -25,10 +26,11 @@ pub mod memory;
 pub mod merge;
 mod node;
 mod pod;
+pub mod restart;
 mod settings;
 mod variants;
 
-pub use admission::{Admission, Cause, ContainerAllocation, Cpus, Merge, Rejection, admit};
+pub use admission::{Admission, ContainerAllocation, Cpus, Merge, Rejection, admit};
 pub use fill::{Fill, until_full};
 pub use node::{MAX_NODES, Machine, Node, NodeState, NumaNode, StartError};
 pub use pod::{Amounts, Container, ContainerKind, Pod, Resources};

@@ -11,7 +11,7 @@ use super::{devices, memory, merge};
 /// The hardware.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Machine {
-    /// Its CPUs.
+    /// The online CPUs.
     pub cpus: CpuTopology,
     /// Its NUMA nodes by id, those without CPUs or without memory included.
     pub numa: BTreeMap<u32, NumaNode>,
@@ -78,7 +78,7 @@ pub enum StartError {
     Options(#[from] cpus::CpuOptionsError),
     /// The CPU manager.
     #[error("CPU manager: {0}")]
-    Cpus(#[source] cpus::CpuRefusal),
+    Cpus(#[from] cpus::CpuRefusal),
     /// The memory manager.
     #[error(transparent)]
     Memory(#[from] memory::MemoryStartError),
@@ -90,7 +90,7 @@ pub enum StartError {
     Node(#[from] merge::NodeTooHigh),
     /// The Topology Manager.
     #[error("Topology Manager: {0}")]
-    Topology(#[source] merge::TopologyRefusal),
+    Topology(#[from] merge::TopologyRefusal),
 }
 
 /// Managers that look at every set of NUMA nodes are refused with more nodes than this.
@@ -110,7 +110,7 @@ impl Node {
             merge::NodeMask::try_from(&ids(&machine))?;
         }
         let mut node = Self {
-            merger: merger(&machine, &settings).map_err(StartError::Topology)?,
+            merger: merger(&machine, &settings)?,
             machine,
             settings,
             state,
@@ -119,8 +119,8 @@ impl Node {
             options.check(&node.machine.cpus)?;
         }
         let mut cpus = std::mem::take(&mut node.state.cpus);
-        if let Some(policy) = node.cpu_policy().map_err(StartError::Cpus)? {
-            policy.start(&mut cpus).map_err(StartError::Cpus)?;
+        if let Some(policy) = cpu_policy(&node.machine, &node.settings).transpose()? {
+            policy.start(&mut cpus)?;
             node.state.cpus = cpus;
         }
         match &node.settings.memory_manager {
@@ -150,15 +150,16 @@ impl Node {
 
     /// The reserved CPUs, including those that kubelet chose itself; empty with policy `none`.
     pub fn reserved_cpus(&self) -> CpuSet {
-        let policy = self.cpu_policy().ok().flatten();
-        policy.map(|policy| policy.reserved().clone()).unwrap_or_default()
+        self.cpu_policy()
+            .map(|policy| policy.reserved().clone())
+            .unwrap_or_default()
     }
 
     /// The node after kubelet has cleaned up a pod that was removed.
     #[must_use]
     pub fn without(&self, pod: &str) -> Self {
         let mut node = self.clone();
-        if let Ok(Some(policy)) = self.cpu_policy() {
+        if let Some(policy) = self.cpu_policy() {
             let names = self.state.cpus.entries.get(pod).into_iter().flatten();
             for (container, _) in names {
                 policy.remove(&mut node.state.cpus, pod, container);
@@ -174,19 +175,9 @@ impl Node {
         node
     }
 
-    /// The static policy; `None` with policy `none`.
-    pub(super) fn cpu_policy(&self) -> Result<Option<cpus::StaticPolicy<'_>>, cpus::CpuRefusal> {
-        match &self.settings.cpu_manager {
-            CpuManager::None => Ok(None),
-            CpuManager::Static {
-                options,
-                count,
-                reserved,
-            } => {
-                let kubelet = self.settings.kubelet;
-                cpus::StaticPolicy::new(&self.machine.cpus, *options, kubelet, *count, reserved).map(Some)
-            }
-        }
+    /// The static policy; `None` with policy `none`. The start has already found that there can be one.
+    pub(super) fn cpu_policy(&self) -> Option<cpus::StaticPolicy<'_>> {
+        cpu_policy(&self.machine, &self.settings)?.ok()
     }
 
     /// The static policy; `None` with policy `None`.
@@ -202,6 +193,22 @@ impl Node {
     pub(super) fn nodes(&self) -> merge::NodeMask {
         merge::NodeMask::try_from(&ids(&self.machine)).unwrap_or_default()
     }
+}
+
+fn cpu_policy<'a>(
+    machine: &'a Machine,
+    settings: &Settings,
+) -> Option<Result<cpus::StaticPolicy<'a>, cpus::CpuRefusal>> {
+    let CpuManager::Static {
+        options,
+        count,
+        reserved,
+    } = &settings.cpu_manager
+    else {
+        return None;
+    };
+    let policy = cpus::StaticPolicy::new(&machine.cpus, *options, settings.kubelet, *count, reserved);
+    Some(policy)
 }
 
 /// The largest number of NUMA nodes whose sets a manager looks at: the CPU manager those with CPUs, the memory manager
@@ -233,10 +240,6 @@ fn ids(machine: &Machine) -> CpuSet {
 fn merger(machine: &Machine, settings: &Settings) -> Result<merge::Merger, merge::TopologyRefusal> {
     let rows = machine.numa.iter();
     let distances = rows.map(|(id, node)| (*id, node.distances.clone())).collect();
-    merge::Merger::new(
-        settings.topology_policy,
-        settings.topology_options,
-        &ids(machine),
-        &distances,
-    )
+    let (policy, options) = (settings.topology_policy, settings.topology_options);
+    merge::Merger::new(policy, options, &ids(machine), &distances)
 }

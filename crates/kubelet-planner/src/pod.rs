@@ -22,7 +22,7 @@ use stelia_kubelet::{PodUid, QosClass};
 /// ```
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Pod {
-    /// Its UID.
+    /// Any text that no other pod has.
     pub uid: String,
     /// Pod-level resources (`spec.resources`).
     pub resources: Option<Resources>,
@@ -44,11 +44,11 @@ pub enum ContainerKind {
 /// A container.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Container {
-    /// Its name.
+    /// Unique within the pod.
     pub name: String,
     /// When it runs.
     pub kind: ContainerKind,
-    /// `resources`
+    /// What it requests, and its limits.
     pub resources: Resources,
 }
 
@@ -56,9 +56,9 @@ pub struct Container {
 /// ([`Pod::with_defaults`]).
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Resources {
-    /// `requests`
+    /// What the scheduler sets aside for it.
     pub requests: Amounts,
-    /// `limits`
+    /// What it may use at most; devices are counted by their limit.
     pub limits: Amounts,
 }
 
@@ -121,9 +121,6 @@ impl Container {
     }
 }
 
-/// CPUs in thousandths and memory in bytes, of one container or of all.
-type CpuAndMemory = (u64, u64);
-
 impl Pod {
     /// The pod-level resources, if any are set.
     pub fn own(&self) -> Option<&Resources> {
@@ -166,22 +163,18 @@ impl Pod {
             Some(own) => vec![own],
             None => self.containers.iter().map(|container| &container.resources).collect(),
         };
-        let of = |amounts: &Amounts| (amounts.milli_cpus.unwrap_or(0), amounts.memory.unwrap_or(0));
-        let add =
-            |one: CpuAndMemory, other: CpuAndMemory| (one.0.saturating_add(other.0), one.1.saturating_add(other.1));
-        let sum = |amounts: &mut dyn Iterator<Item = CpuAndMemory>| amounts.fold((0, 0), add);
-        let requests = sum(&mut all.iter().map(|resources| of(&resources.requests)));
-        let limits = sum(&mut all.iter().map(|resources| of(&resources.limits)));
-        let limited = |resources: &&Resources| {
-            let (cpus, memory) = of(&resources.limits);
-            cpus != 0 && memory != 0
+        let of = |amounts: &Amounts| [amounts.milli_cpus.unwrap_or(0), amounts.memory.unwrap_or(0)];
+        let sum = |amounts: fn(&Resources) -> &Amounts| {
+            let amounts = all.iter().map(|own| of(amounts(own)));
+            amounts.fold([0u64; 2], |[cpus, memory], own| {
+                [cpus.saturating_add(own[0]), memory.saturating_add(own[1])]
+            })
         };
-        if (requests, limits) == ((0, 0), (0, 0)) {
-            QosClass::BestEffort
-        } else if requests == limits && all.iter().all(limited) {
-            QosClass::Guaranteed
-        } else {
-            QosClass::Burstable
+        let limited = all.iter().all(|own| !of(&own.limits).contains(&0));
+        match [sum(|own| &own.requests), sum(|own| &own.limits)] {
+            [[0, 0], [0, 0]] => QosClass::BestEffort,
+            [requests, limits] if requests == limits && limited => QosClass::Guaranteed,
+            _ => QosClass::Burstable,
         }
     }
 
@@ -218,6 +211,8 @@ mod tests {
 
     use super::*;
 
+    /// CPUs in thousandths and memory in bytes.
+    type CpuAndMemory = (u64, u64);
     type RequestsAndLimits = (CpuAndMemory, CpuAndMemory);
 
     fn amounts(milli_cpus: u64, memory: u64) -> Amounts {

@@ -24,10 +24,9 @@ pub fn of_data(data: &str) -> u32 {
 /// # Errors
 /// [`CheckpointError::Checksum`].
 pub(super) fn verify(found: u32, computed: u32) -> Result<(), CheckpointError> {
-    if found == computed {
-        Ok(())
-    } else {
-        Err(CheckpointError::Checksum { found, computed })
+    match found == computed {
+        true => Ok(()),
+        false => Err(CheckpointError::Checksum { found, computed }),
     }
 }
 
@@ -39,6 +38,11 @@ pub(super) fn map<K: Display, V: Display>(items: impl Iterator<Item = (K, V)>) -
 /// A list in the printer's form: `[ITEM ITEM]`.
 pub(super) fn list<V: Display>(items: impl Iterator<Item = V>) -> String {
     format!("[{}]", joined(items))
+}
+
+/// How Go prints nil, which is `null` in the file; else the text of the value.
+pub(super) fn nil_or<T>(value: Option<&T>, text: impl Fn(&T) -> String) -> String {
+    value.map_or_else(|| "<nil>".to_owned(), text)
 }
 
 fn joined<V: Display>(items: impl Iterator<Item = V>) -> String {

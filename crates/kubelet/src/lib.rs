@@ -8,6 +8,7 @@ pub mod devices;
 pub mod home;
 pub mod memory;
 pub mod pod;
+mod pod_name;
 mod request;
 
 pub use checkpoint::{CheckpointError, CpuManagerState};
@@ -15,4 +16,5 @@ pub use config::KubeletConfig;
 pub use devices::DeviceManagerState;
 pub use memory::MemoryManagerState;
 pub use pod::{ContainerCgroup, PodUid, QosClass};
+pub use pod_name::PodName;
 pub use request::CpuRequest;

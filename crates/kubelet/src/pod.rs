@@ -56,6 +56,24 @@ impl PodUid {
     pub fn from_scope(unit: &str) -> Option<Self> {
         Self::parse(unit.strip_prefix("stelia-instance-")?.strip_suffix(".scope")?).ok()
     }
+
+    /// The UID in the name of a pod's cgroup; `top` is the name of the one that all pods are in, which tells the driver:
+    /// `kubepods.slice` (systemd) or `kubepods` (cgroupfs).
+    pub fn from_cgroup(top: &str, name: &str) -> Option<Self> {
+        let uid = match top {
+            "kubepods.slice" => {
+                let name = name.strip_suffix(".slice")?;
+                let uid = ["kubepods-pod", "kubepods-burstable-pod", "kubepods-besteffort-pod"]
+                    .iter()
+                    .find_map(|prefix| name.strip_prefix(prefix))?;
+                // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
+                uid.replace('_', "-")
+            }
+            "kubepods" => name.strip_prefix("pod")?.to_owned(),
+            _ => return None,
+        };
+        Self::parse(&uid).ok()
+    }
 }
 
 impl fmt::Display for PodUid {
@@ -108,12 +126,9 @@ impl ContainerCgroup {
             [top, qos, pod, container] if is_qos(top, qos) => (*top, *pod, *container),
             _ => return None,
         };
-        let (pod, container_id) = match top {
+        let pod = PodUid::from_cgroup(top, pod)?;
+        let container_id = match top {
             "kubepods.slice" => {
-                let pod = pod.strip_suffix(".slice")?;
-                let uid = ["kubepods-pod", "kubepods-burstable-pod", "kubepods-besteffort-pod"]
-                    .iter()
-                    .find_map(|prefix| pod.strip_prefix(prefix))?;
                 let container = container.strip_suffix(".scope")?;
                 let id = ["cri-containerd-", "crio-"]
                     .iter()
@@ -121,17 +136,14 @@ impl ContainerCgroup {
                 if id.starts_with("conmon-") {
                     return None;
                 }
-                // systemd reads a dash as a level of the hierarchy, so kubelet writes the UID with underscores.
-                (uid.replace('_', "-"), id)
+                id
             }
-            "kubepods" => (pod.strip_prefix("pod")?.to_owned(), container),
-            _ => return None,
+            _ => container,
         };
         let id_is_plain = (1..=128).contains(&container_id.len())
             && container_id
                 .bytes()
                 .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_');
-        let pod = PodUid::parse(&pod).ok()?;
         id_is_plain.then(|| Self {
             pod,
             container_id: container_id.to_owned(),

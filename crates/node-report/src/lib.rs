@@ -12,8 +12,6 @@ pub mod described;
 pub mod name;
 pub mod numa;
 mod object;
-#[cfg(test)]
-mod schema;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 #[cfg(test)]
@@ -23,7 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use numa::NumaNode;
 pub use object::{ApiVersion, NodeResourceTopology};
-use stelia_allocator::{Allocated, AllocatorNode, AllocatorPolicies, HeldCpus, KubeletView, Pools, Qos};
+use stelia_allocator::{AllocatorNode, AllocatorPolicies, HeldCpus, Pools};
 use stelia_api::Error;
 use stelia_cpus::quantity::bytes::of_bytes;
 use stelia_cpus::{CpuSet, Topology};
@@ -63,9 +61,8 @@ impl Facts {
         let Some(Allocator { policies, held, lsr }) = &self.allocator else {
             return Err(stelia_allocator::chosen_by_kubelet());
         };
-        let of = |qos, cpus| Allocated { qos, cpus };
-        let allocated = [of(Qos::Lse, self.exclusive.difference(lsr)), of(Qos::Lsr, lsr.clone())];
-        let pools = Pools::new(&self.topology, &policies.reserved, &allocated, &KubeletView::None);
+        let closed = self.exclusive.difference(lsr);
+        let pools = Pools::new(&self.topology, &policies.reserved, &closed, lsr);
         Ok(AllocatorNode::new(&self.topology, pools, held, policies.clone()))
     }
 }

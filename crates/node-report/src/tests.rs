@@ -1,3 +1,5 @@
+mod schema;
+
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
@@ -6,9 +8,9 @@ use stelia_cpus::testing::{Shape, shapes};
 use super::annotations::{
     CPU_MANAGER_POLICY, CPU_SHARED_POOLS, CPU_TOPOLOGY, CpuSharedPool, CpuTopology, POD_CPU_ALLOCS, PodCpuAlloc,
 };
-use super::schema::{definition, faults};
 use super::testing::{facts, numa};
 use super::*;
+use schema::{definition, faults};
 
 fn pretty(facts: &Facts, version: ApiVersion) -> String {
     serde_json::to_string_pretty(&report(facts, version)).unwrap()

@@ -53,7 +53,7 @@ pub fn live(
         }
         // What the kernel prints parses; an empty list is not restricted (the pod's sandbox).
         let cpus = optional(cgroups.read(&path, File::Cpus))?.and_then(|text| text.parse().ok());
-        let written = runtime::container(run, &container.container_id);
+        let written = runtime::container(run, &container);
         live.push(LiveContainer {
             name: written.name,
             cpus: cpus.unwrap_or_default(),
@@ -155,6 +155,37 @@ pub fn all(cgroups: &dyn Cgroups) -> Result<Vec<(CgroupPath, ContainerCgroup)>, 
     Ok(found)
 }
 
+/// The cgroups of pods, in whichever class.
+///
+/// # Errors
+/// A cgroup that is there cannot be listed.
+pub fn pods(cgroups: &dyn Cgroups) -> Result<Vec<CgroupPath>, CgroupError> {
+    let mut pods = Vec::new();
+    let roots = ["/kubepods.slice", "/kubepods"]
+        .into_iter()
+        .filter_map(CgroupPath::parse);
+    for root in roots.filter(|root| cgroups.exists(root)) {
+        for name in cgroups.children(&root)? {
+            let child = root.child(&name);
+            // What is no pod's is a QoS class.
+            match PodUid::from_cgroup(root.name(), &name) {
+                Some(_) => pods.push(child),
+                None => {
+                    let names = match cgroups.children(&child) {
+                        Err(error) if !error.is_gone() => return Err(error),
+                        names => names.unwrap_or_default(),
+                    };
+                    let within = names
+                        .iter()
+                        .filter(|name| PodUid::from_cgroup(root.name(), name).is_some());
+                    pods.extend(within.map(|name| child.child(name)));
+                }
+            }
+        }
+    }
+    Ok(pods)
+}
+
 /// The containers of the pod that the one in `origin` is of.
 pub fn beside(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let Some(pod) = whole(origin).parent() else {
@@ -164,7 +195,10 @@ pub fn beside(cgroups: &dyn Cgroups, origin: &CgroupPath) -> Result<Vec<(CgroupP
 }
 
 /// The containers in a pod's cgroup.
-fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
+///
+/// # Errors
+/// A cgroup that is there cannot be listed.
+pub fn inside(cgroups: &dyn Cgroups, pod: &CgroupPath) -> Result<Vec<(CgroupPath, ContainerCgroup)>, CgroupError> {
     let children = cgroups.children(pod)?.into_iter().map(|name| pod.child(&name));
     let found = children.filter_map(|child| ContainerCgroup::parse(child.as_str()).map(|container| (child, container)));
     found.map(|(path, container)| inner(cgroups, path, container)).collect()

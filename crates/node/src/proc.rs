@@ -9,6 +9,7 @@ use stelia_cpus::{CpuSet, MAX_CPUS, files};
 
 use crate::affinity;
 use crate::cgroup::CgroupPath;
+use crate::processes;
 
 /// A process or thread, told apart from a later one with the same number by its start time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
@@ -45,59 +46,34 @@ impl ProcError {
     }
 }
 
-/// What is read of and done to processes and threads.
+/// What is read of and done to processes and threads. A call fails where the process or thread has ended
+/// ([`ProcError::is_gone`]), or where `/proc` lacks what is looked for.
 pub trait Procs: Send + Sync {
-    /// # Errors
-    /// It ended, or `/proc` cannot be read.
     fn identify(&self, id: i32) -> Result<TaskId, ProcError>;
-    /// The cgroup a process or thread is in.
-    ///
-    /// # Errors
-    /// It ended, or has no cgroup v2 path.
+    /// The cgroup v2 a process or thread is in.
     fn cgroup(&self, id: i32) -> Result<CgroupPath, ProcError>;
     /// The process a thread belongs to (`Tgid`).
-    ///
-    /// # Errors
-    /// It ended.
     fn process(&self, tid: i32) -> Result<i32, ProcError>;
     /// A process's number in each PID namespace, outermost first.
-    ///
-    /// # Errors
-    /// It ended.
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError>;
     /// The threads of a process.
-    ///
-    /// # Errors
-    /// It ended.
     fn threads(&self, pid: i32) -> Result<Vec<Thread>, ProcError>;
     /// The ids of a process's threads, without reading more of each.
-    ///
-    /// # Errors
-    /// It ended.
     fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError>;
     /// A thread's name (`comm`); empty when it ended.
     fn name(&self, id: i32) -> String;
+    /// A process's program and arguments, as far as they are in the first `most` bytes; none of a kernel thread or a process that
+    /// is about to end. A process can write there what it likes.
+    fn command(&self, pid: i32, most: usize) -> Result<Vec<String>, ProcError>;
     /// The CPUs a thread may run on.
-    ///
-    /// # Errors
-    /// It ended.
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError>;
     /// [`Self::process`] and [`Self::affinity`], where both can be had in one read.
-    ///
-    /// # Errors
-    /// It ended.
     fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
         Ok((self.process(tid)?, self.affinity(tid)?))
     }
-    /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`).
-    ///
-    /// # Errors
-    /// It ended, or the CPU is outside its cpuset (EINVAL).
+    /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`). EINVAL for a CPU outside its cpuset.
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
     /// The process a pidfd stands for, numbered as on the host.
-    ///
-    /// # Errors
-    /// The descriptor is not a pidfd, or the process ended.
     fn pid_of_pidfd(&self, pidfd: BorrowedFd<'_>) -> Result<i32, ProcError>;
 }
 
@@ -122,6 +98,12 @@ impl KernelProcs {
         })?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
+
+    /// What `find` finds in the status of a process or thread; `what` names it.
+    fn status<T>(&self, id: i32, what: &str, find: impl FnOnce(&str) -> Option<T>) -> Result<T, ProcError> {
+        let status = self.read(&format!("{id}/status"))?;
+        find(&status).ok_or_else(|| bad(format!("read {what} of {id}"), "no such line"))
+    }
 }
 
 /// The process a pidfd stands for, numbered as on the host.
@@ -139,25 +121,19 @@ pub fn pid_of_pidfd(pidfd: BorrowedFd<'_>) -> Result<i32, ProcError> {
         .lines()
         .find_map(|line| line.strip_prefix("Pid:"))
         .map(|value| value.trim().parse::<i32>());
-    match number {
-        Some(Ok(pid)) if pid > 0 => Ok(pid),
+    let cause = match number {
+        Some(Ok(pid)) if pid > 0 => return Ok(pid),
         // -1: reaped. 0: in a PID namespace that we cannot see into.
-        Some(Ok(_)) => Err(ProcError {
-            operation: "look up a pidfd's process".into(),
-            cause: nix::errno::Errno::ESRCH.into(),
-        }),
-        _ => Err(ProcError {
-            operation: "look up a pidfd's process".into(),
-            cause: io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
-        }),
-    }
+        Some(Ok(_)) => nix::errno::Errno::ESRCH.into(),
+        _ => io::Error::new(io::ErrorKind::InvalidInput, "the descriptor is not a pidfd"),
+    };
+    let operation = "look up a pidfd's process".into();
+    Err(ProcError { operation, cause })
 }
 
 fn bad(operation: String, text: &str) -> ProcError {
-    ProcError {
-        operation,
-        cause: io::Error::new(io::ErrorKind::InvalidData, text.to_owned()),
-    }
+    let cause = io::Error::new(io::ErrorKind::InvalidData, text);
+    ProcError { operation, cause }
 }
 
 /// Field 22 of `/proc/<pid>/stat`: when the process started, in clock ticks since boot.
@@ -204,13 +180,11 @@ impl Procs for KernelProcs {
     }
 
     fn process(&self, tid: i32) -> Result<i32, ProcError> {
-        let status = self.read(&format!("{tid}/status"))?;
-        thread_group(&status).ok_or_else(|| bad(format!("read Tgid of {tid}"), "no such line"))
+        self.status(tid, "Tgid", thread_group)
     }
 
     fn numbers(&self, id: i32) -> Result<Vec<i32>, ProcError> {
-        let status = self.read(&format!("{id}/status"))?;
-        ns_numbers(&status).ok_or_else(|| bad(format!("read NSpid of {id}"), "no such line"))
+        self.status(id, "NSpid", ns_numbers)
     }
 
     fn thread_ids(&self, pid: i32) -> Result<Vec<i32>, ProcError> {
@@ -252,16 +226,22 @@ impl Procs for KernelProcs {
             .unwrap_or_default()
     }
 
+    fn command(&self, pid: i32, most: usize) -> Result<Vec<String>, ProcError> {
+        let path = self.root.join(format!("{pid}/cmdline"));
+        processes::command(&path, most).map_err(|cause| ProcError {
+            operation: format!("read {}", path.display()),
+            cause,
+        })
+    }
+
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {
-        let status = self.read(&format!("{tid}/status"))?;
-        allowed(&status).ok_or_else(|| bad(format!("find Cpus_allowed_list of thread {tid}"), &status))
+        self.status(tid, "Cpus_allowed_list", allowed)
     }
 
     fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
-        // Both are in one file.
-        let status = self.read(&format!("{tid}/status"))?;
-        let both = || Some((thread_group(&status)?, allowed(&status)?));
-        both().ok_or_else(|| bad(format!("find Tgid and Cpus_allowed_list of thread {tid}"), &status))
+        self.status(tid, "Tgid and Cpus_allowed_list", |status| {
+            Some((thread_group(status)?, allowed(status)?))
+        })
     }
 
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {

@@ -4,6 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use serde::Deserialize;
+use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 
 use crate::systemd::Devices;
 
@@ -13,7 +14,48 @@ pub struct Config {
     #[serde(default)]
     annotations: std::collections::BTreeMap<String, String>,
     #[serde(default)]
+    process: Started,
+    #[serde(default)]
     linux: Linux,
+}
+
+/// The process that the container begins with.
+#[derive(Debug, Default, Deserialize)]
+struct Started {
+    /// The value of [`ADOPT`]; nothing else of the environment is kept, which has secrets.
+    #[serde(default, rename = "env", deserialize_with = "adopt")]
+    adopt: Option<String>,
+}
+
+/// The environment variable by which a container refuses adoption: its value is `no` then.
+pub const ADOPT: &str = "STELIA_ADOPT";
+/// What it says then.
+const REFUSED: &str = "no";
+
+/// The last `STELIA_ADOPT=` of the environment, as a program would read it.
+fn adopt<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
+    struct Environment;
+    impl<'de> serde::de::Visitor<'de> for Environment {
+        type Value = Option<String>;
+
+        fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("a list of NAME=VALUE")
+        }
+
+        fn visit_unit<E>(self) -> Result<Self::Value, E> {
+            Ok(None)
+        }
+
+        fn visit_seq<A: serde::de::SeqAccess<'de>>(self, mut words: A) -> Result<Self::Value, A::Error> {
+            let mut found = None;
+            while let Some(word) = words.next_element::<std::borrow::Cow<'de, str>>()? {
+                let value = word.strip_prefix(ADOPT).and_then(|rest| rest.strip_prefix('='));
+                found = value.map(str::to_owned).or(found);
+            }
+            Ok(found)
+        }
+    }
+    from.deserialize_any(Environment)
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -35,13 +77,17 @@ struct Cpu {
     shares: Option<u64>,
 }
 
-/// The parts of a container's configuration that tell of its CPUs.
+/// What a container's configuration tells of it.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub struct Container {
+    /// Its pod, by the runtime's annotations.
+    pub pod: Option<PodName>,
     /// Its name, by the runtime's annotations.
     pub name: Option<String>,
     /// `cpu.shares`, which kubelet computed from the request when the container was created.
     pub shares: Option<u64>,
+    /// Its environment has `STELIA_ADOPT=no`.
+    pub refuses_adoption: bool,
 }
 
 /// A rule of the device cgroup. A field that is left out matches all.
@@ -85,10 +131,34 @@ impl Config {
             .find_map(|key| self.annotations.get(*key).cloned())
     }
 
-    fn container(&self) -> Container {
+    /// The pod's name by the annotations of containerd or CRI-O, unless they are another pod's. The runtimes write these keys
+    /// over whatever a pod's own annotations say.
+    fn pod_name(&self, pod: &PodUid) -> Option<PodName> {
+        let get = |key: &str| self.annotations.get(key).map(String::as_str);
+        let keys = [
+            [
+                "io.kubernetes.cri.sandbox-namespace",
+                "io.kubernetes.cri.sandbox-name",
+                "io.kubernetes.cri.sandbox-uid",
+            ],
+            [
+                "io.kubernetes.pod.namespace",
+                "io.kubernetes.pod.name",
+                "io.kubernetes.pod.uid",
+            ],
+        ];
+        keys.into_iter().find_map(|[namespace, name, uid]| {
+            let same = get(uid).is_none_or(|uid| uid == pod.as_str());
+            PodName::new(get(namespace)?, get(name)?).filter(|_| same)
+        })
+    }
+
+    fn container(&self, pod: &PodUid) -> Container {
         Container {
+            pod: self.pod_name(pod),
             name: self.annotated_name(),
             shares: self.linux.resources.cpu.shares,
+            refuses_adoption: self.process.adopt.as_deref() == Some(REFUSED),
         }
     }
 
@@ -98,9 +168,10 @@ impl Config {
     }
 }
 
-/// Empty where the runtime's configuration is not found.
-pub fn container(run: &Path, id: &str) -> Container {
-    config(run, id).map(|config| config.container()).unwrap_or_default()
+/// A container of this pod. Empty where the runtime's configuration is not found.
+pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
+    let found = config(run, &container.container_id);
+    found.map(|config| config.container(&container.pod)).unwrap_or_default()
 }
 
 /// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its
@@ -215,6 +286,49 @@ mod tests {
         assert_eq!(beyond(&devices), [("/dev/char/10:232", "rw"), ("block-loop", "rwm")]);
         // What the rules name and what always is are there once each.
         assert_eq!(devices.allow.len(), ALWAYS.len() + 2);
+    }
+
+    #[test]
+    fn the_pods_name_is_what_the_runtime_says_of_this_pod() {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let name = |json: &str| {
+            let config = Config::parse(&format!(r#"{{"annotations":{json}}}"#)).unwrap();
+            config.pod_name(&pod).map(|name| name.to_string())
+        };
+        let containerd = r#"{"io.kubernetes.cri.sandbox-namespace":"team-a","io.kubernetes.cri.sandbox-name":"vm",
+            "io.kubernetes.cri.sandbox-uid":"b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"}"#;
+        assert_eq!(name(containerd).as_deref(), Some("team-a/vm"));
+        let crio = r#"{"io.kubernetes.pod.namespace":"team-a","io.kubernetes.pod.name":"vm"}"#;
+        assert_eq!(name(crio).as_deref(), Some("team-a/vm"));
+        assert_eq!(name(&containerd.replace("b9e4", "b9e5")), None, "another pod's");
+        assert_eq!(
+            name(&containerd.replace("team-a", "team a")),
+            None,
+            "no namespace of Kubernetes'"
+        );
+        assert_eq!(name(r#"{"io.kubernetes.cri.sandbox-name":"vm"}"#), None);
+    }
+
+    #[test]
+    fn a_container_refuses_adoption_by_its_environment_of_which_nothing_else_is_kept() {
+        let pod = PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap();
+        let refuses = |process: &str| {
+            let config = Config::parse(&format!(r#"{{"process":{process}}}"#)).unwrap();
+            assert!(!format!("{config:?}").contains("secret"), "{config:?}");
+            config.container(&pod).refuses_adoption
+        };
+        assert!(refuses(r#"{"env":["TOKEN=secret","STELIA_ADOPT=no","PATH=/bin"]}"#));
+        assert!(refuses(r#"{"env":["STELIA_ADOPT=yes","STELIA_ADOPT=\u006eo"]}"#));
+        for other in [
+            r#"{"env":["STELIA_ADOPT=no","STELIA_ADOPT=yes"]}"#,
+            r#"{"env":["STELIA_ADOPT=","STELIA_ADOPTS=no","NO_STELIA_ADOPT=no","STELIA_ADOPT"]}"#,
+            r#"{"env":[]}"#,
+            r#"{"env":null}"#,
+            "{}",
+        ] {
+            assert!(!refuses(other), "{other}");
+        }
+        assert_eq!(Config::parse("{}").unwrap().container(&pod), Container::default());
     }
 
     #[test]

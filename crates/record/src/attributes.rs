@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy};
+use stelia_settings::{Partition, PlacementPolicy, TreeHome};
 use stelia_text::excerpt::excerpt;
 
 use super::{Phase, Record, UNPINNED, VcpuThread};
@@ -127,13 +127,19 @@ impl Record {
             ("pod-uid", self.pod.to_string()),
             ("container", self.container.clone()),
             ("origin", self.origin.to_string()),
-            ("anchor", format!("{}:{}", self.anchor.id, self.anchor.start)),
+            (
+                "anchor",
+                self.anchor
+                    .map_or_else(String::new, |anchor| format!("{}:{}", anchor.id, anchor.start)),
+            ),
             ("mems", self.mems.clone()),
             ("registered-us", self.registered_us.to_string()),
         ];
         // Plain strings, numbers and lists: it cannot fail.
         let text = |allocation| serde_json::to_string(allocation).ok();
+        let home = (self.home != TreeHome::default()).then(|| self.home.name().to_owned());
         let optional = [
+            ("tree", home),
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
@@ -189,14 +195,23 @@ impl Record {
             .contains_key("pod-pool")
             .then(|| field(attributes, "pod-pool", |text| text.parse().ok()))
             .transpose()?;
+        let home = attributes
+            .contains_key("tree")
+            .then(|| field(attributes, "tree", TreeHome::parse))
+            .transpose()?
+            .unwrap_or_default();
         Ok(Self {
+            home,
             allocation,
             pod_pool,
             scheduled: attributes.contains_key("scheduled"),
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,
-            anchor: field(attributes, "anchor", task)?,
+            anchor: field(attributes, "anchor", |text| match (text, home) {
+                ("", TreeHome::InPlace) => Some(None),
+                _ => Some(Some(task(text)?)),
+            })?,
             exclusive,
             entry,
             mems: field(attributes, "mems", |text| Some(text.to_owned()))?,

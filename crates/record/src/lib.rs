@@ -6,6 +6,7 @@ mod attributes;
 pub mod testing;
 #[cfg(test)]
 mod tests;
+mod tree;
 mod vcpu;
 
 use std::collections::BTreeMap;
@@ -17,10 +18,11 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy};
+use stelia_settings::{Partition, PlacementPolicy, TreeHome};
 use stelia_text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
+pub use tree::Tree;
 pub use vcpu::Vcpu;
 
 /// What stands for "not pinned" in the attribute `vcpus`.
@@ -97,8 +99,10 @@ pub struct Record {
     pub container: String,
     /// The container's own cgroup below kubepods.
     pub origin: CgroupPath,
-    /// The sleeping process that stays in the origin and keeps the container's cgroup alive.
-    pub anchor: TaskId,
+    /// Where its cgroups are.
+    pub home: TreeHome,
+    /// The sleeping process that stays in the origin and keeps the container's cgroup alive; `None` where nothing leaves it.
+    pub anchor: Option<TaskId>,
     /// The container's exclusive CPUs: its entry without the CPUs that other containers of the pod use.
     pub exclusive: CpuSet,
     /// The container's entry in kubelet's state when `exclusive` was derived from it; where steliad chose the CPUs,

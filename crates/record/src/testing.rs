@@ -16,7 +16,8 @@ pub fn record() -> Record {
         pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
         container: "instance".into(),
         origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
-        anchor: TaskId { id: 40, start: 400 },
+        home: Default::default(),
+        anchor: Some(TaskId { id: 40, start: 400 }),
         exclusive: "2-3".parse().unwrap(),
         entry: "2-3".parse().unwrap(),
         allocation: None,
@@ -52,6 +53,15 @@ pub fn allocated() -> Record {
         allocation: Some(serde_json::from_str(allocation).unwrap()),
         pod_pool: Some("1".parse().unwrap()),
         scheduled: true,
+        ..record()
+    }
+}
+
+/// The same where the cgroups are in the container's own.
+pub fn in_place() -> Record {
+    Record {
+        home: stelia_settings::TreeHome::InPlace,
+        anchor: None,
         ..record()
     }
 }

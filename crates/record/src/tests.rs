@@ -1,6 +1,6 @@
 use super::*;
 
-use crate::testing::{allocated, record};
+use crate::testing::{allocated, in_place, record};
 
 fn map(record: &Record) -> BTreeMap<String, String> {
     record
@@ -12,7 +12,7 @@ fn map(record: &Record) -> BTreeMap<String, String> {
 
 #[test]
 fn a_record_comes_back_as_it_was_written() {
-    for record in [record(), allocated()] {
+    for record in [record(), allocated(), in_place()] {
         assert_eq!(Record::parse(&map(&record)), Ok(record));
     }
 }

@@ -21,7 +21,6 @@ use super::error::Error;
 /// All annotations of a pod have at most 256 KiB together.
 const MOST: u64 = 256 * 1024;
 
-/// `resource-spec`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ResourceSpec {
@@ -33,7 +32,6 @@ struct ResourceSpec {
     preferred_exclusive: String,
 }
 
-/// `resource-status`.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ResourceStatus {

@@ -5,6 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+use rustix::net::sockopt::socket_peercred;
 use rustix::process::Pid;
 use tokio::time::{Instant, sleep};
 
@@ -74,14 +75,13 @@ async fn attach(options: &AttachOptions, mut runner: Runner, pidfd: OwnedFd, vmm
         vmm,
         pidfd: pidfd.as_fd(),
         child: None,
-        qmp: options.qmp.as_deref(),
         release: Release::AlreadyRunning,
         instance,
         // When PID 1 ends, the kernel kills the whole container: QEMU is shut down before.
-        ends_qemu: std::process::id() == 1,
+        ends_vmm: std::process::id() == 1,
     };
     let mut helpers = Helpers::new(Vec::new(), &runner.children, &runner.status);
-    if let End::Qemu(_) = supervise(&mut runner, &options.common, &mut helpers, vm).await {
+    if let End::Vmm(_) = supervise(&mut runner, &options.common, &mut helpers, vm).await {
         tracing::info!("QEMU ended");
     }
     runner.deregister().await;
@@ -101,12 +101,11 @@ fn find(options: &AttachOptions) -> Result<(i32, OwnedFd), Error> {
 /// The process that listens on a socket, by SO_PEERCRED. Where QEMU inherited the listening socket, that is the process that
 /// made it, in which the daemon finds no vCPUs: use --pid.
 fn listener(socket: &Path) -> Result<i32, Error> {
-    let failed = |cause| Error::Path {
+    let peer = UnixStream::connect(socket).and_then(|stream| Ok(socket_peercred(&stream)?));
+    let peer = peer.map_err(|cause| Error::Path {
         operation: "find QEMU behind",
         path: socket.to_owned(),
         cause,
-    };
-    let stream = UnixStream::connect(socket).map_err(failed)?;
-    let peer = rustix::net::sockopt::socket_peercred(&stream).map_err(|error| failed(error.into()))?;
+    })?;
     Ok(peer.pid.as_raw_nonzero().get())
 }

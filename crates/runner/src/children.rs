@@ -45,12 +45,9 @@ impl std::fmt::Display for Exit {
     }
 }
 
-type Watched = Arc<Mutex<HashMap<Pid, watch::Sender<Option<Exit>>>>>;
-
+/// Who waits for which child's status.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Children {
-    watched: Watched,
-}
+pub(crate) struct Children(Arc<Mutex<HashMap<Pid, watch::Sender<Option<Exit>>>>>);
 
 #[derive(Debug, Clone)]
 pub(crate) struct Child {
@@ -96,7 +93,7 @@ impl Children {
     /// The child may end before it is in the table. That is harmless: the runtime has one thread, there is no await
     /// between start and entry, so the reaper cannot run in between; and the table is locked meanwhile.
     pub(crate) fn spawn(&self, command: &mut Command) -> io::Result<Child> {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         // Dropping std's handle neither waits nor kills.
         let pid = i32::try_from(command.spawn()?.id())
             .ok()
@@ -109,7 +106,7 @@ impl Children {
 
     /// Takes every status there is: one SIGCHLD may stand for several children.
     fn collect(&self) {
-        let mut watched = self.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             match rustix::process::wait(WaitOptions::NOHANG) {
                 Ok(Some((pid, status))) => {

@@ -40,6 +40,40 @@ pub enum Error {
         socket: PathBuf,
         text: String,
     },
+    /// The VMM's HTTP API was not reachable, did not answer, or answered what is not understood.
+    #[error("{vmm}: {request} on {}: {text}", socket.display())]
+    Api {
+        vmm: &'static str,
+        /// Or `connect`.
+        request: &'static str,
+        socket: PathBuf,
+        text: String,
+    },
+    #[error("{vmm}: {request} on {}: {text}", socket.display())]
+    ApiRefused {
+        vmm: &'static str,
+        request: &'static str,
+        socket: PathBuf,
+        /// Of HTTP.
+        status: u16,
+        text: String,
+    },
+    #[error("open --fd {name}={what}: {cause}")]
+    Descriptor {
+        name: String,
+        what: String,
+        cause: std::io::Error,
+    },
+    /// The VMM could not be executed.
+    #[error("start {vmm} {}: {cause}", program.display())]
+    Start {
+        vmm: &'static str,
+        program: PathBuf,
+        cause: std::io::Error,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Usage(String),
     #[error("find vCPU threads by name: {0}")]
     ThreadNames(String),
     /// A helper's declaration is wrong, or it did not become ready, or it ended.

@@ -1,21 +1,22 @@
 #![doc = include_str!("../README.md")]
 //!
-//! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts QEMU paused, attaches
-//! the vCPU threads, and lets the guest run when the daemon says that it is isolated. It follows what changes until QEMU ends.
+//! It leaves the anchor in the container's own cgroup, registers the container with the daemon, starts the VMM (QEMU, Cloud
+//! Hypervisor, Firecracker), attaches the vCPU threads of the paused guest, and lets it run when the daemon says that it is
+//! isolated. It follows what changes until the VMM ends.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | `cli`, `annotations` | the command line and its help; Koordinator's annotations of the pod |
-//! | `run`, `attach`, `supervise` | the two commands in order, and what they do from QEMU's start to its end |
+//! | `run`, `attach`, `supervise` | the two commands in order, and what they do from the VMM's start to its end |
 //! | `runner` | signals, status, anchor, registration: what both commands begin and end with |
-//! | `command` | what is added to QEMU's command line |
+//! | `command`, `descriptors` | what is added to the VMM's command line; the host's descriptors it is given |
 //! | `keeper` | isolates the VM, lets the guest run, and follows what changes |
 //! | `daemon` | a client of the daemon's socket |
-//! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, by QMP or by their names |
-//! | `helpers` | programs beside QEMU |
+//! | [`qmp`], `vmm` | QEMU's commands and events; a VM's threads, start and end, by QMP, an HTTP API or names of threads |
+//! | `helpers` | programs beside the VMM |
 //! | `anchor`, `children`, `signals`, `terminal` | the placeholder process; what PID 1 must do |
 //! | `state`, `status`, `probe` | the runner's state, the socket that serves it, the commands that ask it |
-//! | `shutdown` | from SIGTERM to QEMU's end |
+//! | `shutdown` | from SIGTERM to the VMM's end |
 //! | `install` | the program copied out of its image |
 
 mod anchor;
@@ -25,6 +26,7 @@ mod children;
 mod cli;
 mod command;
 mod daemon;
+mod descriptors;
 mod error;
 mod helpers;
 mod install;
@@ -61,9 +63,11 @@ const EXIT_HELPER: u8 = 70;
 const EXIT_RUNNER: u8 = 71;
 /// The daemon was not reachable within `--register-timeout` (EX_TEMPFAIL).
 const EXIT_UNREACHABLE: u8 = 75;
-/// QEMU was found and could not be executed.
+/// Options of `run` do not go together, as clap's own refusals.
+const EXIT_USAGE: u8 = 2;
+/// The VMM was found and could not be executed.
 const EXIT_NOT_EXECUTABLE: u8 = 126;
-/// QEMU was not found.
+/// The VMM was not found.
 const EXIT_NOT_FOUND: u8 = 127;
 
 /// The program. Its exit codes are in `--help`.

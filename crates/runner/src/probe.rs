@@ -2,7 +2,6 @@
 //! probes run often.
 
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -72,7 +71,9 @@ fn ask(stream: UnixStream) -> Result<(RunnerState, String), String> {
 }
 
 fn end(stream: &UnixStream) -> Result<(), String> {
-    let runner = listener(stream)?;
+    // The listening process.
+    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| format!("SO_PEERCRED: {e}"))?;
+    let runner = pidfd_open(peer.pid, PidfdFlags::empty()).map_err(|e| format!("pidfd_open: {e}"))?;
     pidfd_send_signal(&runner, Signal::TERM).map_err(|e| format!("send SIGTERM: {e}"))?;
     // A pidfd is readable when its process has ended. kubelet limits the time of a preStop hook.
     let mut ended = [PollFd::new(&runner, PollFlags::IN)];
@@ -83,10 +84,4 @@ fn end(stream: &UnixStream) -> Result<(), String> {
             Err(error) => return Err(format!("wait for the runner's end: {error}")),
         }
     }
-}
-
-/// The listening process, by SO_PEERCRED.
-fn listener(stream: &UnixStream) -> Result<OwnedFd, String> {
-    let peer = rustix::net::sockopt::socket_peercred(stream).map_err(|e| format!("SO_PEERCRED: {e}"))?;
-    pidfd_open(peer.pid, PidfdFlags::empty()).map_err(|e| format!("pidfd_open: {e}"))
 }

@@ -1,7 +1,8 @@
-//! `stelia-runner run`, in order: anchor, registration, helpers, QEMU, vCPUs, shutdown, deregistration.
+//! `stelia-runner run`, in order: anchor, registration, helpers, VMM, vCPUs, shutdown, deregistration.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use zbus::OwnedObjectPath;
@@ -9,7 +10,8 @@ use zbus::OwnedObjectPath;
 use super::anchor::open_pidfd;
 use super::children::{Child, Children, Exit};
 use super::cli::RunOptions;
-use super::command::{QemuCommand, qemu_command};
+use super::command::{VmmCommand, complete};
+use super::descriptors::{self, Descriptors};
 use super::error::Error;
 use super::helpers::Helpers;
 use super::helpers::spec::{self, HelperSpec};
@@ -18,15 +20,26 @@ use super::socket::remove_stale_socket;
 use super::state::Phase;
 use super::supervise::{End, Vm, supervise};
 use super::terminal::Terminal;
-use super::vmm::Monitor;
-use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER};
+use super::vmm::{ApiVmm, Dialect, Monitor, Release, Vmm, VmmKind};
+use super::{EXIT_HELPER, EXIT_NOT_EXECUTABLE, EXIT_NOT_FOUND, EXIT_RUNNER, EXIT_USAGE};
 
 /// Runs the command to its end; returns the exit code.
 pub(crate) async fn run(mut options: RunOptions) -> u8 {
+    let plan = match Plan::of(&options) {
+        Ok(plan) => plan,
+        Err(error) => {
+            tracing::error!("{error}");
+            return EXIT_USAGE;
+        }
+    };
     let annotations = options.common.read_annotations();
     let started = annotations.and_then(|()| {
         let helpers = declared_helpers(&options)?;
-        Ok((helpers, Runner::start(&options.common, Some(&options.qmp), true)?))
+        let paused_start = plan.kind == VmmKind::Qemu;
+        Ok((
+            helpers,
+            Runner::start(&options.common, Some(&plan.control), paused_start)?,
+        ))
     });
     let (helpers, mut runner) = match started {
         Ok(started) => started,
@@ -40,10 +53,32 @@ pub(crate) async fn run(mut options: RunOptions) -> u8 {
         Err(code) => return code,
     };
     let mut helpers = Helpers::new(helpers, &runner.children, &runner.status);
-    let code = run_qemu(&options, &mut runner, instance, &mut helpers).await;
+    let code = run_vmm(&options, plan, &mut runner, instance, &mut helpers).await;
     runner.status.update(|state| state.phase = Phase::Stopping);
     tokio::join!(helpers.stop(), runner.deregister());
     code
+}
+
+/// What is run, as far as the command line says it.
+#[derive(Debug)]
+struct Plan {
+    kind: VmmKind,
+    /// The socket of QMP or of the HTTP API.
+    control: PathBuf,
+    command: VmmCommand,
+}
+
+impl Plan {
+    fn of(options: &RunOptions) -> Result<Plan, Error> {
+        let (kind, control) = options.vmm()?;
+        let command = complete(kind, &options.program, control)?;
+        descriptors::check(&options.descriptors, &command.args)?;
+        Ok(Plan {
+            kind,
+            control: control.to_owned(),
+            command,
+        })
+    }
 }
 
 /// The helpers of the file and of the command line.
@@ -63,57 +98,57 @@ fn declared_helpers(options: &RunOptions) -> Result<Vec<HelperSpec>, Error> {
     spec::all(file, &options.helper)
 }
 
-async fn run_qemu(
+async fn run_vmm(
     options: &RunOptions,
+    plan: Plan,
     runner: &mut Runner,
     instance: Option<OwnedObjectPath>,
     helpers: &mut Helpers,
 ) -> u8 {
-    let Some(command) = qemu_command(&options.qemu, &options.qmp) else {
-        tracing::error!("no QEMU is given");
-        return EXIT_RUNNER;
-    };
+    let name = plan.kind.name();
     let ready = tokio::select! {
         ready = helpers.start_before() => ready,
         number = runner.stop.recv() => {
-            tracing::info!("signal {number} before QEMU was started: exiting");
+            tracing::info!("signal {number} before {name} was started: exiting");
             return Exit::Signal(number).code();
         }
     };
     if let Err(error) = ready {
-        tracing::error!("{error}: QEMU is not started");
+        tracing::error!("{error}: {name} is not started");
         return EXIT_HELPER;
     }
     let terminal = Terminal::save();
-    let started = remove_stale_socket(&options.qmp).and_then(|()| start_qemu(&command, &runner.children));
-    let qemu = match started {
-        Ok(qemu) => qemu,
+    let child = match start(options, &plan, &runner.children).await {
+        Ok(child) => child,
         Err(error) => {
             tracing::error!("{error}");
             return start_failure(&error);
         }
     };
-    let pidfd = match open_pidfd(qemu.pid()) {
+    let pid = child.pid();
+    let pidfd = match open_pidfd(pid) {
         Ok(pidfd) => pidfd,
         Err(error) => {
             tracing::error!("{error}");
             return EXIT_RUNNER;
         }
     };
-    let vm = Vm {
-        vmm: Monitor::new(&options.qmp),
-        pidfd: pidfd.as_fd(),
-        child: Some(qemu),
-        qmp: Some(&options.qmp),
-        release: command.release,
-        instance,
-        ends_qemu: true,
+    let parts = (pidfd.as_fd(), child, plan.command.release, instance);
+    let end = match Dialect::of(plan.kind) {
+        None => {
+            let vm = vm(Monitor::new(&plan.control), parts);
+            supervise(runner, &options.common, helpers, vm).await
+        }
+        Some(dialect) => {
+            let pid = pid.as_raw_nonzero().get();
+            let vm = vm(ApiVmm::new(dialect, &plan.control, Path::new("/proc"), pid), parts);
+            supervise(runner, &options.common, helpers, vm).await
+        }
     };
-    let end = supervise(runner, &options.common, helpers, vm).await;
     terminal.restore();
     match end {
-        End::Qemu(exit) => {
-            tracing::info!("QEMU ended: {exit}");
+        End::Vmm(exit) => {
+            tracing::info!("{name} ended: {exit}");
             exit.code()
         }
         End::Helper => EXIT_HELPER,
@@ -121,28 +156,42 @@ async fn run_qemu(
     }
 }
 
-fn start_qemu(command: &QemuCommand, children: &Children) -> Result<Child, Error> {
-    // In the foreground, with the container's own standard streams; std clears the signal mask for it.
-    let child = children.spawn(Command::new(&command.program).args(&command.args));
-    child.map_err(|cause| Error::Path {
-        operation: "start QEMU",
-        path: command.program.clone().into(),
-        cause,
+type Parts<'a> = (BorrowedFd<'a>, Child, Release, Option<OwnedObjectPath>);
+
+fn vm<V: Vmm>(vmm: V, (pidfd, child, release, instance): Parts<'_>) -> Vm<'_, V> {
+    Vm {
+        vmm,
+        pidfd,
+        child: Some(child),
+        release,
+        instance,
+        ends_vmm: true,
+    }
+}
+
+/// Starts the VMM. Its descriptors are opened only now, because helpers may have made what is opened, and are the VMM's alone
+/// when this returns.
+async fn start(options: &RunOptions, plan: &Plan, children: &Children) -> Result<Child, Error> {
+    remove_stale_socket(&plan.control)?;
+    let descriptors = Descriptors::open(&options.descriptors).await?;
+    let VmmCommand { program, args, .. } = &plan.command;
+    let args = descriptors.numbered(args)?;
+    descriptors.inherited(|| {
+        // In the foreground, with the container's own standard streams; std clears the signal mask for it.
+        let child = children.spawn(Command::new(program).args(&args));
+        child.map_err(|cause| Error::Start {
+            vmm: plan.kind.name(),
+            program: program.into(),
+            cause,
+        })
     })
 }
 
 /// The codes a shell gives for a program it cannot start.
 fn start_failure(error: &Error) -> u8 {
     match error {
-        Error::Path {
-            operation: "start QEMU",
-            cause,
-            ..
-        } if cause.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
-        Error::Path {
-            operation: "start QEMU",
-            ..
-        } => EXIT_NOT_EXECUTABLE,
+        Error::Start { cause, .. } if cause.kind() == io::ErrorKind::NotFound => EXIT_NOT_FOUND,
+        Error::Start { .. } => EXIT_NOT_EXECUTABLE,
         _ => EXIT_RUNNER,
     }
 }
@@ -152,11 +201,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_qemu_that_does_not_start_gives_a_shells_codes() {
+    fn a_vmm_that_does_not_start_gives_a_shells_codes() {
         let failed = |kind: io::ErrorKind| {
-            start_failure(&Error::Path {
-                operation: "start QEMU",
-                path: "q".into(),
+            start_failure(&Error::Start {
+                vmm: "QEMU",
+                program: "q".into(),
                 cause: kind.into(),
             })
         };

@@ -29,7 +29,7 @@ pub(crate) struct Runner {
 }
 
 impl Runner {
-    pub(crate) fn start(options: &CommonOptions, qmp: Option<&Path>, paused_start: bool) -> Result<Runner, Error> {
+    pub(crate) fn start(options: &CommonOptions, control: Option<&Path>, paused_start: bool) -> Result<Runner, Error> {
         // First, because PID 1 has no default actions: without a handler SIGTERM would be lost.
         let handlers = |cause| Error::System {
             operation: "install signal handlers",
@@ -38,9 +38,9 @@ impl Runner {
         let stop = Stop::listen().map_err(handlers)?;
         let children = Children::reap().map_err(handlers)?;
         let status = Status::new(RunnerState::new(options.require_isolation, paused_start));
-        match state_directory(options.state_dir.as_deref(), qmp) {
+        match state_directory(options.state_dir.as_deref(), control) {
             Some(directory) => status.serve(&directory),
-            None => tracing::info!("neither --state-dir nor --qmp is given: no socket for probes"),
+            None => tracing::info!("neither --state-dir nor a socket of the VMM is given: no socket for probes"),
         }
         let anchor = Anchor::spawn(&options.anchor, &children)?;
         let daemon = Daemon::new(&options.socket);
@@ -66,13 +66,12 @@ impl Runner {
             }
         };
         let error = match registered {
-            Ok(registration) => {
-                tracing::info!("registered as {} in {}", registration.instance, registration.cgroup);
+            Ok(instance) => {
                 self.status.update(|state| {
                     state.phase = Phase::Starting;
                     state.daemon = true;
                 });
-                return Ok(Some(registration.instance));
+                return Ok(Some(instance));
             }
             Err(error) => error,
         };

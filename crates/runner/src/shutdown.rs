@@ -1,69 +1,74 @@
-//! From SIGTERM to a QEMU that has ended.
+//! From SIGTERM to a VMM that has ended.
 
 use std::os::fd::BorrowedFd;
-use std::path::Path;
 use std::time::Duration;
 
 use rustix::process::{Signal, pidfd_send_signal};
 use tokio::time::{Instant, sleep, sleep_until, timeout_at};
 
 use super::error::Error;
-use super::qmp::Qmp;
+use super::vmm::{PowerDown, Quit, Vmm};
 
-/// From `quit` to SIGKILL.
+/// From the command to quit to SIGKILL.
 const QUIT_TIME: Duration = Duration::from_secs(3);
 const RETRY: Duration = Duration::from_millis(250);
 
-#[derive(Debug, PartialEq, Eq)]
-enum Powerdown {
-    Requested,
-    /// The guest never ran, has migrated away, or has ended.
-    NotRunning,
-}
-
-/// Ends QEMU: powers the guest down, sends `quit` after `grace`, and SIGKILL 3 s later. Without a monitor it sends SIGTERM, and
-/// SIGKILL after `grace`. It returns after SIGKILL only: the caller drops it when QEMU ends.
-pub(crate) async fn shut_down(socket: Option<&Path>, mut qmp: Option<Qmp>, qemu: BorrowedFd<'_>, grace: Duration) {
+/// Ends the VMM: powers the guest down, tells the VMM to quit after `grace`, and sends SIGKILL 3 s later. Without a control
+/// channel it sends SIGTERM, and SIGKILL after `grace`. It returns after SIGKILL only: the caller drops it when the VMM ends.
+pub(crate) async fn shut_down<V: Vmm>(vmm: &mut V, process: BorrowedFd<'_>, grace: Duration) {
+    let name = vmm.name();
     let deadline = Instant::now() + grace;
-    let Some(socket) = socket else {
-        tracing::info!("no monitor: sending QEMU SIGTERM; it has {} s", grace.as_secs());
-        send(qemu, Signal::TERM);
-        sleep_until(deadline).await;
-        tracing::warn!("QEMU did not end within {} s: killing it", grace.as_secs());
-        send(qemu, Signal::KILL);
-        return;
-    };
-    match timeout_at(deadline, request_powerdown(socket, &mut qmp)).await {
-        Ok(Powerdown::Requested) => {
+    match timeout_at(deadline, request_powerdown(vmm)).await {
+        Ok(PowerDown::BySignal) => {
+            tracing::info!("no monitor: sending {name} SIGTERM; it has {} s", grace.as_secs());
+            send(name, process, Signal::TERM);
+            sleep_until(deadline).await;
+            tracing::warn!("{name} did not end within {} s: killing it", grace.as_secs());
+            send(name, process, Signal::KILL);
+            return;
+        }
+        Ok(PowerDown::Requested) => {
             tracing::info!("asked the guest to power down; it has {} s", grace.as_secs());
             sleep_until(deadline).await;
             tracing::warn!(
-                "the guest did not power down within {} s: telling QEMU to quit",
+                "the guest did not power down within {} s: telling {name} to quit",
                 grace.as_secs()
             );
         }
-        Ok(Powerdown::NotRunning) => tracing::info!("the guest does not run: telling QEMU to quit"),
-        Err(_) => tracing::warn!("QMP did not answer within {} s: telling QEMU to quit", grace.as_secs()),
+        Ok(PowerDown::NotRunning) => tracing::info!("the guest does not run: telling {name} to quit"),
+        Ok(PowerDown::Refused(text)) => {
+            tracing::warn!("the guest cannot be asked to power down: {text}: telling {name} to quit");
+        }
+        Err(_) => {
+            tracing::warn!("{name} did not answer within {} s: telling it to quit", grace.as_secs());
+        }
     }
     let deadline = Instant::now() + QUIT_TIME;
-    if let Err(error) = quit(socket, qmp, deadline).await {
-        // QEMU handles SIGTERM as it does `quit`.
-        tracing::warn!("{error}; sending SIGTERM");
-        send(qemu, Signal::TERM);
+    match quit(vmm, deadline).await {
+        Ok(Quit::Told) => {}
+        Ok(Quit::BySignal) => {
+            tracing::info!("sending {name} SIGTERM");
+            send(name, process, Signal::TERM);
+        }
+        Err(text) => {
+            // QEMU and Cloud Hypervisor handle SIGTERM as they do the command.
+            tracing::warn!("{text}; sending SIGTERM");
+            send(name, process, Signal::TERM);
+        }
     }
     sleep_until(deadline).await;
-    tracing::warn!("QEMU did not quit within {} s: killing it", QUIT_TIME.as_secs());
-    send(qemu, Signal::KILL);
+    tracing::warn!("{name} did not quit within {} s: killing it", QUIT_TIME.as_secs());
+    send(name, process, Signal::KILL);
 }
 
-/// Tries until QEMU answers: on the open connection first, on a new one when that is broken.
-async fn request_powerdown(socket: &Path, kept: &mut Option<Qmp>) -> Powerdown {
+/// Tries until the VMM answers: on the open connection first, on a new one when that is broken.
+async fn request_powerdown<V: Vmm>(vmm: &mut V) -> PowerDown {
     let mut warned = false;
     loop {
-        match try_request(socket, kept).await {
-            Ok(powerdown) => return powerdown,
+        match vmm.power_down().await {
+            Ok(done) => return done,
             Err(error) => {
-                *kept = None;
+                vmm.disconnect();
                 if !warned {
                     tracing::warn!("{error}; still trying");
                     warned = true;
@@ -74,42 +79,20 @@ async fn request_powerdown(socket: &Path, kept: &mut Option<Qmp>) -> Powerdown {
     }
 }
 
-async fn try_request(socket: &Path, kept: &mut Option<Qmp>) -> Result<Powerdown, Error> {
-    let qmp = match kept {
-        Some(qmp) => qmp,
-        None => kept.insert(Qmp::connect(socket).await?),
-    };
-    if qmp.status().await?.is_deaf() {
-        return Ok(Powerdown::NotRunning);
-    }
-    qmp.powerdown().await?;
-    Ok(Powerdown::Requested)
-}
-
-async fn quit(socket: &Path, kept: Option<Qmp>, deadline: Instant) -> Result<(), Error> {
-    let quit = async {
-        let mut qmp = match kept {
-            Some(qmp) => qmp,
-            None => Qmp::connect(socket).await?,
-        };
-        qmp.quit().await
-    };
+async fn quit<V: Vmm>(vmm: &mut V, deadline: Instant) -> Result<Quit, String> {
+    let name = vmm.name();
     // The rest of the time is needed for SIGTERM.
-    let limit = deadline - QUIT_TIME / 2;
-    let failed = |text: &str| Error::Qmp {
-        command: "quit",
-        socket: socket.to_owned(),
-        text: text.to_owned(),
-    };
-    timeout_at(limit, quit)
-        .await
-        .unwrap_or_else(|_| Err(failed("no answer")))
+    let done = timeout_at(deadline - QUIT_TIME / 2, vmm.quit()).await;
+    match done {
+        Ok(done) => done.map_err(|error: Error| error.to_string()),
+        Err(_) => Err(format!("{name} did not answer the command to quit")),
+    }
 }
 
-fn send(qemu: BorrowedFd<'_>, signal: Signal) {
-    if let Err(error) = pidfd_send_signal(qemu, signal)
+fn send(name: &str, process: BorrowedFd<'_>, signal: Signal) {
+    if let Err(error) = pidfd_send_signal(process, signal)
         && error != rustix::io::Errno::SRCH
     {
-        tracing::warn!("send signal {} to QEMU: {error}", signal.as_raw());
+        tracing::warn!("send signal {} to {name}: {error}", signal.as_raw());
     }
 }

@@ -10,7 +10,7 @@ use stelia_allocator::Qos;
 pub(crate) enum Phase {
     /// RegisterInstance has not succeeded yet.
     Registering,
-    /// Helpers and QEMU are started, the vCPUs attached.
+    /// Helpers and the VMM are started, the vCPUs attached.
     Starting,
     /// The guest runs, or waits for its migration.
     Up,
@@ -62,6 +62,16 @@ impl Isolation {
     }
 }
 
+/// How long the vCPUs of a guest that was booted before they were attached ran on shared CPUs, in microseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct UnpinnedWindow {
+    /// At most this long, by the clock.
+    pub(crate) wall_us: u64,
+    /// On a CPU, all of them together; `None` where the kernel does not count it.
+    pub(crate) run_us: Option<u64>,
+}
+
 /// The JSON that the probe's socket answers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -76,10 +86,13 @@ pub(crate) struct RunnerState {
     pub(crate) require_isolation: bool,
     /// Whether the daemon answers. While it does not, the VM keeps its CPUs.
     pub(crate) daemon: bool,
-    /// QEMU's run state by QMP; `absent` before QEMU answers, `unknown` without a monitor.
+    /// The run state by its QMP name; `absent` before the VMM answers, `unknown` without a monitor.
     pub(crate) guest: String,
     /// The guest executed nothing before its vCPUs were attached.
     pub(crate) paused_start: bool,
+    /// What its vCPUs ran before, of a VMM that cannot start paused.
+    #[serde(default)]
+    pub(crate) window: Option<UnpinnedWindow>,
     /// (vCPU, thread id on the host, CPU) as attached; `None` where it is not pinned.
     pub(crate) vcpus: Vec<(u32, u32, Option<u32>)>,
     /// QEMU's I/O threads by id, each with its thread id in the container.
@@ -99,6 +112,7 @@ impl RunnerState {
             daemon: false,
             guest: "absent".into(),
             paused_start,
+            window: None,
             vcpus: Vec::new(),
             iothreads: BTreeMap::new(),
             helpers: BTreeMap::new(),

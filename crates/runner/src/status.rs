@@ -65,7 +65,7 @@ impl Status {
         loop {
             match listener.accept().await {
                 Ok((stream, _)) => {
-                    let text = serde_json::to_string(&self.now()).unwrap_or_default();
+                    let text = serde_json::to_string(&self.now()).unwrap_or_default() + "\n";
                     tokio::spawn(answer(stream, text));
                 }
                 Err(error) => {
@@ -78,10 +78,6 @@ impl Status {
 }
 
 async fn answer(mut stream: UnixStream, text: String) {
-    let written = async {
-        stream.write_all(text.as_bytes()).await?;
-        stream.write_all(b"\n").await
-    };
     // The client may have closed the connection.
-    let _ = tokio::time::timeout(WRITE_LIMIT, written).await;
+    let _ = tokio::time::timeout(WRITE_LIMIT, stream.write_all(text.as_bytes())).await;
 }

@@ -1,7 +1,6 @@
-//! From QEMU's start to its end, for `run` and `attach`: isolation, helpers, signals, shutdown.
+//! From the VMM's start to its end, for `run` and `attach`: isolation, helpers, signals, shutdown.
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::path::Path;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -18,7 +17,7 @@ use super::shutdown::shut_down;
 use super::state::Phase;
 use super::vmm::{Release, Vmm};
 
-/// A helper that ends with QEMU (virtiofsd) may be seen to end this much before it.
+/// A helper that ends with the VMM (virtiofsd) may be seen to end this much before it.
 const TOGETHER: Duration = Duration::from_millis(500);
 /// How often a process that is not a child is polled.
 const LOOK: Duration = Duration::from_millis(250);
@@ -27,18 +26,16 @@ const LOOK: Duration = Duration::from_millis(250);
 pub(crate) struct Vm<'a, V> {
     pub(crate) vmm: V,
     pub(crate) pidfd: BorrowedFd<'a>,
-    /// `None` where the runner did not start QEMU.
+    /// `None` where the runner did not start the VMM.
     pub(crate) child: Option<Child>,
-    /// `None`: QEMU is ended by signals.
-    pub(crate) qmp: Option<&'a Path>,
     pub(crate) release: Release,
     /// `None` where the container is not registered yet.
     pub(crate) instance: Option<OwnedObjectPath>,
-    /// Whether a signal to the runner ends QEMU.
-    pub(crate) ends_qemu: bool,
+    /// Whether a signal to the runner ends the VMM.
+    pub(crate) ends_vmm: bool,
 }
 
-/// Waits for QEMU's end. The exit code of a process that is not a child is not known: 0.
+/// Waits for the VMM's end. The exit code of a process that is not a child is not known: 0.
 async fn ended(child: &mut Option<Child>, pidfd: BorrowedFd<'_>) -> Exit {
     match child {
         Some(child) => child.wait().await,
@@ -58,7 +55,7 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
         Ok(ready) => ready > 0,
         Err(rustix::io::Errno::INTR) => false,
         Err(error) => {
-            tracing::error!("wait for QEMU's end: {error}");
+            tracing::error!("wait for the VMM's end: {error}");
             true
         }
     }
@@ -66,10 +63,10 @@ fn has_ended(pidfd: BorrowedFd<'_>) -> bool {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum End {
-    Qemu(Exit),
-    /// QEMU was shut down because a fatal helper had ended.
+    Vmm(Exit),
+    /// The VMM was shut down because a fatal helper had ended.
     Helper,
-    /// QEMU still runs.
+    /// The VMM still runs.
     Detached,
 }
 
@@ -87,13 +84,12 @@ pub(crate) async fn supervise<V: Vmm>(
         status,
         ..
     } = runner;
+    let name = vm.vmm.name();
     let (mut child, pidfd) = (vm.child, vm.pidfd);
     let vm_options = VmOptions {
-        qemu: pidfd,
+        process: pidfd,
         anchor: anchor.pidfd.as_fd(),
-        claims: options.claims(),
-        require: options.require_isolation,
-        iothread_cpus: options.iothread_cpus,
+        common: options,
         release: vm.release,
     };
     let mut keeper = Keeper::new(vm.vmm, daemon, status, vm_options, vm.instance);
@@ -105,10 +101,10 @@ pub(crate) async fn supervise<V: Vmm>(
         let mut keeping = pin!(keeper.keep());
         loop {
             tokio::select! {
-                exit = ended(&mut child, pidfd) => return End::Qemu(exit),
+                exit = ended(&mut child, pidfd) => return End::Vmm(exit),
                 number = stop.recv() => {
-                    if !vm.ends_qemu {
-                        tracing::info!("signal {number}: leaving QEMU to whoever started it");
+                    if !vm.ends_vmm {
+                        tracing::info!("signal {number}: leaving {name} to whoever started it");
                         return End::Detached;
                     }
                     tracing::info!("signal {number}: shutting the guest down");
@@ -121,7 +117,7 @@ pub(crate) async fn supervise<V: Vmm>(
                 }
                 error = helpers.fatal() => {
                     if let Ok(exit) = timeout(TOGETHER, ended(&mut child, pidfd)).await {
-                        return End::Qemu(exit);
+                        return End::Vmm(exit);
                     }
                     tracing::error!("{error}: shutting the guest down");
                     broken = true;
@@ -136,11 +132,11 @@ pub(crate) async fn supervise<V: Vmm>(
         // `keeping` is dropped here, so that it does not continue the guest during the shutdown.
     }
     status.update(|state| state.phase = Phase::Stopping);
-    let mut shutting_down = pin!(shut_down(vm.qmp, keeper.vmm.take_qmp(), pidfd, options.grace));
+    let mut shutting_down = pin!(shut_down(&mut keeper.vmm, pidfd, options.grace));
     let mut killed = false;
     loop {
         tokio::select! {
-            exit = ended(&mut child, pidfd) => return if broken { End::Helper } else { End::Qemu(exit) },
+            exit = ended(&mut child, pidfd) => return if broken { End::Helper } else { End::Vmm(exit) },
             () = &mut shutting_down, if !killed => killed = true,
             number = stop.recv() => tracing::info!("signal {number}: already shutting down"),
             error = helpers.fatal() => tracing::info!("{error}: already shutting down"),

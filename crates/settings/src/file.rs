@@ -9,18 +9,40 @@ use stelia_text::excerpt;
 use toml::{Spanned, Value};
 
 use crate::Settings;
+use crate::adopt::{self, RULE_KEYS};
 use crate::settings::{KEYS, Key};
+
+/// The key whose value is the rules of adoption.
+const ADOPT: &str = "adopt";
 
 /// What one file sets, or several files merged. Values are not checked yet: a wrong value that a later file replaces is
 /// not an error.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Fragment(BTreeMap<&'static str, Entry>);
+pub struct Fragment {
+    keys: BTreeMap<&'static str, Entry>,
+    rules: Vec<adopt::Raw>,
+}
 
 #[derive(Debug, Clone, PartialEq)]
-struct Entry {
-    value: Value,
-    path: PathBuf,
-    line: usize,
+pub(crate) struct Entry {
+    pub(crate) value: Value,
+    pub(crate) path: PathBuf,
+    pub(crate) line: usize,
+}
+
+impl Entry {
+    pub(crate) fn refused(&self, key: &'static str, allowed: String) -> SettingsError {
+        SettingsError::Value {
+            path: self.path.clone(),
+            line: self.line,
+            key,
+            value: match &self.value {
+                Value::String(text) => format!("{:?}", excerpt::excerpt(text)),
+                other => excerpt::name(&other.to_string()),
+            },
+            allowed,
+        }
+    }
 }
 
 /// The settings in force, and where each came from.
@@ -29,6 +51,8 @@ pub struct Loaded {
     pub settings: Settings,
     /// The file that set a key last; a key that no file sets is missing.
     pub origins: BTreeMap<&'static str, PathBuf>,
+    /// The file of each rule of adoption, in their order.
+    pub rule_origins: Vec<PathBuf>,
 }
 
 /// Why the configuration is refused.
@@ -39,8 +63,13 @@ pub enum SettingsError {
     /// Not TOML; the cause names line and column.
     #[error("{path}: {cause}")]
     Syntax { path: PathBuf, cause: Box<toml::de::Error> },
-    #[error("{path}: line {line}: {key:?} is not a setting; the settings are {}", list(KEYS.iter().map(|key| key.name), "and"))]
+    #[error("{path}: line {line}: {key:?} is not a setting; the settings are {}", list(KEYS.iter().map(|key| key.name).chain([ADOPT]), "and"))]
     Unknown { path: PathBuf, line: usize, key: String },
+    #[error("{path}: line {line}: {key:?} is not a key of [[adopt]]; its keys are use, {}", list(RULE_KEYS.iter().map(|key| key.name), "and"))]
+    UnknownOfRule { path: PathBuf, line: usize, key: String },
+    /// A rule of adoption that is incomplete, or is there twice.
+    #[error("{path}: line {line}: {why}")]
+    Rule { path: PathBuf, line: usize, why: String },
     #[error("{path}: line {line}: {key} = {value}: expected {allowed}")]
     Value {
         path: PathBuf,
@@ -55,29 +84,33 @@ impl Fragment {
     /// `path` is what errors call the file.
     ///
     /// # Errors
-    /// [`SettingsError::Syntax`] and [`SettingsError::Unknown`], which no later file can replace.
+    /// What no later file can replace: [`SettingsError::Syntax`], an unknown key, a rule without a name.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let table: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|cause| SettingsError::Syntax {
             path: path.to_owned(),
             cause: Box::new(cause),
         })?;
-        let mut entries = BTreeMap::new();
+        let (mut entries, mut rules) = (BTreeMap::new(), Vec::new());
         for (name, value) in table {
-            let before = text.get(..name.span().start).unwrap_or_default();
-            let (path, line) = (path.to_owned(), before.matches('\n').count() + 1);
+            if name.get_ref() == ADOPT {
+                rules = adopt::tables(text, path)?;
+                continue;
+            }
+            let (path, line) = (path.to_owned(), line_of(text, name.span().start));
             let Some(key) = KEYS.iter().find(|key| key.name == name.get_ref()) else {
                 let key = excerpt::excerpt(name.get_ref());
                 return Err(SettingsError::Unknown { path, line, key });
             };
             entries.insert(key.name, Entry { value, path, line });
         }
-        Ok(Self(entries))
+        Ok(Self { keys: entries, rules })
     }
 
-    /// Lay `over` on top of this fragment: its keys win.
+    /// Lay `over` on top of this fragment: its keys win, its rules are added or replace those of the same names.
     #[must_use]
     pub fn merge(mut self, over: Self) -> Self {
-        self.0.extend(over.0);
+        self.keys.extend(over.keys);
+        self.rules = adopt::merged(self.rules, over.rules);
         self
     }
 
@@ -88,20 +121,16 @@ impl Fragment {
     pub fn check(self) -> Result<Loaded, SettingsError> {
         let mut loaded = Loaded::default();
         for key in &KEYS {
-            let Some(Entry { value, path, line }) = self.0.get(key.name) else {
+            let Some(entry) = self.keys.get(key.name) else {
                 continue;
             };
-            (key.set)(&mut loaded.settings, value).ok_or_else(|| SettingsError::Value {
-                path: path.clone(),
-                line: *line,
-                key: key.name,
-                value: match value {
-                    Value::String(text) => format!("{:?}", excerpt::excerpt(text)),
-                    other => excerpt::name(&other.to_string()),
-                },
-                allowed: list(key.allowed.iter().copied(), "or"),
-            })?;
-            loaded.origins.insert(key.name, path.clone());
+            let set = (key.set)(&mut loaded.settings, &entry.value);
+            set.ok_or_else(|| entry.refused(key.name, list(key.allowed.iter().copied(), "or")))?;
+            loaded.origins.insert(key.name, entry.path.clone());
+        }
+        for rule in &self.rules {
+            loaded.settings.policies.adopt.push(rule.check()?);
+            loaded.rule_origins.push(rule.path.clone());
         }
         Ok(loaded)
     }
@@ -117,6 +146,12 @@ impl Loaded {
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{:<40} # {origin}", key.line(&self.settings));
         }
+        for (rule, origin) in self.settings.policies.adopt.iter().zip(&self.rule_origins) {
+            let _ = writeln!(text, "\n{:<40} # {}", "[[adopt]]", origin.display());
+            for key in &RULE_KEYS {
+                let _ = writeln!(text, "{} = {}", key.name, (key.get)(rule));
+            }
+        }
         text
     }
 }
@@ -128,8 +163,13 @@ impl Key {
     }
 }
 
+/// The number of the line that this byte is in.
+pub(crate) fn line_of(text: &str, byte: usize) -> usize {
+    text.get(..byte).unwrap_or_default().matches('\n').count() + 1
+}
+
 /// "a, b or c".
-fn list<'a>(words: impl Iterator<Item = &'a str>, last: &str) -> String {
+pub(crate) fn list<'a>(words: impl Iterator<Item = &'a str>, last: &str) -> String {
     let words: Vec<&str> = words.collect();
     match words.split_last() {
         Some((end, [])) => (*end).to_owned(),

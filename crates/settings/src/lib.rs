@@ -1,9 +1,10 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Settings`] and [`Policies`] hold the values; `KEYS` in `settings.rs` has each key once. [`load`] reads the
+//! [`Settings`] and [`Policies`] hold the values; `KEYS` in `settings.rs` has each key once, `RULE_KEYS` in `adopt/keys.rs` those of `[[adopt]]`. [`load`] reads the
 //! files; later ones win: `/etc/stelia/steliad.toml`, then `*.toml` in `/usr/lib`, `/run` and `/etc` `stelia/steliad.toml.d`,
 //! where a file name in a later directory hides the same name in an earlier one.
 
+mod adopt;
 mod file;
 mod float;
 mod partition;
@@ -11,9 +12,12 @@ mod placement;
 mod settings;
 #[cfg(test)]
 mod tests;
+mod tree;
 
+pub use adopt::{AdoptPlacement, AdoptRule, LONGEST_NAME, Pattern, ReadyMade, ThreadName, Tree};
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use partition::{Partition, isolated_is_safe};
 pub use placement::PlacementPolicy;
 pub use settings::{Policies, Settings};
+pub use tree::TreeHome;

@@ -11,7 +11,7 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
-use crate::{FloatPolicy, Partition, PlacementPolicy};
+use crate::{AdoptRule, FloatPolicy, Partition, PlacementPolicy, TreeHome};
 
 /// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -33,12 +33,16 @@ pub struct Policies {
     /// `isolated` or else `root`.
     pub partition: Option<Partition>,
     pub float: FloatPolicy,
+    /// Where the cgroups of instances are made that are registered from now on.
+    pub tree: TreeHome,
     /// An instance floats on the whole shared pool if its NUMA nodes have fewer shared CPUs than this.
     pub float_min_cpus: usize,
     /// `cpu.max` of every float, as the kernel takes and prints it: an audit compares the texts.
     pub float_cpu_max: String,
     /// What chooses exclusive CPUs, and how.
     pub allocator: AllocatorPolicies,
+    /// Which VMs are adopted that do not register; none without a rule. The first rule that finds a container's VM counts.
+    pub adopt: Vec<AdoptRule>,
 }
 
 impl Default for Settings {
@@ -59,9 +63,11 @@ impl Default for Policies {
             placement: PlacementPolicy::Guest,
             partition: None,
             float: FloatPolicy::Pod,
+            tree: TreeHome::Slice,
             float_min_cpus: 2,
             float_cpu_max: "max".into(),
             allocator: AllocatorPolicies::default(),
+            adopt: Vec::new(),
         }
     }
 }
@@ -93,7 +99,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 16] = [
+pub(crate) const KEYS: [Key; 17] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -144,6 +150,7 @@ pub(crate) const KEYS: [Key; 16] = [
         },
         get: |settings| settings.policies.partition.map_or("auto", Partition::name).into(),
     },
+    choice!("tree", TreeHome["slice", "in-place"], policies.tree),
     choice!(
         "cpu-source",
         CpuSource["kubelet", "steliad"],

@@ -2,8 +2,9 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
+use crate::adopt::RULE_KEYS;
 use crate::settings::KEYS;
-use crate::{Fragment, Loaded, Settings, load};
+use crate::{AdoptPlacement, AdoptRule, Fragment, Loaded, Pattern, ReadyMade, Settings, Tree, load};
 
 fn tree(files: &[(&str, &str)]) -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
@@ -117,15 +118,161 @@ fn what_is_printed_gives_the_same_settings_and_tells_where_each_came_from() {
 #[test]
 fn the_shipped_file_lists_every_key_with_its_default() {
     let text = fs::read_to_string("../../packaging/steliad.toml").unwrap();
-    let shipped: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.strip_prefix('#'))
-        .filter(|line| line.contains(" = "))
-        .collect();
+    let keys = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
+        lines.filter(|line| line.contains(" = ")).map(str::to_owned).collect()
+    };
+    let (settings, rule) = text.split_once("\n#[[adopt]]\n").unwrap();
     let defaults = KEYS.each_ref().map(|key| key.line(&Settings::default()));
-    assert_eq!(shipped, defaults);
+    assert_eq!(keys(settings), defaults);
+    // Those of a rule have the values of the one that is named there.
+    let kubevirt = AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap();
+    let values = RULE_KEYS
+        .each_ref()
+        .map(|key| format!("{} = {}", key.name, (key.get)(&kubevirt)));
+    assert_eq!(
+        keys(rule),
+        [vec!["use = \"kubevirt\"".to_owned()], values.to_vec()].concat()
+    );
     assert_eq!(
         Fragment::parse(&text, Path::new("shipped")).unwrap(),
         Fragment::default()
     );
+}
+
+fn rules(text: &str) -> Result<Vec<AdoptRule>, String> {
+    let checked = Fragment::parse(text, Path::new("x.toml")).and_then(Fragment::check);
+    checked
+        .map(|loaded| loaded.settings.policies.adopt)
+        .map_err(|error| error.to_string())
+}
+
+fn words(patterns: &[Pattern]) -> Vec<&str> {
+    patterns.iter().map(Pattern::as_str).collect()
+}
+
+#[test]
+fn a_ready_made_rule_is_asked_for_by_name_and_its_keys_may_be_changed() {
+    for which in ReadyMade::ALL {
+        let [rule] = &rules(&format!("[[adopt]]\nuse = {:?}", which.name())).unwrap()[..] else {
+            panic!("{which:?}");
+        };
+        assert_eq!(*rule, AdoptRule::ready_made(which).unwrap());
+        assert_eq!((rule.name.as_str(), rule.tree), (which.name(), Tree::Auto));
+        let keeps = matches!(which, ReadyMade::KubeVirt | ReadyMade::Libvirt);
+        assert_eq!(rule.placement == AdoptPlacement::Keep, keeps);
+        assert!(rule.container_may_refuse);
+    }
+    let text = "[[adopt]]\nuse = \"kubevirt\"\nnamespaces = [\"team-*\"]\nplacement = \"linear\"\ntree = \"slice\"";
+    let changed = &rules(text).unwrap()[0];
+    assert_eq!(words(&changed.namespaces), ["team-*"]);
+    assert_eq!(words(&changed.pods), ["virt-launcher-*"]);
+    assert_eq!((changed.placement.name(), changed.tree), ("linear", Tree::Slice));
+    let own = "[[adopt]]\nname = \"mine\"\nvmm = [\"my-vmm\"]\nthreads = \"cpu-{n}\"";
+    let own = &rules(own).unwrap()[0];
+    assert_eq!((words(&own.pods), own.threads.index("cpu-3")), (vec!["*"], Some(3)));
+}
+
+#[test]
+fn drop_ins_add_rules_and_replace_those_of_the_same_name() {
+    let dir = tree(&[
+        (
+            "etc/stelia/steliad.toml",
+            "audit-interval-s = 5\n[[adopt]]\nuse = \"kubevirt\"\n[[adopt]]\nuse = \"qemu\"",
+        ),
+        (
+            "etc/stelia/steliad.toml.d/50-x.toml",
+            "[[adopt]]\nuse = \"firecracker\"",
+        ),
+        (
+            "etc/stelia/steliad.toml.d/60-x.toml",
+            "[[adopt]]\nuse = \"kubevirt\"\ncontainer-may-refuse = false\npods = [\"a\", \"b-*\"]",
+        ),
+    ]);
+    let loaded = load(dir.path()).unwrap();
+    let rules = &loaded.settings.policies.adopt;
+    let names: Vec<&str> = rules.iter().map(|rule| rule.name.as_str()).collect();
+    assert_eq!(names, ["kubevirt", "qemu", "firecracker"]);
+    assert!(!rules[0].container_may_refuse && loaded.rule_origins[0].ends_with("60-x.toml"));
+    assert!(loaded.rule_origins[2].ends_with("50-x.toml"));
+    let text = loaded.print();
+    assert!(text.contains("pods = [\"a\", \"b-*\"]\n"), "{text}");
+    let printed = Fragment::parse(&text, Path::new("printed")).unwrap().check().unwrap();
+    assert_eq!(printed.settings, loaded.settings);
+    let json = serde_json::to_value(&rules[1]).unwrap();
+    assert_eq!(
+        (&json["threads"], &json["tree"]),
+        (&"CPU {n}/KVM".into(), &"auto".into())
+    );
+}
+
+#[test]
+fn what_is_wrong_with_a_rule_is_said_with_its_line() {
+    for (text, says) in [
+        (
+            "\n[[adopt]]\nuse = \"kubevirt\"\nnamespace = [\"a\"]",
+            "x.toml: line 4: \"namespace\" is not a key of [[adopt]]; its keys are use, name, namespaces,",
+        ),
+        (
+            "[[adopt]]\nuse = \"kvm\"",
+            "line 2: use = \"kvm\": expected kubevirt, libvirt, qemu,",
+        ),
+        ("[[adopt]]\nuse = 1", "line 2: use = 1: expected"),
+        (
+            "\n[[adopt]]\npods = [\"a\"]",
+            "line 2: a rule of [[adopt]] needs use or name",
+        ),
+        (
+            "[[adopt]]\nname = \"a b\"",
+            "line 1: a rule of [[adopt]] needs use or name",
+        ),
+        (
+            "[[adopt]]\nname = \"a\"\nthreads = \"x{n}\"",
+            "line 1: the rule \"a\" needs vmm, or use",
+        ),
+        (
+            "[[adopt]]\nname = \"a\"\nvmm = [\"x\"]",
+            "line 1: the rule \"a\" needs threads, or use",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\n[[adopt]]\nuse = \"qemu\"",
+            "line 3: two rules of this file have the name \"qemu\"",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\nthreads = \"CPU\"",
+            "line 3: threads = \"CPU\": expected the name of a thread, at most 15 bytes, with {n}",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\npods = []",
+            "line 3: pods = []: expected a list of 1 to 64 names",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\npods = \"a\"",
+            "line 3: pods = \"a\": expected a list",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\nplacement = \"best\"",
+            "line 3: placement = \"best\": expected keep, auto, guest,",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\ncontainer-may-refuse = \"no\"",
+            "line 3: container-may-refuse = \"no\": expected true or false",
+        ),
+        (
+            "[[adopt]]\nuse = \"qemu\"\ntree = \"here\"",
+            "line 3: tree = \"here\": expected auto, in-place or slice",
+        ),
+        (
+            "\n[adopt]\nuse = \"qemu\"",
+            "line 2: adopt: expected tables, each of which begins with [[adopt]]",
+        ),
+        ("adopt = \"kubevirt\"", "line 1: adopt: expected tables"),
+    ] {
+        let error = rules(text).unwrap_err();
+        assert!(error.contains(says) && !error.contains('\n'), "{text}: {error}");
+    }
+    let many: String = (0..65)
+        .map(|index| format!("[[adopt]]\nuse = \"qemu\"\nname = \"a{index}\"\n"))
+        .collect();
+    assert!(rules(&many).unwrap_err().contains("line 193: more than 64 rules"));
 }

@@ -110,6 +110,10 @@ impl Systemd for Counted<dyn Systemd> {
             .await
     }
 
+    async fn run(&self, unit: &str) -> Result<(), SystemdError> {
+        self.change(format!("run {unit}")).run(unit).await
+    }
+
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
         self.change(format!("stop_emptied {unit}")).stop_emptied(unit).await
     }

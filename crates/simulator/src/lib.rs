@@ -27,14 +27,29 @@ use tokio_util::sync::CancellationToken;
 /// # Errors
 /// The scenario cannot be played, or there is no bus.
 pub async fn serve(scenario: &Path, settings: Settings) -> anyhow::Result<()> {
-    let directory = std::env::temp_dir().join(format!("steliad-simulate.{}", std::process::id()));
-    std::fs::create_dir_all(&directory).with_context(|| format!("create {}", directory.display()))?;
-    let played = play(scenario, settings, &directory).await;
-    std::fs::remove_dir_all(&directory).with_context(|| format!("remove {}", directory.display()))?;
+    // Before anything is made and said to be ready: a signal without a handler would end the process there and then, and
+    // the directory would remain. One that comes early is kept until it is waited for.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let told = async {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    let directory = tempfile::Builder::new().prefix("steliad-simulate.").tempdir()?;
+    let played = play(scenario, settings, directory.path(), told).await;
+    directory.close()?;
     played
 }
 
-async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::Result<()> {
+/// Plays until `told` to end.
+async fn play(
+    scenario: &Path,
+    settings: Settings,
+    directory: &Path,
+    told: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
     let place = || scenario.display().to_string();
     let text = std::fs::read_to_string(scenario).with_context(place)?;
     let scenario = Scenario::parse(&text).with_context(place)?;
@@ -71,12 +86,7 @@ async fn play(scenario: &Path, settings: Settings, directory: &Path) -> anyhow::
         .await
         .context("serve on the bus")?;
     println!("ready: {}", directory.display());
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
+    told.await;
     cancel.cancel();
     running.await.context("the engine failed")?;
     Ok(())

@@ -1,91 +1,125 @@
 //! The command line of `steliactl`.
 
+pub mod help;
+
+use std::io::{self, IsTerminal};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::PossibleValuesParser;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::builder::{PossibleValue, PossibleValuesParser};
+use clap::{Parser, Subcommand};
 use clap_complete::engine::ArgValueCandidates;
-use stelia_allocator::AllocationRequest;
-use stelia_allocator::command_line::names;
-use stelia_allocator::evaluate::ScoringStrategy;
-use stelia_kubelet::QosClass;
-use stelia_node_report::ApiVersion;
 
-use super::completions::uids;
+use super::client::Failure;
+use super::completions::vms;
+use super::evaluate::EvaluateOptions;
+use super::node_topology::TopologyOptions;
 use super::plan::PlanOptions;
+use super::remote::Host;
+use super::verify::Required;
+use super::view::{Form, How, Look};
 
 const AFTER_HELP: &str = "\
-UID is a pod's UID as `list` prints it, or its beginning where that is unambiguous.
+`steliactl COMMAND --help` has the command's own options and examples, steliactl(1) what each column and event means.
+
+VM is a pod's namespace/name as `list` prints it, its name where that is unambiguous, its UID, or the beginning of the UID
+where that is unambiguous.
 
 Exit codes:
   0  done; monitor, top, node-topology --watch: also when a signal or the reader ended them
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
-     doctor: a check failed; verify: a promise does not hold; evaluate: a pod does not fit;
+     doctor: a check failed; verify: a promise does not hold, or a VM has less than is required;
+     evaluate: a pod does not fit;
      plan: a pod is not admitted
-  2  wrong usage, or a UID that more than one instance fits
+  2  wrong usage, or a VM that more than one instance fits
   3  no such instance
+  255  -H: ssh failed
 
 Standard output is data only; messages go to standard error. Output longer than the terminal goes through $SYSTEMD_PAGER,
 $PAGER or less; NO_COLOR turns colours off.";
 
+/// Above the options that every command has, in the help of each.
+const EVERYWHERE: &str = "Options of every command";
+
 /// See the virtual machines with exclusive CPUs on this node, and control steliad.
 #[derive(Debug, Parser)]
-#[command(name = "steliactl", version, after_help = AFTER_HELP)]
+#[command(name = "steliactl", version, after_help = AFTER_HELP, help_template = help::template(),
+          mut_subcommands(help::with_examples))]
 pub struct Cli {
     /// Print JSON: pretty, short (a line each) or off; --json alone is pretty
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
-          default_value_t = Json::Off, default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
-    pub(crate) json: Json,
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT", num_args = 0..=1, require_equals = true,
+          value_parser = Form::parser([("pretty", "JSON for the eye", Form::Json), ("short", "JSON, one line each", Form::JsonLine),
+                                       ("off", "Text", Form::Text)]),
+          default_value = "off", default_missing_value = "pretty", hide_default_value = true, hide_possible_values = true)]
+    pub(crate) json: Form,
+    /// How to print: table, wide (more columns), json, yaml or name (a VM a line)
+    #[arg(short, long, global = true, help_heading = EVERYWHERE, value_name = "FORMAT",
+          value_parser = Form::parser([("table", "Text", Form::Text), ("wide", "Text with more columns", Form::Wide),
+                                       ("json", "JSON", Form::Json), ("yaml", "YAML", Form::Yaml),
+                                       ("name", "A VM a line", Form::Name)]), hide_possible_values = true)]
+    pub(crate) output: Option<Form>,
+    /// Cut nothing to the terminal's width
+    #[arg(short = 'l', long, global = true, help_heading = EVERYWHERE)]
+    pub(crate) full: bool,
     /// Do not pipe output into a pager
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) no_pager: bool,
     /// Print no header lines
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE)]
     pub(crate) no_legend: bool,
+    /// Run the same command on another host, by ssh; files that it names are that host's
+    #[arg(short = 'H', long, global = true, help_heading = EVERYWHERE, value_name = "[USER@]HOST[:PORT]", value_parser = Host::parse)]
+    pub(crate) host: Option<Host>,
     /// Talk to a peer-to-peer D-Bus address instead of the system bus, e.g. unix:path=/run/stelia/runner/socket
-    #[arg(long, global = true, value_name = "ADDR")]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "ADDR")]
     pub(crate) address: Option<String>,
     /// Read /proc and /sys/fs/cgroup below this folder: of a simulated node
-    #[arg(long, global = true, value_name = "DIR", hide = true)]
+    #[arg(long, global = true, help_heading = EVERYWHERE, value_name = "DIR", hide = true)]
     pub(crate) root: Option<PathBuf>,
     /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
 
-/// How output is written, as systemd's tools have it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Json {
-    /// JSON for the eye.
-    Pretty,
-    /// JSON, one line each.
-    Short,
-    /// Text.
-    #[default]
-    Off,
-}
+impl Cli {
+    /// # Errors
+    /// The command has no answer of this form. Nothing has been done yet.
+    pub(crate) fn how(&self) -> Result<How, Failure> {
+        let asked = (self.json != Form::Text).then_some(self.json).or(self.output);
+        if let Some(form) = asked
+            && let Some(why) = self.command.refuses(form)
+        {
+            return Err(Failure::Usage(why.to_owned()));
+        }
+        let form = asked.unwrap_or(self.command.form());
+        Ok(How {
+            form,
+            look: Look::of_stdout(!self.no_legend, form == Form::Wide, self.full),
+        })
+    }
 
-impl Json {
-    /// Whether it is JSON at all.
-    pub(crate) fn is_on(self) -> bool {
-        self != Json::Off
+    /// Whether it takes over the terminal.
+    pub(crate) fn is_live(&self) -> bool {
+        let interactive = || io::stdin().is_terminal() && io::stdout().is_terminal();
+        matches!(self.command, Command::Top { batch: false, .. }) && interactive()
     }
 }
 
 /// What `steliactl` can do.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Show the node: the daemon, the pools, the instances, kubelet's state, drift and the last pass
+    /// Show the node: daemon, instances, pools, drift, last pass
     Status,
     /// List the instances
     List,
-    /// Show one instance: its properties, on which NUMA nodes its memory and devices are and how much of it is away from its CPUs,
-    /// and every thread of it with the CPUs it may run on. Devices of VFIO are shown to root only
+    /// Show one instance and every thread of it
+    ///
+    /// Its properties, on which NUMA nodes its memory and devices are and how much of it is away from its CPUs, and every thread
+    /// of it with the CPUs it may run on. Devices of VFIO are shown to root only.
     Show {
-        /// The pod's UID, or the beginning of it
-        #[arg(add = ArgValueCandidates::new(uids))]
-        uid: String,
+        /// Its pod: namespace/name, name, UID, or the beginning of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: String,
         /// Also print on which NUMA nodes the pages are that each process has mapped; root only. The kernel walks all its page
         /// tables for it: seconds for a large VM without huge pages
         #[arg(long)]
@@ -93,44 +127,17 @@ pub(crate) enum Command {
     },
     /// Print the daemon's whole view as JSON
     Describe,
-    /// Print the node's NodeResourceTopology object as kubectl apply -f - takes it: NUMA nodes, CPUs, memory, CPU owners
-    NodeTopology {
-        /// How to write it; --json writes JSON too
-        #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "yaml")]
-        output: Output,
-        /// The version of topology.node.k8s.io
-        #[arg(long, value_name = "VERSION", default_value = "v1alpha1",
-              value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
-        api_version: String,
-        /// The Node's name [default: as kubelet calls it, by its --hostname-override or the host's name]
-        #[arg(long, value_name = "NAME")]
-        node_name: Option<String>,
-        /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
-        /// alone is no change
-        #[arg(short, long)]
-        watch: bool,
-    },
-    /// Print what the allocator would answer, where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many
-    /// pods, each as if it were the only one
-    Evaluate {
-        /// The pod.
-        #[command(flatten)]
-        pod: AllocationRequest,
-        /// Kubernetes' class of the pod, which bounds what it may have; without it nothing does
-        #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
-        kubernetes_class: Option<QosClass>,
-        /// What the score favours [default: MostAllocated]
-        #[arg(long, value_name = "STRATEGY",
-              value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
-        scoring_strategy: Option<ScoringStrategy>,
-        /// Ask about every pod of a JSON list instead, whose names are those of the options; - is standard input
-        #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationRequest", "kubernetes_class", "scoring_strategy"])]
-        requests: Option<PathBuf>,
-        /// Ask a node that is only described, by what node-topology printed there; - is standard input. Needs no daemon
-        #[arg(long, value_name = "FILE")]
-        node: Option<PathBuf>,
-    },
-    /// Show what the vCPU threads do, live: how busy they are and what disturbs them; h shows the keys
+    /// Print the node's NodeResourceTopology object
+    ///
+    /// As kubectl apply -f - takes it: NUMA nodes, CPUs, memory, CPU owners.
+    NodeTopology(TopologyOptions),
+    /// Print what steliad's allocator would answer for a pod
+    ///
+    /// Where steliad chooses the CPUs: whether a pod fits, its CPUs and the score; or many pods, each as if it were the only one.
+    Evaluate(EvaluateOptions),
+    /// Show live how busy the vCPU threads are and what disturbs them
+    ///
+    /// The key h shows the keys.
     Top {
         /// Print plain tables instead, as without a terminal or with --json
         #[arg(short, long)]
@@ -142,94 +149,156 @@ pub(crate) enum Command {
         #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
         delay: Duration,
     },
-    /// Print the daemon's signals as they come, one a line, until interrupted
+    /// Print what changes as it changes, one event a line
+    ///
+    /// The daemon's signals, until interrupted.
     Monitor,
-    /// Compare every promise with the kernel now, repair what differs, and report
+    /// Compare every promise with the kernel and repair what differs
     Reconcile {
         /// Print the steps that a pass would begin with, change nothing
         #[arg(long)]
         dry_run: bool,
     },
-    /// Move instances to better CPUs while they run, where steliad chose the CPUs, and wait for the end
+    /// Move instances to better CPUs while they run
+    ///
+    /// Where steliad chose the CPUs; waits for the end. Where kubelet chose them, --dry-run advises which VMs to restart, in
+    /// which order, and what each gains; it reads kubelet's files: root only.
     Rebind {
-        /// Only this pod's: its UID, or the beginning of it
-        #[arg(add = ArgValueCandidates::new(uids))]
-        uid: Option<String>,
-        /// Print what would move and what it gains, change nothing
+        /// Only this one: namespace/name, name, UID, or the beginning of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: Option<String>,
+        /// Print what would move, or which restarts would help, and what is gained; change nothing
         #[arg(long)]
         dry_run: bool,
         /// Begin no move after this time
         #[arg(long, value_name = "SECONDS", default_value = "600", value_parser = clap::value_parser!(u32).range(1..=86_400))]
         deadline: u32,
     },
-    /// Compare every promise with the kernel now and print what does not hold, with its cure; changes nothing. A VM with more than a
-    /// tenth of its memory, and 64 MiB, on other NUMA nodes than its CPUs' is printed too
+    /// Print the whole node in one text, for a ticket
+    ///
+    /// Host, versions, pools, kubelet's configuration, every thread of every VM with its cgroup, where it may run and where it
+    /// ran, memory and devices by NUMA node, and what verify finds. Of the guests' processes it has the names only. Devices of
+    /// VFIO and verify's findings are for root only.
+    Report {
+        /// Watch the threads for this long
+        #[arg(short, long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+        seconds: Duration,
+    },
+    /// Check that every promise holds; print what does not, and cures
+    ///
+    /// Counts the VMs by state and compares every promise of these states with the kernel now; changes nothing. A VM with more
+    /// than a tenth of its memory, and 64 MiB, on other NUMA nodes than its CPUs' is printed too.
     Verify {
-        /// Only of this pod: its UID, or the beginning of it
-        #[arg(add = ArgValueCandidates::new(uids))]
-        uid: Option<String>,
+        /// Only of this one: namespace/name, name, UID, or the beginning of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: Option<String>,
+        /// Fail also where a VM has less than this state
+        #[arg(long, value_name = "STATE")]
+        require: Option<Required>,
     },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
-        /// The pod's UID, or the beginning of it
-        #[arg(add = ArgValueCandidates::new(uids))]
-        uid: String,
+        /// Its pod: namespace/name, name, UID, or the beginning of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: String,
     },
-    /// Print what is understood of kubelet's checkpoint files, or why one is refused; needs no daemon
+    /// Print what is understood of kubelet's checkpoint files
+    ///
+    /// Or why one is refused. Needs no daemon.
     KubeletState {
         /// cpu_manager_state, memory_manager_state, or a folder with both [default: kubelet's, as the daemon reads it]
         path: Option<PathBuf>,
     },
-    /// Print what kubelet would do with a pod, on this node or a described one: which CPUs and NUMA nodes, or the exact rejection;
-    /// needs no daemon
+    /// Print what kubelet would do with a pod
+    ///
+    /// On this node or a described one: which CPUs and NUMA nodes, or the exact rejection. Needs no daemon.
     Plan(PlanOptions),
-    /// Draw the node: sockets, NUMA nodes, cores and their CPUs, each marked with its owner
-    Map {
-        /// Write a picture to this file instead
-        #[arg(long, value_name = "FILE")]
-        svg: Option<PathBuf>,
+    /// Print which VMs that did not register the rules would adopt
+    ///
+    /// And which not, and why: the VMs in this node's containers, by the rules of [[adopt]] in the daemon's configuration. Changes
+    /// nothing, and needs no daemon; root only, because the container runtimes' files are root's.
+    Adopt {
+        /// Only print it: who is adopted is for the daemon's configuration to say
+        #[arg(long, required = true)]
+        dry_run: bool,
     },
-    /// Explain who chooses CPUs, the pools and what each instance asked for; or why one instance or CPU is as it is
+    /// Draw the node: every CPU with its owner
+    ///
+    /// Sockets, NUMA nodes, L3 caches, cores and their CPUs, each marked with its owner and the owner's state, and the devices of
+    /// VMs.
+    Map {
+        /// Write a picture (SVG) instead, to this file or, without one or with -, to standard output
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with_all = ["html", "json"])]
+        svg: Option<PathBuf>,
+        /// Write a page (HTML) that needs no other file instead, in the same way; pointing at a CPU shows its VM
+        #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "-", conflicts_with = "json")]
+        html: Option<PathBuf>,
+    },
+    /// Explain who has which CPUs, and why; or one instance, or a CPU
+    ///
+    /// Who chooses CPUs, the pools and what each instance asked for; or one instance: its CPUs, states, shared CPUs, NUMA nodes
+    /// and, measured for a second, what may slow it down; or the owner of a CPU.
     Explain {
-        /// A number is a CPU: its owner, with the source of each fact. Otherwise a pod's UID, or the beginning of it: its allocation
-        #[arg(value_name = "UID|CPU", add = ArgValueCandidates::new(uids))]
+        /// A number is a CPU: its owner, with the source of each fact. Otherwise an instance, by namespace/name, name, UID, or the
+        /// beginning of the UID: its story
+        #[arg(value_name = "VM|CPU", add = ArgValueCandidates::new(vms))]
         what: Option<String>,
     },
-    /// Print metrics as OpenMetrics text; does not start the daemon
+    /// Print metrics as OpenMetrics text
+    ///
+    /// Does not start the daemon.
     Metrics {
         /// Write them to this file instead, for node-exporter's textfile collector
         #[arg(long, value_name = "PATH")]
         textfile: Option<PathBuf>,
     },
-    /// Check whether this node is fit for isolated VMs, with a cure for what is not; needs no daemon
+    /// Check whether this node is fit for isolated VMs
+    ///
+    /// With a cure for what is not. Needs no daemon.
     Doctor,
     /// Make the daemon read its configuration again
     Reload,
-    /// Print the completion script of a shell, e.g. for source <(steliactl completions bash)
+    /// Print the completion script of a shell
     Completions {
         /// Which shell
-        shell: Shell,
+        #[arg(value_parser = PossibleValuesParser::new([("bash", "bash(1)"), ("zsh", "zsh(1)"), ("fish", "fish(1)")]
+              .map(|(shell, help)| PossibleValue::new(shell).help(help))))]
+        shell: String,
     },
 }
 
-/// How an object for Kubernetes is written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Output {
-    /// JSON.
-    Json,
-    /// YAML.
-    Yaml,
-}
+impl Command {
+    /// What is printed when no form is asked for.
+    fn form(&self) -> Form {
+        match self {
+            Self::NodeTopology(_) => Form::Yaml,
+            Self::Describe => Form::Json,
+            _ => Form::Text,
+        }
+    }
 
-/// The shells that can be taught.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Shell {
-    /// bash(1)
-    Bash,
-    /// zsh(1)
-    Zsh,
-    /// fish(1)
-    Fish,
+    /// Why there is no answer of this form.
+    fn refuses(&self, form: Form) -> Option<&'static str> {
+        match (self, form) {
+            (Self::Completions { .. }, _) => Some("a completion script has no other form"),
+            (Self::Describe | Self::NodeTopology(_) | Self::Metrics { .. }, _) if !form.is_data() => {
+                Some("there is no table of this: -o json or yaml")
+            }
+            (
+                Self::List
+                | Self::Show { .. }
+                | Self::Verify { .. }
+                | Self::Rebind { .. }
+                | Self::Deregister { .. }
+                | Self::Adopt { .. },
+                Form::Name,
+            ) => None,
+            (_, Form::Name) => {
+                Some("-o name is for list, show, verify, rebind, deregister and adopt, whose answers are about VMs")
+            }
+            _ => None,
+        }
+    }
 }
 
 /// A number of seconds, with a fraction.

@@ -1,23 +1,30 @@
 //! The calls to the daemon, and the errors that they end in.
 
+use std::fmt::Display;
+use std::path::Path;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
-use stelia_api::BUS_NAME;
 use stelia_api::client::{Dict, InstanceRow, ManagerProxy, MoveRow, OwnedDict};
+use stelia_api::{BUS_NAME, MANAGER_PATH};
+use tokio::time::timeout;
 use zbus::names::InterfaceName;
 use zbus::proxy::{CacheProperties, MethodFlags};
+use zbus::wire::DynamicDeserialize;
 use zbus::{Connection, OwnedObjectPath, Variant, connection, fdo};
 
 use crate::node::{self, Description};
-use crate::view::{json_of, text_of, texts_of};
+use crate::pod::{Found, Pod, Pods, pick};
+use crate::view::json_of;
 
 const INSTANCE_INTERFACE: InterfaceName<'static> =
     InterfaceName::from_static_str_unchecked("io.stelia.Isolation1.Instance");
 const NO_SUCH_INSTANCE: &str = "io.stelia.Isolation1.Error.NoSuchInstance";
-/// A pass over a busy node may take longer than D-Bus's usual 25 s.
-const CALL_TIMEOUT: Duration = Duration::from_secs(60);
+const NOT_PERMITTED: &str = "io.stelia.Isolation1.Error.NotPermitted";
+const ACCESS_DENIED: &str = "org.freedesktop.DBus.Error.AccessDenied";
+/// How long the daemon may be silent.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(25);
 
 /// Why a command failed. The exit code follows from the variant.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -36,6 +43,11 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
+    /// What is wrong with a file.
+    pub(crate) fn about(path: &Path, cause: &impl Display) -> Self {
+        Self::Other(format!("{}: {cause}", path.display()))
+    }
+
     pub(crate) fn exit_code(&self) -> u8 {
         match self {
             Failure::Partial { .. } | Failure::Other(_) => 1,
@@ -51,6 +63,23 @@ fn does_not_run() -> Failure {
     ))
 }
 
+fn is_silent(patience: Duration) -> Failure {
+    Failure::Other(format!(
+        "steliad has not answered for {} s: systemctl status steliad; journalctl -u steliad; if it hangs, systemctl \
+         restart steliad, which leaves the VMs alone",
+        patience.as_secs_f32()
+    ))
+}
+
+/// What a caller lacks: the daemon names polkit's action.
+fn denied(text: &str) -> Option<Failure> {
+    let mut words = text.strip_prefix("polkit ")?.split([' ', ':', ';', ',']);
+    let action = words.find(|word| word.starts_with("io.stelia.Isolation1."))?;
+    Some(Failure::Other(format!(
+        "Permission denied: run as root, or grant {action} (polkit)"
+    )))
+}
+
 impl From<zbus::Error> for Failure {
     fn from(error: zbus::Error) -> Self {
         match error {
@@ -58,6 +87,8 @@ impl From<zbus::Error> for Failure {
                 let text = text.unwrap_or_else(|| name.to_string());
                 match name.as_str() {
                     NO_SUCH_INSTANCE => Failure::NoSuchInstance(text),
+                    NOT_PERMITTED => denied(&text).unwrap_or(Failure::Other(text)),
+                    ACCESS_DENIED => Failure::Other(format!("Permission denied: run as root ({text})")),
                     "org.freedesktop.DBus.Error.ServiceUnknown" | "org.freedesktop.DBus.Error.NameHasNoOwner" => {
                         does_not_run()
                     }
@@ -82,90 +113,125 @@ impl From<fdo::Error> for Failure {
     }
 }
 
-/// Connects to the system bus, or to a peer-to-peer address.
-pub(crate) async fn connect(address: Option<&str>) -> Result<Connection, Failure> {
+/// Connects to the system bus, or to a peer-to-peer address. Who listens there may be silent too.
+pub(crate) async fn connect(address: Option<&str>, patience: Duration) -> Result<Connection, Failure> {
     let builder = match address {
         Some(address) => connection::Builder::address(address).p2p(),
         None => connection::Builder::system(),
     };
-    builder
-        .method_timeout(CALL_TIMEOUT)
-        .build()
-        .await
-        .map_err(|error| Failure::Other(format!("connect to {}: {error}", address.unwrap_or("the system bus"))))
-}
-
-/// One row of `list`; in JSON the fields have the names of the D-Bus properties.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
-pub(crate) struct InstanceSummary {
-    #[serde(rename = "PodUID")]
-    pub pod_uid: String,
-    pub container: String,
-    pub object: String,
-    pub state: String,
-    #[serde(rename = "ExclusiveCPUs")]
-    pub exclusive_cpus: String,
-    /// The CPUs of all other threads of the instance.
-    #[serde(rename = "FloatCPUs")]
-    pub float_cpus: String,
-    /// Why isolation is degraded; empty where it is not.
-    pub degraded: Vec<String>,
+    let connected = timeout(patience, builder.build()).await;
+    connected.map_err(|_| is_silent(patience))?.map_err(|error| {
+        let cause = match error {
+            zbus::Error::InputOutput(cause) => cause.to_string(),
+            other => other.to_string(),
+        };
+        // The library names the address too.
+        let cause = cause.rsplit("`: ").next().unwrap_or_default();
+        Failure::Other(format!("connect to {}: {cause}", address.unwrap_or("the system bus")))
+    })
 }
 
 pub(crate) struct Client {
-    connection: Connection,
     manager: ManagerProxy<'static>,
+    patience: Duration,
 }
 
 impl Client {
     /// Makes the proxy; nothing is sent yet.
-    pub(crate) async fn new(connection: Connection) -> Result<Self, Failure> {
+    pub(crate) async fn new(connection: Connection, patience: Duration) -> Result<Self, Failure> {
         let manager = ManagerProxy::builder(&connection)
             .cache_properties(CacheProperties::No)
             .build()
             .await?;
-        Ok(Self { connection, manager })
+        Ok(Self { manager, patience })
     }
 
-    /// Every instance, by pod UID. One that disappears meanwhile is left out.
-    pub(crate) async fn instances(&self) -> Result<Vec<InstanceSummary>, Failure> {
-        let mut rows = self.manager.list_instances().await?;
+    /// The answer of a call that only reads.
+    ///
+    /// # Errors
+    /// There is none in time, or it is an error.
+    pub(crate) async fn soon<T, E>(&self, call: impl Future<Output = Result<T, E>>) -> Result<T, Failure>
+    where
+        Failure: From<E>,
+    {
+        let answer = timeout(self.patience, call).await;
+        Ok(answer.map_err(|_| is_silent(self.patience))??)
+    }
+
+    /// The answer of a call for which the daemon may need long, as it does for a pass over a busy node. Meanwhile it is
+    /// asked whether it lives: a daemon that does not answer even that is silent.
+    async fn in_the_end<T>(&self, call: impl Future<Output = zbus::Result<T>>) -> Result<T, Failure> {
+        let peer = fdo::PeerProxy::builder(self.connection())
+            .destination(BUS_NAME)
+            .path(MANAGER_PATH)
+            .build()
+            .await?;
+        let mut call = std::pin::pin!(call);
+        loop {
+            if let Ok(answer) = timeout(self.patience / 2, &mut call).await {
+                return Ok(answer?);
+            }
+            // A refusal is an answer too.
+            if timeout(self.patience / 2, peer.ping()).await.is_err() {
+                return Err(is_silent(self.patience));
+            }
+        }
+    }
+
+    /// Every instance, by pod UID.
+    pub(crate) async fn instances(&self) -> Result<Vec<Found>, Failure> {
+        let mut rows = self.soon(self.manager.list_instances()).await?;
         rows.sort_by(|a, b| a.0.cmp(&b.0));
-        let mut instances = Vec::with_capacity(rows.len());
+        self.named(rows).await
+    }
+
+    /// The instance that is asked for; `None`: all are.
+    pub(crate) async fn pod(&self, vm: Option<&str>) -> Result<Option<Pod>, Failure> {
+        match vm {
+            Some(vm) => Ok(Some(self.find(vm).await?.pod)),
+            None => Ok(None),
+        }
+    }
+
+    /// The instance that a person calls `vm`.
+    ///
+    /// # Errors
+    /// No instance fits, or more than one does.
+    pub(crate) async fn find(&self, vm: &str) -> Result<Found, Failure> {
+        let mut rows = self.soon(self.manager.list_instances()).await?;
+        // Only for what is not a whole UID the names of all have to be known.
+        if rows.iter().any(|row| row.0 == vm) {
+            rows.retain(|row| row.0 == vm);
+        }
+        pick(self.named(rows).await?, vm)
+    }
+
+    /// With the names and all other properties of each.
+    async fn named(&self, rows: Vec<InstanceRow>) -> Result<Vec<Found>, Failure> {
+        let mut named = Vec::with_capacity(rows.len());
         for row in rows {
             let properties = match self.properties(&row).await {
-                Ok(properties) => properties,
-                Err(Failure::NoSuchInstance(_)) => continue,
+                Ok(properties) => Some(properties),
+                Err(Failure::NoSuchInstance(_)) => None,
                 Err(failure) => return Err(failure),
             };
-            let (pod_uid, container, object, state, exclusive_cpus) = row;
-            instances.push(InstanceSummary {
-                pod_uid,
-                container,
-                object: object.to_string(),
-                state,
-                exclusive_cpus,
-                float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
-                degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
-            });
+            let pod = match &properties {
+                Some(properties) => Pod::of_properties(&row.0, properties),
+                None => Pod::unnamed(&row.0),
+            };
+            named.push(Found { pod, row, properties });
         }
-        Ok(instances)
-    }
-
-    /// The instance whose pod UID is `uid` or, if there is none, the only one whose UID begins with it.
-    pub(crate) async fn find(&self, uid: &str) -> Result<InstanceRow, Failure> {
-        pick(self.manager.list_instances().await?, uid)
+        Ok(named)
     }
 
     /// All properties of an instance, read in one call.
-    pub(crate) async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
-        let properties = fdo::PropertiesProxy::builder(&self.connection)
+    async fn properties(&self, row: &InstanceRow) -> Result<Map<String, Value>, Failure> {
+        let properties = fdo::PropertiesProxy::builder(self.connection())
             .destination(BUS_NAME)
             .path(&row.2)
             .build()
             .await?;
-        Ok(json_of(&properties.get_all(INSTANCE_INTERFACE).await?))
+        Ok(json_of(&self.soon(properties.get_all(INSTANCE_INTERFACE)).await?))
     }
 
     pub(crate) async fn describe(&self) -> Result<Description, Failure> {
@@ -174,12 +240,25 @@ impl Client {
 
     /// `describe` as the daemon sends it, not parsed.
     pub(crate) async fn describe_text(&self) -> Result<String, Failure> {
-        Ok(self.manager.describe().await?)
+        self.soon(self.manager.describe()).await
     }
 
     /// `describe` of a running daemon: unlike the other calls this does not start it.
     pub(crate) async fn describe_running(&self) -> Result<Description, Failure> {
-        node::parse(&self.without_start("Describe", &()).await?)
+        node::parse(&self.without_start::<String>("Describe", &()).await?)
+    }
+
+    /// The names of a running daemon's instances, as far as the caller may know them.
+    pub(crate) async fn pods_running(&self) -> Pods {
+        match self.describe_running().await {
+            Ok(description) => Pods::of(&description),
+            // A pod may not call it, and sees itself; there is no daemon to start on its socket.
+            Err(_) if !self.connection().is_bus() => {
+                let instances = self.instances().await.unwrap_or_default();
+                instances.into_iter().map(|found| found.pod).collect()
+            }
+            Err(_) => Pods::default(),
+        }
     }
 
     /// The node's NodeResourceTopology object, as JSON text. A daemon that does not run is started only if `start` is
@@ -196,38 +275,33 @@ impl Client {
             options.insert("node-name", Variant::from(name));
         }
         match start {
-            true => Ok(self.manager.node_topology(options).await?),
+            true => self.soon(self.manager.node_topology(options)).await,
             false => self.without_start("NodeTopology", &(options,)).await,
         }
     }
 
-    async fn without_start(
+    async fn without_start<T: for<'d> DynamicDeserialize<'d>>(
         &self,
         method: &str,
         arguments: &(impl Serialize + zbus::DynamicType),
-    ) -> Result<String, Failure> {
+    ) -> Result<T, Failure> {
         let manager = self.manager.inner();
         let answer = manager.call_with_flags(method, MethodFlags::NO_AUTO_START, arguments);
-        answer
+        self.soon(answer)
             .await?
             .ok_or_else(|| Failure::Other(format!("{method} was not answered")))
     }
 
     /// The allocator's answer to each request.
     pub(crate) async fn evaluate(&self, requests: Vec<Dict<'_>>) -> Result<Vec<OwnedDict>, Failure> {
-        Ok(self.manager.evaluate_placement(requests, Dict::new()).await?)
+        self.soon(self.manager.evaluate_placement(requests, Dict::new())).await
     }
 
-    /// Runs one pass and returns its report.
-    pub(crate) async fn reconcile(&self) -> Result<Map<String, Value>, Failure> {
-        Ok(json_of(&self.manager.reconcile(Dict::new()).await?))
-    }
-
-    /// The steps that a pass would begin with, and what is degraded now; nothing is changed.
-    pub(crate) async fn preview(&self) -> Result<Map<String, Value>, Failure> {
-        let mut options = Dict::new();
-        options.insert("dry-run", Variant::from(true));
-        Ok(json_of(&self.manager.reconcile(options).await?))
+    /// Runs one pass and returns its report; with a dry run only the steps that it would begin with, and what is degraded
+    /// now.
+    pub(crate) async fn reconcile(&self, dry_run: bool) -> Result<Map<String, Value>, Failure> {
+        let report = self.in_the_end(self.manager.reconcile(options(dry_run))).await?;
+        Ok(json_of(&report))
     }
 
     /// Starts a rebind job, or with a dry run only plans it; returns the job's path and the planned moves.
@@ -237,95 +311,27 @@ impl Client {
         deadline_s: u32,
         dry_run: bool,
     ) -> Result<(OwnedObjectPath, Vec<MoveRow>), Failure> {
-        let mut options = Dict::new();
-        if dry_run {
-            options.insert("dry-run", Variant::from(true));
-        }
-        Ok(self.manager.rebind(scope, deadline_s, options).await?)
+        self.in_the_end(self.manager.rebind(scope, deadline_s, options(dry_run)))
+            .await
     }
 
     pub(crate) fn connection(&self) -> &Connection {
-        &self.connection
+        self.manager.inner().connection()
     }
 
-    /// Deregisters an instance; returns the full UID.
-    pub(crate) async fn deregister(&self, uid: &str) -> Result<String, Failure> {
-        let (uid, ..) = self.find(uid).await?;
-        self.manager.deregister(&uid, Dict::new()).await?;
-        Ok(uid)
+    /// Deregisters an instance; returns its pod.
+    pub(crate) async fn deregister(&self, vm: &str) -> Result<Pod, Failure> {
+        let pod = self.find(vm).await?.pod;
+        self.in_the_end(self.manager.deregister(&pod.pod_uid, Dict::new()))
+            .await?;
+        Ok(pod)
     }
 
     pub(crate) async fn reload(&self) -> Result<(), Failure> {
-        Ok(self.manager.reload().await?)
+        self.in_the_end(self.manager.reload()).await
     }
 }
 
-/// The row that `uid` names: an exact match, else the only one that begins with it.
-fn pick(rows: Vec<InstanceRow>, uid: &str) -> Result<InstanceRow, Failure> {
-    if uid.is_empty() {
-        return Err(Failure::Usage("the UID is empty".to_owned()));
-    }
-    let (exact, others): (Vec<_>, Vec<_>) = rows
-        .into_iter()
-        .filter(|row| row.0.starts_with(uid))
-        .partition(|row| row.0 == uid);
-    let mut fitting = if exact.is_empty() { others } else { exact };
-    match (fitting.pop(), fitting.len()) {
-        (Some(row), 0) => Ok(row),
-        (Some(row), _) => {
-            let mut uids: Vec<_> = fitting.into_iter().chain([row]).map(|row| row.0).collect();
-            uids.sort();
-            Err(Failure::Usage(format!(
-                "more than one instance begins with {uid}: {}",
-                uids.join(", ")
-            )))
-        }
-        (None, _) => Err(no_instance(uid)),
-    }
-}
-
-pub(crate) fn no_instance(uid: &str) -> Failure {
-    Failure::NoSuchInstance(format!("pod {uid} has no instance on this node"))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn rows(uids: &[&str]) -> Vec<InstanceRow> {
-        let path = OwnedObjectPath::try_from("/io/stelia/Isolation1/instance/x").unwrap();
-        let row = |uid: &&str| {
-            (
-                uid.to_string(),
-                "vm".to_owned(),
-                path.clone(),
-                "isolated".to_owned(),
-                "2-3".to_owned(),
-            )
-        };
-        uids.iter().map(row).collect()
-    }
-
-    #[test]
-    fn a_unique_beginning_is_enough() {
-        assert_eq!(pick(rows(&["aaa-1", "aab-2"]), "aab").unwrap().0, "aab-2");
-    }
-
-    #[test]
-    fn an_exact_uid_wins_over_a_longer_one() {
-        assert_eq!(pick(rows(&["aa", "aab"]), "aa").unwrap().0, "aa");
-    }
-
-    #[test]
-    fn an_ambiguous_beginning_names_what_fits() {
-        let failure = pick(rows(&["aab", "aaa", "b"]), "aa").unwrap_err();
-        assert_eq!(failure.to_string(), "more than one instance begins with aa: aaa, aab");
-        assert_eq!(failure.exit_code(), 2);
-    }
-
-    #[test]
-    fn an_unknown_uid_has_its_own_exit_code() {
-        assert_eq!(pick(rows(&["aaa"]), "c").unwrap_err().exit_code(), 3);
-        assert_eq!(pick(rows(&["aaa"]), "").unwrap_err().exit_code(), 2);
-    }
+fn options(dry_run: bool) -> Dict<'static> {
+    dry_run.then(|| ("dry-run", Variant::from(true))).into_iter().collect()
 }

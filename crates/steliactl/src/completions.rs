@@ -1,16 +1,13 @@
-//! Shell completion: commands and options come from clap, the instances' UIDs from the daemon.
+//! Shell completion: commands and options come from clap, the instances from the daemon.
 
 use std::time::Duration;
 
 use clap_complete::engine::CompletionCandidate;
 use clap_complete::env::Shells;
-use stelia_api::client::InstanceRow;
-use stelia_api::{BUS_NAME, MANAGER_PATH};
-use zbus::names::BusName;
-use zbus::{Connection, connection};
 
-use super::cli::Shell;
-use super::client::Failure;
+use super::client::{Client, Failure, connect};
+use super::node::state_and_class;
+use super::pod::Pod;
 
 /// A person has pressed Tab and waits.
 const PATIENCE: Duration = Duration::from_millis(500);
@@ -20,52 +17,42 @@ const NAME: &str = "steliactl";
 ///
 /// # Errors
 /// clap has no script for the shell.
-pub(crate) fn script(shell: Shell) -> Result<String, Failure> {
-    let name = match shell {
-        Shell::Bash => "bash",
-        Shell::Zsh => "zsh",
-        Shell::Fish => "fish",
-    };
-    let failed = |cause: String| Failure::Other(format!("completions for {name}: {cause}"));
+pub(crate) fn script(shell: &str) -> Result<String, Failure> {
+    let failed = |cause: String| Failure::Other(format!("completions for {shell}: {cause}"));
     let shells = Shells::builtins();
-    let shell = shells.completer(name).ok_or_else(|| failed("not known".to_owned()))?;
+    let completer = shells.completer(shell).ok_or_else(|| failed("not known".to_owned()))?;
     let mut text = Vec::new();
-    shell
+    completer
         .write_registration("COMPLETE", NAME, NAME, NAME, &mut text)
         .map_err(|cause| failed(cause.to_string()))?;
     String::from_utf8(text).map_err(|cause| failed(cause.to_string()))
 }
 
-/// The UIDs of the instances; empty when the daemon does not answer within [`PATIENCE`]. It is not started for this.
-pub(super) fn uids() -> Vec<CompletionCandidate> {
+/// The instances by namespace and name, or by UID where the name is not known; empty when the daemon does not answer
+/// within [`PATIENCE`]. It is not started for this.
+pub(super) fn vms() -> Vec<CompletionCandidate> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let Ok(runtime) = runtime else { return Vec::new() };
-    let rows = runtime.block_on(async {
+    let described = runtime.block_on(async {
         tokio::time::timeout(PATIENCE, async {
-            let bus = connection::Builder::system().build().await?;
-            instances(&bus).await
+            let client = Client::new(connect(None, PATIENCE).await?, PATIENCE).await?;
+            client.describe_running().await
         })
         .await
     });
-    let Ok(Ok(rows)) = rows else { return Vec::new() };
-    let candidate = |(uid, container, _, state, cpus): InstanceRow| {
-        CompletionCandidate::new(uid).help(Some(format!("{container}, {state}, CPUs {cpus}").into()))
+    let Ok(Ok(described)) = described else {
+        return Vec::new();
     };
-    rows.into_iter().map(candidate).collect()
-}
-
-async fn instances(bus: &Connection) -> zbus::Result<Vec<InstanceRow>> {
-    let manager = zbus::Proxy::new(
-        bus,
-        BusName::try_from(BUS_NAME)?,
-        MANAGER_PATH,
-        "io.stelia.Isolation1.Manager",
-    )
-    .await?;
-    let rows = manager
-        .call_with_flags("ListInstances", zbus::proxy::MethodFlags::NO_AUTO_START, &())
-        .await?;
-    Ok(rows.unwrap_or_default())
+    let candidates = described.node.instances.iter().map(|(uid, instance)| {
+        let help = format!(
+            "{}, {}, CPUs {}",
+            instance.container,
+            state_and_class(instance),
+            instance.exclusive
+        );
+        CompletionCandidate::new(Pod::of(uid, instance).to_string()).help(Some(help.into()))
+    });
+    candidates.collect()
 }
 
 #[cfg(test)]
@@ -74,13 +61,9 @@ mod tests {
 
     #[test]
     fn every_shell_is_told_to_ask_this_program() {
-        for (shell, variable) in [
-            (Shell::Bash, "COMPLETE="),
-            (Shell::Zsh, "COMPLETE="),
-            (Shell::Fish, "COMPLETE="),
-        ] {
+        for shell in ["bash", "zsh", "fish"] {
             let text = script(shell).unwrap();
-            assert!(text.contains(variable) && text.contains(NAME), "{text}");
+            assert!(text.contains("COMPLETE=") && text.contains(NAME), "{text}");
         }
     }
 }

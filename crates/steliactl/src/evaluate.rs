@@ -1,144 +1,168 @@
 //! `evaluate`: what the allocator would answer, on this node or on a described one.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use clap::Args;
+use serde::{Serialize, Serializer};
 use serde_json::Value;
-use stelia_allocator::evaluate::{Answer, Request, SchedulerOptions, evaluate, requests};
+use stelia_allocator::AllocationRequest;
+use stelia_allocator::command_line::names;
+use stelia_allocator::evaluate::{Answer, Fit, Request, SchedulerOptions, ScoringStrategy, evaluate, requests};
 use stelia_api::client::OwnedDict;
 use stelia_api::dict::{borrowed, to_dict};
+use stelia_kubelet::QosClass;
 use stelia_node_report::described;
 
-use super::cli::{Command, Json};
 use super::client::{Client, Failure};
 use super::input::text;
-use super::view;
+use super::view::{self, Look, Render, column};
+
+#[derive(Debug, Args)]
+pub(crate) struct EvaluateOptions {
+    /// Kubernetes' class of the pod, which bounds what it may have; without it nothing does
+    #[arg(long, value_name = "CLASS", value_parser = names(QosClass::ALL.map(QosClass::name), QosClass::parse))]
+    kubernetes_class: Option<QosClass>,
+    /// What the score favours [default: MostAllocated]
+    #[arg(long, value_name = "STRATEGY",
+          value_parser = names(ScoringStrategy::ALL.map(ScoringStrategy::name), ScoringStrategy::parse))]
+    scoring_strategy: Option<ScoringStrategy>,
+    /// Ask about every pod of a JSON list instead, whose names are those of the options; - is standard input
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["AllocationRequest", "kubernetes_class", "scoring_strategy"])]
+    requests: Option<PathBuf>,
+    /// Ask a node that is only described, by what node-topology printed there; - is standard input. Needs no daemon
+    #[arg(long, value_name = "FILE")]
+    pub(crate) node: Option<PathBuf>,
+    /// The pod. At the end: its heading holds for all options that follow.
+    #[command(flatten)]
+    pod: AllocationRequest,
+}
+
+/// The answer to each request.
+#[derive(Debug)]
+pub(crate) struct Evaluated(Vec<Answer>);
+
+/// The answers' own names are those of the options; in this program's JSON they have underscores.
+impl Serialize for Evaluated {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        fn named(value: Value) -> Value {
+            match value {
+                Value::Object(members) => {
+                    let members = members.into_iter();
+                    members
+                        .map(|(name, value)| (name.replace('-', "_"), named(value)))
+                        .collect()
+                }
+                Value::Array(items) => items.into_iter().map(named).collect(),
+                other => other,
+            }
+        }
+        let answers = serde_json::to_value(&self.0).map_err(serde::ser::Error::custom)?;
+        named(answers).serialize(serializer)
+    }
+}
 
 /// Asks the daemon.
 ///
 /// # Errors
-/// The command line or a file is not understood, or the daemon refuses; [`Failure::Partial`] when a pod does not fit.
-pub(crate) async fn online(client: &Client, command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
-    let asked = asked(command)?;
+/// The command line or a file is not understood, or the daemon refuses.
+pub(crate) async fn online(client: &Client, asked: &EvaluateOptions) -> Result<Evaluated, Failure> {
+    let asked = asked.requests()?;
     let asked = asked.iter().map(to_dict).collect::<Result<Vec<OwnedDict>, _>>();
     let asked = asked.map_err(|cause| Failure::Other(cause.to_string()))?;
-    let answers = client.evaluate(asked.iter().map(borrowed).collect()).await?;
+    let answers = client.evaluate(asked.iter().map(borrowed).collect()).await;
+    let answers = answers.map_err(|failure| match failure {
+        Failure::Other(text) if text.contains("kubelet chooses the CPUs") => {
+            Failure::Other(format!("{text}; steliactl plan says what kubelet would do"))
+        }
+        other => other,
+    })?;
     let read = |answer| {
         serde_json::from_value(Value::Object(view::json_of(answer)))
             .map_err(|cause| Failure::Other(format!("the daemon's answer is not understood: {cause}")))
     };
-    let answers: Vec<Answer> = answers.iter().map(read).collect::<Result<_, _>>()?;
-    outcome(&answers, json, legend)
+    Ok(Evaluated(answers.iter().map(read).collect::<Result<_, _>>()?))
 }
 
-/// Runs the allocator on the described node.
+/// Runs the allocator on the node that `path` describes.
 ///
 /// # Errors
-/// The command line or a file is not understood, or steliad does not choose the CPUs there; [`Failure::Partial`] when a pod
-/// does not fit.
-pub(crate) fn offline(command: &Command, json: Json, legend: bool) -> Result<String, Failure> {
-    let Command::Evaluate {
-        node: Some(path),
-        requests,
-        ..
-    } = command
-    else {
-        return Err(Failure::Usage("--node is missing".to_owned()));
-    };
+/// The command line or a file is not understood, or steliad does not choose the CPUs there.
+pub(crate) fn offline(asked: &EvaluateOptions, path: &Path) -> Result<Evaluated, Failure> {
     let stdin = Path::new("-");
-    if path == stdin && requests.as_deref() == Some(stdin) {
+    if path == stdin && asked.requests.as_deref() == Some(stdin) {
         return Err(Failure::Usage(
             "--node and --requests cannot both be standard input".to_owned(),
         ));
     }
-    let asked = asked(command)?;
-    let wrong = |cause: &dyn std::fmt::Display| Failure::Other(format!("{}: {cause}", path.display()));
-    let facts = described::read(&text(path, described::MAX_BYTES)?).map_err(|cause| wrong(&cause))?;
-    let node = facts.allocator_node().map_err(|cause| wrong(&cause))?;
-    let answers: Vec<Answer> = evaluate(&node, &asked).into_iter().map(Answer::from).collect();
-    outcome(&answers, json, legend)
+    let asked = asked.requests()?;
+    let facts = described::read(&text(path, described::MAX_BYTES)?).map_err(|cause| Failure::about(path, &cause))?;
+    let node = facts.allocator_node().map_err(|cause| Failure::about(path, &cause))?;
+    Ok(Evaluated(
+        evaluate(&node, &asked).into_iter().map(Answer::from).collect(),
+    ))
 }
 
-/// The requests of the command line.
-fn asked(command: &Command) -> Result<Vec<Request>, Failure> {
-    match command {
-        Command::Evaluate {
-            requests: Some(path), ..
-        } => requests(&text(path, 1 << 20)?).map_err(|cause| Failure::Other(format!("{}: {cause}", path.display()))),
-        Command::Evaluate {
-            pod,
-            kubernetes_class,
-            scoring_strategy,
-            ..
-        } => Ok(vec![Request {
-            allocation: pod.clone(),
-            options: SchedulerOptions {
-                kubernetes_class: *kubernetes_class,
-                scoring_strategy: scoring_strategy.unwrap_or_default(),
-            },
-        }]),
-        _ => Ok(Vec::new()),
+impl EvaluateOptions {
+    fn requests(&self) -> Result<Vec<Request>, Failure> {
+        match &self.requests {
+            Some(path) => requests(&text(path, 1 << 20)?).map_err(|cause| Failure::about(path, &cause)),
+            None => Ok(vec![Request {
+                allocation: self.pod.clone(),
+                options: SchedulerOptions {
+                    kubernetes_class: self.kubernetes_class,
+                    scoring_strategy: self.scoring_strategy.unwrap_or_default(),
+                },
+            }]),
+        }
     }
 }
 
-fn outcome(answers: &[Answer], json: Json, legend: bool) -> Result<String, Failure> {
-    let printed = match json.is_on() {
-        true => view::to_json(json, &answers),
-        false => table(answers, legend),
-    };
-    match answers.iter().filter(|answer| !answer.fit).count() {
-        0 => Ok(printed),
-        unfit => Err(Failure::Partial {
-            printed,
-            reason: match answers.len() {
-                1 => "it does not fit".to_owned(),
-                all => format!("{unfit} of {all} do not fit"),
-            },
-        }),
-    }
-}
+type Row<'a> = (usize, &'a Answer);
 
-fn table(answers: &[Answer], legend: bool) -> String {
-    let row = |(at, answer): (usize, &Answer)| {
-        let cells = match &answer.place {
-            Some(place) => {
-                let nodes: Vec<String> = place.numa_nodes.iter().map(u32::to_string).collect();
-                [
-                    place.qos.name().to_owned(),
-                    place.runs_on.to_string(),
-                    nodes.join(","),
-                    place.exclusivity.name().to_owned(),
-                    format!("{} = {} + {}", place.score.sum, place.score.numa, place.score.cpus),
-                    String::new(),
-                ]
-            }
-            None => {
-                let why = [&answer.error, &answer.reason].map(|text| text.as_deref().unwrap_or_default());
-                let none = || "-".to_owned();
-                [none(), none(), none(), none(), none(), why.join(": ")]
-            }
-        };
-        let fit = if answer.fit { "yes" } else { "no" };
-        let first = [at.to_string(), fit.to_owned()];
-        first
-            .into_iter()
-            .chain(cells.map(|cell| view::printable(&cell)))
-            .collect()
-    };
-    view::table(
-        &[
-            "POD",
-            "FIT",
-            "CLASS",
-            "RUNS ON",
-            "NUMA",
-            "EXCLUSIVE",
-            "SCORE = A + B",
-            "WHY NOT",
-        ],
-        answers.iter().enumerate().map(row).collect(),
-        legend,
-        None,
-    )
+impl Render for Evaluated {
+    fn text(&self, look: Look) -> String {
+        fn placed((_, answer): &Row<'_>, text: fn(&Fit) -> String) -> String {
+            answer.place.as_ref().map(text).unwrap_or_default()
+        }
+        let columns = [
+            column("POD", |(at, _): &Row<'_>| at.to_string()),
+            column("FIT", |(_, answer)| if answer.fit { "yes" } else { "no" }.to_owned()),
+            column("CLASS", |row| placed(row, |place| place.qos.name().to_owned())),
+            column("RUNS ON", |row| placed(row, |place| place.runs_on.to_string())),
+            column("NUMA", |row| {
+                placed(row, |place| {
+                    let nodes: Vec<String> = place.numa_nodes.iter().map(u32::to_string).collect();
+                    nodes.join(",")
+                })
+            }),
+            column("EXCLUSIVE", |row| {
+                placed(row, |place| place.exclusivity.name().to_owned())
+            }),
+            column("SCORE = A + B", |row| {
+                placed(row, |place| {
+                    format!("{} = {} + {}", place.score.sum, place.score.numa, place.score.cpus)
+                })
+            }),
+            column("WHY NOT", |(_, answer): &Row<'_>| match &answer.place {
+                Some(_) => String::new(),
+                None => [&answer.error, &answer.reason]
+                    .map(|text| text.as_deref().unwrap_or_default())
+                    .join(": "),
+            })
+            .or_nothing(),
+        ];
+        let rows: Vec<Row<'_>> = self.0.iter().enumerate().collect();
+        view::table(&columns, &rows, look)
+    }
+
+    fn failure(&self) -> Option<String> {
+        let unfit = self.0.iter().filter(|answer| !answer.fit).count();
+        match (unfit, self.0.len()) {
+            (0, _) => None,
+            (_, 1) => Some("it does not fit".to_owned()),
+            (unfit, all) => Some(format!("{unfit} of {all} do not fit")),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -152,7 +176,7 @@ mod tests {
     use stelia_node_report::{Allocator, ApiVersion, Facts, report};
 
     use super::*;
-    use crate::cli::Cli;
+    use crate::cli::{Cli, Command};
 
     /// What `words` print for a described node of eight CPUs of which 1 and 6-7 are free: `NODE` is replaced by the
     /// file's path.
@@ -186,7 +210,10 @@ mod tests {
             .into_iter()
             .chain(words.iter().map(word));
         let cli = Cli::try_parse_from(line).map_err(|cause| Failure::Usage(cause.to_string()))?;
-        offline(&cli.command, cli.json, !cli.no_legend)
+        let Command::Evaluate(asked) = &cli.command else {
+            panic!("{:?}", cli.command)
+        };
+        cli.how()?.print(&offline(asked, asked.node.as_deref().unwrap())?)
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //!
 //! It is a library so that tests reach the command line and the checks; it has no stable interface.
 
+mod adopt;
 pub mod cli;
 mod client;
 mod completions;
@@ -14,6 +15,7 @@ pub mod evaluate;
 mod explain;
 mod input;
 mod kubelet_state;
+mod layout;
 mod list;
 mod locality;
 mod map;
@@ -23,8 +25,11 @@ mod node;
 mod node_topology;
 mod pager;
 mod plan;
+mod pod;
 mod rebind;
 mod reconcile;
+mod remote;
+mod report;
 mod sample;
 mod show;
 mod signals;
@@ -35,6 +40,8 @@ mod verify;
 pub mod view;
 
 #[cfg(test)]
+mod manual;
+#[cfg(test)]
 mod tests;
 
 use std::io::{self, Write};
@@ -44,13 +51,13 @@ use std::process::ExitCode;
 use clap::{CommandFactory, Parser};
 use clap_complete::CompleteEnv;
 use serde::Serialize;
-use serde_json::json;
 use zbus::Connection;
 
 use cli::{Cli, Command};
-use client::{Client, Failure};
+use client::{Client, Failure, PATIENCE};
+use pod::Pod;
 use threads::Roots;
-use view::{How, Render};
+use view::{Look, Render};
 
 /// The program: parse, call, print. A wrong command line ends in clap with exit code 2.
 pub fn main() -> ExitCode {
@@ -61,24 +68,45 @@ pub fn main() -> ExitCode {
         Err(error) => return finish(Err(Failure::Usage(error.to_string())), false),
     }
     let cli = Cli::parse();
-    let paged = !cli.no_pager && !matches!(cli.command, Command::Completions { .. });
+    if let Some(host) = &cli.host {
+        return finish(Err(remote::run(host, cli.is_live())), false);
+    }
+    // What programs read is not paged.
+    let paged = !cli.no_pager
+        && !matches!(
+            cli.command,
+            Command::Completions { .. } | Command::Map { svg: Some(_), .. } | Command::Map { html: Some(_), .. }
+        );
     let outcome = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime.block_on(run(&cli, &Roots::of(&cli), async || {
-            client::connect(cli.address.as_deref()).await
+            client::connect(cli.address.as_deref(), PATIENCE).await
         })),
         Err(error) => Err(Failure::Other(format!("start: {error}"))),
     };
     finish(outcome, paged)
 }
 
-/// The success of a command that prints no text; in JSON it is this value.
+/// The success of a command that answers nothing.
 #[derive(Serialize)]
-#[serde(transparent)]
-struct Done(serde_json::Value);
+struct Done {}
 
 impl Render for Done {
-    fn text(&self, _: bool) -> String {
+    fn text(&self, _: Look) -> String {
         String::new()
+    }
+}
+
+#[derive(Serialize)]
+#[serde(transparent)]
+struct Deregistered(Pod);
+
+impl Render for Deregistered {
+    fn text(&self, _: Look) -> String {
+        String::new()
+    }
+
+    fn pods(&self) -> Vec<Pod> {
+        vec![self.0.clone()]
     }
 }
 
@@ -88,66 +116,54 @@ async fn run(
     roots: &Roots,
     connect: impl AsyncFnOnce() -> Result<Connection, Failure>,
 ) -> Result<String, Failure> {
-    let how = How {
-        json: cli.json,
-        legend: !cli.no_legend,
-    };
-    let client = async || Client::new(connect().await?).await;
+    let how = cli.how()?;
+    let root = cli.root.as_deref().unwrap_or(Path::new("/"));
+    let client = async || Client::new(connect().await?, PATIENCE).await;
     match &cli.command {
-        Command::Completions { shell } => completions::script(*shell),
+        Command::Completions { shell } => completions::script(shell),
         Command::Doctor => how.print(&doctor::gather(Path::new("/"))),
         Command::KubeletState { path } => how.print(&kubelet_state::gather(path.as_deref())?),
-        Command::Plan(asked) => plan::run(asked, cli.root.as_deref().unwrap_or(Path::new("/")), how),
-        Command::Evaluate { node: Some(_), .. } => evaluate::offline(&cli.command, how.json, how.legend),
-        Command::Evaluate { .. } => evaluate::online(&client().await?, &cli.command, how.json, how.legend).await,
+        Command::Plan(asked) => plan::run(asked, root, how),
+        Command::Evaluate(asked) => how.print(&match &asked.node {
+            Some(path) => evaluate::offline(asked, path)?,
+            None => evaluate::online(&client().await?, asked).await?,
+        }),
+        Command::Adopt { .. } => how.print(&adopt::gather(root, roots)?),
         Command::Status => how.print(&status::Status::of(&client().await?.describe().await?)),
-        Command::List => how.print(&list::Instances(client().await?.instances().await?)),
-        Command::Show { uid, numa_maps } => how.print(&show::gather(&client().await?, roots, uid, *numa_maps).await?),
-        Command::Map { svg } => {
-            let map = map::Map(client().await?.describe().await?);
-            match svg {
-                Some(path) => map.draw(path).map(|()| String::new()),
-                None => how.print(&map),
+        Command::List => how.print(&list::Instances::of(client().await?.instances().await?)),
+        Command::Show { vm, numa_maps } => how.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?),
+        Command::Map { svg, html } => {
+            let map = map::gather(&client().await?.describe().await?, roots);
+            match (svg, html) {
+                (Some(path), _) => map::write(map.svg(), path),
+                (None, Some(path)) => map::write(map.html(), path),
+                (None, None) => how.print(&map),
             }
         }
-        Command::Explain { what } => explain::run(&client().await?, what.as_deref(), how).await,
+        Command::Explain { what } => explain::run(&client().await?, roots, what.as_deref(), how).await,
         Command::Metrics { textfile } => metrics::run(&client().await?, roots, textfile.as_deref(), how).await,
-        Command::Describe => Ok(view::json_text(how.json, &client().await?.describe_text().await?)),
-        Command::NodeTopology {
-            output,
-            api_version,
-            node_name,
-            watch,
-        } => {
-            let asked = node_topology::TopologyOptions {
-                form: node_topology::Form::of(*output, how.json),
-                api_version,
-                node_name: node_name.as_deref(),
-            };
-            match watch {
-                true => node_topology::watch(&client().await?, &asked).await,
-                false => node_topology::print(&client().await?, &asked).await,
-            }
+        Command::Describe => view::json_text(how.form, &client().await?.describe_text().await?),
+        Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, how).await,
+        Command::Report { seconds } => how.print(&report::gather(&client().await?, roots, root, *seconds).await?),
+        Command::Verify { vm, require } => how.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?),
+        Command::Reconcile { dry_run: true } => how.print(&reconcile::preview(&client().await?).await?),
+        Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile(false).await?)),
+        Command::Rebind { vm, dry_run, deadline } => {
+            how.print(&rebind::gather(&client().await?, root, vm.as_deref(), *deadline, *dry_run).await?)
         }
-        Command::Verify { uid } => how.print(&verify::gather(&client().await?, uid.as_deref()).await?),
-        Command::Reconcile { dry_run: true } => how.print(&reconcile::Steps(client().await?.preview().await?)),
-        Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile().await?)),
-        Command::Rebind { uid, dry_run, deadline } => {
-            how.print(&rebind::gather(&client().await?, uid.as_deref(), *deadline, *dry_run).await?)
-        }
-        Command::Deregister { uid } => {
-            let uid = client().await?.deregister(uid).await?;
-            how.print(&Done(json!({ "PodUID": uid })))
+        Command::Deregister { vm } => {
+            let pod = client().await?.deregister(vm).await?;
+            how.print(&Deregistered(pod))
         }
         Command::Reload => {
             client().await?.reload().await?;
-            how.print(&Done(json!({})))
+            how.print(&Done {})
         }
         Command::Top { batch, count, delay } => {
             let (count, delay) = (*count, *delay);
             top::run(&client().await?, roots, *batch, top::Pace { count, delay }, how).await
         }
-        Command::Monitor => monitor::run(client().await?.connection(), how.json).await,
+        Command::Monitor => monitor::run(&client().await?, how.form).await,
     }
 }
 

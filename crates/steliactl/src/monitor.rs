@@ -1,20 +1,14 @@
 //! `monitor`: the daemon's signals as they come, one per line.
 
-use std::time::Duration;
-
 use serde_json::{Map, Value};
 use stelia_api::{MANAGER_PATH, instance_uid};
-use tokio::signal::unix::SignalKind;
+use zbus::fdo;
 use zbus::message::Message;
-use zbus::{Connection, fdo};
 
-use super::cli::Json;
-use super::client::Failure;
-use super::signals::{self, Signals, is_read, until};
-use super::view;
-
-/// How often it is checked whether standard output still has a reader.
-const LOOK: Duration = Duration::from_secs(1);
+use super::client::{Client, Failure};
+use super::pod::{Pod, Pods};
+use super::signals::{self, End, Signals};
+use super::view::{self, Form};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
@@ -65,78 +59,113 @@ impl Event {
         }
     }
 
-    /// One line, without its end; `time` is microseconds since the epoch.
-    fn line(&self, time: u64, json: Json) -> String {
-        let (name, pod, changed) = match self {
-            Event::Daemon { runs: true } => ("DaemonAppeared", None, None),
-            Event::Daemon { runs: false } => ("DaemonVanished", None, None),
-            Event::New { pod } => ("InstanceNew", Some(pod), None),
-            Event::Removed { pod } => ("InstanceRemoved", Some(pod), None),
-            Event::Changed { pod, properties } => ("PropertiesChanged", pod.as_ref(), Some(properties)),
+    fn name(&self) -> &'static str {
+        match self {
+            Event::Daemon { runs: true } => "DaemonAppeared",
+            Event::Daemon { runs: false } => "DaemonVanished",
+            Event::New { .. } => "InstanceNew",
+            Event::Removed { .. } => "InstanceRemoved",
+            Event::Changed { .. } => "PropertiesChanged",
+        }
+    }
+
+    /// The pod whose event it is.
+    fn pod(&self) -> Option<&str> {
+        match self {
+            Event::New { pod } | Event::Removed { pod } => Some(pod),
+            Event::Changed { pod, .. } => pod.as_deref(),
+            Event::Daemon { .. } => None,
+        }
+    }
+
+    /// One line, or a document of YAML, with its end; `time` is microseconds since the epoch.
+    fn written(&self, time: u64, form: Form, pods: &Pods) -> Result<String, Failure> {
+        let name = self.name();
+        let changed = match self {
+            Event::Changed { properties, .. } => Some(properties),
+            _ => None,
         };
-        let time = view::time(time);
-        if json.is_on() {
-            let mut object = Map::new();
-            object.insert("Time".to_owned(), time.into());
-            object.insert("Event".to_owned(), name.into());
-            if let Some(pod) = pod {
-                object.insert("PodUID".to_owned(), pod.as_str().into());
-            }
-            if let Some(changed) = changed {
-                object.insert("Properties".to_owned(), changed.clone().into());
-            }
-            return Value::Object(object).to_string();
+        let pod = self.pod().map(|uid| pods.get(uid));
+        if !form.is_data() {
+            return Ok(line(time, name, pod.as_ref(), changed));
         }
-        let mut line = format!("{time} {} {name}", pod.map_or("-", |pod| pod.as_str()));
-        for (property, value) in changed.into_iter().flatten() {
-            let value = view::human(value);
-            // Values with blanks are quoted, so that a line can be split again.
-            if value.is_empty() || value.contains([' ', '"']) {
-                line += &format!(" {property}={value:?}");
-            } else {
-                line += &format!(" {property}={value}");
-            }
+        let mut object = Map::new();
+        object.insert("time_us".to_owned(), time.into());
+        object.insert("event".to_owned(), name.into());
+        object.extend(pod.iter().flat_map(Pod::members));
+        if let Some(changed) = changed {
+            object.insert("properties".to_owned(), view::snake_case(changed).into());
         }
-        view::printable(&line)
+        let form = if form == Form::Yaml { form } else { Form::JsonLine };
+        Ok(form.divider().to_owned() + &form.write(&object)?)
     }
 }
 
-/// Prints a line at once; returns whether standard output still has a reader.
-fn print(event: &Event, json: Json) -> Result<bool, Failure> {
-    signals::print(&(event.line(view::now(), json) + "\n"))
+fn line(time: u64, name: &str, pod: Option<&Pod>, changed: Option<&Map<String, Value>>) -> String {
+    let pod = pod.map_or_else(|| "-".to_owned(), Pod::to_string);
+    let mut line = format!("{} {pod} {name}", view::time(time));
+    for (property, value) in changed.into_iter().flatten() {
+        let value = view::human(value);
+        // Values with blanks are quoted, so that a line can be split again.
+        if value.is_empty() || value.contains([' ', '"']) {
+            line += &format!(" {property}={value:?}");
+        } else {
+            line += &format!(" {property}={value}");
+        }
+    }
+    view::printable(&line) + "\n"
+}
+
+/// Prints events as they come.
+struct Printer<'a> {
+    client: &'a Client,
+    form: Form,
+    /// Of all instances that were seen: one that ends has no object to ask.
+    pods: Pods,
+}
+
+impl Printer<'_> {
+    /// Prints an event at once; returns whether standard output still has a reader.
+    async fn print(&mut self, event: &Event) -> Result<bool, Failure> {
+        let known = event.pod().is_none_or(|uid| self.pods.has(uid));
+        let runs = !matches!(event, Event::Daemon { runs: false });
+        if runs && (!known || matches!(event, Event::Daemon { .. })) {
+            self.pods.add(self.client.pods_running().await);
+        }
+        signals::print(&event.written(view::now(), self.form, &self.pods)?)
+    }
 }
 
 /// Prints events until interrupted, or until standard output has no reader. The daemon is not started for it.
 ///
 /// # Errors
 /// The connection ended, or standard output cannot be written.
-pub(crate) async fn run(connection: &Connection, json: Json) -> Result<String, Failure> {
-    let mut signals = Signals::subscribe(connection).await?;
-    let mut interrupt = until(SignalKind::interrupt())?;
-    let mut terminate = until(SignalKind::terminate())?;
-    if !print(&Event::Daemon { runs: signals.runs() }, json)? {
+pub(crate) async fn run(client: &Client, form: Form) -> Result<String, Failure> {
+    let mut signals = Signals::subscribe(client.connection()).await?;
+    let mut end = End::new()?;
+    let mut printer = Printer {
+        client,
+        form,
+        pods: Pods::default(),
+    };
+    if !printer.print(&Event::Daemon { runs: signals.runs() }).await? {
         return Ok(String::new());
     }
-    let mut look = tokio::time::interval(LOOK);
     loop {
         let event = tokio::select! {
-            _ = interrupt.recv() => return Ok(String::new()),
-            _ = terminate.recv() => return Ok(String::new()),
-            _ = look.tick() => {
-                if is_read() { continue } else { return Ok(String::new()) }
-            }
+            () = end.come() => return Ok(String::new()),
             event = signals.next() => event,
         };
         let event = match event {
             Some(signals::Received::Daemon { runs }) => Some(Event::Daemon { runs }),
             Some(signals::Received::Signal(message)) => Event::of(&message),
             None => {
-                print(&Event::Daemon { runs: false }, json)?;
+                printer.print(&Event::Daemon { runs: false }).await?;
                 return Err(Failure::Other("the connection ended".to_owned()));
             }
         };
         if let Some(event) = event
-            && !print(&event, json)?
+            && !printer.print(&event).await?
         {
             return Ok(String::new());
         }
@@ -163,6 +192,22 @@ mod tests {
     }
 
     #[test]
+    fn every_event_is_explained() {
+        let pod = "aaa".to_owned();
+        let all = [
+            Event::Daemon { runs: true },
+            Event::Daemon { runs: false },
+            Event::New { pod: pod.clone() },
+            Event::Removed { pod },
+            changed(OBJECT, &[]).unwrap(),
+        ];
+        assert_eq!(
+            crate::manual::explained("EVENTS", None),
+            all.each_ref().map(Event::name)
+        );
+    }
+
+    #[test]
     fn a_change_is_one_line_that_can_be_taken_apart() {
         let event = changed(
             OBJECT,
@@ -173,8 +218,11 @@ mod tests {
             ],
         );
         assert_eq!(
-            event.unwrap().line(951_827_696_000_007, Json::Off),
-            "2000-02-29T12:34:56.000007Z aaa PropertiesChanged Degraded=\"CPU 2 is offline\\u{1b}[2J\" FloatCPUs=\"\" State=floating"
+            event
+                .unwrap()
+                .written(951_827_696_000_007, Form::Text, &Pods::default())
+                .unwrap(),
+            "2000-02-29T12:34:56.000007Z aaa PropertiesChanged Degraded=\"CPU 2 is offline\\u{1b}[2J\" FloatCPUs=\"\" State=floating\n"
         );
     }
 
@@ -186,8 +234,13 @@ mod tests {
         let event = Event::of(&message).unwrap();
         assert_eq!(event, Event::New { pod: "aaa".to_owned() });
         assert_eq!(
-            event.line(951_827_696_000_007, Json::Pretty),
-            r#"{"Event":"InstanceNew","PodUID":"aaa","Time":"2000-02-29T12:34:56.000007Z"}"#
+            event
+                .written(951_827_696_000_007, Form::Json, &Pods::default())
+                .unwrap(),
+            concat!(
+                r#"{"event":"InstanceNew","pod_name":"","pod_namespace":"","pod_uid":"aaa","time_us":951827696000007}"#,
+                "\n"
+            )
         );
     }
 

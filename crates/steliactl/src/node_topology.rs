@@ -3,81 +3,61 @@
 use std::io::{self, Write};
 use std::time::Duration;
 
+use clap::Args;
+use clap::builder::PossibleValuesParser;
 use futures_util::FutureExt;
 use serde_json::Value;
-use tokio::signal::unix::SignalKind;
-use tokio::time::Instant;
+use stelia_node_report::ApiVersion;
 
-use super::cli::{Json, Output};
 use super::client::{Client, Failure};
-use super::signals::{self, Received, Signals, is_read, until};
-use super::view;
+use super::signals::{self, End, Received, Signals};
+use super::view::{self, Form, How};
 
-/// How often it is checked whether standard output still has a reader.
-const LOOK: Duration = Duration::from_secs(1);
 /// How often the object is requested without a signal: no signal reports huge pages and kubelet's configuration.
 const AUDIT: Duration = Duration::from_secs(30);
 /// One change causes several signals.
 const SETTLE: Duration = Duration::from_millis(50);
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Form {
-    Yaml,
-    /// JSON, pretty or short.
-    Json(Json),
+#[derive(Debug, Args)]
+pub(crate) struct TopologyOptions {
+    /// The version of topology.node.k8s.io
+    #[arg(long, value_name = "VERSION", default_value = "v1alpha1",
+          value_parser = PossibleValuesParser::new(ApiVersion::ALL.map(ApiVersion::name)))]
+    api_version: String,
+    /// The Node's name [default: as kubelet calls it, by its --hostname-override or the host's name]
+    #[arg(long, value_name = "NAME")]
+    node_name: Option<String>,
+    /// Print it again whenever it changed, until interrupted: YAML documents, or JSON objects on a line each. Free memory
+    /// alone is no change
+    #[arg(short, long)]
+    watch: bool,
 }
 
-impl Form {
-    pub(crate) fn of(output: Output, json: Json) -> Self {
-        match (output, json) {
-            (Output::Yaml, Json::Off) => Self::Yaml,
-            (_, json) => Self::Json(json),
-        }
-    }
-
-    fn document(self, object: &Value) -> Result<String, Failure> {
-        match self {
-            Self::Json(json) => Ok(view::to_json(json, object)),
-            Self::Yaml => yaml(object),
-        }
-    }
-
-    fn next_document(self, object: &Value) -> Result<String, Failure> {
-        match self {
-            Self::Json(_) => Ok(view::to_json(Json::Short, object)),
-            Self::Yaml => Ok(format!("---\n{}", yaml(object)?)),
-        }
-    }
-}
-
-/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
-/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
-fn yaml(object: &Value) -> Result<String, Failure> {
-    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
-    serde_saphyr::to_string_with_options(object, options)
-        .map_err(|cause| Failure::Other(format!("write the object as YAML: {cause}")))
-}
-
-pub(crate) struct TopologyOptions<'a> {
-    pub form: Form,
-    pub api_version: &'a str,
-    /// The Node's name, where it differs from the host's.
-    pub node_name: Option<&'a str>,
-}
-
-impl TopologyOptions<'_> {
+impl TopologyOptions {
     async fn object(&self, client: &Client, start: bool) -> Result<Value, Failure> {
-        let text = client.node_topology(self.api_version, self.node_name, start).await?;
+        let text = client
+            .node_topology(&self.api_version, self.node_name.as_deref(), start)
+            .await?;
         serde_json::from_str(&text).map_err(|cause| Failure::Other(format!("the daemon's answer is no JSON: {cause}")))
     }
 }
 
-/// Prints the object once.
+/// One of many documents.
+fn document(form: Form, object: &Value) -> Result<String, Failure> {
+    let form = if form == Form::Yaml { form } else { Form::JsonLine };
+    Ok(form.divider().to_owned() + &form.write(object)?)
+}
+
+/// Prints the object once, or whenever it changed.
 ///
 /// # Errors
-/// The daemon refuses the call.
-pub(crate) async fn print(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
-    asked.form.document(&asked.object(client, true).await?)
+/// The daemon refuses the call; see [`watch`].
+pub(crate) async fn run(client: &Client, asked: &TopologyOptions, how: How) -> Result<String, Failure> {
+    let form = how.form;
+    match asked.watch {
+        true => watch(client, asked, form).await,
+        false => form.write(&asked.object(client, true).await?),
+    }
 }
 
 /// The object without the amounts of free memory, which change all the time.
@@ -102,45 +82,37 @@ fn lasting(mut object: Value) -> Value {
 ///
 /// # Errors
 /// The first call is refused, the connection ended, or standard output cannot be written.
-pub(crate) async fn watch(client: &Client, asked: &TopologyOptions<'_>) -> Result<String, Failure> {
-    let mut interrupt = until(SignalKind::interrupt())?;
-    let mut terminate = until(SignalKind::terminate())?;
+async fn watch(client: &Client, asked: &TopologyOptions, form: Form) -> Result<String, Failure> {
+    let mut end = End::new()?;
     // Before the first call, so that no change in between is missed.
     let mut signals = Signals::subscribe(client.connection()).await?;
     let mut answer = asked.object(client, true).await.map(Some)?;
     let mut printed = None;
     let mut complaint = None;
-    let mut look = tokio::time::interval(LOOK);
     loop {
         if let Some(object) = answer.take() {
             complaint = None;
             let new = Some(lasting(object.clone()));
             if new != printed {
-                if !signals::print(&asked.form.next_document(&object)?)? {
+                if !signals::print(&document(form, &object)?)? {
                     return Ok(String::new());
                 }
                 printed = new;
             }
         }
-        let audit = tokio::time::sleep_until(Instant::now() + AUDIT);
-        tokio::pin!(audit);
-        let runs = loop {
-            tokio::select! {
-                _ = interrupt.recv() => return Ok(String::new()),
-                _ = terminate.recv() => return Ok(String::new()),
-                _ = look.tick() => if !is_read() { return Ok(String::new()) },
-                () = &mut audit => break signals.runs(),
-                event = signals.next() => {
-                    let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
-                    tokio::time::sleep(SETTLE).await;
-                    // One call answers all the signals that have come meanwhile.
-                    let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
-                    let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
-                    if std::iter::once(event).chain(others).any(ends) {
-                        complain(&mut complaint, "steliad does not run any more: waiting for it");
-                    }
-                    break signals.runs();
+        let runs = tokio::select! {
+            () = end.come() => return Ok(String::new()),
+            () = tokio::time::sleep(AUDIT) => signals.runs(),
+            event = signals.next() => {
+                let Some(event) = event else { return Err(Failure::Other("the connection ended".to_owned())) };
+                tokio::time::sleep(SETTLE).await;
+                // One call answers all the signals that have come meanwhile.
+                let others = std::iter::from_fn(|| signals.next().now_or_never().flatten());
+                let ends = |event: Received| matches!(event, Received::Daemon { runs: false });
+                if std::iter::once(event).chain(others).any(ends) {
+                    complain(&mut complaint, "steliad does not run any more: waiting for it");
                 }
+                signals.runs()
             }
         };
         if runs {
@@ -166,9 +138,11 @@ fn complain(last: &mut Option<String>, reason: &str) {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser;
     use serde_json::json;
 
     use super::*;
+    use crate::cli::{Cli, Command};
 
     fn object() -> Value {
         let annotation = json!(vec![json!({"uid": "3ceda12c", "cpuset": "2-3,5"}); 40]).to_string();
@@ -183,7 +157,7 @@ mod tests {
 
     #[test]
     fn yaml_says_what_json_says() {
-        let text = Form::Yaml.document(&object()).unwrap();
+        let text = Form::Yaml.write(&object()).unwrap();
         assert_eq!(serde_saphyr::from_str::<Value>(&text).unwrap(), object(), "{text}");
         // Without quotes YAML 1.1, which Kubernetes reads, takes these for something other than strings.
         for quoted in ["1e3", "on", "2001-01-01", "12:30:45", "4"] {
@@ -198,13 +172,22 @@ mod tests {
 
     #[test]
     fn documents_are_told_apart() {
-        let yaml = Form::Yaml.next_document(&object()).unwrap().repeat(2);
+        let yaml = document(Form::Yaml, &object()).unwrap().repeat(2);
         assert_eq!(yaml.lines().filter(|line| *line == "---").count(), 2);
-        let short = Form::of(Output::Json, Json::Off).next_document(&object()).unwrap();
+        let short = document(Form::Json, &object()).unwrap();
         assert_eq!(short.lines().count(), 1);
         assert_eq!(serde_json::from_str::<Value>(&short).unwrap(), object());
-        assert_eq!(Form::of(Output::Yaml, Json::Short), Form::Json(Json::Short));
-        let pretty = Form::of(Output::Json, Json::Off).document(&object()).unwrap();
+        let asked = |line: &[&str]| {
+            let cli = Cli::try_parse_from([&["steliactl", "node-topology"], line].concat()).unwrap();
+            match &cli.command {
+                Command::NodeTopology(_) => cli.how().unwrap().form,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(asked(&[]), Form::Yaml);
+        assert_eq!(asked(&["-o", "json"]), Form::Json);
+        assert_eq!(asked(&["-o", "yaml", "--json=short"]), Form::JsonLine);
+        let pretty = Form::Json.write(&object()).unwrap();
         assert!(pretty.lines().count() > 20, "{pretty}");
     }
 

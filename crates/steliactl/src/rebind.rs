@@ -1,4 +1,9 @@
-//! `rebind`: move instances to better CPUs, and wait for the job's end.
+//! `rebind`: move instances to better CPUs, and wait for the job's end. Where kubelet chose them only a restart does that,
+//! and a dry run advises which.
+
+mod advice;
+
+use std::path::Path;
 
 use serde::Serialize;
 use stelia_api::client::{JobProxy, MoveRow};
@@ -6,8 +11,11 @@ use zbus::fdo;
 use zbus::proxy::CacheProperties;
 
 use super::client::{Client, Failure};
+use super::plan;
+use super::pod::{Pod, Pods};
 use super::signals::Signals;
-use super::view::{Column, Render, column, list, printable};
+use super::view::{Column, Look, Render, column, printable, table};
+use advice::Advice;
 
 /// The bus's errors for a daemon that is not running.
 const GONE: [&str; 3] = [
@@ -16,33 +24,37 @@ const GONE: [&str; 3] = [
     "org.freedesktop.DBus.Error.NameHasNoOwner",
 ];
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Rebound {
     /// `None` for a dry run.
     job: Option<String>,
     phase: String,
     reason: String,
     moves: Vec<Move>,
+    /// For a dry run where kubelet chose the CPUs.
+    advice: Option<Advice>,
 }
 
 #[derive(Debug, Serialize)]
 struct Move {
-    pod_uid: String,
+    #[serde(flatten)]
+    pod: Pod,
     from: String,
     to: String,
     gain: String,
 }
 
-const COLUMNS: [Column<Move>; 4] = [
-    column("POD", |row| row.pod_uid.clone()),
+const COLUMNS: [Column<Move>; 5] = [
+    column("POD", |row: &Move| row.pod.to_string()).yields(1),
+    column("POD UID", |row: &Move| row.pod.pod_uid.clone()).wide(),
     column("FROM", |row| row.from.clone()),
     column("TO", |row| row.to.clone()),
-    column("GAIN", |row| row.gain.clone()),
+    column("GAIN", |row: &Move| row.gain.clone()).yields(2),
 ];
 
-fn moves(rows: Vec<MoveRow>) -> Vec<Move> {
-    let row = |(pod_uid, from, to, gain)| Move {
-        pod_uid,
+fn moves(rows: Vec<MoveRow>, pods: &Pods) -> Vec<Move> {
+    let row = |(pod_uid, from, to, gain): MoveRow| Move {
+        pod: pods.get(&pod_uid),
         from,
         to,
         gain,
@@ -51,12 +63,19 @@ fn moves(rows: Vec<MoveRow>) -> Vec<Move> {
 }
 
 impl Render for Rebound {
-    fn text(&self, legend: bool) -> String {
+    fn pods(&self) -> Vec<Pod> {
+        self.moves.iter().map(|row| row.pod.clone()).collect()
+    }
+
+    fn text(&self, look: Look) -> String {
+        if let Some(advice) = &self.advice {
+            return advice.text(look);
+        }
         let mut text = match self.moves.as_slice() {
-            [] => "nothing to move\n".to_owned(),
-            moves => list(&COLUMNS, moves, legend),
+            [] => "Nothing to move.\n".to_owned(),
+            moves => table(&COLUMNS, moves, look),
         };
-        if self.job.is_some() && legend {
+        if self.job.is_some() && look.legend {
             text += &format!("\n{}: {}\n", self.phase, printable(&self.reason));
         }
         text
@@ -68,27 +87,36 @@ impl Render for Rebound {
     }
 }
 
-/// Starts a job and waits for its end, or with a dry run only prints the plan.
+/// Starts a job and waits for its end, or with a dry run only prints the plan; `root` is the node's.
 ///
 /// # Errors
-/// The daemon refuses, or the connection ends.
+/// The daemon refuses, or the connection ends; for advice: kubelet's files cannot be read.
 pub(crate) async fn gather(
     client: &Client,
-    uid: Option<&str>,
+    root: &Path,
+    vm: Option<&str>,
     deadline_s: u32,
     dry_run: bool,
 ) -> Result<Rebound, Failure> {
-    let scope = match uid {
-        Some(uid) => client.find(uid).await?.0,
-        None => "node".to_owned(),
-    };
+    let pod = client.pod(vm).await?.map(|pod| pod.pod_uid);
+    if dry_run {
+        let description = client.describe().await?;
+        if description.node.cpu_source.as_deref() != Some("steliad") {
+            let (node, assumed) = plan::here(root)?;
+            return Ok(Rebound {
+                advice: Some(Advice::new(&node, assumed, &description, pod.as_deref())),
+                ..Rebound::default()
+            });
+        }
+    }
+    let scope = pod.unwrap_or_else(|| "node".to_owned());
+    let pods = client.pods_running().await;
+    let moves = |rows| moves(rows, &pods);
     let (path, planned) = client.rebind(&scope, deadline_s, dry_run).await?;
     if dry_run {
         return Ok(Rebound {
-            job: None,
-            phase: String::new(),
-            reason: String::new(),
             moves: moves(planned),
+            ..Rebound::default()
         });
     }
     // Subscribed before the first look, so that neither the job's end nor the daemon's is missed.
@@ -98,16 +126,17 @@ pub(crate) async fn gather(
         .path(&path)
         .build()
         .await?;
-    while !signals.runs() || !has_ended(&job).await? {
+    while !signals.runs() || !client.soon(has_ended(&job)).await? {
         if signals.next().await.is_none() {
             return Err(Failure::Other("the connection ended; the job goes on".to_owned()));
         }
     }
     Ok(Rebound {
-        phase: job.phase().await?,
-        reason: job.reason().await?,
-        moves: moves(job.moves().await?),
+        phase: client.soon(job.phase()).await?,
+        reason: client.soon(job.reason()).await?,
+        moves: moves(client.soon(job.moves()).await?),
         job: Some(path.to_string()),
+        advice: None,
     })
 }
 

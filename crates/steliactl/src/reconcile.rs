@@ -3,8 +3,10 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use crate::client::{Client, Failure};
+use crate::pod::Pods;
 use crate::verify::lines;
-use crate::view::{Render, members, printable};
+use crate::view::{Look, Render, members, printable};
 
 /// The members' order in the D-Bus contract.
 const ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degraded"];
@@ -13,20 +15,37 @@ const ORDER: [&str; 6] = ["pass", "steps", "writes", "moves", "repaired", "degra
 pub(crate) struct Report(pub Map<String, Value>);
 
 impl Render for Report {
-    fn text(&self, _: bool) -> String {
-        members(&self.0, &ORDER)
+    fn text(&self, look: Look) -> String {
+        members(&self.0, &ORDER, look)
     }
 }
 
 /// The answer of a dry run.
 #[derive(Debug, Serialize)]
-pub(crate) struct Steps(pub Map<String, Value>);
+#[serde(transparent)]
+pub(crate) struct Steps {
+    report: Map<String, Value>,
+    #[serde(skip)]
+    pods: Pods,
+}
+
+/// The steps that a pass would begin with.
+///
+/// # Errors
+/// The daemon refuses or does not answer.
+pub(crate) async fn preview(client: &Client) -> Result<Steps, Failure> {
+    let report = client.reconcile(true).await?;
+    let pods = Pods::of(&client.describe().await?);
+    Ok(Steps { report, pods })
+}
 
 impl Render for Steps {
-    fn text(&self, _: bool) -> String {
-        let steps = lines(&self.0, "plan");
-        steps
-            .map(|(pod, step)| format!("{pod}: {}\n", printable(step)))
-            .collect()
+    fn text(&self, _: Look) -> String {
+        let steps = lines(&self.report, "plan");
+        let steps = steps.map(|(pod, step)| format!("{}: {}\n", self.pods.get(pod), printable(step)));
+        match steps.collect::<String>() {
+            none if none.is_empty() => "Nothing to do.\n".to_owned(),
+            steps => steps,
+        }
     }
 }

@@ -6,12 +6,14 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use stelia_api::view::VcpuThread;
+use stelia_api::view::{Instance, VcpuThread};
 use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
 
+use super::explain::why::not_isolated;
 use super::node::Description;
-use super::threads::{Roots, field};
+use super::pod::Pod;
+use super::threads::{self, Roots, field};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Sample {
@@ -22,10 +24,13 @@ pub(crate) struct Sample {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct InstanceCounts {
+    pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
     /// Whether isolation is not degraded.
     pub whole: bool,
+    /// Why it has less than isolation, in words, what matters most first.
+    pub shortcomings: Vec<String>,
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, microseconds (`usage_usec` of its `cpu.stat`).
     pub float_us: Option<u64>,
@@ -60,10 +65,17 @@ impl Sample {
                 .iter()
                 .map(|vcpu| (vcpu.index, ThreadCounts::read(vcpu, &roots.proc)));
             let instance = InstanceCounts {
+                pod: Pod::of(pod, instance),
                 state: instance.state.clone(),
                 whole: instance.degraded.is_empty(),
+                shortcomings: shortcomings(instance),
                 cpus: instance.exclusive.clone(),
-                float_us: stat(&scope.join("instance/float"), "usage_usec"),
+                float_us: threads::tree(&instance.scope).and_then(|tree| {
+                    stat(
+                        &roots.cgroup.join(tree.float().as_str().trim_matches('/')),
+                        "usage_usec",
+                    )
+                }),
                 throttled_us: stat(&scope, "throttled_usec"),
                 vcpus: threads.collect(),
             };
@@ -74,6 +86,21 @@ impl Sample {
             instances: instances.collect(),
         }
     }
+}
+
+/// The first reason of degradation, then what keeps it from being isolated; empty where nothing does.
+fn shortcomings(instance: &Instance) -> Vec<String> {
+    let degraded = instance.degraded.first().map(|first| match instance.degraded.len() {
+        1 => format!("degraded: {first}"),
+        count => format!("degraded: {first} (and {} more)", count - 1),
+    });
+    let state = match (instance.state.as_str(), not_isolated(instance)) {
+        ("isolated", _) => None,
+        ("floating", Some(why)) => Some(format!("floats: {}", why.text)),
+        (state, Some(why)) => Some(format!("{state}: {}", why.text)),
+        (state, None) => Some(state.to_owned()),
+    };
+    degraded.into_iter().chain(state).collect()
 }
 
 impl ThreadCounts {
@@ -121,7 +148,7 @@ fn migrations(sched: &str) -> Option<u64> {
 }
 
 /// A line `name number`.
-fn number(text: &str, name: &str) -> Option<u64> {
+pub(crate) fn number(text: &str, name: &str) -> Option<u64> {
     let mut lines = text.lines();
     lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' ')?.trim().parse().ok())
 }
@@ -149,6 +176,32 @@ mod tests {
         );
         assert_eq!(number("usage_usec 12\nuser_usec 8\n", "usage_usec"), Some(12));
         assert_eq!(number("user_usec 8\n", "usage_usec"), None);
+    }
+
+    #[test]
+    fn what_is_less_than_isolated_has_a_reason() {
+        let of = |state: &str, degraded: &[&str], contained: Option<&str>| {
+            shortcomings(&Instance {
+                state: state.to_owned(),
+                degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
+                contained_reason: contained.map(str::to_owned),
+                ..Instance::default()
+            })
+            .join("; ")
+        };
+        assert_eq!(of("isolated", &[], None), "");
+        assert_eq!(
+            of("isolated", &["CPU 2 is offline"], None),
+            "degraded: CPU 2 is offline"
+        );
+        assert_eq!(
+            of("floating", &["CPU 2 is offline", "b", "c"], None),
+            "degraded: CPU 2 is offline (and 2 more); floats: QEMU not attached"
+        );
+        assert!(of("contained", &[], Some("no-partitions")).starts_with("contained: this kernel has no partitions"));
+        // An older daemon does not tell why; the others are on their way.
+        assert_eq!(of("contained", &[], None), "contained");
+        assert_eq!(of("leaving", &[], None), "leaving");
     }
 
     #[test]

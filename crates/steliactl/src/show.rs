@@ -5,11 +5,14 @@ use serde_json::{Map, Value};
 
 use crate::client::{Client, Failure};
 use crate::locality::Seen;
+use crate::pod::{Pod, no_instance};
 use crate::threads::{self, Process, Roots};
-use crate::view::{Column, Render, column, list, members, printable, text_of};
+use crate::view::{Column, Look, Render, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 17] = [
+    "PodNamespace",
+    "PodName",
     "PodUID",
     "Container",
     "State",
@@ -27,13 +30,13 @@ const ORDER: [&str; 15] = [
     "IsolatedTimestamp",
 ];
 
-const COLUMNS: [Column<threads::Thread>; 5] = [
+pub(crate) const COLUMNS: [Column<threads::Thread>; 5] = [
     column("TID", |thread| thread.tid.to_string()),
-    column("THREAD_NAME", |thread| thread.name.clone()),
-    column("CGROUP", |thread| thread.cgroup.clone()),
-    column("ALLOWED_CPUS", |thread| thread.allowed_cpus.clone()),
+    column("THREAD_NAME", |thread: &threads::Thread| thread.name.clone()).yields(1),
+    column("CGROUP", |thread: &threads::Thread| thread.cgroup.clone()).yields(2),
+    column("ALLOWED_CPUS", |thread: &threads::Thread| thread.allowed_cpus.clone()).yields(1),
     column("CPU TIME", |thread: &threads::Thread| {
-        let hundredths = thread.cpu_time_usec / 10_000;
+        let hundredths = thread.cpu_time_us / 10_000;
         format!("{}.{:02}s", hundredths / 100, hundredths % 100)
     })
     .right(),
@@ -47,20 +50,20 @@ pub(crate) struct Shown {
     processes: Vec<Process>,
 }
 
-/// The instance of the pod `uid`; with `numa_maps` also the NUMA nodes of the pages that its processes have mapped.
+/// The instance that is called `vm`; with `numa_maps` also the NUMA nodes of the pages that its processes have mapped.
 ///
 /// # Errors
 /// There is no such instance, or its processes or maps may not be read.
-pub(crate) async fn gather(client: &Client, roots: &Roots, uid: &str, numa_maps: bool) -> Result<Shown, Failure> {
-    let row = client.find(uid).await?;
-    let properties = client.properties(&row).await?;
+pub(crate) async fn gather(client: &Client, roots: &Roots, vm: &str, numa_maps: bool) -> Result<Shown, Failure> {
+    let found = client.find(vm).await?;
+    let properties = found.properties.ok_or_else(|| no_instance(vm))?;
     let processes = threads::processes(
         roots,
         text_of(&properties, "ControlGroup"),
         text_of(&properties, "OriginControlGroup"),
     )?;
     let description = client.describe().await.ok();
-    let mut seen = description.and_then(|node| Seen::of(node.locality, &row.0, roots, &processes));
+    let mut seen = description.and_then(|node| Seen::of(node.locality, &found.pod.pod_uid, roots, &processes));
     if numa_maps && let Some(seen) = &mut seen {
         seen.read_maps(roots, &processes)?;
     }
@@ -71,32 +74,37 @@ pub(crate) async fn gather(client: &Client, roots: &Roots, uid: &str, numa_maps:
     })
 }
 
-/// One object: the properties under their D-Bus names, with `Locality` and `Processes` beside them.
+/// One object: the properties, with `locality` and `processes` beside them.
 impl Serialize for Shown {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut object = self.properties.clone();
-        if let Some(seen) = &self.seen {
-            object.insert("Locality".to_owned(), seen.json());
-        }
+        let mut object = snake_case(&self.properties);
+        object.insert("locality".to_owned(), self.seen.as_ref().map(Seen::json).into());
         let processes = serde_json::to_value(&self.processes).map_err(serde::ser::Error::custom)?;
-        object.insert("Processes".to_owned(), processes);
+        object.insert("processes".to_owned(), processes);
         object.serialize(serializer)
     }
 }
 
 impl Render for Shown {
-    fn text(&self, legend: bool) -> String {
-        let seen = self.seen.as_ref().map(|seen| seen.text(legend)).unwrap_or_default();
-        let mut text = members(&self.properties, &ORDER) + &seen;
+    fn pods(&self) -> Vec<Pod> {
+        vec![Pod::of_properties(
+            text_of(&self.properties, "PodUID"),
+            &self.properties,
+        )]
+    }
+
+    fn text(&self, look: Look) -> String {
+        let seen = self.seen.as_ref().map(|seen| seen.text(look)).unwrap_or_default();
+        let mut text = members(&self.properties, &ORDER, look) + &seen;
         for process in &self.processes {
-            if legend {
+            if look.legend {
                 let inner = process
                     .container_pid
                     .map(|pid| format!(", {pid} in the container"))
                     .unwrap_or_default();
                 text += &format!("\n{} (pid {}{inner})\n", printable(&process.name), process.pid);
             }
-            text += &list(&COLUMNS, &process.threads, legend);
+            text += &table(&COLUMNS, &process.threads, look);
         }
         text
     }

@@ -2,10 +2,12 @@
 
 use std::io::{self, ErrorKind, Write};
 use std::num::NonZeroUsize;
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use stelia_api::{BUS_NAME, MANAGER_PATH};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{Interval, interval};
 use zbus::message::{Message, Type};
 use zbus::{Connection, MatchRule, MessageStream, fdo};
 
@@ -13,6 +15,8 @@ use super::client::Failure;
 
 /// Signals that may be queued while the reader of standard output is slow.
 const QUEUE: usize = 4096;
+/// How often it is checked whether standard output still has a reader.
+const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) enum Received {
     /// The daemon's name appeared on the bus, or vanished.
@@ -70,8 +74,40 @@ impl Signals {
     }
 }
 
+/// What ends a command that runs until interrupted: a signal, or that standard output has no reader any more.
+pub(super) struct End {
+    interrupt: Signal,
+    terminate: Signal,
+    look: Interval,
+}
+
+impl End {
+    pub(super) fn new() -> Result<Self, Failure> {
+        Ok(Self {
+            interrupt: caught(SignalKind::interrupt())?,
+            terminate: caught(SignalKind::terminate())?,
+            look: interval(LOOK),
+        })
+    }
+
+    /// Returns when the command is to end. Cancel-safe.
+    pub(super) async fn come(&mut self) {
+        loop {
+            tokio::select! {
+                _ = self.interrupt.recv() => return,
+                _ = self.terminate.recv() => return,
+                _ = self.look.tick() => if !is_read() { return },
+            }
+        }
+    }
+}
+
+pub(super) fn caught(kind: SignalKind) -> Result<Signal, Failure> {
+    signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
+}
+
 /// Whether standard output still has a reader; the kernel reports that of a pipe at once.
-pub(super) fn is_read() -> bool {
+fn is_read() -> bool {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stdout = io::stdout();
     let mut fds = [PollFd::new(&stdout, PollFlags::empty())];
@@ -92,11 +128,6 @@ pub(super) fn print(text: &str) -> Result<bool, Failure> {
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(false),
         Err(error) => Err(Failure::Other(format!("write: {error}"))),
     }
-}
-
-/// The signals that end a command that runs until interrupted.
-pub(super) fn until(kind: SignalKind) -> Result<Signal, Failure> {
-    signal(kind).map_err(|error| Failure::Other(format!("catch signals: {error}")))
 }
 
 /// Subscribes on the bus; returns the current owner of the daemon's name.

@@ -6,11 +6,11 @@ use serde::Serialize;
 use stelia_api::view::LastPass;
 use stelia_cpus::CpuSet;
 
-use super::node::{Description, Owner, named_pass, owner};
-use super::view::{self, Render};
+use super::node::{Description, Owner, owner};
+use super::pod::Pod;
+use super::view::{self, Look, Meaning, Render, counted};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct Status {
     pub version: String,
     /// `degraded` if `degraded` below or `kubelet_problem` is not empty, else `running`.
@@ -21,27 +21,30 @@ pub(crate) struct Status {
     /// Units outside that are restricted for contained instances.
     pub restricted: Vec<String>,
     /// Who chooses CPUs: `kubelet` or `steliad`; empty: the daemon does not say.
-    #[serde(rename = "CPUSource")]
     pub cpu_source: String,
     pub instances: BTreeMap<String, usize>,
-    /// The QoS class of each instance that has one, by pod.
-    pub classes: BTreeMap<String, String>,
+    /// The instances that have a QoS class.
+    pub classes: Vec<Classed>,
     /// The online CPUs, and those that are not.
-    #[serde(rename = "CPUs")]
     pub cpus: CpusByOwner,
     /// Why kubelet's state cannot be used; empty when it can.
     pub kubelet_problem: String,
     /// When kubelet last wrote it, microseconds since the epoch; 0: not known.
-    pub kubelet_timestamp: u64,
+    pub kubelet_written_us: u64,
     /// Differences found since the daemon started that other programs had made.
     pub drift_found: u64,
     pub drift_repaired: u64,
-    #[serde(serialize_with = "named_pass")]
     pub last_pass: Option<LastPass>,
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(crate) struct Classed {
+    #[serde(flatten)]
+    pod: Pod,
+    class: String,
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct CpusByOwner {
     pub exclusive: CpuSet,
     pub pods: CpuSet,
@@ -80,6 +83,7 @@ impl Status {
         let mut degraded = Vec::new();
         for (pod, instance) in &node.instances {
             *instances.entry(instance.state.clone()).or_default() += 1;
+            let pod = Pod::of(pod, instance);
             degraded.extend(instance.degraded.iter().map(|reason| format!("{pod}: {reason}")));
         }
         for (scope, reason) in &node.unreadable {
@@ -89,7 +93,8 @@ impl Status {
         let failures = node.last_pass.as_ref().map_or(0, |pass| pass.failures);
         if failures > 0 {
             degraded.push(format!(
-                "{failures} steps of the last pass failed: journalctl -u steliad"
+                "{} of the last pass failed: journalctl -u steliad",
+                counted(failures.into(), "step")
             ));
         }
         let whole = degraded.is_empty() && node.kubelet_problem.is_none();
@@ -109,29 +114,19 @@ impl Status {
                 .instances
                 .iter()
                 .filter(|(_, instance)| !instance.class().is_empty())
-                .map(|(pod, instance)| (pod.clone(), instance.class().to_owned()))
+                .map(|(uid, instance)| Classed {
+                    pod: Pod::of(uid, instance),
+                    class: instance.class().to_owned(),
+                })
                 .collect(),
             cpus: CpusByOwner::of(description),
             kubelet_problem: node.kubelet_problem.clone().unwrap_or_default(),
-            kubelet_timestamp: node.kubelet_modified_us.unwrap_or(0),
+            kubelet_written_us: node.kubelet_modified_us.unwrap_or(0),
             drift_found: node.counters.drift_found,
             drift_repaired: node.counters.drift_repaired,
             last_pass: node.last_pass.clone(),
         }
     }
-}
-
-/// A time, followed by how long ago that is.
-fn ago(usec: u64, now: u64) -> String {
-    let seconds = now.saturating_sub(usec) / 1_000_000;
-    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
-    let since = match (days, hours, minutes) {
-        (0, 0, 0) => format!("{seconds}s"),
-        (0, 0, minutes) => format!("{minutes}min {}s", seconds % 60),
-        (0, hours, minutes) => format!("{hours}h {minutes}min"),
-        (days, hours, _) => format!("{days}d {hours}h"),
-    };
-    format!("{} ({since} ago)", view::time(usec))
 }
 
 fn cpus(cpus: &CpuSet) -> String {
@@ -142,25 +137,43 @@ fn cpus(cpus: &CpuSet) -> String {
 }
 
 impl Render for Status {
-    fn text(&self, _: bool) -> String {
-        text(self, view::now())
+    fn text(&self, look: Look) -> String {
+        text(self, view::now(), look)
     }
 }
 
 /// The screen; `now` is microseconds since the epoch.
-fn text(status: &Status, now: u64) -> String {
-    let mut rows: Vec<[String; 2]> = Vec::new();
-    let mut say = |name: &str, value: String| rows.push([format!("{name}:"), view::or_dash(&value)]);
+/// Lines of a name and a value.
+#[derive(Default)]
+struct Screen(Vec<(String, String, Meaning)>);
+
+impl Screen {
+    fn tell(&mut self, name: &str, value: String, meaning: Meaning) {
+        self.0.push((format!("{name}:"), view::or_dash(&value), meaning));
+    }
+
+    fn say(&mut self, name: &str, value: String) {
+        self.tell(name, value, Meaning::Plain);
+    }
+}
+
+fn text(status: &Status, now: u64, look: Look) -> String {
+    let mut screen = Screen::default();
     let source = match status.cpu_source.as_str() {
         "steliad" => ", chooses the CPUs itself",
         _ => "",
     };
-    say(
+    let meaning = match status.state {
+        "running" => Meaning::Good,
+        _ => Meaning::Broken,
+    };
+    screen.tell(
         "Daemon",
         format!("steliad {}, {}{source}", status.version, status.state),
+        meaning,
     );
     for reason in &status.degraded {
-        say("Degraded", reason.clone());
+        screen.tell("Degraded", reason.clone(), Meaning::Broken);
     }
     let states: Vec<String> = status
         .instances
@@ -173,11 +186,11 @@ fn text(status: &Status, now: u64) -> String {
     } else {
         format!(" ({})", states.join(", "))
     };
-    say("Instances", format!("{count}{states}"));
-    for class in status.classes.values().collect::<BTreeSet<_>>() {
-        let of = status.classes.iter().filter(|(_, other)| *other == class);
-        let pods: Vec<&str> = of.map(|(pod, _)| pod.as_str()).collect();
-        say(
+    screen.say("Instances", format!("{count}{states}"));
+    for class in status.classes.iter().map(|one| &one.class).collect::<BTreeSet<_>>() {
+        let of = status.classes.iter().filter(|one| one.class == *class);
+        let pods: Vec<String> = of.map(|one| one.pod.to_string()).collect();
+        screen.say(
             &format!("Class {}", view::printable(class)),
             format!("{} ({})", pods.len(), pods.join(", ")),
         );
@@ -187,49 +200,57 @@ fn text(status: &Status, now: u64) -> String {
         "contained" => format!("contained: {} restricted instead", status.restricted.join(", ")),
         _ => "not known before the first instance".to_owned(),
     };
-    say("Partitions", partitions);
-    say("Exclusive CPUs", cpus(&status.cpus.exclusive));
-    say("Other pods' CPUs", cpus(&status.cpus.pods));
-    say("Shared CPUs", cpus(&status.cpus.shared));
-    say("Reserved CPUs", cpus(&status.cpus.reserved));
+    screen.say("Partitions", partitions);
+    screen.say("Exclusive CPUs", cpus(&status.cpus.exclusive));
+    screen.say("Other pods' CPUs", cpus(&status.cpus.pods));
+    screen.say("Shared CPUs", cpus(&status.cpus.shared));
+    screen.say("Reserved CPUs", cpus(&status.cpus.reserved));
     if !status.cpus.unknown.is_empty() {
-        say("Unassigned CPUs", cpus(&status.cpus.unknown));
+        screen.say("Unassigned CPUs", cpus(&status.cpus.unknown));
     }
-    say("Offline CPUs", cpus(&status.cpus.offline));
-    let written = match status.kubelet_timestamp {
+    screen.say("Offline CPUs", cpus(&status.cpus.offline));
+    let written = match status.kubelet_written_us {
         0 => String::new(),
-        usec => format!(", written {}", ago(usec, now)),
+        usec => format!(", written {}", view::ago(usec, now)),
     };
     match status.kubelet_problem.as_str() {
         "" if status.cpu_source == "steliad" && written.is_empty() => {
-            say("kubelet's state", "none, and not needed".to_owned());
+            screen.tell("kubelet's state", "none, and not needed".to_owned(), Meaning::Plain);
         }
-        "" => say("kubelet's state", format!("usable{written}")),
-        problem => say("kubelet's state", format!("NOT USABLE: {problem}{written}")),
+        "" => screen.tell("kubelet's state", format!("usable{written}"), Meaning::Plain),
+        problem => screen.tell(
+            "kubelet's state",
+            format!("NOT USABLE: {problem}{written}"),
+            Meaning::Broken,
+        ),
     }
-    say(
+    screen.say(
         "Drift",
         format!("{} found, {} repaired", status.drift_found, status.drift_repaired),
     );
     if let Some(pass) = &status.last_pass {
-        say(
+        screen.say(
             "Last pass",
-            format!("{} by {}, {}", pass.number, pass.trigger, ago(pass.ended_us, now)),
+            format!("{} by {}, {}", pass.number, pass.trigger, view::ago(pass.ended_us, now)),
         );
         let took = format!("{}.{:03} ms", pass.duration_us / 1_000, pass.duration_us % 1_000);
-        say(
+        screen.say(
             "",
             format!(
-                "{} steps, {} writes, {} moves in {took}",
-                pass.steps, pass.writes, pass.moves
+                "{}, {}, {} in {took}",
+                counted(pass.steps.into(), "step"),
+                counted(pass.writes.into(), "write"),
+                counted(pass.moves.into(), "move")
             ),
         );
     }
-    let width = rows.iter().map(|[name, _]| name.len()).max().unwrap_or(0);
+    let width = screen.0.iter().map(|(name, ..)| name.len()).max().unwrap_or(0);
     // As in systemctl's output: names are aligned to the right, values to the left.
-    let lines = rows.iter().map(|[name, value]| {
+    let lines = screen.0.iter().map(|(name, value, meaning)| {
         let name = if name == ":" { "" } else { name };
-        format!("{name:>width$} {value}\n")
+        let room = look.width.map(|columns| columns.saturating_sub(width + 1));
+        let value = room.map_or_else(|| value.clone(), |room| view::cut(value, room));
+        format!("{name:>width$} {}\n", meaning.paint(&value, look))
     });
     lines.collect()
 }
@@ -279,7 +300,7 @@ mod tests {
 
     #[test]
     fn the_screen_is_the_node() {
-        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000), @"
+        insta::assert_snapshot!(text(&Status::of(&full()), 1_735_689_600_000_000, Look::default()), @"
                   Daemon: steliad 0.1.0, degraded
                 Degraded: bbbbbbbb: kubelet gave CPU 2 away
                Instances: 2 (1 floating, 1 isolated)
@@ -292,14 +313,14 @@ mod tests {
          kubelet's state: usable, written 2024-12-31T23:59:00.000000Z (1min 0s ago)
                    Drift: 3 found, 2 repaired
                Last pass: 7 by audit, 2024-12-31T23:59:58.500000Z (1s ago)
-                          2 steps, 5 writes, 1 moves in 1.234 ms
+                          2 steps, 5 writes, 1 move in 1.234 ms
         ");
     }
 
     #[test]
     fn where_steliad_chooses_the_cpus_it_and_the_classes_are_shown() {
         let status = Status::of(&allocated());
-        let text = text(&status, 0);
+        let text = text(&status, 0, Look::default());
         for line in [
             "Daemon: steliad 0, running, chooses the CPUs itself",
             "Instances: 3 (1 contained, 1 floating, 1 isolated)",
@@ -316,9 +337,35 @@ mod tests {
         }
         let json = serde_json::to_value(&status).unwrap();
         assert_eq!(
-            (&json["CPUSource"], &json["Classes"]["bbbbbbbb"]),
-            (&"steliad".into(), &"LSR".into())
+            (
+                &json["cpu_source"],
+                &json["classes"][1]["pod_uid"],
+                &json["classes"][1]["class"]
+            ),
+            (&"steliad".into(), &"bbbbbbbb".into(), &"LSR".into())
         );
+    }
+
+    #[test]
+    fn every_line_is_explained() {
+        let texts = [full(), allocated()].map(|node| text(&Status::of(&node), 0, Look::default()));
+        let lines = texts.iter().flat_map(|text| text.lines());
+        let names = lines.filter_map(|line| line.trim_start().split_once(": "));
+        let mut names: Vec<&str> = names.map(|(name, _)| name).collect();
+        for name in &mut names {
+            if name.starts_with("Class ") {
+                *name = "Class";
+            }
+        }
+        let explained = crate::manual::explained("COLUMNS", Some("status"));
+        for name in &names {
+            assert!(explained.iter().any(|one| one == name), "{name}: {explained:?}");
+        }
+        // Whatever the node, these two are not always there.
+        let rare = ["Unassigned CPUs", "Degraded"];
+        for name in explained.iter().filter(|name| !rare.contains(&name.as_str())) {
+            assert!(names.contains(&name.as_str()), "{name}: {names:?}");
+        }
     }
 
     #[test]
@@ -341,7 +388,7 @@ mod tests {
             ..Node::default()
         });
         assert_eq!((status.state, status.partitions), ("degraded", "unknown"));
-        let text = text(&status, 0);
+        let text = text(&status, 0, Look::default());
         assert!(
             text.contains("NOT USABLE: read cpu_manager_state: No such file?[2J\n"),
             "{text}"
@@ -358,16 +405,5 @@ mod tests {
         assert_eq!(Status::of(&description).state, "running");
         description.node.last_pass.as_mut().unwrap().failures = 2;
         assert_eq!(Status::of(&description).state, "degraded");
-    }
-
-    #[test]
-    fn ages_are_short() {
-        let age = |seconds: u64| {
-            let text = ago(1_000_000, 1_000_000 + seconds * 1_000_000);
-            text.split_once('(').unwrap().1.trim_end_matches(" ago)").to_owned()
-        };
-        assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
-        // The clock was set back.
-        assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
     }
 }

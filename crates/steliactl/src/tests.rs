@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use zbus::{Connection, Guid, OwnedObjectPath, Variant, connection, interface};
 
 use crate::cli::Cli;
-use crate::client::Failure;
+use crate::client::{Client, Failure};
 use crate::run;
 use crate::threads::Roots;
 
@@ -81,6 +81,14 @@ impl Instance {
     #[zbus(property, name = "PodUID")]
     fn pod_uid(&self) -> &str {
         UID
+    }
+    #[zbus(property)]
+    fn pod_namespace(&self) -> &str {
+        "team-a"
+    }
+    #[zbus(property)]
+    fn pod_name(&self) -> &str {
+        "web"
     }
     #[zbus(property)]
     fn state(&self) -> &str {
@@ -205,8 +213,8 @@ fn list_is_a_table_that_pipes() {
     assert_eq!(
         steliactl(no_vm().path(), &["list"]).unwrap(),
         "\
-POD UID                               CONTAINER  STATE     CPUS  FLOAT    DEGRADED
-3ceda12c-3ee9-40fa-9f42-61428fe654a6  compute    isolated  2-3   0-1,4-7  anchor is gone
+POD         CONTAINER  STATE     CPUS  FLOAT    DEGRADED
+team-a/web  compute    isolated  2-3   0-1,4-7  anchor is gone
 "
     );
 }
@@ -214,18 +222,15 @@ POD UID                               CONTAINER  STATE     CPUS  FLOAT    DEGRAD
 #[test]
 fn list_without_legend_is_rows_only() {
     let text = steliactl(no_vm().path(), &["list", "--no-legend"]).unwrap();
-    assert_eq!(
-        text,
-        format!("{UID}  compute  isolated  2-3  0-1,4-7  anchor is gone\n")
-    );
+    assert_eq!(text, "team-a/web  compute  isolated  2-3  0-1,4-7  anchor is gone\n");
 }
 
 #[test]
-fn list_as_json_has_the_names_of_the_contract() {
+fn list_as_json_identifies_the_pod() {
     let text = steliactl(no_vm().path(), &["--json", "list"]).unwrap();
     let expected = serde_json::json!([{
-        "PodUID": UID, "Container": "compute", "Object": OBJECT, "State": "isolated",
-        "ExclusiveCPUs": "2-3", "FloatCPUs": "0-1,4-7", "Degraded": ["anchor is gone"],
+        "pod_uid": UID, "pod_namespace": "team-a", "pod_name": "web", "container": "compute", "object": OBJECT,
+        "state": "isolated", "exclusive_cpus": "2-3", "float_cpus": "0-1,4-7", "degraded": ["anchor is gone"],
     }]);
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), expected);
 }
@@ -235,6 +240,8 @@ fn show_prints_the_promise_and_then_the_threads() {
     assert_eq!(
         steliactl(a_vm().path(), &["show", "3ce"]).unwrap(),
         "\
+PodNamespace:         team-a
+PodName:              web
 PodUID:               3ceda12c-3ee9-40fa-9f42-61428fe654a6
 State:                isolated
 Degraded:             anchor is gone
@@ -260,11 +267,11 @@ TID  THREAD_NAME  CGROUP  ALLOWED_CPUS  CPU TIME
 fn show_as_json_holds_the_threads_too() {
     let text = steliactl(a_vm().path(), &["show", UID, "--json"]).unwrap();
     let value: serde_json::Value = serde_json::from_str(&text).unwrap();
-    assert_eq!(value["RegisteredTimestamp"], 1_735_689_599_000_000u64);
-    assert_eq!(value["Degraded"], serde_json::json!(["anchor is gone"]));
+    assert_eq!(value["registered_us"], 1_735_689_599_000_000u64);
+    assert_eq!(value["degraded"], serde_json::json!(["anchor is gone"]));
     let vcpu = serde_json::json!(
-        {"TID": 905, "Name": "CPU 0/KVM", "CGroup": "vcpu", "AllowedCPUs": "2", "CPUTimeUSec": 1_234_570_000});
-    assert_eq!(value["Processes"][0]["Threads"][1], vcpu);
+        {"tid": 905, "name": "CPU 0/KVM", "cgroup": "vcpu", "allowed_cpus": "2", "cpu_time_us": 1_234_570_000});
+    assert_eq!(value["processes"][0]["threads"][1], vcpu);
 }
 
 #[test]
@@ -290,11 +297,14 @@ fn what_is_not_there_has_exit_code_3() {
 }
 
 #[test]
-fn deregister_takes_a_beginning_and_says_nothing() {
-    assert_eq!(steliactl(no_vm().path(), &["deregister", "3ced"]).unwrap(), "");
+fn deregister_takes_a_name_or_a_beginning_and_says_nothing() {
+    for vm in ["3ced", "team-a/web", "web", UID] {
+        assert_eq!(steliactl(no_vm().path(), &["deregister", vm]).unwrap(), "", "{vm}");
+    }
+    let told = steliactl(no_vm().path(), &["--json=short", "deregister", "3"]).unwrap();
     assert_eq!(
-        steliactl(no_vm().path(), &["--json", "deregister", "3"]).unwrap(),
-        format!("{{\n  \"PodUID\": \"{UID}\"\n}}\n")
+        serde_json::from_str::<serde_json::Value>(&told).unwrap(),
+        serde_json::json!({"pod_uid": UID, "pod_namespace": "team-a", "pod_name": "web"})
     );
 }
 
@@ -337,6 +347,107 @@ fn json_is_pretty_short_or_off_and_its_value_needs_an_equals_sign() {
     // After a blank comes not the value of --json, but the command or its argument.
     assert!(lines(&["show", "--json", "3ced"]) > 2);
     assert!(Cli::try_parse_from(["steliactl", "--json=yaml", "list"]).is_err());
+}
+
+#[test]
+fn a_form_is_asked_for_by_one_option() {
+    let told = |line: &[&str]| steliactl(no_vm().path(), line).unwrap();
+    assert_eq!(told(&["list", "-o", "name"]), "team-a/web\n");
+    assert_eq!(told(&["show", "web", "-o", "name"]), "team-a/web\n");
+    assert_eq!(told(&["-o", "name", "deregister", "web"]), "team-a/web\n");
+    assert_eq!(told(&["list", "-o", "json"]), told(&["list", "--json"]));
+    assert_eq!(told(&["list", "-o", "table"]), told(&["list"]));
+    let wide = told(&["list", "-o", "wide"]);
+    assert!(
+        wide.starts_with("POD         POD UID ") && wide.contains(UID) && wide.contains(OBJECT),
+        "{wide}"
+    );
+    let yaml = told(&["list", "-o", "yaml"]);
+    assert!(
+        yaml.contains("pod_name: web\n") && yaml.contains("- anchor is gone\n"),
+        "{yaml}"
+    );
+    let same: serde_json::Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(
+        same,
+        serde_json::from_str::<serde_json::Value>(&told(&["list", "--json"])).unwrap()
+    );
+}
+
+#[test]
+fn a_form_that_makes_no_sense_is_refused_before_anything_is_done() {
+    for line in [
+        &["describe", "-o", "table"][..],
+        &["node-topology", "-o", "wide"],
+        &["metrics", "-o", "name"],
+        &["reload", "-o", "name"],
+        &["reconcile", "-o", "name"],
+        &["completions", "bash", "-o", "json"],
+    ] {
+        let cli = Cli::try_parse_from([&["steliactl"], line].concat()).unwrap();
+        assert_eq!(cli.how().unwrap_err().exit_code(), 2, "{line:?}");
+    }
+}
+
+/// A daemon that has taken a call and does nothing more.
+struct Hung;
+
+#[interface(name = "io.stelia.Isolation1.Manager")]
+impl Hung {
+    async fn list_instances(&self) -> Vec<InstanceRow> {
+        std::future::pending().await
+    }
+
+    async fn reload(&self) {
+        std::future::pending().await
+    }
+}
+
+#[test]
+fn a_silent_daemon_is_not_waited_for_and_the_cure_is_named() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let patience = std::time::Duration::from_millis(200);
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let server = connection::Builder::unix_stream(ours)
+            .server(Guid::generate())
+            .p2p()
+            .serve_at(MANAGER_PATH, Hung)
+            .build();
+        let client = connection::Builder::unix_stream(theirs).p2p().build();
+        let (server, client) = tokio::join!(server, client);
+        let client = Client::new(client.unwrap(), patience).await.unwrap();
+        let failure = client.instances().await.unwrap_err().to_string();
+        assert!(
+            failure.starts_with("steliad has not answered for 0.2 s: systemctl status steliad"),
+            "{failure}"
+        );
+        // It lives, and a pass takes its time.
+        let waited = tokio::time::timeout(patience * 4, client.reload()).await;
+        assert!(waited.is_err(), "{waited:?}");
+        drop(server);
+    });
+}
+
+#[test]
+fn what_a_caller_lacks_is_named() {
+    let refused = |name: &'static str, text: &str| {
+        let name = zbus::names::OwnedErrorName::try_from(name).unwrap();
+        let call = zbus::message::Message::method_call("/", "Reload").build(&()).unwrap();
+        Failure::from(zbus::Error::MethodError(name, Some(text.to_owned()), call)).to_string()
+    };
+    let polkit =
+        "polkit cannot be asked about io.stelia.Isolation1.maintain: org.freedesktop.DBus.Error.ServiceUnknown: x";
+    assert_eq!(
+        refused("io.stelia.Isolation1.Error.NotPermitted", polkit),
+        "Permission denied: run as root, or grant io.stelia.Isolation1.maintain (polkit)"
+    );
+    assert!(
+        refused("org.freedesktop.DBus.Error.AccessDenied", "Rejected").starts_with("Permission denied: run as root")
+    );
 }
 
 #[test]

@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::Tree;
+
 use crate::cli::Cli;
 use crate::client::Failure;
 
@@ -48,34 +51,25 @@ impl Roots {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Process {
     /// Process id on the host.
-    #[serde(rename = "PID")]
     pub pid: u32,
     /// Process id in the container's own PID namespace, where it has one.
-    #[serde(rename = "ContainerPID")]
     pub container_pid: Option<u32>,
-    #[serde(rename = "Name")]
     pub name: String,
-    #[serde(rename = "Threads")]
     pub threads: Vec<Thread>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Thread {
     /// Thread id on the host.
-    #[serde(rename = "TID")]
     pub tid: u32,
     /// Set by the process itself, so it may contain anything.
-    #[serde(rename = "Name")]
     pub name: String,
     /// `float`, `vcpu` or `origin`; the cgroup's path if it is in none of the three.
-    #[serde(rename = "CGroup")]
     pub cgroup: String,
     /// The CPUs it may run on, as a CPU list: its affinity within its cpuset.
-    #[serde(rename = "AllowedCPUs")]
     pub allowed_cpus: String,
     /// User and system time, in microseconds, to the tick.
-    #[serde(rename = "CPUTimeUSec")]
-    pub cpu_time_usec: u64,
+    pub cpu_time_us: u64,
 }
 
 /// The processes of an instance, those of its scope first, then those left in the container's own cgroup (the anchor, and
@@ -101,7 +95,18 @@ pub(crate) fn processes(roots: &Roots, control_group: &str, origin: &str) -> Res
 
 pub(super) fn members(roots: &Roots, control_group: &str) -> Result<BTreeSet<u32>, Failure> {
     // `cgroup.procs` of a threaded domain's root lists all processes whose threads are in its float and vcpu.
-    pids(&roots.cgroup.join(trim(control_group)).join("instance/cgroup.procs"))
+    let domain = tree(control_group).map(|tree| tree.inner().as_str().to_owned());
+    pids(
+        &roots
+            .cgroup
+            .join(trim(&domain.unwrap_or_default()))
+            .join("cgroup.procs"),
+    )
+}
+
+/// The cgroups of an instance; `None` where this is no cgroup's path.
+pub(crate) fn tree(control_group: &str) -> Option<Tree> {
+    CgroupPath::parse(&format!("/{}", trim(control_group))).map(Tree::at)
 }
 
 /// The paths of an instance's cgroups, without a leading slash.
@@ -114,10 +119,10 @@ impl Places<'_> {
     /// What a cgroup of `/proc/<pid>/cgroup` is called in the output.
     fn name(&self, cgroup: &str) -> String {
         let path = trim(cgroup);
-        if let Some(inner) = below(path, self.scope).and_then(|inner| below(inner, "instance"))
-            && matches!(inner, "float" | "vcpu")
-        {
-            return inner.to_owned();
+        let tree = tree(self.scope);
+        let own = tree.iter().flat_map(|tree| [tree.float(), tree.vcpu()]);
+        if let Some(cgroup) = own.into_iter().find(|cgroup| trim(cgroup.as_str()) == path) {
+            return cgroup.name().to_owned();
         }
         match below(path, self.origin) {
             Some("") => "origin".to_owned(),
@@ -197,7 +202,7 @@ fn thread(directory: &Path, tid: u32, places: &Places<'_>) -> Result<Option<Thre
         name: name.trim_end_matches('\n').to_owned(),
         cgroup: places.name(unified),
         allowed_cpus: field(status, "Cpus_allowed_list").unwrap_or("").to_owned(),
-        cpu_time_usec: ticks(stat).unwrap_or(0) * TICK_USEC,
+        cpu_time_us: ticks(stat).unwrap_or(0) * TICK_USEC,
     }))
 }
 

@@ -1,59 +1,170 @@
-//! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take (its
-//! cure), or memory of a VM that is not on the NUMA nodes of its CPUs.
+//! `verify`: whether every promise holds now. A finding is a reason of degradation, a step that a pass would take, memory
+//! of a VM that is not on the NUMA nodes of its CPUs, a fault of the node, or a VM with less than is required.
+
+mod states;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
 
 use serde::Serialize;
 use serde_json::{Map, Value};
+use stelia_api::Amiss;
 
 use super::client::{Client, Failure};
 use super::locality;
-use super::view::{Column, Render, column, list, texts_of};
+use super::node::Description;
+use super::pod::{Pod, Pods};
+use super::view::{self, Column, Look, Meaning, Render, column, counted, table, texts_of};
+use states::Looked;
+pub(crate) use states::Required;
+
+/// What a pass would repair.
+const BY_A_PASS: &str = "steliactl reconcile, or wait for the next pass";
+const PAGE: &str = "docs/troubleshooting.md";
+
+/// Where a finding is from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum Kind {
+    /// A step that a pass would take.
+    Differs,
+    MemoryAway,
+    Node,
+    BelowRequired,
+    /// A reason of degradation, by its name on D-Bus; an older daemon does not tell it.
+    #[serde(untagged)]
+    Degraded(String),
+}
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct Finding {
-    /// `-` for what concerns all pods.
-    #[serde(rename = "PodUID")]
-    pub pod_uid: String,
-    /// Empty for a difference that the next pass repairs.
+    /// Its UID is `-` for what concerns the whole node.
+    #[serde(flatten)]
+    pub pod: Pod,
+    /// How many VMs it concerns; 0 where it is of the node alone.
+    pub vms: usize,
+    pub kind: Kind,
     pub problem: String,
-    /// What a pass would do about it; empty where a pass cannot help.
     pub cure: String,
+    /// The section of `docs/troubleshooting.md` with more.
+    pub section: Option<String>,
 }
 
-const COLUMNS: [Column<Finding>; 3] = [
-    column("POD UID", |finding| finding.pod_uid.clone()),
-    column("PROBLEM", |finding| finding.problem.clone()),
-    column("CURE", |finding| finding.cure.clone()),
+impl Finding {
+    /// A reason of degradation that is of the whole node.
+    fn of_kind(kind: Amiss, problem: String) -> Self {
+        Self {
+            vms: 0,
+            ..Self::degraded(Pod::unnamed("-"), kind.name(), problem)
+        }
+    }
+
+    /// A reason of degradation.
+    fn degraded(pod: Pod, kind: &str, problem: String) -> Self {
+        let cure = Amiss::parse(kind).map(Amiss::cure);
+        Self {
+            pod,
+            vms: 1,
+            kind: Kind::Degraded(kind.to_owned()),
+            problem,
+            cure: cure.map_or(PAGE, |cure| cure.text).to_owned(),
+            section: cure.map(|cure| cure.section.to_owned()),
+        }
+    }
+
+    /// Memory on other NUMA nodes than the CPUs'.
+    pub(crate) fn memory(uid: &str, problem: String, cure: String) -> Self {
+        Self {
+            pod: Pod::unnamed(uid),
+            vms: 1,
+            kind: Kind::MemoryAway,
+            problem,
+            cure,
+            section: Some("a-vm-is-slow-although-it-is-isolated".to_owned()),
+        }
+    }
+}
+
+pub(crate) const COLUMNS: [Column<Finding>; 4] = [
+    column("POD", |finding: &Finding| finding.pod.to_string()).yields(1),
+    column("POD UID", |finding: &Finding| finding.pod.pod_uid.clone()).wide(),
+    column("PROBLEM", |finding: &Finding| match finding.vms {
+        2.. => format!("{} ({} VMs)", finding.problem, finding.vms),
+        _ => finding.problem.clone(),
+    })
+    .yields(2)
+    .means(|_| Meaning::Broken),
+    column("CURE", |finding: &Finding| finding.cure.clone()).yields(2),
 ];
 
-/// Its JSON is the list of findings.
 #[derive(Debug, Serialize)]
-#[serde(transparent)]
 pub(crate) struct Verified {
+    instances: Vec<Looked>,
+    /// What every VM was required to be.
+    required: Option<Required>,
     findings: Vec<Finding>,
     #[serde(skip)]
-    instances: usize,
+    now: u64,
 }
 
-/// The findings of all instances, or those of the pod `uid` and of what all share.
+/// The findings of all instances, or those of one and of what all share.
 ///
 /// # Errors
 /// No such instance, or the daemon does not answer.
-pub(crate) async fn gather(client: &Client, uid: Option<&str>) -> Result<Verified, Failure> {
-    let pod = match uid {
-        Some(uid) => Some(client.find(uid).await?.0),
-        None => None,
-    };
-    let (pod, instances) = (pod.as_deref(), client.instances().await?);
-    let described = client.describe().await?;
-    let preview = client.preview().await?;
-    Ok(Verified {
-        findings: [findings(&preview, pod), locality::findings(&described.locality, pod)].concat(),
-        instances: instances
-            .iter()
-            .filter(|one| pod.is_none_or(|pod| one.pod_uid == pod))
-            .count(),
-    })
+pub(crate) async fn gather(client: &Client, vm: Option<&str>, required: Option<Required>) -> Result<Verified, Failure> {
+    let pod = client.pod(vm).await?;
+    let pod = pod.as_ref().map(|pod| pod.pod_uid.as_str());
+    let preview = client.reconcile(true).await?;
+    Ok(verified(
+        &client.describe().await?,
+        &preview,
+        pod,
+        required,
+        view::now(),
+    ))
+}
+
+fn verified(
+    described: &Description,
+    preview: &Map<String, Value>,
+    pod: Option<&str>,
+    required: Option<Required>,
+    now: u64,
+) -> Verified {
+    let instances = described.node.instances.iter();
+    let instances = instances.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
+    let instances: Vec<Looked> = instances.map(|(uid, one)| Looked::at(uid, one)).collect();
+    let mut findings = degraded(preview);
+    // Those of the node that its VMs have as reasons are there already.
+    let told: Vec<Kind> = findings.iter().map(|finding| finding.kind.clone()).collect();
+    findings.extend(
+        states::of_node(&described.node)
+            .into_iter()
+            .filter(|one| !told.contains(&one.kind)),
+    );
+    findings.extend(lines(preview, "plan").map(|(uid, step)| Finding {
+        pod: Pod::unnamed(uid),
+        vms: usize::from(uid != "-"),
+        kind: Kind::Differs,
+        problem: format!("differs: a pass would {step}"),
+        cure: BY_A_PASS.to_owned(),
+        section: None,
+    }));
+    findings.extend(locality::findings(&described.locality, pod));
+    let pods = Pods::of(described);
+    findings.retain(|one| pod.is_none_or(|pod| [pod, "-"].contains(&one.pod.pod_uid.as_str())));
+    for finding in &mut findings {
+        finding.pod = pods.get(&finding.pod.pod_uid);
+    }
+    let below = required.map(|required| instances.iter().filter_map(move |one| one.below(required, now)));
+    findings.extend(below.into_iter().flatten());
+    Verified {
+        instances,
+        required,
+        findings,
+        now,
+    }
 }
 
 /// The entries `POD: text` of a member, split.
@@ -61,94 +172,74 @@ pub(crate) fn lines<'a>(preview: &'a Map<String, Value>, name: &str) -> impl Ite
     texts_of(preview, name).filter_map(|line| line.split_once(": "))
 }
 
-fn findings(preview: &Map<String, Value>, pod: Option<&str>) -> Vec<Finding> {
-    let finding = |pod: &str, problem: &str, cure: &str| Finding {
-        pod_uid: pod.to_owned(),
-        problem: problem.to_owned(),
-        cure: cure.to_owned(),
+/// The reasons of degradation. What is of the node is one finding; which of them that are is known from `reasons`, and from an
+/// older daemon by that several VMs have the same words.
+fn degraded(preview: &Map<String, Value>) -> Vec<Finding> {
+    let all: Vec<(&str, &str)> = lines(preview, "degraded").collect();
+    let concerned = |text: &str| all.iter().filter(|(pod, one)| *one == text && *pod != "-").count();
+    let rows: Vec<(&str, &str, &str)> = match preview.get("reasons").and_then(Value::as_array) {
+        Some(rows) => rows.iter().filter_map(reason).collect(),
+        None => all.iter().map(|(pod, text)| (*pod, "", *text)).collect(),
     };
-    let problems = lines(preview, "degraded").map(|(pod, problem)| finding(pod, problem, ""));
-    let cures = lines(preview, "plan").map(|(pod, cure)| finding(pod, "", cure));
-    let all = problems.chain(cures);
-    all.filter(|one| pod.is_none_or(|pod| one.pod_uid == pod || one.pod_uid == "-"))
-        .collect()
+    let mut findings: Vec<Finding> = Vec::new();
+    for (pod, kind, text) in rows {
+        let vms = concerned(text);
+        let pod = if kind.is_empty() && vms > 1 { "-" } else { pod };
+        let finding = Finding {
+            vms: if pod == "-" { vms } else { 1 },
+            ..Finding::degraded(Pod::unnamed(pod), kind, text.to_owned())
+        };
+        if !findings.contains(&finding) {
+            findings.push(finding);
+        }
+    }
+    findings
 }
 
-fn counted(instances: usize) -> String {
-    match instances {
-        1 => "1 instance".to_owned(),
-        count => format!("{count} instances"),
-    }
+/// A row of `reasons`: the pod, the kind, the text.
+fn reason(row: &Value) -> Option<(&str, &str, &str)> {
+    let field = |at: usize| row.get(at)?.as_str();
+    Some((field(0)?, field(1)?, field(2)?))
 }
 
 impl Render for Verified {
-    fn text(&self, legend: bool) -> String {
-        match self.findings.is_empty() {
-            true => format!("{}: every promise holds\n", counted(self.instances)),
-            false => list(&COLUMNS, &self.findings, legend),
+    /// Those of which a promise does not hold.
+    fn pods(&self) -> Vec<Pod> {
+        let pods = self.findings.iter().map(|finding| &finding.pod);
+        let pods: BTreeSet<&Pod> = pods.filter(|pod| pod.pod_uid != "-").collect();
+        pods.into_iter().cloned().collect()
+    }
+
+    fn text(&self, look: Look) -> String {
+        let summary = match states::summary(&self.instances, self.now) {
+            none if none.is_empty() => "No instances.".to_owned(),
+            summary => view::printable(&summary),
+        };
+        match (self.findings.is_empty(), self.instances.is_empty()) {
+            (true, true) => format!("{summary}\n"),
+            (true, false) => format!(
+                "{summary}\nEvery promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory\n"
+            ),
+            (false, _) => format!("{summary}\n\n{}", table(&COLUMNS, &self.findings, look)),
         }
     }
 
     fn failure(&self) -> Option<String> {
-        let (count, instances) = (self.findings.len(), self.instances);
-        (count > 0).then(|| format!("{count} promises of {} do not hold", counted(instances)))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use serde_json::json;
-
-    use super::*;
-    use crate::cli::Json;
-    use crate::view::How;
-
-    fn preview(plan: &[&str], degraded: &[&str]) -> Map<String, Value> {
-        json!({ "plan": plan, "degraded": degraded })
-            .as_object()
-            .cloned()
-            .unwrap()
-    }
-
-    fn printed(preview: &Map<String, Value>, json: Json) -> Result<String, Failure> {
-        let verified = Verified {
-            findings: findings(preview, None),
-            instances: 0,
+        let is_below = |finding: &&Finding| finding.kind == Kind::BelowRequired;
+        let below: Vec<String> = self
+            .findings
+            .iter()
+            .filter(is_below)
+            .map(|one| one.pod.to_string())
+            .collect();
+        let broken = match self.findings.len() - below.len() {
+            0 => None,
+            1 => Some("1 promise does not hold".to_owned()),
+            count => Some(format!("{} do not hold", counted(count as u64, "promise"))),
         };
-        How { json, legend: false }.print(&verified)
-    }
-
-    #[test]
-    fn when_every_promise_holds_that_is_said_and_no_failure() {
-        let good = preview(&[], &[]);
-        assert_eq!(printed(&good, Json::Off).unwrap(), "0 instances: every promise holds\n");
-        assert_eq!(printed(&good, Json::Pretty).unwrap(), "[]\n");
-    }
-
-    #[test]
-    fn what_does_not_hold_is_listed_with_its_cure_and_the_program_fails() {
-        let preview = preview(
-            &["a: pin thread 7 to CPU 3", "-: set CPUWeight=200 of stelia.slice"],
-            &["b: 2 vCPUs: 1 CPU"],
-        );
-        let Err(Failure::Partial { printed, reason }) = printed(&preview, Json::Off) else {
-            panic!("all is well");
-        };
-        assert!(
-            printed.contains("pin thread 7 to CPU 3") && printed.contains("2 vCPUs: 1 CPU"),
-            "{printed}"
-        );
-        assert!(reason.starts_with("3 promises"), "{reason}");
-        // With a UID: the pod's own findings and those that concern all.
-        let of_a = findings(&preview, Some("a"));
-        assert_eq!(
-            of_a.iter().map(|finding| finding.pod_uid.as_str()).collect::<Vec<_>>(),
-            ["a", "-"]
-        );
-    }
-
-    #[test]
-    fn a_preview_without_its_members_is_no_finding_and_no_panic() {
-        assert!(findings(&Map::new(), None).is_empty());
+        let (count, names) = (counted(below.len() as u64, "instance"), below.join(", "));
+        let below = (!below.is_empty()).then(|| format!("{count} below what is required: {names}"));
+        let parts: Vec<String> = broken.into_iter().chain(below).collect();
+        (!parts.is_empty()).then(|| parts.join("; "))
     }
 }

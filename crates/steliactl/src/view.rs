@@ -1,40 +1,96 @@
-//! Text and JSON. Names are set by pods and may contain anything: control characters are replaced before they reach a
-//! terminal.
+//! How answers are written: as text, of which most is tables, or as JSON and YAML. Names are set by pods and may contain
+//! anything: control characters are replaced before they reach a terminal.
 
-use std::fmt::Display;
-
-use comfy_table::{CellAlignment, Table, presets};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use stelia_api::client::OwnedDict;
 use zbus::Variant;
 
-use crate::cli::Json;
 use crate::client::Failure;
+pub(crate) use crate::layout::{Column, Look, Meaning, coloured, column, cut, properties, table, width};
+use crate::pod::Pod;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    Text,
+    /// Text with more columns.
+    Wide,
+    /// A VM a line.
+    Name,
+    /// JSON for the eye.
+    Json,
+    /// JSON on one line.
+    JsonLine,
+    Yaml,
+}
+
+impl Form {
+    /// Whether programs read it.
+    pub(crate) fn is_data(self) -> bool {
+        matches!(self, Self::Json | Self::JsonLine | Self::Yaml)
+    }
+
+    /// Parses an option's value: one of these words, each with its help.
+    pub(crate) fn parser<const N: usize>(
+        words: [(&'static str, &'static str, Self); N],
+    ) -> impl TypedValueParser<Value = Self> {
+        let values = words.map(|(word, help, _)| PossibleValue::new(word).help(help));
+        PossibleValuesParser::new(values).try_map(move |given| {
+            let found = words.iter().find(|(word, ..)| *word == given);
+            found.map(|(.., form)| *form).ok_or("not a form")
+        })
+    }
+
+    /// What stands before each of several answers.
+    pub(crate) fn divider(self) -> &'static str {
+        match self {
+            Self::Yaml => "---\n",
+            _ => "",
+        }
+    }
+
+    /// The value in this form, with a newline at its end. The text of a value without one of its own is pretty JSON.
+    pub(crate) fn write(self, value: &impl Serialize) -> Result<String, Failure> {
+        let written = match self {
+            Self::Text | Self::Wide | Self::Name | Self::Json => {
+                serde_json::to_string_pretty(value).map_err(|cause| cause.to_string())
+            }
+            Self::JsonLine => serde_json::to_string(value).map_err(|cause| cause.to_string()),
+            Self::Yaml => return yaml(value),
+        };
+        match written {
+            Ok(text) => Ok(text + "\n"),
+            Err(cause) => Err(Failure::Other(format!("write the answer as JSON: {cause}"))),
+        }
+    }
+}
+
+/// Annotations are JSON in a string: each stays on one line, whatever its length. Strings that YAML 1.1 would read as
+/// numbers or booleans are quoted, because Kubernetes reads YAML 1.1.
+fn yaml(value: &impl Serialize) -> Result<String, Failure> {
+    let options = serde_saphyr::ser_options! { prefer_block_scalars: false };
+    serde_saphyr::to_string_with_options(value, options)
+        .map_err(|cause| Failure::Other(format!("write the object as YAML: {cause}")))
+}
 
 /// How an answer is printed, from the command line's options.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct How {
-    pub json: Json,
-    /// Whether to print header lines.
-    pub legend: bool,
+    pub form: Form,
+    pub look: Look,
 }
 
 impl How {
-    /// JSON even where the command line asks for text.
-    pub(crate) fn as_json(self) -> Self {
-        let json = if self.json.is_on() { self.json } else { Json::Pretty };
-        Self { json, ..self }
-    }
-
-    /// Formats the answer as text or JSON.
+    /// Writes the answer.
     ///
     /// # Errors
     /// [`Failure::Partial`] where the answer itself means failure.
     pub(crate) fn print(self, answer: &impl Render) -> Result<String, Failure> {
-        let printed = match self.json.is_on() {
-            true => to_json(self.json, answer),
-            false => answer.text(self.legend),
+        let printed = match self.form {
+            Form::Text | Form::Wide => answer.text(self.look),
+            Form::Name => answer.pods().iter().map(|pod| format!("{pod}\n")).collect(),
+            form => form.write(answer)?,
         };
         match answer.failure() {
             None => Ok(printed),
@@ -45,64 +101,17 @@ impl How {
 
 /// A command's answer: it serializes for programs and renders as text for people.
 pub(crate) trait Render: Serialize {
-    fn text(&self, legend: bool) -> String;
+    fn text(&self, look: Look) -> String;
+
+    /// The VMs that the answer is about, for `-o name`.
+    fn pods(&self) -> Vec<Pod> {
+        Vec::new()
+    }
 
     /// Why the exit code is 1 although there is an answer.
     fn failure(&self) -> Option<String> {
         None
     }
-}
-
-/// A column of a table with rows of type `T`.
-pub(crate) struct Column<T> {
-    name: &'static str,
-    right: bool,
-    cell: fn(&T) -> String,
-}
-
-pub(crate) const fn column<T>(name: &'static str, cell: fn(&T) -> String) -> Column<T> {
-    let right = false;
-    Column { name, right, cell }
-}
-
-impl<T> Column<T> {
-    /// Aligned to the right.
-    pub(crate) const fn right(self) -> Self {
-        Self { right: true, ..self }
-    }
-}
-
-/// A table with these columns. No cell is empty, so that awk finds each column.
-pub(crate) fn list<'a, T: 'a>(columns: &[Column<T>], rows: impl IntoIterator<Item = &'a T>, legend: bool) -> String {
-    let header: Vec<&str> = columns.iter().map(|column| column.name).collect();
-    let cells = |row| columns.iter().map(|column| or_dash(&(column.cell)(row))).collect();
-    let right = columns.iter().position(|column| column.right);
-    table(&header, rows.into_iter().map(cells).collect(), legend, right)
-}
-
-/// `Name: value`, one per line.
-pub(crate) fn properties<N: Display>(rows: impl IntoIterator<Item = (N, String)>) -> String {
-    let rows = rows.into_iter();
-    let rows = rows.map(|(name, value)| vec![printable(&format!("{name}:")), or_dash(&value)]);
-    table(&[], rows.collect(), false, None)
-}
-
-/// Columns two blanks apart, without lines, for pipes. Without rows only the header is printed.
-pub(crate) fn table(header: &[&str], rows: Vec<Vec<String>>, legend: bool, right: Option<usize>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    if legend {
-        table.set_header(header);
-    }
-    table.add_rows(rows);
-    for column in table.column_iter_mut() {
-        column.set_padding((0, 2));
-    }
-    if let Some(column) = right.and_then(|index| table.column_mut(index)) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    let text = table.trim_fmt();
-    if text.is_empty() { text } else { text + "\n" }
 }
 
 /// `text` with every control character replaced, so that a thread's name cannot control a terminal.
@@ -120,42 +129,41 @@ pub(crate) fn or_dash(text: &str) -> String {
     }
 }
 
-/// The width from COLUMNS, else the terminal's, else 80.
-pub(crate) fn width() -> usize {
-    let columns = std::env::var("COLUMNS").ok().and_then(|text| text.parse().ok());
-    let terminal = || {
-        let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
-        (size.ws_col > 0).then_some(usize::from(size.ws_col))
-    };
-    columns.or_else(terminal).unwrap_or(80)
-}
-
-/// Whether standard output is a terminal and NO_COLOR is not set (no-color.org).
-pub(crate) fn coloured() -> bool {
-    use std::io::IsTerminal;
-    std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()) && std::io::stdout().is_terminal()
-}
-
-/// JSON with a newline at its end; on one line with `short`.
-pub(crate) fn to_json(json: Json, value: &impl Serialize) -> String {
-    let text = match json {
-        Json::Short => serde_json::to_string(value),
-        Json::Pretty | Json::Off => serde_json::to_string_pretty(value),
-    };
-    text.unwrap_or_default() + "\n"
-}
-
 /// JSON text, reformatted; text that is not JSON is returned unchanged.
-pub(crate) fn json_text(json: Json, text: &str) -> String {
+pub(crate) fn json_text(form: Form, text: &str) -> Result<String, Failure> {
     match serde_json::from_str::<Value>(text) {
-        Ok(value) => to_json(json, &value),
-        Err(_) => printable(text) + "\n",
+        Ok(value) => form.write(&value),
+        Err(_) => Ok(printable(text) + "\n"),
     }
 }
 
 /// A D-Bus dictionary as a JSON object.
 pub fn json_of(dict: &OwnedDict) -> Map<String, Value> {
     dict.iter().map(|(name, value)| (name.clone(), json(value))).collect()
+}
+
+/// D-Bus properties under the names of this program's JSON: `FloatCPUs` is `float_cpus`, `RegisteredTimestamp`, which is in
+/// microseconds, `registered_us`.
+pub(crate) fn snake_case(properties: &Map<String, Value>) -> Map<String, Value> {
+    let snake = |name: &str| {
+        let (name, unit) = match name.strip_suffix("Timestamp") {
+            Some(name) => (name, "_us"),
+            None => (name, ""),
+        };
+        let mut snake = String::new();
+        let mut after_small = false;
+        // The plural of an acronym is one word.
+        for char in name.replace("CPUs", "Cpus").chars() {
+            if after_small && char.is_ascii_uppercase() {
+                snake.push('_');
+            }
+            after_small = char.is_ascii_lowercase();
+            snake.push(char.to_ascii_lowercase());
+        }
+        snake + unit
+    };
+    let members = properties.iter();
+    members.map(|(name, value)| (snake(name), value.clone())).collect()
 }
 
 /// A string member; empty when it is absent or not a string.
@@ -170,13 +178,14 @@ pub(crate) fn texts_of<'a>(object: &'a Map<String, Value>, name: &str) -> impl I
 }
 
 /// The members, one per line: those of `order` first, then those that a newer daemon adds, by name.
-pub(crate) fn members(object: &Map<String, Value>, order: &[&str]) -> String {
+pub(crate) fn members(object: &Map<String, Value>, order: &[&str], look: Look) -> String {
     let mut members: Vec<(&String, &Value)> = object.iter().collect();
     members.sort_by_key(|(name, _)| order.iter().position(|known| known == name).unwrap_or(order.len()));
-    properties(members.into_iter().map(|(name, value)| match value.as_u64() {
+    let rows = members.into_iter().map(|(name, value)| match value.as_u64() {
         Some(usec) if name.ends_with("Timestamp") => (name, time(usec)),
         _ => (name, human(value)),
-    }))
+    });
+    properties(rows, look)
 }
 
 pub(crate) fn json(value: &Variant<'_>) -> Value {
@@ -212,6 +221,14 @@ pub(crate) fn human(value: &Value) -> String {
     }
 }
 
+/// "1 instance", "2 instances".
+pub(crate) fn counted(count: u64, what: &str) -> String {
+    match count {
+        1 => format!("1 {what}"),
+        count => format!("{count} {what}s"),
+    }
+}
+
 /// Microseconds since the epoch.
 pub(crate) fn now() -> u64 {
     let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
@@ -230,6 +247,19 @@ pub(crate) fn time(usec: u64) -> String {
         "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:06}Z",
         usec % 1_000_000
     )
+}
+
+/// A time, followed by how long ago that is.
+pub(crate) fn ago(usec: u64, now: u64) -> String {
+    let seconds = now.saturating_sub(usec) / 1_000_000;
+    let (days, hours, minutes) = (seconds / 86_400, seconds / 3_600 % 24, seconds / 60 % 60);
+    let since = match (days, hours, minutes) {
+        (0, 0, 0) => format!("{seconds}s"),
+        (0, 0, minutes) => format!("{minutes}min {}s", seconds % 60),
+        (0, hours, minutes) => format!("{hours}h {minutes}min"),
+        (days, hours, _) => format!("{days}d {hours}h"),
+    };
+    format!("{} ({since} ago)", time(usec))
 }
 
 /// The Gregorian date a number of days after 1970-01-01.
@@ -266,14 +296,37 @@ mod tests {
     }
 
     #[test]
+    fn ages_are_short() {
+        let age = |seconds: u64| {
+            let text = ago(1_000_000, 1_000_000 + seconds * 1_000_000);
+            text.split_once('(').unwrap().1.trim_end_matches(" ago)").to_owned()
+        };
+        assert_eq!([5, 65, 3_660, 90_000].map(age), ["5s", "1min 5s", "1h 1min", "1d 1h"]);
+        // The clock was set back.
+        assert!(ago(2_000_000, 0).ends_with("(0s ago)"));
+    }
+
+    #[test]
+    fn properties_have_the_names_of_the_json() {
+        let names =
+            "PodUID PodNamespace FloatCPUs ExclusiveCPUs State MemoryNodes RegisteredTimestamp KubeletProblem Qos";
+        let properties = names.split(' ').map(|name| (name.to_owned(), Value::Null)).collect();
+        let snake: Vec<String> = snake_case(&properties).into_iter().map(|(name, _)| name).collect();
+        let names =
+            "exclusive_cpus float_cpus kubelet_problem memory_nodes pod_namespace pod_uid qos registered_us state";
+        assert_eq!(snake.join(" "), names);
+    }
+
+    #[test]
     fn a_name_cannot_steer_the_terminal() {
         assert_eq!(printable("a\x1b[2J\nb"), "a?[2J?b");
     }
 
     #[test]
     fn what_is_no_json_is_printed_all_the_same() {
-        assert_eq!(json_text(Json::Off, "{\"a\":1}"), "{\n  \"a\": 1\n}\n");
-        assert_eq!(json_text(Json::Short, "{ \"a\": 1 }"), "{\"a\":1}\n");
-        assert_eq!(json_text(Json::Pretty, "oops"), "oops\n");
+        let json_text = |form, text| json_text(form, text).unwrap();
+        assert_eq!(json_text(Form::Text, "{\"a\":1}"), "{\n  \"a\": 1\n}\n");
+        assert_eq!(json_text(Form::JsonLine, "{ \"a\": 1 }"), "{\"a\":1}\n");
+        assert_eq!(json_text(Form::Json, "oops"), "oops\n");
     }
 }

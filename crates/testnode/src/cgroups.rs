@@ -28,8 +28,16 @@ fn failed(operation: String) -> impl FnOnce(Errno) -> CgroupError {
     }
 }
 
-fn limit(max: Option<u64>) -> String {
-    max.map_or("max".to_owned(), |max| max.to_string())
+/// What a file that is only stored says before it is written.
+fn default(file: File) -> &'static str {
+    match file {
+        File::MemoryMin | File::MemoryLow | File::MemoryOomGroup => "0",
+        File::CpuWeight => "100",
+        File::CpuMax => "max 100000",
+        File::IoWeight => "default 100",
+        File::IoMax => "",
+        _ => "max",
+    }
 }
 
 fn lines(numbers: &[i32]) -> String {
@@ -93,33 +101,34 @@ impl State {
             File::CpusIsolated => self.isolated().to_string(),
             File::Partition => cpuset.partition.text(),
             File::Mems => cpuset.mems.to_string(),
-            File::PidsMax => limit(group.limits.pids_max),
-            File::MemoryMax => limit(group.limits.memory_max),
-            File::MemoryHigh => limit(group.limits.memory_high),
-            File::MemoryMin => group.limits.memory_min.to_string(),
-            File::MemoryLow => group.limits.memory_low.to_string(),
-            File::MemorySwapMax => limit(group.limits.memory_swap_max),
-            File::HugetlbReservedMax(size) => limit(group.limits.hugetlb_reserved.get(&size).copied().flatten()),
-            File::IoWeight => format!("default {}", group.limits.io_weight.unwrap_or(100)),
-            File::IoMax => {
-                let lines = group
-                    .limits
-                    .io_max
-                    .iter()
-                    .map(|(device, max)| format!("{device} {max}"));
-                lines.collect::<Vec<_>>().join("\n")
+            File::PidsMax
+            | File::MemoryMax
+            | File::MemoryHigh
+            | File::MemoryMin
+            | File::MemoryLow
+            | File::MemorySwapMax
+            | File::MemoryOomGroup
+            | File::CpuWeight
+            | File::CpuMax
+            | File::IoWeight
+            | File::IoMax
+            | File::HugetlbMax(_)
+            | File::HugetlbReservedMax(_) => {
+                let stored = group.stored.get(&file).cloned();
+                stored.unwrap_or_else(|| default(file).to_owned())
             }
-            File::UclampMin | File::UclampMax => return Err(Errno::ENOENT),
-            File::HugetlbMax(size) => limit(group.limits.hugetlb.get(&size).copied().flatten()),
-            File::MemoryOomGroup => u8::from(group.limits.oom_group).to_string(),
-            File::CpuWeight => group.limits.cpu_weight.unwrap_or(100).to_string(),
-            File::CpuMax if group.cpu_max.is_empty() => "max 100000".to_owned(),
-            File::CpuMax => group.cpu_max.clone(),
             File::MemoryCurrent => group.memory.to_string(),
             File::MemoryStat => format!("anon {}\nactive_file 0\ninactive_file 0", group.memory),
             File::CpuStat => "usage_usec 0".to_owned(),
-            File::MemoryNumaStat | File::HugetlbNumaStat(_) => return Err(Errno::ENOENT),
+            File::UclampMin | File::UclampMax | File::MemoryNumaStat | File::HugetlbNumaStat(_) => {
+                return Err(Errno::ENOENT);
+            }
         })
+    }
+
+    fn store(&mut self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), Errno> {
+        self.group_mut(cgroup)?.stored.insert(file, value.to_owned());
+        Ok(())
     }
 
     pub fn write_file(&mut self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), Errno> {
@@ -137,54 +146,31 @@ impl State {
             File::CpusExclusive => self.write_exclusive(cgroup, value),
             File::Partition => self.write_partition(cgroup, value),
             File::Mems => self.write_mems(cgroup, value),
-            File::MemoryOomGroup => {
-                self.group_mut(cgroup)?.limits.oom_group = value == "1";
-                Ok(())
-            }
-            File::CpuMax => {
-                self.group_mut(cgroup)?.cpu_max = if value.starts_with("max") { "" } else { value }.to_owned();
-                Ok(())
-            }
+            File::CpuMax if value.starts_with("max") => self.store(cgroup, file, default(file)),
+            File::CpuMax | File::MemoryOomGroup => self.store(cgroup, file, value),
             File::IoMax => {
                 let (device, _) = value.split_once(' ').ok_or(Errno::EINVAL)?;
-                let all = &mut self.group_mut(cgroup)?.limits.io_max;
+                let mut all = IoMax::parse(&self.read_file(cgroup, file)?);
                 all.remove(device);
                 all.extend(IoMax::parse(value));
-                Ok(())
-            }
-            File::MemoryMin | File::MemoryLow => {
-                let bytes = value.parse().map_err(|_| Errno::EINVAL)?;
-                let limits = &mut self.group_mut(cgroup)?.limits;
-                match file {
-                    File::MemoryMin => limits.memory_min = bytes,
-                    _ => limits.memory_low = bytes,
-                }
-                Ok(())
+                let lines: Vec<String> = all.iter().map(|(device, max)| format!("{device} {max}")).collect();
+                self.store(cgroup, file, &lines.join("\n"))
             }
             File::PidsMax
             | File::MemoryMax
             | File::MemoryHigh
+            | File::MemoryMin
+            | File::MemoryLow
             | File::MemorySwapMax
             | File::CpuWeight
             | File::IoWeight
             | File::HugetlbMax(_)
             | File::HugetlbReservedMax(_) => {
-                let max = match value {
-                    "max" => None,
-                    number => Some(number.parse().map_err(|_| Errno::EINVAL)?),
-                };
-                let limits = &mut self.group_mut(cgroup)?.limits;
-                match file {
-                    File::MemoryMax => limits.memory_max = max,
-                    File::MemoryHigh => limits.memory_high = max,
-                    File::MemorySwapMax => limits.memory_swap_max = max,
-                    File::CpuWeight => limits.cpu_weight = max,
-                    File::IoWeight => limits.io_weight = max,
-                    File::HugetlbReservedMax(size) => drop(limits.hugetlb_reserved.insert(size, max)),
-                    File::HugetlbMax(size) => drop(limits.hugetlb.insert(size, max)),
-                    _ => limits.pids_max = max,
+                if (value, default(file)) != ("max", "max") {
+                    value.parse::<u64>().map_err(|_| Errno::EINVAL)?;
                 }
-                Ok(())
+                let prefix = if file == File::IoWeight { "default " } else { "" };
+                self.store(cgroup, file, &format!("{prefix}{value}"))
             }
             // Permissions do not stop root, but the file cannot be written.
             File::UclampMin
@@ -260,6 +246,7 @@ impl Cgroups for Model {
                 return Err(Errno::ENOSPC);
             }
             attributes.insert(name.to_owned(), value.to_owned());
+            state.events_change(cgroup);
             Ok(())
         })
         .map_err(|cause| failed(format!("set user.stelia.{name} of {cgroup} to {value:?}"))(cause))

@@ -94,6 +94,8 @@ struct State {
     /// As `uname -r` prints it.
     release: String,
     settling: Settling,
+    /// Whether OCI runtimes cope with threaded cgroups in a container.
+    copes: bool,
     topology: Topology,
     /// Every CPU of the machine, offline ones included.
     cpus: CpuSet,

@@ -1,15 +1,17 @@
 //! A whole node, and pods on it as containerd and kubelet make them.
 
 use std::collections::{BTreeMap, HashMap};
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::{fs, io};
 
 use nix::errno::Errno;
 use stelia_cpus::{Cpu, CpuSet, Topology};
-use stelia_kubelet::{ContainerCgroup, PodUid};
+use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
+use stelia_node::oci::{Identity, Verdict, runtime_of, verdict_file};
 use tokio::sync::watch;
 
 use super::counts::Ledger;
@@ -78,6 +80,7 @@ impl Model {
             process: 1,
             start: 1,
             name: "systemd".into(),
+            command: Vec::new(),
             numbers: vec![1],
             namespaces: Vec::new(),
             cgroup: CgroupPath::root(),
@@ -87,6 +90,7 @@ impl Model {
             kernel,
             release: "7.2.0".to_owned(),
             settling: Settling::AtOnce,
+            copes: true,
             topology: topology.clone(),
             online: cpus.clone(),
             memory_nodes: topology.cpus.values().map(|cpu| cpu.node).collect(),
@@ -199,17 +203,99 @@ impl Model {
     /// The same by another runtime.
     pub fn add_pod_by(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
         let pod = self.start_container(runtime, uid, cpus, limits)?;
-        let id = ContainerCgroup::parse(pod.origin.as_str()).map(|container| container.container_id);
-        if let (Runtime::Crun, Some(id)) = (runtime, id) {
-            let tasks = self
-                .lock()
-                .directory
-                .join("run/containerd/io.containerd.runtime.v2.task");
-            let bundle = tasks.join("k8s.io").join(id);
-            fs::create_dir_all(&bundle)?;
-            fs::write(bundle.join("config.json"), CONFIG)?;
+        if runtime == Runtime::Crun {
+            self.configure(&pod, CONFIG)?;
         }
+        self.keep_state(&pod, runtime)?;
         Ok(pod)
+    }
+
+    /// Writes the runtime's configuration of a container that runc started, with the pod's name in it.
+    pub fn name_pod(&self, pod: &Pod, name: &PodName) -> io::Result<()> {
+        let (namespace, name) = (name.namespace(), name.name());
+        let config = format!(
+            r#"{{"annotations":{{"io.kubernetes.cri.sandbox-namespace":"{namespace}","io.kubernetes.cri.sandbox-name":"{name}",
+                "io.kubernetes.cri.sandbox-uid":"{}"}}}}"#,
+            pod.uid
+        );
+        self.configure(pod, &config)
+    }
+
+    fn configure(&self, pod: &Pod, config: &str) -> io::Result<()> {
+        let Some(container) = ContainerCgroup::parse(pod.origin.as_str()) else {
+            return Ok(());
+        };
+        let tasks = self
+            .lock()
+            .directory
+            .join("run/containerd/io.containerd.runtime.v2.task");
+        let bundle = tasks.join("k8s.io").join(container.container_id);
+        fs::create_dir_all(&bundle)?;
+        fs::write(bundle.join("config.json"), config)
+    }
+
+    /// What the runtime keeps of a container, and the program itself.
+    fn keep_state(&self, pod: &Pod, runtime: Runtime) -> io::Result<()> {
+        let Some(container) = ContainerCgroup::parse(pod.origin.as_str()) else {
+            return Ok(());
+        };
+        let (name, file) = match runtime {
+            Runtime::Runc => ("runc", "state.json"),
+            Runtime::Crun => ("crun", "status"),
+        };
+        let directory = self.lock().directory.clone();
+        let bundle = directory.join("run/containerd/io.containerd.runtime.v2.task/k8s.io");
+        let bundle = bundle.join(&container.container_id);
+        let state = directory
+            .join("run/containerd/runc/k8s.io")
+            .join(&container.container_id);
+        let programs = directory.join("usr/bin");
+        for folder in [&bundle, &state, &programs] {
+            fs::create_dir_all(folder)?;
+        }
+        if !bundle.join("config.json").exists() {
+            fs::write(bundle.join("config.json"), "{}")?;
+        }
+        fs::write(
+            bundle.join("options.json"),
+            format!(r#"{{"binary_name":"{name}","systemd_cgroup":true}}"#),
+        )?;
+        fs::write(state.join(file), "{}")?;
+        let program = programs.join(name);
+        if !program.exists() {
+            fs::write(&program, "")?;
+            fs::set_permissions(&program, fs::Permissions::from_mode(0o755))?;
+        }
+        Ok(())
+    }
+
+    /// Sets whether the runtimes cope with threaded cgroups in a container; they do at first.
+    pub fn set_copes(&self, copes: bool) {
+        self.lock().copes = copes;
+    }
+
+    /// What `steliad --try-runtime` finds.
+    pub(super) fn try_runtime(&self, container_id: &str) -> Result<(), String> {
+        let (directory, copes) = {
+            let state = self.lock();
+            (state.directory.clone(), state.copes)
+        };
+        let runtime = runtime_of(&directory, container_id).ok_or("no container has this id")?;
+        let program = directory.join(runtime.binary.strip_prefix("/").unwrap_or(&runtime.binary));
+        let verdict = Verdict {
+            manager: runtime.manager,
+            binary: runtime.binary.clone(),
+            identity: Identity::of(&program).map_err(|cause| cause.to_string())?,
+            copes,
+            words: if copes {
+                String::new()
+            } else {
+                "operation not supported".to_owned()
+            },
+            tried_us: 1,
+        };
+        let file = verdict_file(&directory.join("run"), &runtime);
+        verdict.write(&file).map_err(|cause| cause.to_string())
     }
 
     fn start_container(&self, runtime: Runtime, uid: &PodUid, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
@@ -226,7 +312,10 @@ impl Model {
 
     /// One more container of a pod, with the same processes.
     pub fn add_container(&self, pod: &Pod, cpus: &CpuSet, limits: &Limits) -> io::Result<Pod> {
-        self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))
+        let added =
+            self.outside(|state| state.add_container(&pod_slice(&pod.uid), &pod.uid, cpus, limits, Runtime::Runc))?;
+        self.keep_state(&added, Runtime::Runc)?;
+        Ok(added)
     }
 
     /// QEMU, forked by `creator` (a runner) and in its cgroup, with `vcpus` vCPU threads and an I/O thread.

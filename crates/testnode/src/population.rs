@@ -17,6 +17,8 @@ pub(super) struct Population {
     emptied: BTreeSet<CgroupPath>,
     /// Names of cgroups in stelia.slice whose events may have changed.
     changed: BTreeSet<String>,
+    /// Cgroups elsewhere that carry a record of an instance, whose events may have changed.
+    recorded: BTreeSet<CgroupPath>,
     /// The current texts of the files of events.
     mirrored: HashMap<CgroupPath, String>,
     /// Threads in uninterruptible sleep: no freezer stops them.
@@ -115,6 +117,15 @@ impl State {
         {
             self.population.changed.insert(name.to_owned());
         }
+        if below.is_none() {
+            let has_record = |level: &CgroupPath| {
+                let group = self.groups.get(level);
+                let mirrored = || self.population.mirrored.contains_key(level);
+                group.map_or_else(mirrored, |group| group.attributes.contains_key("schema"))
+            };
+            let level = std::iter::successors(Some(cgroup.clone()), up).find(has_record);
+            self.population.recorded.extend(level);
+        }
     }
 
     /// Marks `cgroup.events` of every cgroup as possibly changed.
@@ -131,6 +142,9 @@ impl State {
             let instance = scope.child("instance");
             self.mirror(scope);
             self.mirror(instance);
+        }
+        while let Some(container) = self.population.recorded.pop_first() {
+            self.mirror(container);
         }
     }
 

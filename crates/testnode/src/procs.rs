@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use nix::errno::Errno;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::CgroupPath;
+use stelia_node::cgroup::{CgroupPath, File};
 use stelia_node::proc::{ProcError, Procs, TaskId, Thread};
 
 use super::counts::Call;
@@ -18,6 +18,8 @@ pub(super) struct Task {
     pub process: i32,
     pub start: u64,
     pub name: String,
+    /// Its process's program and arguments.
+    pub command: Vec<String>,
     /// Its id in each PID namespace, outermost first.
     pub numbers: Vec<i32>,
     /// The namespaces below the host's, outermost first.
@@ -51,7 +53,8 @@ impl State {
     fn check_pids(&self, cgroup: &CgroupPath) -> Result<(), Errno> {
         for level in std::iter::successors(Some(cgroup.clone()), up) {
             let group = self.group(&level)?;
-            if group.limits.pids_max.is_some_and(|max| group.within as u64 >= max) {
+            let max = group.stored.get(&File::PidsMax).and_then(|max| max.parse().ok());
+            if max.is_some_and(|max: usize| group.within >= max) {
                 return Err(Errno::EAGAIN);
             }
         }
@@ -161,6 +164,18 @@ impl Model {
     /// Sets the next task's start time; later tasks start later. For tasks that a record names with their start times.
     pub fn next_start(&self, start: u64) {
         self.lock().clock = start.saturating_sub(1);
+    }
+
+    /// Sets what a process was started with, program first, as execve(2) does.
+    ///
+    /// # Errors
+    /// ESRCH without that process.
+    pub fn exec(&self, pid: i32, command: &[&str]) -> io::Result<()> {
+        self.outside(|state| {
+            let task = state.tasks.get_mut(&pid).ok_or(Errno::ESRCH)?;
+            task.command = command.iter().map(|&word| word.to_owned()).collect();
+            Ok(())
+        })
     }
 
     /// A descriptor that stands for a process, as a pidfd does.
@@ -275,6 +290,17 @@ impl Procs for Model {
     fn name(&self, id: i32) -> String {
         let state = self.ask(Call::Read, || format!("read name of {id}"));
         state.tasks.get(&id).map(|task| task.name.clone()).unwrap_or_default()
+    }
+
+    fn command(&self, pid: i32, most: usize) -> Result<Vec<String>, ProcError> {
+        let fits = |left: &mut usize, argument: &String| {
+            *left = left.checked_sub(argument.len() + 1)?;
+            Some(argument.clone())
+        };
+        let what = || format!("read command line of {pid}");
+        self.look(what, |state| {
+            Ok(state.task(pid)?.command.iter().scan(most, fits).collect())
+        })
     }
 
     fn affinity(&self, tid: i32) -> Result<CpuSet, ProcError> {

@@ -9,6 +9,7 @@
 //!
 //! [[pod]]
 //! uid = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"
+//! name = "default/vm"  # what the runtime calls the pod; without it nothing
 //! cpus = "2-3"         # kubelet's entry
 //! vcpus = 2            # 0: registered, its VM not started yet
 //!
@@ -22,7 +23,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use stelia_cpus::{CpuSet, MAX_CPUS};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 
 use super::kubelet::Checkpoint;
@@ -54,6 +55,9 @@ pub struct Host {
 #[serde(deny_unknown_fields)]
 pub struct PodSpec {
     pub uid: String,
+    /// The namespace and the name in the runtime's configuration of the container.
+    #[serde(default)]
+    pub name: Option<String>,
     pub cpus: String,
     /// vCPUs of its VM; with 0 it has only registered.
     pub vcpus: u32,
@@ -151,9 +155,24 @@ impl PodSpec {
         checkpoint
             .admit(&uid, "vm", &cpus)
             .map_err(play("write kubelet's file"))?;
-        model
+        let name = self.name.as_deref().map(|name| {
+            let parts = name
+                .split_once('/')
+                .and_then(|(namespace, name)| PodName::new(namespace, name));
+            parts
+                .ok_or("not the namespace and the name of a pod")
+                .map_err(value("name", name))
+        });
+        let name = name.transpose()?;
+        let pod = model
             .add_pod(&uid, &cpus, &Limits::default())
-            .map_err(play("start the pod"))
+            .map_err(play("start the pod"))?;
+        if let Some(name) = name {
+            model
+                .name_pod(&pod, &name)
+                .map_err(play("write the runtime's configuration"))?;
+        }
+        Ok(pod)
     }
 }
 
@@ -206,6 +225,7 @@ mod tests {
             (host.replace("cores = 2", "cores = 8192"), "at most"),
             (format!("{host}kernel = \"7\""), "6.12"),
             (format!("{host}{pod}cpus = \"8\""), "shared pool"),
+            (format!("{host}{pod}cpus = \"2\"\nname = \"vm\""), "namespace"),
             (
                 format!("{host}[[meddle]]\ncgroup = \"/\"\nfile = \"x\"\nvalue = \"\""),
                 "not a file",

@@ -208,6 +208,16 @@ impl Systemd for Model {
         self.call(format!("set AllowedCPUs of {unit}"), &to, set).await
     }
 
+    async fn run(&self, unit: &str) -> Result<(), SystemdError> {
+        self.systemd().await;
+        let operation = format!("start {unit}");
+        let id = unit
+            .strip_prefix("steliad-try-runtime@")
+            .and_then(|name| name.strip_suffix(".service"));
+        let id = id.ok_or_else(|| failed(&operation)(format!("Unit {unit} not found.")))?;
+        self.try_runtime(id).map_err(failed(&operation))
+    }
+
     async fn listen(&self) -> Result<Listening, SystemdError> {
         self.systemd().await;
         Ok(Listening::default())

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use nix::errno::Errno;
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::{CgroupPath, Limits};
+use stelia_node::cgroup::{CgroupPath, File};
 
 use super::State;
 use super::cpusets::{Claims, Cpuset};
@@ -29,12 +29,11 @@ pub(super) struct Group {
     pub freeze: bool,
     pub attributes: BTreeMap<String, String>,
     pub cpuset: Cpuset,
-    /// `memory.*`, `pids.max`, `cpu.weight`, `io.*`, `hugetlb.*`: stored; only `pids.max` is enforced.
-    pub limits: Limits,
+    /// `memory.*`, `pids.max`, `cpu.*`, `io.*`, `hugetlb.*` as they are read, where they are not the default; only
+    /// `pids.max` is enforced.
+    pub stored: BTreeMap<File, String>,
     /// `memory.current`, all of it anonymous.
     pub memory: u64,
-    /// `cpu.max`; empty for `max`.
-    pub cpu_max: String,
     /// The names of the cgroups in it.
     pub children: BTreeSet<String>,
     /// How many of them are threaded.
@@ -235,7 +234,7 @@ impl State {
                 self.settle_below(&child, &granted, None)?;
             }
             if !self.has_controller(&child, 5) {
-                self.group_mut(&child)?.limits.pids_max = None;
+                self.group_mut(&child)?.stored.remove(&File::PidsMax);
             }
         }
         self.follow_cpusets();

@@ -2,17 +2,31 @@
 //! daemon's own messages.
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use stelia_kubelet::PodName;
+
 use super::GateError;
-use crate::journal;
+use crate::journal::{self, Pod, about};
 
 /// At most one entry for each pod in this time.
 const INTERVAL: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Default)]
-pub(super) struct Cuts(Mutex<Counted>);
+/// Tells what a pod is called, where that is known.
+pub(super) type Names = Box<dyn Fn(&str) -> Option<PodName> + Send + Sync>;
+
+pub(super) struct Cuts {
+    counted: Mutex<Counted>,
+    names: Names,
+}
+
+impl fmt::Debug for Cuts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Cuts").field(&self.counted).finish()
+    }
+}
 
 #[derive(Debug, Default)]
 struct Counted {
@@ -30,6 +44,13 @@ struct Entry {
 }
 
 impl Cuts {
+    pub(super) fn new(names: Names) -> Self {
+        Self {
+            counted: Mutex::default(),
+            names,
+        }
+    }
+
     /// A peer of `pod` was cut off or turned away.
     pub(super) fn cut(&self, pod: &str, error: &GateError) {
         let Some((since, all)) = self.count(pod, Instant::now()) else {
@@ -40,9 +61,12 @@ impl Cuts {
             0 => String::new(),
             since => format!(" ({since} more since this was last told)"),
         };
-        tracing::warn!(
-            MESSAGE_ID = journal::PEER_CUT_OFF,
-            STELIA_POD_UID = pod,
+        let name = (self.names)(pod);
+        let pod = Pod::new(pod, name.as_ref());
+        about!(
+            warn,
+            journal::PEER_CUT_OFF,
+            pod,
             STELIA_REASON = %error,
             STELIA_SUPPRESSED = since,
             STELIA_CUT_OFF = all,
@@ -52,7 +76,7 @@ impl Cuts {
 
     /// Cuts since the last entry, and cuts of all pods; `None` while it is too early for another entry.
     fn count(&self, pod: &str, now: Instant) -> Option<(u64, u64)> {
-        let mut counted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
         counted.all += 1;
         let all = counted.all;
         let early = |entry: &Entry| now.saturating_duration_since(entry.at) < INTERVAL;
@@ -74,7 +98,7 @@ mod tests {
 
     #[test]
     fn one_in_a_minute_is_told_of_each_pod_with_the_number_of_the_others() {
-        let cuts = Cuts::default();
+        let cuts = Cuts::new(Box::new(|_| None));
         let start = Instant::now();
         assert_eq!(cuts.count("a", start), Some((0, 1)));
         for n in 0..1000 {
@@ -83,6 +107,6 @@ mod tests {
         assert_eq!(cuts.count("b", start), Some((0, 1002)));
         assert_eq!(cuts.count("a", start + INTERVAL), Some((1000, 1003)));
         assert_eq!(cuts.count("a", start + INTERVAL * 2), Some((0, 1004)));
-        assert_eq!(cuts.0.lock().unwrap().pods.len(), 1);
+        assert_eq!(cuts.counted.lock().unwrap().pods.len(), 1);
     }
 }

@@ -18,6 +18,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use stelia_kubelet::PodName;
 use tokio::net::UnixStream;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -66,20 +67,26 @@ impl Waking {
     }
 }
 
+#[cfg(test)]
 impl Default for Gate {
-    /// As many connections as this process may have descriptors for.
+    /// For pods whose names are not known.
     fn default() -> Self {
-        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
-        let most = limits::connections(descriptors.unwrap_or(u64::MAX));
-        Self {
-            limits: Arc::new(limits::Limits::new(most)),
-            cuts: Arc::default(),
-            waking: Arc::new(Semaphore::new(WAKING)),
-        }
+        Self::naming(|_| None)
     }
 }
 
 impl Gate {
+    /// As many connections as this process may have descriptors for. `names` tells the journal what a pod is called.
+    pub fn naming(names: impl Fn(&str) -> Option<PodName> + Send + Sync + 'static) -> Self {
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let most = limits::connections(descriptors.unwrap_or(u64::MAX));
+        Self {
+            limits: Arc::new(limits::Limits::new(most)),
+            cuts: Arc::new(cuts::Cuts::new(Box::new(names))),
+            waking: Arc::new(Semaphore::new(WAKING)),
+        }
+    }
+
     /// Let a connection of pod `pod` in. A place is kept for each pod in `known`.
     ///
     /// # Errors

@@ -75,15 +75,10 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
         return Err(not_guaranteed(&format!("pod {pod}"), kubelet));
     };
     let cpus = &candidate.cpus;
-    let fits: Vec<&String> = entries
-        .iter()
-        .filter(|(_, entry)| *entry == cpus)
-        .map(|(name, _)| name)
-        .collect();
     if let Some(refusal) = sharer(candidate, kubelet) {
         return Err(refusal);
     }
-    let name = match fits.as_slice() {
+    let name = match with_cpus(entries, cpus).as_slice() {
         [] => {
             let text = format!(
                 "{} has cpuset.cpus {:?}, which is not an entry of pod {pod} in kubelet's state ({})",
@@ -108,11 +103,7 @@ fn by_cpus(candidate: &Candidate, kubelet: &CpuManagerState) -> Result<(String, 
 /// The refusal of a container that runs on its pod's shared pool; `None` of another.
 pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option<Error> {
     let (pod, cpus) = (&candidate.container.pod, &candidate.cpus);
-    let entries = kubelet.entries.get(pod)?.iter();
-    let fits: Vec<&String> = entries
-        .filter(|(_, entry)| *entry == cpus)
-        .map(|(name, _)| name)
-        .collect();
+    let fits = with_cpus(kubelet.entries.get(pod)?, cpus);
     let itself = LiveContainer {
         id: candidate.container.container_id.clone(),
         name: candidate.annotated_name.clone(),
@@ -133,6 +124,12 @@ pub(super) fn sharer(candidate: &Candidate, kubelet: &CpuManagerState) -> Option
         )
     };
     shares.then(|| ErrorKind::NotGuaranteed.because(text()))
+}
+
+/// The containers whose entry is exactly this.
+fn with_cpus<'a>(entries: &'a BTreeMap<String, CpuSet>, cpus: &CpuSet) -> Vec<&'a String> {
+    let fits = entries.iter().filter(|(_, entry)| *entry == cpus);
+    fits.map(|(name, _)| name).collect()
 }
 
 fn not_guaranteed(whom: &str, kubelet: &CpuManagerState) -> Error {

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use stelia_allocator::{AllocationRequest, AllocatorPolicies, CpuSource, Host, Requester};
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
-use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodUid, QosClass};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState, CpuRequest, PodName, PodUid, QosClass};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record};
-use stelia_settings::{Partition, PlacementPolicy};
+use stelia_settings::{Partition, PlacementPolicy, TreeHome};
 
 use crate::decide::allocator::allot;
 use crate::decide::steps::is_evicted;
@@ -78,6 +78,8 @@ pub struct Candidate {
     pub elsewhere: Vec<CgroupPath>,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
+    /// The pod's name by the same.
+    pub pod_name: Option<PodName>,
     /// Its CPU request, by which an entry of its own is told from its pod's shared pool.
     pub request: CpuRequest,
     /// The other containers of the pod that have processes.
@@ -253,7 +255,7 @@ fn scheduled(claim: &CheckedClaim, snapshot: &Snapshot, given: &CpuSet) -> Resul
 }
 
 /// The NUMA nodes of a `cpuset.mems`; `None` where it is empty.
-fn memory(mems: &str) -> Option<BTreeSet<u32>> {
+pub(super) fn memory(mems: &str) -> Option<BTreeSet<u32>> {
     let nodes: CpuSet = mems.trim().parse().ok()?;
     (!nodes.is_empty()).then(|| nodes.iter().collect())
 }
@@ -293,7 +295,8 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
         pod: candidate.container.pod.clone(),
         container: String::new(),
         origin: candidate.origin.clone(),
-        anchor,
+        home: TreeHome::Slice,
+        anchor: Some(anchor),
         entry: CpuSet::new(),
         allocation: None,
         pod_pool: None,

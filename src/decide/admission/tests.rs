@@ -14,6 +14,7 @@ pub(super) fn candidate() -> Candidate {
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
         annotated_name: None,
+        pod_name: None,
         request: CpuRequest::default(),
         live_containers: vec![],
         anchor: Some((TaskId { id: 101, start: 5 }, origin.clone())),
@@ -54,7 +55,7 @@ fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
         (record.container.as_str(), record.exclusive.to_string().as_str()),
         ("instance", "2-3")
     );
-    assert_eq!(record.anchor.id, 101);
+    assert_eq!(record.anchor.unwrap().id, 101);
 }
 
 #[rstest]

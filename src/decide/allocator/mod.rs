@@ -6,8 +6,8 @@ mod scheduled_tests;
 mod tests;
 
 use stelia_allocator::{
-    Allocated, Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource,
-    HeldCpus, KubeletView, Pools, Qos, Requester, chosen_by_kubelet,
+    Allocation, AllocationRequest, AllocatorNode, AllocatorPolicies, CpuExclusivePolicy, CpuSource, HeldCpus, Pools,
+    Requester, chosen_by_kubelet,
 };
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
@@ -70,22 +70,10 @@ pub(super) fn pools(snapshot: &Snapshot, facts: &Facts, reserved: &CpuSet) -> Op
     }
     let state = snapshot.kubelet.as_ref().ok()?;
     let (others, lsr) = facts.totals().recorded();
-    // What vCPUs have not left yet, and what scopes hold whose record cannot be read.
-    let held = facts.totals().owned().difference(others).difference(lsr);
-    let of = |qos, cpus: &CpuSet| Allocated {
-        qos,
-        cpus: cpus.clone(),
-    };
-    let allocated = [
-        of(Qos::Lse, others),
-        of(Qos::Lsr, lsr),
-        of(Qos::Lse, &held.union(&snapshot.left_alone)),
-    ];
-    let pinned = kubelets(snapshot, facts, state);
-    Some(Pools::new(
-        &snapshot.topology,
-        reserved,
-        &allocated,
-        &KubeletView::Static { pinned },
-    ))
+    // What vCPUs have not left yet, and what scopes hold whose record cannot be read, is closed too.
+    let owned = facts.totals().owned().difference(lsr).union(others);
+    let closed = owned
+        .union(&snapshot.left_alone)
+        .union(&kubelets(snapshot, facts, state));
+    Some(Pools::new(&snapshot.topology, reserved, &closed, lsr))
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 use rstest::rstest;
-use stelia_allocator::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, RequiredBind, Schedule};
+use stelia_allocator::{CpuBindPolicy, Exclusivity, NumaTopologyAlignmentPolicy, Qos, RequiredBind, Schedule};
 use stelia_api::ErrorKind;
 use stelia_cpus::testing::shapes;
 

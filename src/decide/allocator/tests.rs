@@ -1,7 +1,7 @@
 use proptest::prelude::*;
 use rstest::rstest;
 use stelia_allocator::{
-    CpuBindPolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, RequiredBind,
+    CpuBindPolicy, Exclusivity, NumaAllocateStrategy, NumaTopologyAlignmentPolicy, Pools, Qos, RequiredBind,
     RunningContainer, leftover,
 };
 use stelia_api::{Error, ErrorKind};

@@ -50,18 +50,18 @@ fn place_vcpus(policy: PlacementPolicy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topolo
     }
     let online = cpus.intersection(&topology.online());
     let cores = order::cores(&online, topology);
-    let (online_order, note) = match policy {
+    let online_order = match policy {
         PlacementPolicy::Guest => return guest::place(&vcpus, &cores, &cpus.difference(&online)),
-        PlacementPolicy::FullPcpus => (order::full_cores_first(cores), None),
-        PlacementPolicy::SpreadByPcpus => (order::one_of_each_core_first(cores), None),
-        PlacementPolicy::Linear => (online.iter().collect(), None),
+        PlacementPolicy::FullPcpus => order::full_cores_first(cores),
+        PlacementPolicy::SpreadByPcpus => order::one_of_each_core_first(cores),
+        PlacementPolicy::Linear => online.iter().collect(),
     };
     let offline = cpus.difference(&online);
     let order = online_order.into_iter().chain(offline.iter());
     let roles = vcpus.iter().map(|vcpu| ThreadRole::Vcpu(vcpu.index));
     Placement {
         pins: roles.zip(order.map(Some)).collect(),
-        note,
+        note: None,
     }
 }
 

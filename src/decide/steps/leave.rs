@@ -3,8 +3,8 @@
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::File;
 
-use super::{Step, partition};
-use crate::decide::{Instance, Snapshot};
+use super::{Step, in_place, partition};
+use crate::decide::{Instance, Leaf, Snapshot};
 
 pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     let Some(inner) = &instance.inner else {
@@ -14,7 +14,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         // The origin is gone: the processes stay in float until the container's PID namespace takes them along.
         let mut steps = partition::undo(instance);
         if inner.freeze {
-            steps.push(Step::Write(instance.tree.inner().clone(), File::Freeze, "0".into()));
+            steps.push(Step::Write(instance.tree.freezer().clone(), File::Freeze, "0".into()));
         }
         return steps;
     }
@@ -22,11 +22,17 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     if let Some(vcpu) = &inner.vcpu {
         steps.extend(partition::give_up(instance, inner, vcpu));
     }
-    let freeze = |value: &str| Step::Write(instance.tree.inner().clone(), File::Freeze, value.into());
+    let freeze = |value: &str| Step::Write(instance.tree.freezer().clone(), File::Freeze, value.into());
+    // In place the processes are in the domain wherever they are: only the threads below count.
+    let of_leaf = |leaf: &Option<Leaf>| leaf.as_ref().is_some_and(|leaf| !leaf.threads.is_empty());
+    let is_populated = match instance.is_in_place() {
+        true => of_leaf(&inner.float) || of_leaf(&inner.vcpu),
+        false => !inner.procs.is_empty(),
+    };
     match (inner.freeze, inner.frozen) {
         // A process that forks faster than the list is read would never be caught, so all are frozen first. A task that is
         // moved out of a frozen cgroup runs again.
-        (false, _) if !inner.procs.is_empty() && !instance.does_not_freeze => {
+        (false, _) if is_populated && !instance.does_not_freeze => {
             steps.push(freeze("1"));
             return steps;
         }
@@ -34,7 +40,7 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         (true, _) if instance.does_not_freeze => steps.push(freeze("0")),
         _ => {}
     }
-    for pid in instance.scope_procs.iter().chain(&inner.procs) {
+    for pid in instance.scope_procs.iter().chain(&inner.procs).filter(|_| is_populated) {
         // A pinned thread would stay pinned in the origin; reset first, so that a daemon which dies in between leaves a process
         // that the next one finds here.
         steps.push(Step::ResetProcess(*pid));
@@ -46,7 +52,11 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
     if inner.float.is_some() {
         steps.push(Step::Remove(instance.tree.float().clone()));
     }
-    steps.push(Step::Remove(instance.tree.inner().clone()));
+    if instance.is_in_place() {
+        steps.extend(in_place::restore(instance, inner));
+    } else {
+        steps.push(Step::Remove(instance.tree.inner().clone()));
+    }
     steps
 }
 

@@ -1,5 +1,6 @@
 //! The steps that bring the system from a snapshot to what the records and kubelet's file say.
 
+mod in_place;
 mod leave;
 mod limits;
 mod outside;
@@ -23,6 +24,7 @@ use records::record_steps;
 
 pub(crate) use limits::{is_throttled, limits_are_carried, limits_of_scope, too_much_memory};
 pub(crate) use outside::{OUTSIDE, is_restricted};
+pub(super) use partition::growing_list;
 pub(crate) use records::placed;
 pub(crate) use step::{Planned, Step};
 pub(super) use tree::float_cpus;
@@ -66,11 +68,6 @@ pub(super) fn evicted(instance: &Instance, entitlement: &Entitlement) -> bool {
 /// [`evicted`], of an instance without an assessment.
 pub(super) fn is_evicted(snapshot: &Snapshot, facts: &Facts, instance: &Instance) -> bool {
     evicted(instance, &entitlement(snapshot, facts, instance))
-}
-
-/// The exclusive list of an instance's levels in this round, where it has a partition.
-pub(super) fn growing(instance: &Instance) -> CpuSet {
-    partition::list(instance)
 }
 
 /// The steps for every live instance; empty when there is nothing to do.
@@ -153,11 +150,14 @@ pub(crate) fn plan_for(
     if uncovered {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
+    let levels = in_place::Levels::of(snapshot, totals);
+    steps.shared(levels.widen());
     steps.shared(workers(snapshot, facts));
     // What an instance needs of shared steps and does not have yet: no partition without its CPUs in the slice's list, and not
     // contained before the units outside are off its CPUs.
     let waits = |instance: &Instance| match instance.record.partition {
         Partition::Member => unrestricted,
+        _ if instance.is_in_place() => levels.uncovered(),
         Partition::Isolated | Partition::Root => uncovered,
     };
     for (instance, _, course) in &instances {
@@ -177,6 +177,7 @@ pub(crate) fn plan_for(
     if !uncovered && slice != list {
         steps.shared(vec![exclusive(&CgroupPath::slice(), &list)]);
     }
+    steps.shared(levels.narrow());
     steps.shared(outside::restore(snapshot, facts));
     steps.shared(snapshot.outside_gone.iter().cloned().map(Step::Unrecord).collect());
     steps.shared(limits::slice(snapshot, totals));
@@ -218,7 +219,7 @@ fn next_phase(instance: &Instance) -> Option<Phase> {
     match instance.record.phase {
         Phase::Registered => instance
             .float()
-            .filter(|float| !float.cpus.is_empty())
+            .filter(|float| !float.cpus.is_empty() && instance.strays.is_empty())
             .map(|_| Phase::Floating),
         Phase::Attaching if instance.record.partition == Partition::Member => Some(Phase::Contained),
         Phase::Attaching => Some(Phase::Isolated),

@@ -1,16 +1,16 @@
 //! `vcpu/`: its partition, the vCPU threads pinned in it and no others; and how that is undone.
 
 use stelia_cpus::CpuSet;
-use stelia_node::cgroup::File;
+use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::VcpuThread;
 use stelia_settings::Partition;
 
-use super::{Step, exclusive};
+use super::{Step, exclusive, in_place};
 use crate::decide::{Facts, Inner, Instance, Leaf, VcpuNow};
 
 /// The exclusive list of scope, `instance/` and `vcpu/` in this turn. A live partition changes by way of the union of old and
 /// new, so that no thread is ever outside it.
-pub(super) fn list(instance: &Instance) -> CpuSet {
+pub(in crate::decide) fn growing_list(instance: &Instance) -> CpuSet {
     let wanted = &instance.record.exclusive;
     match instance.vcpu() {
         Some(vcpu) if !wanted.is_subset(&vcpu.exclusive) => wanted.union(&vcpu.exclusive),
@@ -20,7 +20,7 @@ pub(super) fn list(instance: &Instance) -> CpuSet {
 
 pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
     let mut steps = Vec::new();
-    let (inner_path, float_path, vcpu_path) = (instance.tree.inner(), instance.tree.float(), instance.tree.vcpu());
+    let (float_path, vcpu_path) = (instance.tree.float(), instance.tree.vcpu());
     let nothing = (Inner::default(), Leaf::default());
     let inner = instance.inner.as_ref().unwrap_or(&nothing.0);
     let vcpu = inner.vcpu.as_ref().unwrap_or(&nothing.1);
@@ -32,7 +32,7 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
         steps.push(Step::ResetThread(tid));
         steps.push(Step::MoveThread(tid, float_path.clone()));
     }
-    let want = list(instance);
+    let want = growing_list(instance);
     // Growing: outer levels first.
     let grown = vcpu.cpus.union(&record.exclusive);
     if !record.exclusive.is_subset(&vcpu.cpus) {
@@ -43,12 +43,9 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
         };
         steps.push(Step::Write(vcpu_path.clone(), File::Cpus, first.to_string()));
     }
-    let levels = [
-        (instance.scope(), &instance.scope_exclusive),
-        (inner_path, &inner.exclusive),
-        (vcpu_path, &vcpu.exclusive),
-    ];
+    let levels = levels(instance, inner, vcpu);
     if partitioned {
+        steps.extend(in_place::widen_pod(instance, &want));
         let growing = levels.iter().filter(|(_, now)| !want.is_subset(now));
         steps.extend(growing.map(|(path, _)| exclusive(path, &want)));
     }
@@ -83,10 +80,24 @@ pub(super) fn hold(facts: &Facts, instance: &Instance) -> Vec<Step> {
             .rev()
             .filter(|(_, now)| want.is_subset(now) && **now != want);
         steps.extend(shrinking.map(|(path, _)| exclusive(path, &want)));
+        steps.extend(in_place::narrow_pod(instance, &want));
     } else {
         steps.extend(give_up(instance, inner, vcpu));
     }
     steps
+}
+
+/// The cgroups of the instance that have exclusive lists, outermost first, with their lists.
+fn levels<'a>(instance: &'a Instance, inner: &'a Inner, vcpu: &'a Leaf) -> Vec<(&'a CgroupPath, &'a CpuSet)> {
+    let tree = &instance.tree;
+    let mut levels = vec![
+        (tree.outer(), &instance.scope_exclusive),
+        (tree.inner(), &inner.exclusive),
+        (tree.vcpu(), &vcpu.exclusive),
+    ];
+    // In place they are one cgroup, unless the runtime put the processes one level below (crun).
+    levels.dedup_by_key(|(path, _)| *path);
+    levels
 }
 
 /// Move one vCPU thread to `vcpu/` and pin it.
@@ -145,23 +156,19 @@ pub(super) fn undo(instance: &Instance) -> Vec<Step> {
 }
 
 pub(super) fn give_up(instance: &Instance, inner: &Inner, vcpu: &Leaf) -> Vec<Step> {
-    let (inner_path, vcpu_path) = (instance.tree.inner(), instance.tree.vcpu());
     let mut steps = Vec::new();
     if !matches!(vcpu.partition.as_str(), "" | "member") {
         steps.push(Step::Write(
-            vcpu_path.clone(),
+            instance.tree.vcpu().clone(),
             File::Partition,
             Partition::Member.name().into(),
         ));
     }
-    for (path, now) in [
-        (vcpu_path, &vcpu.exclusive),
-        (inner_path, &inner.exclusive),
-        (instance.scope(), &instance.scope_exclusive),
-    ] {
+    for (path, now) in levels(instance, inner, vcpu).into_iter().rev() {
         if !now.is_empty() {
             steps.push(exclusive(path, &CpuSet::new()));
         }
     }
+    steps.extend(in_place::narrow_pod(instance, &CpuSet::new()));
     steps
 }

@@ -4,7 +4,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, File, Limits};
 use stelia_record::{Phase, Record, VcpuThread};
-use stelia_settings::Partition;
+use stelia_settings::{Partition, TreeHome};
 
 /// One change to the system. Each is idempotent. `docs/architecture.md`, "A step", has what to touch for a new one.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +60,11 @@ pub(crate) enum Step {
     Unrecord(String),
     /// Give a unit outside stelia.slice its former CPUs back.
     Restore(String, CpuSet),
+    /// Have exactly these CPUs of instances in place in the `cpuset.cpus.exclusive` of a cgroup that is not steliad's; what
+    /// others added to it stays.
+    Claim(CgroupPath, CpuSet),
+    /// Remove the record from the container's own cgroup: the instance in place is none any more.
+    Unregister(CgroupPath),
     /// Keep the kernel's unbound workers off these CPUs, and give them back all others that were taken from them.
     KeepWorkersOff(CpuSet),
 }
@@ -106,22 +111,25 @@ impl Step {
         match (self.is_systemds(), self) {
             (Some(unit), _) => unit.to_owned(),
             (None, Self::Write(cgroup, file, _)) => format!("{cgroup}/{}", file.name()),
+            (None, Self::Claim(cgroup, _)) => format!("{cgroup}/{}", File::CpusExclusive.name()),
             (None, Self::Unrecord(unit)) => unit.clone(),
             (None, Self::KeepWorkersOff(_)) => WORKERS.to_owned(),
             (None, step) => step.to_string(),
         }
     }
 
-    /// Whether an instance with this partition waits for a step of this subject. A partition needs its CPUs in the slice's list;
-    /// a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of huge
-    /// pages.
-    pub(crate) fn is_needed(subject: &str, partition: Partition) -> bool {
+    /// Whether an instance waits for a step of this subject. A partition needs its CPUs in the list of the slice, or in place of
+    /// kubepods; a contained instance needs the units outside restricted. Without the slice's controllers there are no limits of
+    /// huge pages.
+    pub(crate) fn is_needed(subject: &str, partition: Partition, home: TreeHome) -> bool {
         let of_slice = |file: File| subject == format!("/{SLICE}/{}", file.name());
-        let of_partition = match partition {
-            Partition::Member => !subject.contains(SLICE) && subject != WORKERS,
-            Partition::Isolated | Partition::Root => of_slice(File::CpusExclusive),
+        let of_pods = || subject.starts_with("/kubepods") && subject.ends_with(File::CpusExclusive.name());
+        let of_partition = match (partition, home) {
+            (Partition::Member, _) => !subject.contains(SLICE) && subject != WORKERS && !of_pods(),
+            (_, TreeHome::InPlace) => of_pods(),
+            (_, TreeHome::Slice) => of_slice(File::CpusExclusive),
         };
-        of_partition || of_slice(File::SubtreeControl)
+        of_partition || home == TreeHome::Slice && of_slice(File::SubtreeControl)
     }
 
     /// The unit, where systemd takes the step. The engine does not wait for its answer.

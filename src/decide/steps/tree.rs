@@ -8,20 +8,21 @@ use stelia_node::cgroup::{CgroupPath, File};
 use stelia_record::Phase;
 use stelia_settings::{FloatPolicy, Partition, Policies};
 
-use super::{Course, Step, limits};
-use crate::decide::pools::Shared;
-use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool, pools};
+use super::{Course, Step, in_place, limits};
+use crate::decide::float::{FloatReason, Shared, choose};
+use crate::decide::{Facts, Inner, Instance, Snapshot, pod_pool};
 
 /// The controllers `float/` and `vcpu/` need.
-const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
+pub(super) const CONTROLLERS: [&str; 2] = ["cpuset", "cpu"];
 
-/// The CPUs an instance floats on. `None` when kubelet's file cannot be used or no CPU is free: then the float keeps its list.
+/// The CPUs an instance floats on, and what decided. `None` when kubelet's file cannot be used or no CPU is free: then the
+/// float keeps its list.
 pub(crate) fn float_cpus(
     snapshot: &Snapshot,
     facts: &Facts,
     policies: &Policies,
     instance: &Instance,
-) -> Option<CpuSet> {
+) -> Option<(CpuSet, FloatReason)> {
     snapshot.kubelet.as_ref().ok()?;
     let record = &instance.record;
     let pod = pod_pool::of(snapshot, instance);
@@ -33,15 +34,18 @@ pub(crate) fn float_cpus(
             near: &near,
             owned: facts.totals().closed_to(record.qos()),
         };
-        pools::float(float, policies.float_min_cpus, &shared, facts.online())
+        choose(float, policies.float_min_cpus, &shared, facts.online())
     };
     // A class without CPUs of its own has a pool instead, or the shared pool of all when that has no free CPU.
     let own_pool = match (&record.allocation, facts.pools()) {
-        (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => of(&pools.be_shared, FloatPolicy::Node),
+        (Some(allocation), Some(pools)) if allocation.qos == Qos::Be => {
+            of(&pools.be_shared, FloatPolicy::Node).map(|(cpus, _)| (cpus, FloatReason::BePool))
+        }
         (Some(allocation), Some(pools)) => allocation
             .numa_node
             .and_then(|node| pools.shared_by_node.get(&node))
-            .and_then(|pool| of(&pool.cpus, FloatPolicy::Node)),
+            .and_then(|pool| of(&pool.cpus, FloatPolicy::Node))
+            .map(|(cpus, _)| (cpus, FloatReason::NodePool)),
         _ => None,
     };
     own_pool.or_else(|| of(facts.shared_pool(), policies.float))
@@ -64,7 +68,7 @@ pub(super) fn steps(
     }
     // It was frozen to leave, and does not leave any more.
     if inner.freeze {
-        steps.push(Step::Write(inner_path.clone(), File::Freeze, "0".into()));
+        steps.push(Step::Write(instance.tree.freezer().clone(), File::Freeze, "0".into()));
     }
     // No process may be in the scope itself once it enables controllers for its children.
     steps.extend(
@@ -73,8 +77,10 @@ pub(super) fn steps(
             .iter()
             .map(|pid| Step::MoveProcess(*pid, inner_path.clone())),
     );
-    steps.extend(controllers(instance.scope(), &instance.scope_controllers));
-    if !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
+    if !instance.is_in_place() {
+        steps.extend(controllers(instance.scope(), &instance.scope_controllers));
+    }
+    if !instance.is_in_place() && !instance.record.mems.is_empty() && inner.mems != instance.record.mems {
         // Before any process of the container is in the tree: a later write would migrate its pages.
         steps.push(Step::Write(
             inner_path.clone(),
@@ -107,9 +113,12 @@ pub(super) fn steps(
     // before the scope has the limits of huge pages, which count from the first process on.
     let has_cpus = steps.iter().any(|step| matches!(step, Step::Write(_, File::Cpus, _))) || !now.is_empty();
     let ready = has_cpus && limits::huge_pages_are_limited(instance);
-    if ready && takes_in(instance, course) {
+    if ready && instance.is_in_place() {
+        steps.extend(in_place::gather(instance));
+    } else if ready && takes_in(instance, course) {
+        let anchor = instance.record.anchor.map(|anchor| anchor.id);
         for pid in instance.origin_procs.iter().flatten() {
-            if *pid != instance.record.anchor.id {
+            if Some(*pid) != anchor {
                 // Reset, then move: a daemon that dies in between would never learn of a thread left pinned.
                 steps.push(Step::ResetProcess(*pid));
                 steps.push(Step::MoveProcess(*pid, float_path.clone()));

@@ -43,6 +43,17 @@ impl fmt::Display for Step {
             }
             Self::Contain(scope) => write!(f, "record that {} gets no partition", scope.as_str()),
             Self::Limit(unit, _) => write!(f, "set limits of {unit}"),
+            Self::Claim(cgroup, cpus) if cpus.is_empty() => {
+                write!(f, "take back every exclusive CPU that was added to {}", cgroup.as_str())
+            }
+            Self::Claim(cgroup, cpus) => {
+                write!(
+                    f,
+                    "have the CPUs {cpus} among the exclusive ones of {}",
+                    cgroup.as_str()
+                )
+            }
+            Self::Unregister(cgroup) => write!(f, "remove the record of {}", cgroup.as_str()),
             Self::Weigh(weight) => write!(f, "set CPUWeight={weight} of stelia.slice"),
             Self::KeepWorkersOff(cpus) => {
                 write!(f, "keep the kernel's unbound workers off CPUs {:?}", cpus.to_string())

@@ -321,3 +321,59 @@ async fn a_quota_follows_those_without_cpus_of_their_own() {
     assert_eq!(quota(&node, &lse), "max 100000");
     node.check().await;
 }
+
+/// While a node is taken over, kubelet's policy may still give CPUs that steliad gave before.
+#[tokio::test]
+async fn a_vm_leaves_its_cpus_to_the_vm_that_kubelet_gave_them_to_until_that_one_has_ended() {
+    let mut node = Node::new();
+    node.settings.policies.allocator.source = CpuSource::Steliad;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    let ours = node.registered(1, 2, Qos::Lsr).await;
+    let qemu = node.model.add_qemu(ours.init, 2).unwrap();
+    node.attach(&ours, &qemu).await.unwrap();
+    assert_eq!(node.exclusive(&ours), cpus("0-1"));
+    let kubelets = node.pod(2, "1");
+    node.register(&kubelets).await.unwrap();
+    let qemu = node.model.add_qemu(kubelets.init, 1).unwrap();
+    node.attach(&kubelets, &qemu).await.unwrap();
+    let evicted = [Some("isolated"), Some("floating")];
+    assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
+    // Its policy becomes `none`: the entry is gone, and the VM keeps the CPU.
+    node.checkpoint.release(&kubelets.uid).unwrap();
+    node.reconcile().await;
+    assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
+    node.check().await;
+    node.restart().await;
+    node.reconcile().await;
+    assert_eq!([node.phase(&kubelets), node.phase(&ours)], evicted);
+    node.check().await;
+    node.model.kill_pod(&kubelets).unwrap();
+    node.reconcile().await;
+    assert_eq!(node.phase(&ours), Some("contained"));
+    node.check().await;
+}
+
+/// Another program's partition has a CPU of an instance that no partition protects: its vCPU cannot be pinned there.
+#[tokio::test]
+async fn a_reconcile_is_answered_while_a_step_of_an_instance_fails_again_and_again() {
+    let node = node().await;
+    let vm = node.registered(1, 2, Qos::Lsr).await;
+    let qemu = node.model.add_qemu(vm.init, 2).unwrap();
+    node.attach(&vm, &qemu).await.unwrap();
+    let other = CgroupPath::root().child("system.slice");
+    let taken = node.exclusive(&vm).iter().last().unwrap().to_string();
+    node.model.meddle(&other, File::CpusExclusive, &taken).unwrap();
+    node.model.meddle(&other, File::Partition, "root").unwrap();
+    for _ in 0..3 {
+        let report = node.reconcile().await;
+        let failed: Vec<String> = report
+            .lines()
+            .into_iter()
+            .filter(|line| line.contains("set affinity"))
+            .collect();
+        assert_eq!(failed.len(), 1, "{report:?}");
+    }
+    node.model.meddle(&other, File::Partition, "member").unwrap();
+    node.reconcile().await;
+    node.check().await;
+}

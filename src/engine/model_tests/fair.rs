@@ -85,7 +85,7 @@ async fn an_instance_that_never_converges_keeps_nobody_from_following_kubelet() 
     }
     // It rests, and nothing wakes anybody meanwhile.
     let report = node.handle.audit(other.uid.clone()).await.unwrap();
-    assert_eq!((report.steps, report.degraded), (0, vec![]));
+    assert_eq!((report.did.steps, report.degraded), (0, vec![]));
 }
 
 #[tokio::test]

@@ -129,7 +129,7 @@ async fn a_restarted_daemon_adopts_and_touches_nothing() {
     node.reconcile().await;
     let (changes, tasks) = (node.model.changes(), node.model.tasks());
     node.restart().await;
-    assert_eq!(node.reconcile().await.steps, 0);
+    assert_eq!(node.reconcile().await.did.steps, 0);
     assert_eq!(node.model.changes(), changes);
     assert_eq!(node.model.tasks(), tasks);
     assert_eq!(node.phase(&first), Some("isolated"));

@@ -4,10 +4,13 @@ mod allocator;
 mod crash;
 mod crun;
 mod fair;
+mod in_place;
+mod journal;
 mod large;
 mod laws;
 mod life;
 mod linear;
+mod names;
 mod old_tree;
 mod pod_level;
 mod rebind;
@@ -25,7 +28,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupPath, Cgroups, File, Limits};
 use stelia_node::proc::Procs;
 use stelia_record::{Phase, Vcpu};
-use stelia_settings::{FloatPolicy, Partition, Policies, Settings};
+use stelia_settings::{FloatPolicy, Partition, Policies, Settings, TreeHome};
 use stelia_testnode::kubelet::Checkpoint;
 use stelia_testnode::{Kernel, Model, Pod, Qemu, Runtime, topology};
 use tokio::task::JoinHandle;
@@ -49,6 +52,7 @@ struct Node {
 }
 
 fn start(model: &Model, settings: &Settings) -> (Handle, CancellationToken, JoinHandle<()>) {
+    crate::journal::catalog_tests::hold_to_it();
     let (engine, handle) = Engine::new(model.system(), settings.clone()).unwrap();
     let cancel = CancellationToken::new();
     let running = tokio::spawn(engine.run(cancel.clone(), Duration::from_secs(3600), || {}));
@@ -108,6 +112,14 @@ impl Node {
 
     fn new() -> Self {
         Self::of(Kernel::V6_12)
+    }
+
+    /// A daemon that makes the cgroups of instances in their containers.
+    async fn in_place() -> Self {
+        let mut node = Self::new();
+        node.settings.policies.tree = TreeHome::InPlace;
+        node.restart().await;
+        node
     }
 
     async fn restart(&mut self) {
@@ -216,7 +228,7 @@ impl Node {
     async fn check(&self) {
         let before = self.model.changes();
         let report = self.reconcile().await;
-        assert_eq!((report.steps, self.model.changes()), (0, before), "{report:?}");
+        assert_eq!((report.did.steps, self.model.changes()), (0, before), "{report:?}");
         let system = self.handle.system();
         let mut kubelet = KubeletRoot::new();
         kubelet.find(&self.settings.kubelet_root, system.root());
@@ -233,11 +245,16 @@ impl Node {
             assert!(owned.is_disjoint(exclusive), "{exclusive} is owned twice");
             owned = owned.union(exclusive);
         }
-        let (mut promised, mut of_roots) = (CpuSet::new(), CpuSet::new());
+        let (mut promised, mut of_roots, mut of_pods) = (CpuSet::new(), CpuSet::new(), CpuSet::new());
         let mut vcpu_threads = BTreeMap::new();
         for instance in &live {
             let inner = instance.tree.inner().clone();
             let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
+            // In place, before there is a partition, everything runs on the container's own CPUs.
+            if instance.is_in_place() && !instance.record.phase.has_vcpus() {
+                assert_eq!(float, instance.record.exclusive, "{}", instance.record.pod);
+                continue;
+            }
             let closed = snapshot.closed_to(instance.record.qos());
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
             if let Ok(state) = &snapshot.kubelet {
@@ -251,6 +268,9 @@ impl Node {
             }
             if instance.record.phase == Phase::Isolated {
                 promised = promised.union(&instance.record.exclusive);
+                if instance.is_in_place() {
+                    of_pods = of_pods.union(&instance.record.exclusive);
+                }
                 let (partition, kind) = (
                     self.read(&inner.child("vcpu"), File::Partition),
                     instance.record.partition,
@@ -278,7 +298,10 @@ impl Node {
             "the kernel's unbound workers"
         );
         let slice = cpus(&self.read(&CgroupPath::slice(), File::CpusExclusive));
-        assert_eq!(slice, promised, "the slice's list");
+        assert_eq!(slice, promised.difference(&of_pods), "the slice's list");
+        let pods = CgroupPath::root().child("kubepods.slice");
+        let pods = self.model.read(&pods, File::CpusExclusive).unwrap_or_default();
+        assert!(of_pods.is_subset(&cpus(&pods)), "kubepods' list is {pods}");
         for (tid, cgroup, runs_on) in self.model.tasks() {
             match vcpu_threads.get(&tid) {
                 Some(wanted) => assert_eq!((&cgroup, &runs_on), (&wanted.0, &wanted.1), "vCPU thread {tid}"),

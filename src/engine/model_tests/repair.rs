@@ -124,7 +124,7 @@ async fn a_broken_file_of_kubelets_leaves_the_floats_alone_and_a_mended_one_is_f
     node.checkpoint.write_bytes(b"").unwrap();
     node.model.add_pod(&uid(9), &cpus("4"), &Limits::default()).unwrap();
     let report = node.reconcile().await;
-    assert_eq!(report.steps, 0);
+    assert_eq!(report.did.steps, 0);
     assert!(report.lines()[0].contains("empty"), "{report:?}");
     assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
     node.checkpoint.admit(&uid(9), "vm", &cpus("4")).unwrap();
@@ -165,7 +165,7 @@ async fn the_view_tells_of_the_last_pass_of_kubelets_file_and_of_offline_cpus() 
     node.isolated(1, "2-3").await;
     let report = node.reconcile().await;
     let view = node.handle.view();
-    let pass = view.last_pass.unwrap();
+    let pass = view.last_pass.clone().unwrap();
     assert!(pass.number >= report.pass && pass.failures == 0, "{pass:?}");
     let now = crate::engine::apply::now_us();
     let hour = 3_600_000_000;
@@ -219,7 +219,7 @@ async fn a_memory_limit_below_what_the_vm_holds_waits_until_it_fits() {
     );
     // Nothing is tried again and again.
     let before = node.model.changes();
-    assert_eq!((node.reconcile().await.steps, node.model.changes()), (0, before));
+    assert_eq!((node.reconcile().await.did.steps, node.model.changes()), (0, before));
     node.model.uses_memory(&scope(&pod), 2_000_000).unwrap();
     node.reconcile().await;
     assert_eq!(node.read(&scope(&pod), File::MemoryMax), "2048000");

@@ -243,7 +243,7 @@ async fn play(stage: Stage, troubles: &[Trouble]) {
     let tenant = node.handle.on_behalf_of(&pod.uid);
     let again = tokio::time::timeout(soon, tenant.register(node.request(&pod))).await;
     if let Err(refusal) = again.unwrap() {
-        let told = tenant.told(refusal).to_string();
+        let told = tenant.restrict(refusal).to_string();
         assert_eq!(neighbour.is_in(&told), None, "{troubles:?}: {told}");
     }
     door.ask_everything(&node, &pod, &neighbour).await;

@@ -72,7 +72,11 @@ async fn workers_that_somebody_lets_in_again_are_drift_and_an_unwritable_mask_is
     let sys = node.model.system_files();
     workqueue::allow(&sys, &cpus("0-7")).unwrap();
     let report = node.reconcile().await;
-    assert_eq!((report.repaired, node.workers()), (1, cpus("0-1,4-7")), "{report:?}");
+    assert_eq!(
+        (report.did.repaired, node.workers()),
+        (1, cpus("0-1,4-7")),
+        "{report:?}"
+    );
     node.check().await;
     // A mask cannot be written to a directory.
     workqueue::allow(&sys, &cpus("0-7")).unwrap();

@@ -6,7 +6,7 @@ use stelia_kubelet::PodUid;
 use stelia_node::System;
 use stelia_node::cgroup::{CgroupError, CgroupPath, File};
 use stelia_record::Phase;
-use stelia_settings::{Partition, Policies};
+use stelia_settings::{Partition, Policies, TreeHome};
 
 use super::Picture;
 use crate::decide::drift::Finding;
@@ -14,7 +14,7 @@ use crate::decide::{Instance, drift, limits_are_carried, pod_pool, too_much_memo
 use crate::engine::dirty::{Dirty, Stale, StaleLimits};
 use crate::engine::limits::{KnownLimits, Side};
 use crate::engine::watch::{Place, Watcher, directory};
-use crate::engine::{observe, siblings};
+use crate::engine::{in_place, observe, siblings};
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct InstanceLook {
@@ -47,8 +47,20 @@ impl Picture {
         let leaves = known.record.phase == Phase::Leaving;
         let (record, tree) = (known.record.clone(), known.tree.clone());
         let limits = self.known_limits(pod, stale.limits);
-        let mut now = match observe::instance(system, record, tree, leaves, limits) {
-            Ok(now) => now,
+        // Given back, the container lives on without being an instance.
+        let is_given_back =
+            leaves && record.home == TreeHome::InPlace && in_place::is_unregistered(&*system.cgroups, tree.scope())?;
+        let mut now = match observe::instance(system, record, tree, leaves, &self.limit_files, limits) {
+            Ok(now) if !is_given_back => now,
+            Ok(_) => {
+                watcher.forget(pod);
+                let everyone = self.remove(policies, pod);
+                return Ok(InstanceLook {
+                    everyone,
+                    gone: true,
+                    drifted: None,
+                });
+            }
             Err(error) if error.is_gone() => {
                 watcher.forget(pod);
                 let everyone = self.remove(policies, pod);
@@ -73,6 +85,7 @@ impl Picture {
         };
         now.refusals = refusals(known, &now, asked);
         now.does_not_freeze = known.does_not_freeze;
+        now.pod_name.clone_from(&known.pod_name);
         let findings = if stale.ours {
             Vec::new()
         } else {
@@ -183,6 +196,9 @@ fn refusals(known: &Instance, now: &Instance, asked: bool) -> u32 {
 
 /// The directories whose limits are an instance's. Not kubepods', which all pods share.
 fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
+    if instance.is_in_place() {
+        return Vec::new();
+    }
     let mut of_container = stelia_node::containers::levels(&instance.record.origin);
     of_container.extend(of_container.last().and_then(CgroupPath::parent));
     of_container.push(instance.scope().clone());

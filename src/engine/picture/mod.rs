@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use stelia_cpus::{CpuSet, Topology};
-use stelia_kubelet::PodUid;
+use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_record::{Phase, Record};
@@ -16,9 +16,10 @@ use stelia_settings::{Policies, Settings};
 use super::dirty::Dirty;
 use super::kubelet_file::{KubeletRoot, Version};
 use super::lasting::Lasting;
+use super::limits::LimitFiles;
 use super::observe;
 use crate::decide::entitlement::Entitlement;
-use crate::decide::{Assessment, Facts, Instance, Snapshot, Tree};
+use crate::decide::{Assessment, Facts, Instance, Snapshot, Step, Tree};
 pub(super) use node::NodeLook;
 
 /// How long a live instance may be without kubelet's entry before it counts: kubelet writes in two steps.
@@ -35,6 +36,9 @@ pub(super) struct Picture {
     pub(super) version: Option<Version>,
     pub(super) kubelet: KubeletRoot,
     pub(super) offline: CpuSet,
+    pub(super) limit_files: LimitFiles,
+    /// What could not be read of the node at the last look.
+    pub(super) problems: Vec<String>,
     online: Vec<u8>,
     outside_is_known: bool,
     /// The record of what is taken from the kernel's workers may have changed, by this program.
@@ -43,6 +47,8 @@ pub(super) struct Picture {
     looked_outside: bool,
     /// Admitted instances whose scopes are being made.
     pub(super) starting: BTreeSet<PodUid>,
+    /// kubelet's cgroups were searched for what a former daemon left in them.
+    searched_pods: bool,
     /// Scopes without a record and without a process.
     bare: BTreeSet<CgroupPath>,
     gone: Lasting,
@@ -67,11 +73,14 @@ impl Picture {
             version: None,
             kubelet: KubeletRoot::new(),
             offline: CpuSet::new(),
+            limit_files: LimitFiles::find(system),
+            problems: Vec::new(),
             online: Vec::new(),
             outside_is_known: false,
             looked_outside: false,
             moved_workers: false,
             starting: BTreeSet::new(),
+            searched_pods: false,
             bare: BTreeSet::new(),
             gone: Lasting::new(SETTLE),
             empty: Lasting::new(EMPTY),
@@ -94,8 +103,11 @@ impl Picture {
         let mut dirty = Dirty::default();
         dirty.node();
         dirty.outside = true;
-        let node = picture.look_at_node(system, settings, &mut dirty);
-        node.problems.into_iter().next().map_or(Ok(picture), Err)
+        picture.look_at_node(system, settings, &mut dirty);
+        match picture.problems.first() {
+            None => Ok(picture),
+            Some(problem) => Err(problem.clone()),
+        }
     }
 
     /// Follow a Reload. Whatever of the settings is kept in the snapshot or the facts is replaced here.
@@ -116,6 +128,10 @@ impl Picture {
 
     fn put(&mut self, policies: &Policies, instance: Instance) -> bool {
         let pod = instance.record.pod.clone();
+        if let Some(level) = instance.tree.outer().parent().filter(|_| instance.is_in_place()) {
+            self.snapshot.unclaimed.remove(&level);
+            self.snapshot.half_registered.remove(instance.scope());
+        }
         let before = self.snapshot.put(instance);
         self.changed(policies, before.as_ref(), &pod)
     }
@@ -123,6 +139,10 @@ impl Picture {
     /// Remove an instance; whether that concerns others.
     pub(super) fn remove(&mut self, policies: &Policies, pod: &PodUid) -> bool {
         let before = self.snapshot.instances.remove(pod);
+        // A container takes its own list along, not what was added to its pod's.
+        let level = before.as_ref().and_then(|before| before.pod_level.as_ref());
+        let claimed = level.filter(|level| !level.ours.is_empty());
+        self.snapshot.unclaimed.extend(claimed.map(|level| level.path.clone()));
         let others = self.changed(policies, before.as_ref(), pod);
         self.snapshot.siblings.remove(pod);
         self.snapshot.unsettled.remove(pod);
@@ -137,10 +157,23 @@ impl Picture {
     }
 
     /// Add an admitted container: its CPUs are assigned while its scope is made.
-    pub(super) fn admit(&mut self, policies: &Policies, record: Record) -> bool {
-        let scope = CgroupPath::slice().child(&record.pod.scope());
+    pub(super) fn admit(&mut self, policies: &Policies, record: Record, pod_name: Option<PodName>) -> bool {
         self.starting.insert(record.pod.clone());
-        self.put(policies, Instance::admitted(record, Tree::in_scope(scope)))
+        let tree = Tree::of(&record);
+        self.put(policies, Instance::admitted(record, pod_name, tree))
+    }
+
+    /// Add a container that was admitted in place.
+    pub(super) fn admit_in_place(&mut self, policies: &Policies, record: Record, pod_name: Option<PodName>) -> bool {
+        let tree = Tree::of(&record);
+        let instance = Instance::admitted(record, pod_name, tree);
+        self.put(
+            policies,
+            Instance {
+                populated: true,
+                ..instance
+            },
+        )
     }
 
     /// Follow a change of an instance's record; whether that concerns others.
@@ -198,8 +231,18 @@ impl Picture {
             .counts
             .iter()
             .filter_map(|pod| self.snapshot.instances.get(pod));
+        // A container's own cgroup is the runtime's to remove.
+        let empty = empty.filter(|instance| !instance.is_in_place());
         let empty = empty.map(|instance| instance.scope().clone());
         self.snapshot.abandoned = self.bare.iter().cloned().chain(empty).collect();
+    }
+
+    /// The step of this subject was taken: nothing is left on that cgroup of kubelet's.
+    pub(super) fn cleared(&mut self, subject: &str) {
+        let is_it = |step: Step| step.subject() == subject;
+        let (pods, containers) = (&mut self.snapshot.unclaimed, &mut self.snapshot.half_registered);
+        pods.retain(|pod| !is_it(Step::Claim(pod.clone(), CpuSet::new())));
+        containers.retain(|container| !is_it(Step::Unregister(container.clone())));
     }
 
     pub(super) fn removed(&mut self, scope: &str) {

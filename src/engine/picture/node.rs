@@ -6,16 +6,16 @@ use stelia_allocator::CpuSource;
 use stelia_cpus::Topology;
 use stelia_kubelet::{CpuManagerState, PodUid};
 use stelia_node::System;
-use stelia_node::cgroup::{CgroupError, CgroupPath};
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
 use stelia_settings::{Policies, Settings};
 
 use super::Picture;
 use crate::decide::drift::Finding;
 use crate::decide::workers::Workers;
-use crate::decide::{Facts, Outside, Slice, drift};
+use crate::decide::{Facts, Instance, Outside, Slice, drift};
 use crate::engine::dirty::Dirty;
 use crate::engine::observe::{self, Adopted};
-use crate::engine::outside;
+use crate::engine::{in_place, outside};
 
 /// What a look at the node found.
 #[derive(Debug, Default)]
@@ -26,7 +26,6 @@ pub(in crate::engine) struct NodeLook {
     pub(in crate::engine) kubelet_before: Option<Result<CpuManagerState, String>>,
     /// Drift in the slice and in units outside.
     pub(in crate::engine) findings: Vec<Finding>,
-    pub(in crate::engine) problems: Vec<String>,
     pub(in crate::engine) found: Vec<PodUid>,
 }
 
@@ -38,13 +37,14 @@ impl Picture {
         settings: &Settings,
         dirty: &mut Dirty,
     ) -> NodeLook {
+        self.problems.clear();
         let mut node = NodeLook::default();
         let policies = &settings.policies;
         let mut anew = false;
         if std::mem::take(&mut dirty.topology) {
             match self.look_at_topology(system) {
                 Ok(changed) => anew |= changed,
-                Err(error) => node.problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
             }
         }
         if std::mem::take(&mut dirty.kubelet) {
@@ -56,17 +56,38 @@ impl Picture {
         if std::mem::take(&mut dirty.scopes) {
             match observe::scopes(&*system.cgroups) {
                 Ok(names) => self.compare_scopes(names, dirty),
-                Err(error) => node.problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
+            }
+        }
+        if !self.searched_pods {
+            match self.search_pods(system, policies) {
+                Ok(found) => {
+                    self.searched_pods = true;
+                    node.everyone |= !found.is_empty();
+                    node.found.extend(found);
+                    dirty.slice = true;
+                    dirty.shared = true;
+                }
+                Err(error) => self.problems.push(error.to_string()),
             }
         }
         let unknown = std::mem::take(&mut dirty.unknown);
         if !unknown.is_empty() {
-            node.found = self.look_at_unknown(system, policies, &unknown, &mut node.problems);
-            node.everyone |= !node.found.is_empty();
+            let found = self.look_at_unknown(system, policies, &unknown);
+            node.everyone |= !found.is_empty();
+            node.found.extend(found);
             dirty.slice = true;
             dirty.shared = true;
         }
         if std::mem::take(&mut dirty.slice) {
+            match in_place::kubepods(&*system.cgroups) {
+                Ok(level) => {
+                    let finding = drift::of_kubepods(self.snapshot.kubepods.as_ref(), level.as_ref());
+                    node.findings.extend(finding);
+                    self.snapshot.kubepods = level;
+                }
+                Err(error) => self.problems.push(error.to_string()),
+            }
             match observe::slice(&*system.cgroups) {
                 Ok(slice) => {
                     let workers = self.look_at_workers(system);
@@ -75,7 +96,7 @@ impl Picture {
                     node.findings.extend(drift::of_slice(&self.snapshot.slice, &slice));
                     self.snapshot.slice = slice;
                 }
-                Err(error) => node.problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
             }
             dirty.shared = true;
         }
@@ -86,7 +107,7 @@ impl Picture {
                     anew |= leftover != self.snapshot.leftover;
                     self.snapshot.leftover = leftover;
                 }
-                Err(error) => node.problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
             }
         }
         if anew {
@@ -160,7 +181,7 @@ impl Picture {
                 (self.snapshot.outside, self.snapshot.outside_gone) = (outside, gone);
                 (self.outside_is_known, self.looked_outside) = (true, true);
             }
-            Err(error) => node.problems.push(error.to_string()),
+            Err(error) => self.problems.push(error.to_string()),
         }
     }
 
@@ -186,6 +207,43 @@ impl Picture {
         self.facts.has_contained() || was || !self.looked_outside
     }
 
+    /// Find what a former daemon left in kubelet's cgroups: instances in place, and CPUs added to pods' lists.
+    fn search_pods(&mut self, system: &System, policies: &Policies) -> Result<Vec<PodUid>, CgroupError> {
+        let cgroups = &*system.cgroups;
+        let in_place::Found {
+            containers,
+            half_registered,
+            pods,
+        } = in_place::find(cgroups)?;
+        self.snapshot.half_registered = half_registered;
+        let mut found = Vec::new();
+        for origin in containers {
+            match observe::adopt_in_place(system, &self.limit_files, &origin) {
+                Ok(Some(instance)) => {
+                    found.push(instance.record.pod.clone());
+                    self.put(policies, *instance);
+                }
+                Ok(None) => {}
+                Err(reason) => {
+                    let list = stelia_node::cgroup::set(cgroups, &origin, File::CpusExclusive)?;
+                    self.snapshot.left_in_place.union_with(&list);
+                    self.snapshot.unreadable.push((origin.as_str().to_owned(), reason));
+                }
+            }
+        }
+        let of = |instance: &Instance| instance.pod_level.as_ref().map(|level| level.path.clone());
+        let used: BTreeSet<CgroupPath> = self.snapshot.instances.values().filter_map(of).collect();
+        let left = |pod: &CgroupPath| {
+            let mut unreadable = self.snapshot.unreadable.iter();
+            !used.contains(pod) && !unreadable.any(|(name, _)| name.starts_with(pod.as_str()))
+        };
+        self.snapshot.unclaimed = pods.into_iter().filter(left).collect();
+        for pod in &found {
+            self.read_siblings(system, pod);
+        }
+        Ok(found)
+    }
+
     fn compare_scopes(&mut self, names: Vec<String>, dirty: &mut Dirty) {
         let here: BTreeSet<PodUid> = names.iter().filter_map(|name| PodUid::from_scope(name)).collect();
         for pod in &here {
@@ -193,7 +251,14 @@ impl Picture {
                 dirty.unknown.insert(pod.clone());
             }
         }
-        let gone = self.snapshot.instances.keys().filter(|pod| !here.contains(*pod));
+        let in_slice = self
+            .snapshot
+            .instances
+            .values()
+            .filter(|instance| !instance.is_in_place());
+        let gone = in_slice
+            .map(|instance| &instance.record.pod)
+            .filter(|pod| !here.contains(*pod));
         let gone: Vec<PodUid> = gone.filter(|pod| !self.starting.contains(*pod)).cloned().collect();
         gone.into_iter().for_each(|pod| dirty.changed(pod));
         self.bare
@@ -204,13 +269,7 @@ impl Picture {
     }
 
     /// Read scopes that are not known instances; returns the pods of those that are instances.
-    fn look_at_unknown(
-        &mut self,
-        system: &System,
-        policies: &Policies,
-        unknown: &BTreeSet<PodUid>,
-        problems: &mut Vec<String>,
-    ) -> Vec<PodUid> {
+    fn look_at_unknown(&mut self, system: &System, policies: &Policies, unknown: &BTreeSet<PodUid>) -> Vec<PodUid> {
         let mut found = Vec::new();
         let had = self.snapshot.unreadable.len();
         let names: BTreeSet<String> = unknown.iter().map(PodUid::scope).collect();
@@ -223,7 +282,7 @@ impl Picture {
             let name = pod.scope();
             let scope = CgroupPath::slice().child(&name);
             self.bare.remove(&scope);
-            match observe::adopt(system, &name) {
+            match observe::adopt(system, &self.limit_files, &name) {
                 Ok(Adopted::Instance(instance)) => {
                     self.put(policies, *instance);
                     found.push(pod.clone());
@@ -234,14 +293,14 @@ impl Picture {
                 }
                 Ok(Adopted::Abandoned(scope)) => drop(self.bare.insert(scope)),
                 Ok(Adopted::Nothing) => {}
-                Err(error) => problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
             }
         }
         if changed {
             self.snapshot.unreadable.sort();
             match observe::left_alone(&*system.cgroups, &self.snapshot.unreadable) {
                 Ok(left_alone) => self.snapshot.left_alone = left_alone,
-                Err(error) => problems.push(error.to_string()),
+                Err(error) => self.problems.push(error.to_string()),
             }
             self.facts = Facts::of(&self.snapshot, policies);
             self.node_changed = true;

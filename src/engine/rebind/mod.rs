@@ -14,7 +14,7 @@ use super::task::Engine;
 use crate::decide::Instance;
 use crate::decide::rebind;
 use crate::decide::rebind::{Move, RebindScope};
-use crate::journal;
+use crate::journal::{self, about};
 pub(super) use job::Jobs;
 pub use job::{Job, JobPhase, Made};
 use stelia_api::reason::joined;
@@ -181,7 +181,7 @@ impl Engine {
             // It ended meanwhile.
             return;
         };
-        let failures = self.patience.failures(pod).to_vec();
+        let failures = self.retries.instances.failures(pod).to_vec();
         if let Some(cause) = &moving.cause {
             let (record, former) = (&now.record, &moving.former);
             let back = record.exclusive == former.exclusive && record.phase == former.phase;
@@ -208,9 +208,10 @@ impl Engine {
     }
 
     fn made(&mut self, step: &Move) {
-        tracing::info!(
-            MESSAGE_ID = journal::REBOUND, STELIA_POD_UID = %step.pod, STELIA_CPUSET = %step.to,
-            "pod {} moved from CPUs {} to {}: {}", step.pod, step.from, step.to, step.gain
+        let pod = self.named(&step.pod);
+        about!(
+            info, journal::REBOUND, pod, STELIA_CPUSET = %step.to,
+            "pod {pod} moved from CPUs {} to {}: {}", step.from, step.to, step.gain
         );
         if let Some(job) = self.jobs.list.last_mut() {
             job.moves.push(Made::of(step));

@@ -3,6 +3,7 @@
 use std::fmt::Write;
 
 use clap::{Arg, ArgAction, Command};
+use steliactl::cli::help::Group;
 
 use super::roff::{Header, escaped, item, paragraphs, see_also};
 
@@ -61,6 +62,43 @@ pub fn page(mut command: Command, header: &Header, also: &[&str]) -> String {
 fn heading(part: &str) -> Option<(&str, &str)> {
     let (first, rest) = part.split_once('\n')?;
     Some((first.strip_suffix(':')?, rest))
+}
+
+/// The text below this heading of the help's end.
+pub fn section(command: &Command, name: &str) -> String {
+    let after = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+    let mut found = after.split("\n\n").filter_map(heading);
+    let (_, text) = found.find(|(found, _)| *found == name).unwrap();
+    paragraphs(text, true)
+}
+
+/// The commands by groups, each with its usage, its options and the end of its help.
+pub fn grouped(command: &Command, groups: &[Group]) -> String {
+    let mut page = String::new();
+    for group in groups {
+        writeln!(page, ".SS {}", escaped(group.title)).unwrap();
+        for (place, name) in group.commands.iter().enumerate() {
+            let sub = command.find_subcommand(name).unwrap();
+            if place > 0 {
+                page.push_str(".PP\n");
+            }
+            let usage = sub.clone().render_usage().to_string();
+            let usage = usage.trim_start_matches("Usage: ");
+            let arguments = usage.strip_prefix(sub.get_bin_name().unwrap()).unwrap();
+            writeln!(page, "\\fB{}\\fR{}", escaped(name), escaped(arguments)).unwrap();
+            let about = sub.get_long_about().or(sub.get_about()).unwrap().to_string();
+            let sentences = about
+                .split("\n\n")
+                .map(|part| part.trim_end_matches('.').to_owned() + ".");
+            let about = sentences.collect::<Vec<_>>().join("\n\n");
+            write!(page, ".RS 4\n{}{}", paragraphs(&about, true), options(sub, false)).unwrap();
+            if let Some(text) = sub.get_after_help() {
+                page.push_str(&paragraphs(&text.to_string(), false));
+            }
+            page.push_str(".RE\n");
+        }
+    }
+    page
 }
 
 /// The usage of every command, or of a program without commands.
@@ -186,4 +224,25 @@ fn commands_below_commands_and_values_that_may_be_left_out_are_shown() {
         assert!(page.contains(part), "{part}\nis not in\n{page}");
     }
     assert!(!page.contains("never shown"), "{page}");
+}
+
+#[test]
+fn commands_by_groups_have_their_examples_and_exit_codes_are_a_section() {
+    let a = Command::new("a")
+        .about("Does a")
+        .long_about("Does a\n\nAnd more")
+        .after_help("Examples:\n  # so\n  x a");
+    let mut command = Command::new("x")
+        .after_help("Of x.\n\nExit codes:\n  0  good")
+        .subcommand(a);
+    command.build();
+    let group = Group {
+        title: "Do",
+        commands: &["a"],
+    };
+    assert_eq!(
+        grouped(&command, &[group]),
+        ".SS Do\n\\fBa\\fR\n.RS 4\nDoes a.\n.PP\nAnd more.\n.PP\nExamples:\n.nf\n  # so\n  x a\n.fi\n.RE\n"
+    );
+    assert_eq!(section(&command, "Exit codes"), ".nf\n  0  good\n.fi\n");
 }

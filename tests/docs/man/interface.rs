@@ -135,6 +135,13 @@ fn errors() -> Vec<(String, String)> {
     ErrorKind::ALL.map(one).into()
 }
 
+/// The properties of the Manager and of instances that are not constant.
+pub fn changing_properties() -> Vec<String> {
+    let members = FILES[..2].iter().flat_map(|xml| members(xml));
+    let changing = members.filter(|member| member.kind == "property" && !member.constant);
+    changing.map(|member| member.name).collect()
+}
+
 pub fn page() -> String {
     let header = Header {
         title: "IO.STELIA.ISOLATION1",

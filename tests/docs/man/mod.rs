@@ -7,9 +7,11 @@ mod interface;
 mod roff;
 mod settings;
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use clap::CommandFactory;
+use steliactl::cli::help::GROUPS;
 
 use roff::Header;
 
@@ -59,25 +61,27 @@ fn the_man_page_of_the_runner_says_what_help_says() {
 
 #[test]
 fn the_man_page_of_steliactl_says_what_help_says() {
-    let header = Header {
-        title: "STELIACTL",
-        section: 1,
-        volume: "User Commands",
-        source: "crates/steliactl/src/cli.rs",
-    };
-    let also = &[
-        "stelia(7)",
-        "steliad(8)",
-        "io.stelia.Isolation1(5)",
-        "busctl(1)",
-        "/usr/share/doc/steliad/allocator.md",
-        "/usr/share/doc/steliad/cookbook.md",
-        "/usr/share/doc/steliad/locality.md",
-        "/usr/share/doc/steliad/node-topology.md",
-        "/usr/share/doc/steliad/troubleshooting.md",
-    ];
-    let page = command::page(steliactl::cli::Cli::command(), &header, also);
+    let page = std::fs::read_to_string(path("steliactl.1")).unwrap();
+    let mut command = steliactl::cli::Cli::command();
+    command.build();
+    let page = filled(&page, "options", &command::options(&command, true));
+    let page = filled(&page, "commands", &command::grouped(&command, &GROUPS));
+    let page = filled(&page, "exit codes", &command::section(&command, "Exit codes"));
     hold("steliactl.1", &page);
+}
+
+#[test]
+fn the_man_page_of_steliactl_names_every_property_that_changes() {
+    let page = std::fs::read_to_string(path("steliactl.1")).unwrap();
+    let (_, events) = page.split_once(".B PropertiesChanged\n").unwrap();
+    let (events, _) = events.split_once(".SH ").unwrap();
+    let named = events.split(|char: char| !char.is_ascii_alphanumeric());
+    let named: BTreeSet<&str> = named.collect();
+    let changing = interface::changing_properties();
+    assert!(changing.len() > 5, "{changing:?}");
+    for property in changing {
+        assert!(named.contains(property.as_str()), "{property} is not in {events}");
+    }
 }
 
 #[test]
@@ -93,7 +97,8 @@ fn the_man_page_of_the_daemon_has_its_command_line() {
 #[test]
 fn the_man_page_of_the_configuration_has_every_setting() {
     let page = std::fs::read_to_string(path("steliad.toml.5")).unwrap();
-    hold("steliad.toml.5", &filled(&page, "settings", &settings::part()));
+    let page = filled(&page, "settings", &settings::part());
+    hold("steliad.toml.5", &filled(&page, "rule", &settings::rule()));
 }
 
 #[test]

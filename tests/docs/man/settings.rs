@@ -4,15 +4,31 @@ use super::roff::item;
 
 const FILE: &str = include_str!("../../../packaging/steliad.toml");
 
+/// Where the keys of a rule of adoption begin.
+const RULE: &str = "\n#[[adopt]]\n";
+
 /// Each setting with its default and what it does.
 pub fn part() -> String {
-    let settings: Vec<String> = FILE.split("\n\n").filter_map(setting).collect();
+    let (settings, _) = FILE.split_once(RULE).unwrap();
+    let settings: Vec<String> = settings.split("\n\n").filter_map(setting).collect();
     assert!(
         settings.len() >= 7,
         "only {} settings in the shipped file",
         settings.len()
     );
     settings.concat()
+}
+
+/// Each key of a rule of adoption, with the value of the ready-made one that is shown and what it does.
+pub fn rule() -> String {
+    let (_, keys) = FILE.split_once(RULE).unwrap();
+    let keys: Vec<String> = keys.split("\n\n").filter_map(setting).collect();
+    assert!(
+        keys.len() >= 9,
+        "only {} keys of a rule in the shipped file",
+        keys.len()
+    );
+    keys.concat()
 }
 
 /// `# what it does`, one or more lines, then `#key = default`.

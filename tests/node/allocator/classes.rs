@@ -4,7 +4,7 @@ use std::fs;
 
 use stelia_cpus::CpuSet;
 
-use super::{Sleeper, all_but, allocation, instance, nodes, on_allocator, pool_of, vm};
+use super::{Sleeper, all_but, allocation, given, instance, nodes, on_allocator, pool_of, shape, vm};
 use crate::contained::{UNITS, assert_contained, list};
 use crate::host::{CGROUP, cpus, read, run, thread, wait_until};
 use crate::pods::Pod;
@@ -145,5 +145,17 @@ fn constrained_burst_takes_a_numa_node_with_room_for_the_limit() {
         two.wait_float(&before.difference(&third));
         three.give_back();
         two.wait_float(&before);
+    });
+}
+
+/// No scheduler wrote a status into its annotations: the file is there, and empty.
+#[test]
+fn the_example_for_koordinator_has_the_class_and_the_whole_core_that_it_asks_for() {
+    crate::kvm::needs_kvm();
+    on_allocator("", || {
+        let pod = given(crate::first_vm::start("vm-koordinator"));
+        assert_eq!(shape(&pod.exclusive()), (2, 1, 1));
+        assert_eq!(allocation(&pod)["qos"], "LSE");
+        assert_eq!(state(&pod).as_deref(), Some("isolated"));
     });
 }

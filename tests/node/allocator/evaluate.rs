@@ -44,7 +44,7 @@ fn what_schedulers_are_told_is_what_is_given_and_a_description_answers_the_same(
             let given = two.get(registered);
             assert_eq!(given, promised, "{registered}");
             assert!(given.is_disjoint(&first) && !given.contains(0), "{given}");
-            let told_nodes = told[0]["numa-nodes"].as_array().map(Vec::len);
+            let told_nodes = told[0]["numa_nodes"].as_array().map(Vec::len);
             assert_eq!(told_nodes, Some(nodes(&given).len()), "{told}");
             two.give_back();
         }

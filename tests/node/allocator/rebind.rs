@@ -112,7 +112,7 @@ fn a_running_vm_moves_to_one_numa_node_and_no_guest_stops() {
         wait_running_on(&machine);
         wait_running_on(&still);
         let journal = run(&["journalctl", "-b", "-u", "steliad", "--no-pager", "-o", "cat"]);
-        let line = format!("pod {} moved from CPUs {from} to {to}: {gain}", machine.uid);
+        let line = format!("({}) moved from CPUs {from} to {to}: {gain}", machine.uid);
         assert!(journal.contains(&line), "{journal}");
         let explained = run(&["steliactl", "explain", &machine.uid]);
         assert!(

@@ -40,7 +40,10 @@ RUNTIMES = {
     "crun": ["/usr/bin/crun", "--root", f"/run/containerd/runc/{NAMESPACE}", "--systemd-cgroup"],  # the shim's choice of a root
     "direct": ["crun", "--root", "/run/kubelet-standin/crun", "--systemd-cgroup"],
 }
+IMAGES = RUN / "images"
 RUNNER_DIR = Path("/run/stelia/runner")
+# What device plugins call /dev/kvm: KubeVirt's, and the generic-device-plugin.
+KVM = ("devices.kubevirt.io/kvm", "squat.ai/kvm")
 PLANNER = "/node/bin/standin-cpus"  # tests/vm/standin/cpus.rs
 
 HELP = """\
@@ -82,12 +85,16 @@ kubelet-standin: plays kubelet and containerd on the test node
       --env K=V  --mount SRC:DST[:ro]  --cap CAP_X  --device PATH      each repeatable
       --user UID[:GID]  --host-pid  --privileged  --readonly  --no-socket
       --userns                                       hostUsers: false: user and network namespaces of the container's own
+      --netns                                        a network namespace of its own, as every pod has under kubelet
       --restricted                                   no capabilities, no new privileges, a seccomp filter like RuntimeDefault
       --in POD  --share-pid                          one container more in that pod; in the PID namespace of its first
       --runtime runc|crun|direct                     see init
       --gap SECONDS                                  between the two writes of the admission, default 0.04
       --json                                         print what "pod show" tells
-  pod apply FILE                                     admit and run the pod of a manifest; images: the node's own files, or imported ones
+  pod apply FILE [--runtime runc|crun|direct]        admit and run the pod of a manifest, in a network namespace of its own. Images: the
+                                                     container has the node's own files whatever it names; init containers have those
+                                                     of localhost/node, a folder for localhost/NAME (/run/kubelet-standin/images/NAME,
+                                                     as of an image without a shell), and an imported image else
   pod exec NAME -- CMD...                            run a command in the container; its exit code is ours
   pod kill NAME                                      SIGKILL the container's first process; the entry stays
   pod delete NAME [--grace SECONDS] [--gap SECONDS]  SIGTERM, wait (default 30), SIGKILL (with 0 at once), clean up, give the CPUs back
@@ -792,9 +799,11 @@ def oci_spec(pod, options, cpus):
     elif not options["host_pid"]:
         namespaces.append({"type": "pid"})
     extra = {}
+    if options["userns"] or options["netns"]:
+        namespaces.append({"type": "network"})
     if options["userns"]:
         # sysfs can be mounted only where the network namespace belongs to the user namespace.
-        namespaces += [{"type": "user"}, {"type": "network"}]
+        namespaces.append({"type": "user"})
         # Each pod has a range of its own, as kubelet's user namespace manager gives out.
         mapping = [{"containerID": 0, "hostID": USERNS_SIZE * (1 + int(pod["uid"][:3], 16)), "size": USERNS_SIZE}]
         extra.update(uidMappings=mapping, gidMappings=mapping)
@@ -1096,7 +1105,7 @@ def do_pod_start(args):
     shares = max(request * 1024 // 1000, 2)
     options = {
         key: getattr(args, key)
-        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "unified", "host_pid", "privileged", "readonly", "userns", "restricted")
+        for key in ("command", "env", "mount", "cap", "device", "user", "memory", "mems", "container_pids", "hugepages", "unified", "host_pid", "privileged", "readonly", "userns", "netns", "restricted")
     }
     options["runtime"] = args.runtime or settings()["runtime"]
     options["share_pid"] = beside["pid"] if args.share_pid else None
@@ -1169,7 +1178,7 @@ def quantity(text, unit=1, milli=False):
     return value // (1000 * unit) if value % (1000 * unit) == 0 else None
 
 
-def mounts_of(spec, container, folder):
+def mounts_of(spec, container, folder, annotations):
     """--mount options; what a volume needs is made."""
     volumes = {volume["name"]: volume for volume in spec.get("volumes", [])}
     for mount in container.get("volumeMounts", []):
@@ -1181,13 +1190,47 @@ def mounts_of(spec, container, folder):
             Path(source).mkdir(parents=True, exist_ok=True)
             if not os.path.ismount(source):
                 run("mount", "-t", "hugetlbfs", "-o", "mode=1777", "none", source)
-        elif "emptyDir" in volume:
+        elif "emptyDir" in volume or "downwardAPI" in volume:
             source = f"{folder}-{mount['name']}"
             Path(source).mkdir(parents=True, exist_ok=True)
             os.chmod(source, 0o777)
+            for item in volume.get("downwardAPI", {}).get("items", []):
+                key = re.fullmatch(r"metadata\.annotations\['(.*)'\]", item["fieldRef"]["fieldPath"])[1]
+                (Path(source) / item["path"]).write_text(annotations.get(key, ""))
         else:
             raise Problem(f"a volume of a kind this does not know: {volume}")
         yield source, mount["mountPath"], "ro" if mount.get("readOnly") else "rw"
+
+
+def user_of(spec, container):
+    context = {**spec.get("securityContext", {}), **container.get("securityContext", {})}
+    user = context.get("runAsUser", 0)
+    return f"{user}:{context.get('runAsGroup', user)}"
+
+
+def run_init(uid, image, mounts, user, userns, command):
+    """An init container, by crun, in the cgroup of no pod: it has ended before the pod is admitted."""
+    start = PARSER.parse_args(["pod", "start", "init", "--no-socket", "--user", user] + ["--userns"] * userns)
+    options = {**vars(start), "command": command, "limit": None, "shares": 102, "share_pid": None, "socket": False}
+    options["mount"] = [":".join(mount) for mount in mounts]
+    pod = {"name": "init", "uid": uid, "id": os.urandom(32).hex(), "qos": "burstable", "container": "init", "sandbox": "", "cpus": None}
+    spec = oci_spec(pod, options, State().default)
+    spec["linux"]["cgroupsPath"] = f"system.slice:init:{pod['id']}"
+    if image != "node":
+        root = IMAGES / image
+        if not root.is_dir():
+            raise Problem(f"no image {image!r} in {IMAGES}")
+        # Mounts are made by the container's root, who may not be the node's.
+        for mount in spec["mounts"]:
+            (root / mount["destination"].lstrip("/")).mkdir(parents=True, exist_ok=True)
+        spec["root"]["path"] = str(root)
+    bundle = RUN / f"init-{pod['id']}"
+    bundle.mkdir()
+    (bundle / "config.json").write_text(json.dumps(spec))
+    try:
+        run(*RUNTIMES["direct"], "run", "--bundle", str(bundle), pod["id"])
+    finally:
+        remove_folder(bundle)
 
 
 def do_pod_apply(args):
@@ -1199,20 +1242,28 @@ def do_pod_apply(args):
     if (manifest.get("apiVersion"), manifest.get("kind")) != ("v1", "Pod"):
         raise Problem(f"{args.file}: not a Pod of v1")
     name, spec = manifest["metadata"]["name"], manifest["spec"]
+    annotations = manifest["metadata"].get("annotations", {})
     # Volumes lie beside the pod's folder, in a tmpfs as everything else here; they stay until the node ends.
     folder = RUN / "volumes" / name
     (main,) = spec["containers"]
     resources = main["resources"]
     if resources["requests"] != resources["limits"]:
         raise Problem("only Guaranteed pods: requests and limits differ")
+    uid = Path("/proc/sys/kernel/random/uuid").read_text().strip()
+    userns = spec.get("hostUsers") is False
     for init in spec.get("initContainers", []):
+        mounts = list(mounts_of(spec, init, folder, annotations))
+        # The runner's entry point, the only one of an image that is needed.
+        command = init.get("command", ["/stelia-runner"]) + init.get("args", [])
+        if init["image"].startswith("localhost/"):
+            run_init(uid, init["image"].removeprefix("localhost/"), mounts, user_of(spec, init), userns, command)
+            continue
         start_containerd()
         argv = ["ctr", "-n", NAMESPACE, "run", "--rm"]
-        for source, target, flag in mounts_of(spec, init, folder):
+        for source, target, flag in mounts:
             argv += ["--mount", f"type=bind,src={source},dst={target},options=rbind:{flag}"]
-        argv += [init["image"], "init-" + os.urandom(8).hex()]
-        # ctr takes the image's own entry point only when no arguments are given; that is the runner's.
-        run(*argv, *init.get("command", ["/stelia-runner"]), *init.get("args", []))
+        # ctr takes the image's own entry point only when no arguments are given.
+        run(*argv, init["image"], "init-" + os.urandom(8).hex(), *command)
     cpus = quantity(resources["limits"]["cpu"])
     if not cpus:
         raise Problem("only whole CPUs")
@@ -1222,22 +1273,22 @@ def do_pod_apply(args):
         "allowPrivilegeEscalation", True
     ):
         raise Problem("all of restricted (no capabilities, RuntimeDefault, no escalation) or nothing of it")
-    argv = ["pod", "start", name, "--container", main["name"], "--cpus", str(cpus), "--no-socket", "--runtime", "runc"]
+    argv = ["pod", "start", name, "--uid", uid, "--container", main["name"], "--cpus", str(cpus), "--no-socket", "--netns"]
+    argv += ["--runtime", args.runtime or settings()["runtime"]]
     argv += ["--memory", str(quantity(resources["limits"]["memory"]))]
     for key, value in resources["limits"].items():
         if key.startswith("hugepages-"):
             argv += ["--hugepages", f"{key.removeprefix('hugepages-').removesuffix('i')}B={quantity(value)}"]
-    # What a device plugin would do. On a node without KVM the manifests' guests are emulated.
-    if resources["limits"].get("devices.kubevirt.io/kvm") == "1" and os.path.exists("/dev/kvm"):
+    # What a device plugin would do.
+    if any(resources["limits"].get(name) == "1" for name in KVM):
         argv += ["--device", "/dev/kvm"]
-    for source, target, flag in mounts_of(spec, main, folder):
+    for source, target, flag in mounts_of(spec, main, folder, annotations):
         argv += ["--mount", f"{source}:{target}:{flag}"]
     for variable in main.get("env", []):
         argv += ["--env", f"{variable['name']}={variable['value']}"]
-    if "runAsUser" in context:
-        argv += ["--user", f"{context['runAsUser']}:{context.get('runAsGroup', context['runAsUser'])}"]
+    argv += ["--user", user_of(spec, main)]
     flags = {
-        "--userns": spec.get("hostUsers") is False,
+        "--userns": userns,
         "--host-pid": spec.get("hostPID", False),
         "--restricted": restricted,
         "--readonly": context.get("readOnlyRootFilesystem", False),
@@ -1472,11 +1523,11 @@ def parser():
     one.add_argument("--user", default="0")
     one.add_argument("--in", dest="beside")
     one.add_argument("--runtime", choices=RUNTIMES)
-    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "restricted", "share-pid", "shared"):
+    for flag in ("host-pid", "privileged", "readonly", "no-socket", "userns", "netns", "restricted", "share-pid", "shared"):
         one.add_argument(f"--{flag}", action="store_true")
     one.add_argument("--gap", type=float, default=0.04)
     one.add_argument("--json", action="store_true")
-    verb(pod, "apply", do_pod_apply, "file", lock=True)
+    verb(pod, "apply", do_pod_apply, "file", lock=True).add_argument("--runtime", choices=RUNTIMES)
     verb(pod, "exec", do_pod_exec, "name")
     verb(pod, "kill", do_pod_kill, "name")
     verb(pod, "restart", do_pod_restart, "name", lock=True)

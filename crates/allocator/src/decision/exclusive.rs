@@ -160,11 +160,7 @@ impl Choice<'_> {
             return Ok((answer, why));
         };
         // An even part of each node, if it costs no whole core.
-        let named = host
-            .by_node(&self.free)
-            .into_iter()
-            .filter(|(node, _)| nodes.contains(node));
-        let there = named.fold(CpuSet::new(), |all, (_, cpus)| all.union(&cpus));
+        let there = host.within(&self.free, nodes);
         let whole = |answer: &SelectedCpus| host.whole_cores(&answer.cpus).len();
         let packed = select_cpus(host, usage, &there, &self.selection(None)).ok();
         let packed =

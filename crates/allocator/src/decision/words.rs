@@ -1,9 +1,8 @@
 //! An allocation in words.
 
-use std::collections::BTreeMap;
-
 use stelia_cpus::CpuSet;
 
+use crate::request::numbers;
 use crate::{Allocation, Exclusivity, Host};
 
 /// Whether the exclusive policy was kept; `None` where none was asked for.
@@ -23,7 +22,7 @@ pub(super) fn company(allocation: &Allocation) -> Option<String> {
 
 /// `0: 2-3 (2 CPUs); 1: 4-7 (4 CPUs)`.
 pub(super) fn by_node(host: &Host, cpus: &CpuSet) -> String {
-    let by_node: BTreeMap<u32, CpuSet> = host.by_node(cpus);
+    let by_node = host.by_node(cpus);
     if by_node.is_empty() {
         return "none".to_owned();
     }
@@ -39,9 +38,8 @@ pub(super) fn layout(host: &Host, cpus: &CpuSet) -> String {
     let whole = host.whole_cores(cpus);
     let cores = whole.len() / host.threads().max(1);
     let single = cpus.len() - whole.len();
-    let nodes: Vec<String> = host.nodes_of(cpus).iter().map(u32::to_string).collect();
     format!(
         "{cpus}: {cores} whole cores and {single} CPUs of others, NUMA nodes {}",
-        nodes.join(",")
+        numbers(&host.nodes_of(cpus))
     )
 }

@@ -97,12 +97,7 @@ pub(super) fn of(
     strategy: ScoringStrategy,
 ) -> Score {
     let loads = loads(node);
-    let parts: BTreeMap<u32, usize> = node
-        .host()
-        .by_node(cpus)
-        .into_iter()
-        .map(|(node, cpus)| (node, cpus.len()))
-        .collect();
+    let parts = node.host().counts(cpus);
     let of_nodes = match allocation.alignment {
         NumaTopologyAlignmentPolicy::None => 0,
         _ => numa(&loads, &satisfied(node, allocation, &parts, wanted), strategy),
@@ -117,23 +112,11 @@ pub(super) fn of(
 /// The NUMA nodes with CPUs, by id.
 fn loads(node: &AllocatorNode) -> BTreeMap<u32, Load> {
     let (host, pools) = (node.host(), node.pools());
-    let count = |cpus: &CpuSet| -> BTreeMap<u32, usize> {
-        host.by_node(cpus)
-            .into_iter()
-            .map(|(node, cpus)| (node, cpus.len()))
-            .collect()
-    };
-    let (capacity, free) = (count(&node.capacity()), count(&pools.allocatable));
+    let (capacity, free) = (host.counts(&node.capacity()), host.counts(&pools.allocatable));
     let load = |id: &u32| {
         let capacity = capacity.get(id).copied().unwrap_or_default();
-        let free = free.get(id).copied().unwrap_or_default();
-        (
-            *id,
-            Load {
-                used: capacity.saturating_sub(free),
-                capacity,
-            },
-        )
+        let used = capacity.saturating_sub(free.get(id).copied().unwrap_or_default());
+        (*id, Load { used, capacity })
     };
     pools.shared_by_node.keys().map(load).collect()
 }

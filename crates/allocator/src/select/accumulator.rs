@@ -11,7 +11,7 @@ use stelia_cpus::CpuSet;
 use super::host::{Host, Place};
 use super::take::TakeCriteria;
 use super::usage::Usage;
-use crate::{CpuBindPolicy, CpuExclusivePolicy, NumaAllocateStrategy};
+use crate::{CpuBindPolicy, CpuExclusivePolicy};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
@@ -120,11 +120,7 @@ impl<'a> Accumulator<'a> {
 
     /// Take the whole request from the first candidate that has enough; `ways` are tried in order.
     fn within_one(&mut self, level: Level, ways: &[(Kind, bool)]) {
-        let parts = match level {
-            Level::Node => self.host.nodes.len(),
-            Level::Socket => self.host.sockets,
-        };
-        if self.missing == 0 || self.missing > self.host.share(parts) {
+        if self.missing == 0 || self.missing > self.host.share(self.parts(level)) {
             return;
         }
         for (kind, regard) in ways {
@@ -165,11 +161,15 @@ impl<'a> Accumulator<'a> {
         free
     }
 
-    /// The sort key of a number of free CPUs, ascending in the strategy's order.
-    fn rank(&self, count: usize) -> isize {
-        match self.wanted.strategy {
-            NumaAllocateStrategy::MostAllocated => count.cast_signed(),
-            NumaAllocateStrategy::LeastAllocated | NumaAllocateStrategy::DistributeEvenly => -count.cast_signed(),
+    fn rank(&self, free: usize) -> isize {
+        self.wanted.strategy.rank(free)
+    }
+
+    /// How many NUMA nodes or sockets there are.
+    fn parts(&self, level: Level) -> usize {
+        match level {
+            Level::Node => self.host.nodes.len(),
+            Level::Socket => self.host.sockets,
         }
     }
 
@@ -193,11 +193,7 @@ impl<'a> Accumulator<'a> {
             }
             Kind::Any => {}
         }
-        let parts = match level {
-            Level::Node => self.host.nodes.len(),
-            Level::Socket => self.host.sockets,
-        };
-        let mut candidates = vec![Vec::new(); parts];
+        let mut candidates = vec![Vec::new(); self.parts(level)];
         for position in usable {
             let place = self.place(position);
             let part = match level {

@@ -20,10 +20,7 @@ impl Room {
     /// Count the CPUs that can be allocated at all (`all`) and those available now; with a required bind policy only
     /// CPUs that satisfy it.
     pub fn new(host: &Host, all: &CpuSet, available: &CpuSet, required: Option<CpuBindPolicy>) -> Self {
-        let count = |cpus: &CpuSet| -> BTreeMap<u32, usize> {
-            let by_node = host.by_node(&satisfying(host, cpus, &CpuSet::new(), required));
-            by_node.into_iter().map(|(node, cpus)| (node, cpus.len())).collect()
-        };
+        let count = |cpus: &CpuSet| host.counts(&satisfying(host, cpus, &CpuSet::new(), required));
         Self {
             capacity: count(all),
             available: count(available),
@@ -101,12 +98,7 @@ fn least_nodes(amount: usize, room: impl Iterator<Item = usize>) -> Option<usize
 /// that leaves least over.
 fn choose(size: usize, strategy: NumaAllocateStrategy, amount: usize, room: &BTreeMap<u32, usize>) -> BTreeSet<u32> {
     let mut order: Vec<(u32, usize)> = room.iter().map(|(node, room)| (*node, *room)).collect();
-    match strategy {
-        NumaAllocateStrategy::MostAllocated => order.sort_by_key(|(node, room)| (*room, *node)),
-        NumaAllocateStrategy::LeastAllocated | NumaAllocateStrategy::DistributeEvenly => {
-            order.sort_by_key(|(node, room)| (std::cmp::Reverse(*room), *node));
-        }
-    }
+    order.sort_by_key(|(node, room)| (strategy.rank(*room), *node));
     let fits = |run: &&[(u32, usize)]| run.iter().map(|(_, room)| room).sum::<usize>() >= amount;
     let chosen = order.windows(size).find(fits).unwrap_or_default();
     chosen.iter().map(|(node, _)| *node).collect()

@@ -58,6 +58,10 @@ impl Host {
         }
     }
 
+    pub(super) fn online(&self) -> CpuSet {
+        self.places.iter().map(|place| place.cpu).collect()
+    }
+
     /// Position of a CPU; none for one that is not online.
     pub(super) fn position(&self, cpu: u32) -> Option<usize> {
         self.places.binary_search_by_key(&cpu, |place| place.cpu).ok()
@@ -95,6 +99,28 @@ impl Host {
             by_node.entry(self.nodes[place.node]).or_default().insert(place.cpu);
         }
         by_node
+    }
+
+    /// How many of a set's CPUs each NUMA node has; nodes without any are left out.
+    pub(crate) fn counts(&self, cpus: &CpuSet) -> BTreeMap<u32, usize> {
+        let mut counts = BTreeMap::new();
+        for place in self.places_of(cpus) {
+            *counts.entry(self.nodes[place.node]).or_default() += 1;
+        }
+        counts
+    }
+
+    /// The CPUs of a set that are of these NUMA nodes.
+    pub fn within(&self, cpus: &CpuSet, nodes: &BTreeSet<u32>) -> CpuSet {
+        let here = self
+            .places_of(cpus)
+            .filter(|place| nodes.contains(&self.nodes[place.node]));
+        here.map(|place| place.cpu).collect()
+    }
+
+    /// The cores of a set's CPUs, by position.
+    pub fn cores_of(&self, cpus: &CpuSet) -> BTreeSet<usize> {
+        self.places_of(cpus).map(|place| place.core).collect()
     }
 
     /// The cores of which a set has every thread, none of them offline.

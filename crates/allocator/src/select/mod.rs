@@ -113,12 +113,10 @@ struct Choice {
 
 /// The available CPUs of the named nodes, and where the bind policy is required only those that satisfy it.
 fn suitable(host: &Host, available: &CpuSet, request: &CpuSelection) -> Result<Choice, Unsatisfied> {
-    let named = |node: &u32| request.nodes.as_ref().is_none_or(|nodes| nodes.contains(node));
-    let by_node = host.by_node(available).into_iter();
-    let cpus: CpuSet = by_node
-        .filter(|(node, _)| named(node))
-        .flat_map(|(_, cpus)| cpus.iter().collect::<Vec<u32>>())
-        .collect();
+    let cpus = match &request.nodes {
+        Some(nodes) => host.within(available, nodes),
+        None => available.intersection(&host.online()),
+    };
     let preferred = cpus.intersection(&request.preferred);
     if cpus.len() < request.count {
         return Err(Unsatisfied::NotEnough {
@@ -246,7 +244,7 @@ fn holders(usage: &Usage, policies: &[CpuExclusivePolicy]) -> CpuSet {
 /// The CPUs on which an instance of this exclusive policy would have the company it avoids.
 pub fn company(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet {
     let others = holders(usage, &[policy]);
-    let cores: BTreeSet<usize> = host.places_of(&others).map(|place| place.core).collect();
+    let cores = host.cores_of(&others);
     let nodes: BTreeSet<usize> = host.places_of(&others).map(|place| place.node).collect();
     let avoided = host.places.iter().filter(|place| match policy {
         CpuExclusivePolicy::Default | CpuExclusivePolicy::None => false,
@@ -258,10 +256,7 @@ pub fn company(host: &Host, usage: &Usage, policy: CpuExclusivePolicy) -> CpuSet
 
 /// Which of the others' company these CPUs have.
 fn exclusivity(host: &Host, usage: &Usage, cpus: &CpuSet, policy: CpuExclusivePolicy) -> Exclusivity {
-    let same_core = |others: &CpuSet| {
-        let cores: BTreeSet<usize> = host.places_of(others).map(|place| place.core).collect();
-        host.places_of(cpus).any(|place| cores.contains(&place.core))
-    };
+    let same_core = |others: &CpuSet| !host.cores_of(cpus).is_disjoint(&host.cores_of(others));
     let others = holders(usage, &[policy]);
     match policy {
         CpuExclusivePolicy::Default | CpuExclusivePolicy::None => Exclusivity::NotAsked,

@@ -245,7 +245,7 @@ proptest! {
     #[test]
     fn a_preference_on_a_regular_host_is_answered_as_the_original_does(
         case in cases(),
-        // The two left out are answered another way here: see docs/allocator.md.
+        // The two left out are answered another way here: see docs/allocator-derivation.md.
         exclusive in select(all_but(&CpuExclusivePolicy::ALL, CpuExclusivePolicy::NumaNodeLevel)),
         strategy in select(all_but(&NumaAllocateStrategy::ALL, NumaAllocateStrategy::DistributeEvenly)),
     ) {
@@ -333,10 +333,8 @@ proptest! {
         let topology = case.topology();
         let of = |fate: usize| -> CpuSet { topology.online().iter().filter(|cpu| case.fate(*cpu) == fate).collect() };
         let (lse, lsr, pinned, reserved) = (of(0), of(1), of(2), of(3));
-        let allocated = [(Qos::Lse, &lse), (Qos::Lsr, &lsr), (Qos::Ls, &reserved)]
-            .map(|(qos, cpus)| Allocated { qos, cpus: cpus.clone() });
-        let pools = Pools::new(&topology, &reserved, &allocated, &KubeletView::Static { pinned: pinned.clone() });
         let closed = lse.union(&pinned);
+        let pools = Pools::new(&topology, &reserved, &closed, &lsr);
         prop_assert!(pools.shared.is_disjoint(&closed) && pools.shared.is_disjoint(&lsr));
         prop_assert!(pools.be_shared.is_disjoint(&closed) && lsr.is_subset(&pools.be_shared));
         prop_assert_eq!(&pools.shared.union(&pools.exclusive), &topology.online());

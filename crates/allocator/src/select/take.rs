@@ -49,7 +49,7 @@ pub(super) fn take_preferred(
     preferred: &CpuSet,
     wanted: TakeCriteria,
 ) -> Result<CpuSet, Unsatisfied> {
-    let online: CpuSet = host.places_of(available).map(|place| place.cpu).collect();
+    let online = available.intersection(&host.online());
     if online.len() < wanted.count {
         return Err(Unsatisfied::NotEnough {
             wanted: wanted.count,

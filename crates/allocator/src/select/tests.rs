@@ -213,10 +213,8 @@ fn room_counts_what_satisfies_a_required_policy() {
 #[test]
 fn pools_are_those_of_the_qos_classes() {
     let topology = topology(2, 4);
-    let allocated = |qos, text| Allocated { qos, cpus: cpus(text) };
-    let all = [allocated(Qos::Lse, "1,9"), allocated(Qos::Lsr, "4-5,12-13")];
-    let kubelet = KubeletView::Static { pinned: cpus("2,10") };
-    let pools = Pools::new(&topology, &cpus("0,8"), &all, &kubelet);
+    let (lse, kubelets, lsr) = (cpus("1,9"), cpus("2,10"), cpus("4-5,12-13"));
+    let pools = Pools::new(&topology, &cpus("0,8"), &lse.union(&kubelets), &lsr);
     assert_eq!(pools.exclusive, cpus("1-2,4-5,9-10,12-13"));
     assert_eq!(pools.shared, cpus("0,3,6-8,11,14-15"));
     assert_eq!(pools.allocatable, cpus("3,6-7,11,14-15"));
@@ -230,18 +228,15 @@ fn pools_are_those_of_the_qos_classes() {
     assert_eq!(pools.cpus_of(Qos::Lsr, &own), &own);
     assert_eq!(pools.cpus_of(Qos::Ls, &own), &pools.shared);
     assert_eq!(pools.cpus_of(Qos::Be, &own), &pools.be_shared);
-    let without_kubelet = Pools::new(&topology, &cpus("0,8"), &all, &KubeletView::None);
+    let without_kubelet = Pools::new(&topology, &cpus("0,8"), &lse, &lsr);
     assert_eq!(without_kubelet.be_shared, cpus("0,2-8,10-15"));
 }
 
 #[test]
 fn constrained_burst_is_one_nodes_pool_with_room_for_the_limit() {
     let topology = topology(2, 4);
-    let lse = [Allocated {
-        qos: Qos::Lse,
-        cpus: cpus("1,9"),
-    }];
-    let pools = Pools::new(&topology, &CpuSet::new(), &lse, &KubeletView::None);
+    let nothing = CpuSet::new();
+    let pools = Pools::new(&topology, &nothing, &cpus("1,9"), &nothing);
     let ask = |limit, strategy| constrained_burst(limit, strategy, &pools);
     assert_eq!(ask(5500, NumaAllocateStrategy::MostAllocated), Ok(0));
     assert_eq!(ask(5500, NumaAllocateStrategy::LeastAllocated), Ok(1));

@@ -55,11 +55,8 @@ impl CpuSet {
 
     /// The same mask, as the kernel takes it: it refuses digits beyond its own CPUs, be they zeros.
     pub fn to_mask(&self) -> String {
-        let groups = self
-            .words
-            .iter()
-            .rev()
-            .flat_map(|word| [word >> 32, word & 0xffff_ffff]);
+        let words = self.words.iter().rev();
+        let groups = words.flat_map(|word| [word >> 32, word & 0xffff_ffff]);
         let groups: Vec<String> = groups.map(|group| format!("{group:08x}")).collect();
         let text = groups.join(",");
         let text = text.trim_start_matches(['0', ',']);
@@ -86,30 +83,25 @@ impl FromStr for CpuSet {
         if list.is_empty() {
             return Ok(set);
         }
+        let shown = |part: &str| (excerpt(list), excerpt(part));
         let mut runs = Vec::new();
         for part in list.split(',') {
             let (low, high) = part.split_once('-').unwrap_or((part, part));
             let number = |digits: &str| {
                 if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-                    return Err(ParseError::Part {
-                        list: excerpt(list),
-                        part: excerpt(part),
-                    });
+                    let (list, part) = shown(part);
+                    return Err(ParseError::Part { list, part });
                 }
-                match digits.parse::<u32>() {
-                    Ok(cpu) if cpu < MAX_CPUS => Ok(cpu),
-                    _ => Err(ParseError::TooHigh {
-                        list: excerpt(list),
-                        part: excerpt(part),
-                    }),
-                }
+                let number = digits.parse::<u32>().ok().filter(|cpu| *cpu < MAX_CPUS);
+                number.ok_or_else(|| {
+                    let (list, part) = shown(part);
+                    ParseError::TooHigh { list, part }
+                })
             };
             let (low, high) = (number(low)?, number(high)?);
             if low > high {
-                return Err(ParseError::Backwards {
-                    list: excerpt(list),
-                    part: excerpt(part),
-                });
+                let (list, part) = shown(part);
+                return Err(ParseError::Backwards { list, part });
             }
             runs.push((low, high));
         }
@@ -130,22 +122,18 @@ impl fmt::Display for CpuSet {
     /// Ascending maximal runs, as kubelet and the kernel print them: `0-1,5`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut cpus = self.iter().peekable();
-        let mut first = true;
+        let mut separator = "";
         while let Some(low) = cpus.next() {
             let mut high = low;
             while cpus.peek() == Some(&(high + 1)) {
                 high += 1;
                 cpus.next();
             }
-            if !first {
-                f.write_str(",")?;
+            write!(f, "{separator}{low}")?;
+            if low < high {
+                write!(f, "-{high}")?;
             }
-            first = false;
-            if low == high {
-                write!(f, "{low}")?
-            } else {
-                write!(f, "{low}-{high}")?
-            }
+            separator = ",";
         }
         Ok(())
     }

@@ -57,11 +57,7 @@ impl CpuSet {
 
     /// Every CPU below `count`.
     pub fn below(count: u32) -> Self {
-        let mut set = Self::new();
-        if let Some(last) = count.min(MAX_CPUS).checked_sub(1) {
-            set.insert_run(0, last);
-        }
-        set
+        (0..count.min(MAX_CPUS)).collect()
     }
 
     /// A set with these words, of which the last ones may be 0.
@@ -122,17 +118,9 @@ impl CpuSet {
         self.grow_to(high);
         let (first, last) = (low as usize / 64, high as usize / 64);
         for (index, word) in self.words.iter_mut().enumerate().take(last + 1).skip(first) {
-            let from = if index == first {
-                u64::MAX << (low % 64)
-            } else {
-                u64::MAX
-            };
-            let to = if index == last {
-                u64::MAX >> (63 - high % 64)
-            } else {
-                u64::MAX
-            };
-            *word |= from & to;
+            let base = index as u32 * 64;
+            let (from, to) = (low.saturating_sub(base), (high - base).min(63));
+            *word |= (u64::MAX << from) & (u64::MAX >> (63 - to));
         }
     }
 
@@ -148,25 +136,15 @@ impl CpuSet {
 
     /// Everything in either set.
     pub fn union(&self, other: &Self) -> Self {
-        let (long, short) = if self.words.len() < other.words.len() {
-            (other, self)
-        } else {
-            (self, other)
-        };
-        let mut all = long.clone();
-        all.union_with(short);
+        let mut all = self.clone();
+        all.union_with(other);
         all
     }
 
     /// Everything in both sets.
     pub fn intersection(&self, other: &Self) -> Self {
-        Self::of_words(
-            self.words
-                .iter()
-                .zip(&other.words)
-                .map(|(one, two)| one & two)
-                .collect(),
-        )
+        let words = self.words.iter().zip(&other.words);
+        Self::of_words(words.map(|(one, two)| one & two).collect())
     }
 
     /// Everything in this set and not in `other`.
@@ -189,26 +167,7 @@ impl CpuSet {
 
 impl Ord for CpuSet {
     fn cmp(&self, other: &Self) -> Ordering {
-        let length = self.words.len().max(other.words.len());
-        let Some(index) = (0..length).find(|index| self.word(*index) != other.word(*index)) else {
-            return Ordering::Equal;
-        };
-        // Up to the lowest number that only one of them has the lists are the same. The one that has it comes first, unless
-        // the other one's list ends there.
-        let only_one = self.word(index) ^ other.word(index);
-        let lowest = only_one & only_one.wrapping_neg();
-        let goes_on = |set: &Self| set.word(index) >= lowest || set.words.len() > index + 1;
-        if self.word(index) & lowest != 0 {
-            if goes_on(other) {
-                Ordering::Less
-            } else {
-                Ordering::Greater
-            }
-        } else if goes_on(self) {
-            Ordering::Greater
-        } else {
-            Ordering::Less
-        }
+        self.iter().cmp(other.iter())
     }
 }
 

@@ -141,26 +141,15 @@ impl Scale {
             Self::Ten(power) => (9 + power - point, 1),
             Self::Two(bits) => (9 - point, 1u128 << bits),
         };
-        if power >= 0 {
-            let number: u128 = digits.parse().ok()?;
-            return number
-                .checked_mul(factor)?
-                .checked_mul(10u128.checked_pow(power.unsigned_abs())?);
-        }
         // What is finer than a number of 38 digits can hold is cut off before it is rounded up.
         let (kept, cut) = digits.split_at(digits.len().min(30));
-        let lost = i32::try_from(cut.len()).ok()?;
         let rest = u128::from(cut.bytes().any(|digit| digit != b'0'));
-        let number = kept.parse::<u128>().ok()?.checked_add(rest)?;
-        let power = power + lost;
+        let number = (kept.parse::<u128>().ok()? + rest).checked_mul(factor);
+        let power = power + i32::try_from(cut.len()).ok()?;
+        let ten = 10u128.checked_pow(power.unsigned_abs());
         match power >= 0 {
-            true => number
-                .checked_mul(factor)?
-                .checked_mul(10u128.checked_pow(power.unsigned_abs())?),
-            false => match 10u128.checked_pow(power.unsigned_abs()) {
-                Some(divisor) => number.checked_mul(factor).map(|number| number.div_ceil(divisor)),
-                None => Some(1),
-            },
+            true => number?.checked_mul(ten?),
+            false => ten.map_or(Some(1), |divisor| Some(number?.div_ceil(divisor))),
         }
     }
 }

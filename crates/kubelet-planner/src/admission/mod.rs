@@ -1,15 +1,12 @@
 //! The Topology Manager at work: hints, merge and allocation, container by container or for the pod as a whole.
 
-#[cfg(test)]
-mod genuine;
 mod managers;
-#[cfg(test)]
-mod properties;
 mod rejection;
 #[cfg(test)]
 mod tests;
 
-pub use rejection::{Cause, Rejection};
+pub(crate) use rejection::Cause;
+pub use rejection::Rejection;
 
 use std::collections::BTreeMap;
 
@@ -122,7 +119,7 @@ pub struct Merge {
 /// kubelet rejects the pod, or never answers. The node is unchanged; what a rejected pod leaves in kubelet's state
 /// until the next clean-up is not modelled.
 pub fn admit(node: &Node, pod: &Pod) -> Result<Admission, Box<Rejection>> {
-    let mut managers = Managers::new(node, pod)?;
+    let mut managers = Managers::new(node, pod);
     let policy = node.settings.topology_policy;
     match (policy, node.settings.topology_scope) {
         (Policy::None, _) => managers.each_container(Some(NO_HINT))?,

@@ -10,62 +10,34 @@ use crate::{cpus, devices, memory};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rejection {
     /// Which manager rejects, and why.
-    pub cause: Cause,
+    pub(crate) cause: Cause,
     /// The container; `None`: the pod as a whole.
     pub container: Option<String>,
     /// The resource. Where NUMA nodes are not agreed on: the first that has none, or none that it prefers and the
     /// policy takes. `None`: each resource has such nodes, but not the same.
     pub resource: Option<String>,
-    /// All merges so far; with [`Cause::Topology`] or [`Cause::PodTopology`] the last one is at fault.
+    /// All merges so far; where the Topology Manager rejects, the last one is at fault.
     pub merges: Vec<Merge>,
 }
 
 /// Which manager rejects, and why.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Cause {
-    /// The Topology Manager rejects.
+pub(crate) enum Cause {
     #[error("Resources cannot be allocated with Topology locality")]
     Topology,
     /// The Topology Manager rejects a pod with pod-level resources that it aligns as a whole.
     #[error("Pod Scope pod with pod-level resources failed admission under pod-scope topology manager")]
     PodTopology,
-    /// The CPU manager rejects.
     #[error(transparent)]
-    Cpus(cpus::CpuRefusal),
-    /// The memory manager rejects.
+    Cpus(#[from] cpus::CpuRefusal),
     #[error(transparent)]
-    Memory(memory::MemoryRefusal),
-    /// The device manager rejects.
+    Memory(#[from] memory::MemoryRefusal),
     #[error(transparent)]
-    Devices(devices::DeviceRefusal),
+    Devices(#[from] devices::DeviceRefusal),
 }
 
 impl Rejection {
-    /// A rejection of the pod as a whole, before any merge.
-    pub(super) fn of(cause: Cause) -> Box<Self> {
-        Box::new(Self {
-            cause,
-            container: None,
-            resource: None,
-            merges: Vec::new(),
-        })
-    }
-
     /// `status.reason` of the pod. `None`: kubelet never answers, because it hangs or crashes.
-    ///
-    /// ```
-    /// use kubelet_planner::{Cause, Rejection, cpus::CpuRefusal};
-    ///
-    /// let of = |cause| Rejection { cause, container: None, resource: None, merges: Vec::new() };
-    /// assert_eq!(of(Cause::Topology).reason(), Some("TopologyAffinityError"));
-    /// assert_eq!(of(Cause::Cpus(CpuRefusal::WouldNotReturn)).reason(), None);
-    /// let few = of(Cause::Cpus(CpuRefusal::NotEnough { requested: 4, available: 2 }));
-    /// assert_eq!(few.reason(), Some("UnexpectedAdmissionError"));
-    /// assert_eq!(
-    ///     few.to_string(),
-    ///     "Allocate failed due to not enough cpus available to satisfy request: requested=4, available=2, which is unexpected"
-    /// );
-    /// ```
     pub fn reason(&self) -> Option<&'static str> {
         match &self.cause {
             Cause::Topology | Cause::PodTopology => Some("TopologyAffinityError"),

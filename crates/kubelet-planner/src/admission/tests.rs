@@ -1,10 +1,13 @@
+mod genuine;
+mod properties;
+
 use std::time::{Duration, Instant};
 
 use rstest::rstest;
 use stelia_cpus::testing::Shape;
 
 use super::*;
-use crate::cpus::{CpuTopology, Options};
+use crate::cpus::{CpuRefusal, CpuTopology, Options};
 use crate::pod::Container;
 use crate::{
     Amounts, ContainerKind, CpuManager, Machine, MemoryManager, NodeState, NumaNode, Resources, Settings, StartError,
@@ -351,4 +354,23 @@ fn many_numa_nodes_are_refused_to_those_that_search_them() {
     settings.topology_options.max_allowable_numa_nodes = 64;
     assert_eq!(many(settings.clone()), Ok(true));
     assert_eq!(many(with_memory(settings)), Err(StartError::TooManyNodes(36)));
+}
+
+#[test]
+fn a_rejection_has_kubelets_reason_and_message() {
+    let of = |cause| Rejection {
+        cause,
+        container: None,
+        resource: None,
+        merges: Vec::new(),
+    };
+    assert_eq!(of(Cause::Topology).reason(), Some("TopologyAffinityError"));
+    assert_eq!(of(Cause::Cpus(CpuRefusal::WouldNotReturn)).reason(), None);
+    let (requested, available) = (4, 2);
+    let few = of(Cause::Cpus(CpuRefusal::NotEnough { requested, available }));
+    assert_eq!(few.reason(), Some("UnexpectedAdmissionError"));
+    assert_eq!(
+        few.to_string(),
+        "Allocate failed due to not enough cpus available to satisfy request: requested=4, available=2, which is unexpected"
+    );
 }

@@ -33,6 +33,11 @@ impl<'a> Accumulator<'a> {
         }
     }
 
+    /// The same, not below zero.
+    pub(super) fn wanted(&self) -> usize {
+        usize::try_from(self.needed).unwrap_or(0)
+    }
+
     pub(super) fn satisfied(&self) -> bool {
         self.needed < 1
     }
@@ -73,11 +78,8 @@ impl<'a> Accumulator<'a> {
 
     /// Takes every completely free group of a level that is not larger than what is still needed.
     pub(super) fn take_full(&mut self, level: Level) {
-        let candidates: Vec<usize> = self
-            .order(level)
-            .into_iter()
-            .filter(|group| self.full(level, *group))
-            .collect();
+        let mut candidates = self.order(level);
+        candidates.retain(|group| self.full(level, *group));
         let topology = self.topology;
         for group in candidates {
             let members = topology.members(level, group);
@@ -98,11 +100,7 @@ impl<'a> Accumulator<'a> {
 
     /// The groups that have free CPUs: outer levels first, within them those with the fewest free CPUs first.
     pub(super) fn order(&self, level: Level) -> Vec<usize> {
-        let (outer, inner) = if self.nodes_first() {
-            (Level::Node, Level::Socket)
-        } else {
-            (Level::Socket, Level::Node)
-        };
+        let [outer, inner] = self.outer_first();
         match level {
             Level::Cache => self.nested(Level::Node, Level::Cache),
             Level::Core => self.nested(inner, Level::Core),
@@ -114,34 +112,26 @@ impl<'a> Accumulator<'a> {
         }
     }
 
-    /// The free CPUs, core after core.
-    pub(super) fn packed_cpus(&self) -> Vec<usize> {
-        self.cpus_by(Level::Core)
-    }
-
-    /// The free CPUs, socket after socket.
-    pub(super) fn spread_cpus(&self) -> Vec<usize> {
-        self.cpus_by(Level::Socket)
-    }
-
-    fn cpus_by(&self, level: Level) -> Vec<usize> {
+    /// The free CPUs, group after group.
+    pub(super) fn free_by(&self, level: Level) -> Vec<usize> {
         let groups = self.order(level).into_iter();
         groups.flat_map(|group| self.free_of(level, group)).collect()
     }
 
-    /// Whether NUMA nodes contain sockets, and not the other way round.
-    pub(super) fn nodes_first(&self) -> bool {
-        self.topology.count(Level::Socket) >= self.topology.count(Level::Node)
+    /// Whether NUMA nodes contain sockets, or the other way round.
+    pub(super) fn outer_first(&self) -> [Level; 2] {
+        match self.topology.count(Level::Socket) >= self.topology.count(Level::Node) {
+            true => [Level::Node, Level::Socket],
+            false => [Level::Socket, Level::Node],
+        }
     }
 
     fn nested(&self, outer: Level, inner: Level) -> Vec<usize> {
-        let groups = self.order(outer).into_iter();
-        groups.flat_map(|group| self.within(outer, group, inner)).collect()
-    }
-
-    fn within(&self, outer: Level, group: usize, inner: Level) -> Vec<usize> {
-        let cpus = self.free_of(outer, group).into_iter();
-        self.sorted(inner, distinct(cpus.map(|cpu| self.topology.group(inner, cpu))))
+        let within = |group: usize| {
+            let cpus = self.free_of(outer, group).into_iter();
+            self.sorted(inner, distinct(cpus.map(|cpu| self.topology.group(inner, cpu))))
+        };
+        self.order(outer).into_iter().flat_map(within).collect()
     }
 
     fn sorted(&self, level: Level, mut groups: Vec<usize>) -> Vec<usize> {

@@ -14,7 +14,7 @@ use crate::merge::NodeMask;
 /// The CPUs that kubelet assigns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// The CPUs.
+    /// As many as were requested, and all of them free, unless there is a fault.
     pub cpus: CpuSet,
     /// Faults of kubelet in this answer; empty in a correct one.
     pub faults: Vec<Fault>,
@@ -50,15 +50,6 @@ impl Answer {
     /// Whether the CPUs are free, and as many as requested.
     pub fn is_safe(&self) -> bool {
         self.faults.iter().all(|fault| *fault == Fault::Overwritten)
-    }
-
-    /// The assigned CPUs that are not free.
-    pub fn not_free(&self) -> CpuSet {
-        let of = |fault: &Fault| match fault {
-            Fault::NotFree(cpus) => Some(cpus.clone()),
-            _ => None,
-        };
-        self.faults.iter().find_map(of).unwrap_or_default()
     }
 
     fn new(taken: Taken, free: &CpuSet, wanted: usize) -> Self {
@@ -159,20 +150,17 @@ fn take_from(
         spread: options.distribute_cpus_across_cores,
         caches: options.prefer_align_cpus_by_uncorecache && !options.distribute_cpus_across_numa,
     };
-    let (cpus, overwritten) = if options.distribute_cpus_across_numa {
-        let group = match options.full_pcpus_only {
+    let how = Distribution {
+        group: match options.full_pcpus_only {
             true => topology.cpus_per_core().max(1),
             false => 1,
-        };
-        let how = Distribution {
-            group,
-            packing,
-            copied: kubelet.combinations_copied,
-        };
-        let taken = distributed(topology, &positions, count, how)?;
-        (taken.cpus, taken.overwritten)
-    } else {
-        (packed(topology, &positions, count, packing)?, false)
+        },
+        packing,
+        copied: kubelet.combinations_copied,
+    };
+    let (cpus, overwritten) = match options.distribute_cpus_across_numa {
+        true => distributed(topology, &positions, count, how)?,
+        false => (packed(topology, &positions, count, packing)?, false),
     };
     Ok(Taken {
         cpus: topology.set(&cpus),

@@ -17,14 +17,6 @@ pub(super) struct Distribution {
     pub(super) copied: bool,
 }
 
-/// The CPUs taken.
-#[derive(Debug)]
-pub(super) struct Distributed {
-    pub(super) cpus: Vec<usize>,
-    /// They are not from the chosen NUMA nodes.
-    pub(super) overwritten: bool,
-}
-
 /// The NUMA nodes to take from, as positions in the list of those that have free CPUs.
 #[derive(Debug)]
 struct Choice {
@@ -33,29 +25,22 @@ struct Choice {
     remainder: Option<Kept>,
 }
 
-/// Takes `count` of the available CPUs.
+/// Takes `count` of the available CPUs; returns also whether they are not from the chosen NUMA nodes.
 pub(super) fn distributed(
     topology: &CpuTopology,
     available: &[usize],
     count: usize,
     how: Distribution,
-) -> Result<Distributed, CpuRefusal> {
-    let all_packed = || {
-        packed(topology, available, count, how.packing).map(|cpus| Distributed {
-            cpus,
-            overwritten: false,
-        })
-    };
+) -> Result<(Vec<usize>, bool), CpuRefusal> {
+    let all_packed = || packed(topology, available, count, how.packing).map(|cpus| (cpus, false));
     if count == 0 || count > available.len() || !count.is_multiple_of(how.group) {
         return all_packed();
     }
     let accumulator = Accumulator::new(topology, available, count);
     let nodes = accumulator.order(Level::Node);
+    let free = nodes.iter().map(|node| accumulator.free_in(Level::Node, *node));
     let search = Search {
-        free: nodes
-            .iter()
-            .map(|node| accumulator.free_in(Level::Node, *node))
-            .collect(),
+        free: free.collect(),
         count,
         group: how.group,
         copied: how.copied,
@@ -79,7 +64,7 @@ fn hand_out(
     count: usize,
     how: Distribution,
     choice: &Choice,
-) -> Result<Distributed, CpuRefusal> {
+) -> Result<(Vec<usize>, bool), CpuRefusal> {
     let take = |accumulator: &mut Accumulator, node: usize, count: usize| {
         let free = accumulator.free_of(Level::Node, node);
         // kubelet notices an error here only at the end.
@@ -105,10 +90,10 @@ fn hand_out(
         }
     }
     match accumulator.needed {
-        0 => Ok(Distributed {
-            cpus: accumulator.into_taken(),
-            overwritten: choice.nodes.overwritten || extra.is_some_and(|extra| extra.overwritten),
-        }),
+        0 => {
+            let overwritten = choice.nodes.overwritten || extra.is_some_and(|extra| extra.overwritten);
+            Ok((accumulator.into_taken(), overwritten))
+        }
         missing @ 1.. => Err(CpuRefusal::TooFewTaken(missing)),
         surplus => Err(CpuRefusal::TooManyTaken(surplus)),
     }
@@ -213,11 +198,8 @@ impl Search {
                 remainder: None,
             }));
         }
-        let candidates: Vec<usize> = nodes
-            .iter()
-            .copied()
-            .filter(|node| after[*node] >= self.group)
-            .collect();
+        let candidates = nodes.iter().copied().filter(|node| after[*node] >= self.group);
+        let candidates: Vec<usize> = candidates.collect();
         let mut best: Option<Judged> = None;
         let mut least = usize::MAX;
         let mut all = after.clone();

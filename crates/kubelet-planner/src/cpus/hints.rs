@@ -1,6 +1,7 @@
 //! The CPU manager's hints for the Topology Manager.
 
 use std::collections::BTreeMap;
+use std::slice;
 
 use stelia_cpus::CpuSet;
 
@@ -12,38 +13,27 @@ use crate::merge::{Hint, NodeMask};
 use crate::pod::{Container, Pod};
 
 impl StaticPolicy<'_> {
-    /// The hints for a container, in kubelet's order: `None` where it has no preference, an empty list where it cannot
-    /// be satisfied. There may be one for each set of NUMA nodes.
-    pub fn hints(&self, state: &CpuState, pod: &Pod, container: &Container) -> Option<Vec<Hint>> {
-        let count = self.exclusive(pod, container);
+    /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), in kubelet's order: `None`
+    /// where it has no preference, an empty list where it cannot be satisfied. There may be one for each set of NUMA
+    /// nodes.
+    pub fn hints(&self, state: &CpuState, pod: &Pod, container: Option<&Container>) -> Option<Vec<Hint>> {
+        let (count, containers) = match container {
+            Some(container) => (self.exclusive(pod, container), slice::from_ref(container)),
+            None => (self.exclusive_in_all(pod), pod.containers.as_slice()),
+        };
         if count == 0 {
             return None;
         }
-        if let Some(own) = state.entry(&pod.uid, &container.name) {
-            return Some(match own.len() == count {
-                true => self.hints_for(own, &CpuSet::new(), count),
-                false => Vec::new(),
-            });
-        }
-        Some(self.hints_for(&self.available(state), &self.reusable(&pod.uid), count))
-    }
-
-    /// The hints for a pod as a whole (Topology Manager's scope pod), as [`hints`](Self::hints).
-    pub fn pod_hints(&self, state: &CpuState, pod: &Pod) -> Option<Vec<Hint>> {
-        let count = self.exclusive_in_all(pod);
-        if count == 0 {
-            return None;
-        }
-        if pod.own().is_some() && self.check_pools(pod).is_err() {
+        if container.is_none() && pod.own().is_some() && self.check_pools(pod).is_err() {
             return Some(Vec::new());
         }
         let mut own = CpuSet::new();
-        for container in &pod.containers {
+        for container in containers {
             if let Some(cpus) = state.entry(&pod.uid, &container.name) {
                 if cpus.len() != self.exclusive(pod, container) {
                     return Some(Vec::new());
                 }
-                own = own.union(cpus);
+                own.union_with(cpus);
             }
         }
         Some(match own.len() == count {
@@ -66,11 +56,10 @@ impl StaticPolicy<'_> {
         let (mut fewest, mut hints) = (nodes.len(), Vec::new());
         for size in 1..=nodes.len() {
             let Ok(()) = Combinations::new(nodes.len(), size).each(|chosen| {
-                let capacity: usize = chosen
+                let sizes = chosen
                     .iter()
-                    .map(|node| self.topology.members(Level::Node, *node).len())
-                    .sum();
-                if capacity >= count {
+                    .map(|node| self.topology.members(Level::Node, *node).len());
+                if sizes.sum::<usize>() >= count {
                     fewest = fewest.min(size);
                 }
                 let mask: NodeMask = chosen.iter().map(|node| nodes[*node]).collect();
@@ -94,16 +83,9 @@ impl StaticPolicy<'_> {
 
     /// Whether the NUMA nodes touch as few sockets as `fewest` NUMA nodes fill (`isHintSocketAligned`).
     fn socket_aligned(&self, nodes: &[usize], fewest: usize) -> bool {
-        let per_socket = self
-            .topology
-            .nodes()
-            .len()
-            .checked_div(self.topology.sockets())
-            .unwrap_or(0);
-        if per_socket == 0 {
-            return false;
-        }
+        let per_socket = self.topology.nodes().len().checked_div(self.topology.sockets());
         let sockets = nodes.iter().flat_map(|node| self.topology.sockets_of_node(*node));
-        distinct(sockets).len() == fewest.div_ceil(per_socket)
+        let touched = distinct(sockets).len();
+        per_socket.is_some_and(|per_socket| per_socket > 0 && touched == fewest.div_ceil(per_socket))
     }
 }

@@ -27,11 +27,7 @@ pub(super) fn packed(
             available: available.len(),
         });
     }
-    let outer_first = match accumulator.nodes_first() {
-        true => [Level::Node, Level::Socket],
-        false => [Level::Socket, Level::Node],
-    };
-    for level in outer_first {
+    for level in accumulator.outer_first() {
         if !accumulator.satisfied() {
             accumulator.take_full(level);
         }
@@ -43,12 +39,8 @@ pub(super) fn packed(
         accumulator.take_full(Level::Core);
     }
     if !accumulator.satisfied() {
-        let cpus = match packing.spread {
-            true => accumulator.spread_cpus(),
-            false => accumulator.packed_cpus(),
-        };
-        let wanted = usize::try_from(accumulator.needed).unwrap_or(0);
-        accumulator.take(&cpus[..wanted.min(cpus.len())]);
+        let cpus = accumulator.free_by(if packing.spread { Level::Socket } else { Level::Core });
+        accumulator.take(&cpus[..accumulator.wanted().min(cpus.len())]);
     }
     match accumulator.satisfied() {
         true => Ok(accumulator.into_taken()),
@@ -77,17 +69,14 @@ fn from_caches(topology: &CpuTopology, accumulator: &mut Accumulator) {
 /// Takes everything that is still needed, or nothing, from the first cores of the cache that have a free CPU
 /// (`takePartialUncore`).
 fn from_cache(topology: &CpuTopology, accumulator: &mut Accumulator, cache: usize) {
-    let (needed, per_core) = (
-        usize::try_from(accumulator.needed).unwrap_or(0),
-        topology.cpus_per_core(),
-    );
+    let (needed, per_core) = (accumulator.wanted(), topology.cpus_per_core());
     let free = accumulator.free_of(Level::Cache, cache).into_iter();
     let mut cores = distinct(free.map(|cpu| topology.group(Level::Core, cpu)));
     cores.truncate(needed.div_ceil(per_core.max(1)));
-    let mut cpus: Vec<usize> = cores
+    let cpus = cores
         .into_iter()
-        .flat_map(|core| accumulator.free_of(Level::Core, core))
-        .collect();
+        .flat_map(|core| accumulator.free_of(Level::Core, core));
+    let mut cpus: Vec<usize> = cpus.collect();
     cpus.sort_unstable();
     if needed % 2 == 1 && per_core > 1 && cpus.len() > needed {
         cpus.pop();

@@ -39,12 +39,8 @@ impl CpuState {
 
     /// The CPUs of the pod's other containers.
     pub(super) fn siblings(&self, pod: &str, container: &str) -> CpuSet {
-        let others = self
-            .entries
-            .get(pod)
-            .into_iter()
-            .flatten()
-            .filter(|(name, _)| *name != container);
+        let all = self.entries.get(pod).into_iter().flatten();
+        let others = all.filter(|(name, _)| *name != container);
         others.fold(CpuSet::new(), |all, (_, cpus)| all.union(cpus))
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use stelia_cpus::{CpuSet, Topology};
+use stelia_cpus::{Cpu, CpuSet, Topology};
 
 use crate::merge::NodeMask;
 
@@ -62,11 +62,11 @@ impl CpuTopology {
     /// The tables of the online CPUs; `caches` are the ids of their L3 caches (`cache/index3/id`), as far as they are known.
     pub fn new(topology: &Topology, caches: &BTreeMap<u32, u32>) -> Self {
         let mut lowest = BTreeMap::new();
-        let core = |(number, cpu): (&u32, &stelia_cpus::Cpu)| *lowest.entry((cpu.package, cpu.core)).or_insert(*number);
+        let core = |(number, cpu): (&u32, &Cpu)| *lowest.entry((cpu.package, cpu.core)).or_insert(*number);
         let cores: Vec<u32> = topology.cpus.iter().map(core).collect();
         let sockets: Vec<u32> = topology.cpus.values().map(|cpu| cpu.package).collect();
         let nodes: Vec<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
-        let cache = |(number, cpu): (&u32, &stelia_cpus::Cpu)| caches.get(number).copied().unwrap_or(cpu.package);
+        let cache = |(number, cpu): (&u32, &Cpu)| caches.get(number).copied().unwrap_or(cpu.package);
         let caches: Vec<u32> = topology.cpus.iter().map(cache).collect();
         Self {
             numbers: topology.cpus.keys().copied().collect(),
@@ -105,15 +105,28 @@ impl CpuTopology {
         self.spanned(Level::Core, cpus)
     }
 
+    /// The NUMA nodes of `cpus`.
+    pub(crate) fn nodes_of(&self, cpus: &CpuSet) -> CpuSet {
+        self.touched(Level::Node, cpus).collect()
+    }
+
+    /// How many sockets `cpus` are on.
+    pub(crate) fn sockets_of(&self, cpus: &CpuSet) -> usize {
+        self.touched(Level::Socket, cpus).count()
+    }
+
+    /// The ids of the groups that `cpus` touch.
+    fn touched(&self, level: Level, cpus: &CpuSet) -> impl Iterator<Item = u32> {
+        let positions = self.positions(cpus).into_iter();
+        let groups = distinct(positions.map(|cpu| self.group(level, cpu)));
+        groups.into_iter().map(move |group| self.groups(level).ids[group])
+    }
+
     /// All CPUs of the groups that `cpus` touch.
     pub(super) fn spanned(&self, level: Level, cpus: &CpuSet) -> CpuSet {
-        let touched = cpus
-            .iter()
-            .filter_map(|cpu| self.position(cpu))
-            .map(|cpu| self.group(level, cpu));
-        let cpus = distinct(touched)
-            .into_iter()
-            .flat_map(|group| self.members(level, group));
+        let positions = self.positions(cpus).into_iter();
+        let touched = distinct(positions.map(|cpu| self.group(level, cpu))).into_iter();
+        let cpus = touched.flat_map(|group| self.members(level, group));
         cpus.map(|cpu| self.numbers[*cpu]).collect()
     }
 

@@ -1,6 +1,7 @@
 //! The device manager's hints for the Topology Manager.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
+use std::slice;
 
 use super::manager::DeviceManager;
 use super::state::DeviceState;
@@ -8,47 +9,45 @@ use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod, together};
 
 impl DeviceManager {
-    /// The hints for a container by resource. `nodes` are the machine's NUMA nodes.
-    pub fn hints(
+    /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), by resource. `nodes` are the
+    /// machine's NUMA nodes.
+    pub(crate) fn hints(
         &self,
         state: &DeviceState,
         nodes: NodeMask,
         pod: &Pod,
-        container: &Container,
+        container: Option<&Container>,
     ) -> Vec<(String, HintList)> {
-        let wanted = container.resources.limits.devices.iter();
-        let wanted = wanted.filter(|(resource, _)| state.knows(resource));
-        let of = |(resource, count): (&String, &u64)| {
-            let had = state.entry(&pod.uid, &container.name, resource);
-            let had = had.into_iter().flatten().map(String::as_str).collect();
-            let reusable = self.reusable(resource);
-            (resource.clone(), list(state, nodes, resource, *count, &had, &reusable))
-        };
-        wanted.map(of).collect()
-    }
-
-    /// The hints for a pod as a whole (Topology Manager's scope pod).
-    pub fn pod_hints(&self, state: &DeviceState, nodes: NodeMask, pod: &Pod) -> Vec<(String, HintList)> {
-        let containers = || pod.containers.iter();
-        let resources = containers().flat_map(|container| container.resources.limits.devices.keys());
+        let containers = container.map_or(pod.containers.as_slice(), slice::from_ref);
+        let resources = containers
+            .iter()
+            .flat_map(|container| container.resources.limits.devices.keys());
         let resources: BTreeSet<&String> = resources.filter(|resource| state.knows(resource)).collect();
         let of = |resource: &String| {
             let limit = |container: &Container| container.resources.limits.devices.get(resource).copied();
-            let counts = containers().map(|container| (container.kind, limit(container).unwrap_or(0)));
+            let counts = containers
+                .iter()
+                .map(|container| (container.kind, limit(container).unwrap_or(0)));
             let count = together(counts, u64::saturating_add);
-            let entries = state.entries.get(&pod.uid).map(BTreeMap::values);
-            let had = entries.into_iter().flatten().filter_map(|given| given.get(resource));
-            let had = had.flatten().map(String::as_str).collect();
-            (
-                resource.clone(),
-                list(state, nodes, resource, count, &had, &BTreeSet::new()),
-            )
+            let entries = state.entries.get(&pod.uid).into_iter().flatten();
+            let entries = entries.filter(|(name, _)| container.is_none_or(|container| container.name == **name));
+            let had = entries.filter_map(|(_, given)| given.get(resource)).flatten();
+            let reusable = container.map(|_| self.reusable(resource)).unwrap_or_default();
+            let hints = hints(
+                state,
+                nodes,
+                resource,
+                count,
+                &had.map(String::as_str).collect(),
+                &reusable,
+            );
+            (resource.clone(), hints)
         };
         resources.into_iter().map(of).collect()
     }
 }
 
-fn list(
+fn hints(
     state: &DeviceState,
     nodes: NodeMask,
     resource: &str,
@@ -59,16 +58,14 @@ fn list(
     if !state.is_aligned(resource) {
         return None;
     }
-    if !had.is_empty() {
-        return Some(match had.len() as u64 == count {
-            true => node_sets(state, nodes, resource, count, had, &BTreeSet::new()),
-            false => Vec::new(),
-        });
-    }
     let available = state.available(resource);
-    Some(match (available.union(reusable).count() as u64) < count {
-        true => Vec::new(),
-        false => node_sets(state, nodes, resource, count, &available, reusable),
+    let (devices, reusable, enough) = match had.is_empty() {
+        true => (&available, reusable, available.union(reusable).count() as u64 >= count),
+        false => (had, &BTreeSet::new(), had.len() as u64 == count),
+    };
+    Some(match enough {
+        true => node_sets(state, nodes, resource, count, devices, reusable),
+        false => Vec::new(),
     })
 }
 
@@ -82,10 +79,7 @@ fn node_sets(
     available: &BTreeSet<&str>,
     reusable: &BTreeSet<&str>,
 ) -> Vec<Hint> {
-    let mask = |id: &&str| {
-        let own = state.nodes(resource, id).into_iter().flatten();
-        own.copied().collect::<NodeMask>()
-    };
+    let mask = |id: &&str| -> NodeMask { state.nodes(resource, id).into_iter().flatten().copied().collect() };
     let all = state.resources.get(resource).into_iter().flatten();
     let all: Vec<NodeMask> = all.map(|(id, _)| mask(&id.as_str())).collect();
     let available: Vec<NodeMask> = available.iter().map(mask).collect();

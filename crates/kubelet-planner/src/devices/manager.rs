@@ -10,7 +10,7 @@ use crate::pod::{Container, ContainerKind};
 /// Devices of one resource that a container gets.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Chosen {
-    /// Their ids.
+    /// As the plugin names them.
     pub ids: BTreeSet<String>,
     /// Whether kubelet has no choice. Otherwise the plugin's preference, or chance, may select others of the same
     /// group.
@@ -19,7 +19,7 @@ pub struct Chosen {
 
 /// The device manager while it admits one pod.
 #[derive(Debug, Clone, Default)]
-pub struct DeviceManager {
+pub(crate) struct DeviceManager {
     /// The devices of the pod's init containers that its later containers may use.
     reusable: Given,
 }
@@ -31,7 +31,7 @@ impl DeviceManager {
     /// # Errors
     /// The container is rejected because of the named resource. Its devices of other resources stay in the state until
     /// kubelet's next clean-up.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         state: &mut DeviceState,
         pod: &str,
@@ -43,10 +43,8 @@ impl DeviceManager {
             if !state.knows(resource) {
                 continue;
             }
-            let refused = |refusal| (resource.clone(), refusal);
-            let chosen = self
-                .choose(state, pod, &container.name, resource, *count, hint)
-                .map_err(refused)?;
+            let chosen = self.choose(state, pod, &container.name, resource, *count, hint);
+            let chosen = chosen.map_err(|refusal| (resource.clone(), refusal))?;
             if chosen.ids.is_empty() {
                 continue;
             }
@@ -55,10 +53,8 @@ impl DeviceManager {
             given.insert(resource.clone(), chosen.ids.clone());
             all.insert(resource.clone(), chosen);
         }
-        let given = state
-            .entries
-            .get(pod)
-            .and_then(|containers| containers.get(&container.name));
+        let containers = state.entries.get(pod);
+        let given = containers.and_then(|containers| containers.get(&container.name));
         for (resource, ids) in given.into_iter().flatten() {
             let reusable = self.reusable.entry(resource.clone()).or_default();
             match container.kind {
@@ -109,7 +105,13 @@ impl DeviceManager {
                 false => Err(DeviceRefusal::NoLongerHealthy(resource.to_owned())),
             };
         }
-        let mut choice = Choice::new(count);
+        let mut choice = Choice {
+            chosen: Chosen {
+                certain: true,
+                ..Chosen::default()
+            },
+            needed: count,
+        };
         choice.take(&self.reusable(resource).into_iter().collect::<Vec<_>>());
         let available = state.available(resource);
         if (available.len() as u64) < choice.needed {
@@ -153,14 +155,6 @@ struct Choice {
 }
 
 impl Choice {
-    fn new(needed: u64) -> Self {
-        let chosen = Chosen {
-            ids: BTreeSet::new(),
-            certain: true,
-        };
-        Self { chosen, needed }
-    }
-
     /// Takes as many of a group as are still needed.
     fn take(&mut self, group: &[&str]) {
         if self.needed == 0 {

@@ -14,6 +14,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use manager::{Chosen, DeviceManager};
-pub use refusal::DeviceRefusal;
+pub use manager::Chosen;
+pub(crate) use manager::DeviceManager;
+pub(crate) use refusal::DeviceRefusal;
 pub use state::{Device, DeviceState, Devices, Given};

@@ -2,19 +2,14 @@
 
 /// Why the device manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum DeviceRefusal {
+pub(crate) enum DeviceRefusal {
     /// The container has devices already, and not as many as it requests.
     #[error("pod {pod:?} container {container:?} changed request for resource {resource:?} from {had} to {requested}")]
     Changed {
-        /// The pod.
         pod: String,
-        /// The container.
         container: String,
-        /// The resource.
         resource: String,
-        /// How many it has.
         had: usize,
-        /// How many it requests.
         requested: u64,
     },
     /// The resource is known only from its devices in use: its plugin has not registered.
@@ -29,11 +24,9 @@ pub enum DeviceRefusal {
     /// Too few healthy devices are free.
     #[error("requested number of devices unavailable for {resource}. Requested: {requested}, Available: {available}")]
     NotEnough {
-        /// The resource.
         resource: String,
         /// Devices wanted, less those of init containers.
         requested: u64,
-        /// Free ones.
         available: usize,
     },
 }

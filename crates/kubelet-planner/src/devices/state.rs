@@ -32,7 +32,7 @@ pub struct DeviceState {
 
 impl DeviceState {
     /// The devices of one resource that a container has.
-    pub fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
+    pub(super) fn entry(&self, pod: &str, container: &str, resource: &str) -> Option<&BTreeSet<String>> {
         self.entries.get(pod)?.get(container)?.get(resource)
     }
 
@@ -61,7 +61,7 @@ impl DeviceState {
     }
 
     /// A device's NUMA nodes.
-    pub(super) fn nodes(&self, resource: &str, id: &str) -> Option<&BTreeSet<u32>> {
+    pub(crate) fn nodes(&self, resource: &str, id: &str) -> Option<&BTreeSet<u32>> {
         let device = self.resources.get(resource)?.get(id)?;
         Some(&device.nodes).filter(|nodes| !nodes.is_empty())
     }
@@ -79,16 +79,12 @@ impl From<&DeviceManagerState> for DeviceState {
     fn from(checkpoint: &DeviceManagerState) -> Self {
         let mut state = Self::default();
         for (resource, ids) in &checkpoint.registered {
-            let healthy = |id: &String| {
-                let device = Device {
-                    nodes: BTreeSet::new(),
-                    healthy: true,
-                };
-                (id.clone(), device)
+            let healthy = Device {
+                nodes: BTreeSet::new(),
+                healthy: true,
             };
-            state
-                .resources
-                .insert(resource.clone(), ids.iter().map(healthy).collect());
+            let devices = ids.iter().map(|id| (id.clone(), healthy.clone()));
+            state.resources.insert(resource.clone(), devices.collect());
         }
         for entry in &checkpoint.entries {
             let containers = state.entries.entry(entry.pod.as_str().to_owned()).or_default();

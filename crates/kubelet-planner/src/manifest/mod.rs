@@ -31,6 +31,7 @@ use serde_json::Value;
 pub use error::ManifestError;
 pub use flags::container;
 
+use stelia_kubelet::config::yaml_options;
 use stelia_text::excerpt;
 
 use super::pod::Pod;
@@ -38,8 +39,6 @@ use fields::Field;
 
 /// The longest manifest, in bytes: etcd takes 1.5 MiB.
 pub const MAX_BYTES: usize = 3 << 19;
-/// How many YAML events aliases may repeat: aliases of aliases grow exponentially.
-const MAX_REPLAYED: usize = 10_000;
 /// At most this many documents are named in an error.
 const NAMED: usize = 8;
 
@@ -52,11 +51,8 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
         return Err(ManifestError::TooLong(MAX_BYTES));
     }
     let documents = documents(text)?;
-    let found: Vec<Document<'_>> = documents
-        .iter()
-        .filter(|value| !value.is_null())
-        .map(Document::of)
-        .collect();
+    let documents = documents.iter().filter(|value| !value.is_null());
+    let found: Vec<Document<'_>> = documents.map(Document::of).collect();
     if found.is_empty() {
         return Err(ManifestError::Empty);
     }
@@ -70,11 +66,8 @@ pub fn read(text: &str, name: Option<&str>) -> Result<(String, Pod), ManifestErr
         }),
         ([], None) => Err(ManifestError::NoPod(listed(&found))),
         (several, _) => {
-            let names: Vec<String> = several
-                .iter()
-                .take(NAMED)
-                .map(|pod| format!("{:?}", excerpt::excerpt(pod.name)))
-                .collect();
+            let names = several.iter().take(NAMED);
+            let names: Vec<String> = names.map(|pod| format!("{:?}", excerpt::excerpt(pod.name))).collect();
             Err(ManifestError::SeveralPods(names.join(", ")))
         }
     }
@@ -97,10 +90,9 @@ impl<'a> Document<'a> {
             value,
             version: text(&value["apiVersion"]),
             kind: text(&value["kind"]),
-            name: if given.is_empty() {
-                text(&metadata["generateName"])
-            } else {
-                given
+            name: match given {
+                "" => text(&metadata["generateName"]),
+                given => given,
             },
         }
     }
@@ -131,11 +123,6 @@ fn documents(text: &str) -> Result<Vec<Value>, ManifestError> {
     {
         return Ok(vec![value]);
     }
-    // An error must not quote the file, which may contain secrets.
-    let options = serde_saphyr::options! {
-        with_snippet: false,
-        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
-    };
-    serde_saphyr::from_multiple_with_options(text, options)
+    serde_saphyr::from_multiple_with_options(text, yaml_options())
         .map_err(|cause| ManifestError::Syntax(excerpt::cause(&cause)))
 }

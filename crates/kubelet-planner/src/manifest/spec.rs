@@ -1,7 +1,5 @@
 //! The `spec` of a Pod's document.
 
-use std::collections::BTreeSet;
-
 use stelia_cpus::quantity::Quantity;
 use stelia_text::excerpt::excerpt;
 
@@ -21,10 +19,7 @@ struct Draft {
 /// The Pod of a document, as the API server would store it.
 pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
     let metadata = document.needed("metadata")?;
-    let uid = match metadata.get("uid")? {
-        Some(uid) => uid.text()?.to_owned(),
-        None => String::new(),
-    };
+    let uid = metadata.get("uid")?.map(|uid| uid.text()).transpose()?;
     let spec = document.needed("spec")?;
     let mut drafts = Vec::new();
     if let Some(list) = spec.get("initContainers")? {
@@ -44,13 +39,10 @@ pub(super) fn pod(document: &Field<'_>) -> Result<Pod, ManifestError> {
             });
         }
     }
-    let own = match spec.get("resources")? {
-        Some(field) => Some(Written::read(&field)?),
-        None => None,
-    };
+    let own = spec.get("resources")?.map(|field| Written::read(&field)).transpose()?;
     let container = |draft: &Draft| Container::new(&draft.name, draft.kind, draft.written.resources());
     let pod = Pod {
-        uid,
+        uid: uid.unwrap_or_default().to_owned(),
         resources: own.as_ref().map(Written::resources),
         containers: drafts.iter().map(container).collect(),
     };
@@ -73,14 +65,12 @@ fn containers(list: &Field<'_>, init: bool, drafts: &mut Vec<Draft>) -> Result<(
                 other => return Err(policy.wrong(format!("{:?} is not a restart policy", excerpt(other)))),
             },
         };
+        let written = item.get("resources")?.map(|field| Written::read(&field)).transpose()?;
         drafts.push(Draft {
             path: item.path().to_owned(),
             name: name.text()?.to_owned(),
             kind,
-            written: match item.get("resources")? {
-                Some(field) => Written::read(&field)?,
-                None => Written::default(),
-            },
+            written: written.unwrap_or_default(),
         });
     }
     Ok(())
@@ -103,17 +93,13 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
     own.check(path, Owner::Pod)?;
     for (name, together) in requested_together(&drafts) {
         // A missing request is made of these very requests.
-        if let Some(request) = given.get(&name)
-            && together > *request
-        {
-            let what = format!("{request} is less than what its containers request together, {together}");
-            return Err(wrong(path, "requests", &name, what));
-        }
-        if let Some(limit) = own.limits.get(&name)
-            && together > *limit
-        {
-            let what = format!("{limit} is less than what its containers request together, {together}");
-            return Err(wrong(path, "limits", &name, what));
+        for (kind, list) in [("requests", &given), ("limits", &own.limits)] {
+            if let Some(amount) = list.get(&name)
+                && together > *amount
+            {
+                let what = format!("{amount} is less than what its containers request together, {together}");
+                return Err(wrong(path, kind, &name, what));
+            }
         }
     }
     for draft in &drafts {
@@ -131,21 +117,13 @@ fn check(mut drafts: Vec<Draft>, own: Option<Written>) -> Result<(), ManifestErr
 
 /// What the containers request at the same time, of the resources that a pod as a whole may have.
 fn requested_together(drafts: &[Draft]) -> ResourceList {
-    let requests = |draft: &Draft| {
-        draft
-            .written
-            .requests
-            .keys()
-            .filter(|name| of_pods(name))
-            .cloned()
-            .collect::<Vec<_>>()
-    };
-    let names: BTreeSet<String> = drafts.iter().flat_map(requests).collect();
+    let names = drafts.iter().flat_map(|draft| draft.written.requests.keys());
     let sum = |name: &String| {
         let amount = |draft: &Draft| draft.written.requests.get(name).copied().unwrap_or_default();
         together(drafts.iter().map(|draft| (draft.kind, amount(draft))), Quantity::plus)
     };
-    names.into_iter().map(|name| (name.clone(), sum(&name))).collect()
+    let of_pods = names.filter(|name| of_pods(name));
+    of_pods.map(|name| (name.clone(), sum(name))).collect()
 }
 
 /// Whether a text may name a container (RFC 1123).

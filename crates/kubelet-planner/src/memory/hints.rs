@@ -1,5 +1,7 @@
 //! The memory manager's hints for the Topology Manager.
 
+use std::slice;
+
 use stelia_kubelet::memory::{MemoryBlock, NumaNodeState};
 
 use super::policy::StaticPolicy;
@@ -10,60 +12,34 @@ use crate::merge::{Hint, HintList, NodeMask};
 use crate::pod::{Container, Pod};
 
 impl StaticPolicy {
-    /// The hints for a container by kind of memory: `None` where it has no preference. If no NUMA nodes have the
-    /// memory, that is no preference to kubelet.
+    /// The hints for a container, or for the pod as a whole (Topology Manager's scope pod), by kind of memory: `None`
+    /// where it has no preference. If no NUMA nodes have the memory, that is no preference to kubelet.
     ///
     /// # Errors
     /// kubelet crashes.
-    pub fn hints(
+    pub(crate) fn hints(
         &self,
         state: &MemoryState,
         pod: &Pod,
-        container: &Container,
+        container: Option<&Container>,
     ) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
         if !pod.is_guaranteed() || self.hidden(pod) {
             return Ok(Vec::new());
         }
-        let requests = of_container(pod, container, self.pod_level);
-        match state.entry(&pod.uid, &container.name) {
-            Some(blocks) => Ok(again(blocks, &requests)),
-            None => self.each_kind(state, pod, &requests),
-        }
-    }
-
-    /// The hints for a pod as a whole (Topology Manager's scope pod), as [`hints`](Self::hints).
-    ///
-    /// # Errors
-    /// kubelet crashes.
-    pub fn pod_hints(&self, state: &MemoryState, pod: &Pod) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
-        if !pod.is_guaranteed() || self.hidden(pod) {
-            return Ok(Vec::new());
-        }
-        let requests = of_pod(pod, self.pod_level);
-        if self.pod_level && pod.own().is_some() && self.check_pools(pod).is_err() {
+        let (requests, containers) = match container {
+            Some(container) => (of_container(pod, container, self.pod_level), slice::from_ref(container)),
+            None => (of_pod(pod, self.pod_level), pod.containers.as_slice()),
+        };
+        if container.is_none() && pod.own().is_some() && self.check_pools(pod).is_err() {
             return Ok(requests.into_keys().map(|kind| (kind, Some(Vec::new()))).collect());
         }
-        let mut entries = pod.containers.iter();
-        match entries.find_map(|container| state.entry(&pod.uid, &container.name)) {
-            Some(blocks) => Ok(again(blocks, &requests)),
-            None => self.each_kind(state, pod, &requests),
+        let mut entries = containers.iter();
+        if let Some(blocks) = entries.find_map(|container| state.entry(&pod.uid, &container.name)) {
+            return Ok(again(blocks, &requests));
         }
-    }
-
-    fn each_kind(
-        &self,
-        state: &MemoryState,
-        pod: &Pod,
-        requests: &Requests,
-    ) -> Result<Vec<(String, HintList)>, MemoryRefusal> {
-        let hints = self.node_sets(state, &pod.uid, requests)?;
-        match hints.is_empty() {
-            true => Ok(Vec::new()),
-            false => Ok(requests
-                .keys()
-                .map(|kind| (kind.clone(), Some(hints.clone())))
-                .collect()),
-        }
+        let hints = self.node_sets(state, &pod.uid, &requests)?;
+        let kinds = requests.into_keys().filter(|_| !hints.is_empty());
+        Ok(kinds.map(|kind| (kind, Some(hints.clone()))).collect())
     }
 
     /// The sets of NUMA nodes that have all requested memory; they are the same for each kind (`calculateHints`).

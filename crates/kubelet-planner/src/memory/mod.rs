@@ -1,19 +1,12 @@
 //! kubelet's static memory manager policy: from which NUMA nodes a container's memory and huge pages come, or why it is rejected.
 //!
-//! | step | what it answers |
-//! |---|---|
-//! | [`MemoryState::start`] | a fresh state, or whether kubelet starts with this one |
-//! | [`StaticPolicy::hints`], [`StaticPolicy::pod_hints`] | which NUMA nodes could give it |
-//! | [`StaticPolicy::allocate`], [`StaticPolicy::allocate_pod`] | which ones do |
-//! | [`StaticPolicy::remove`] | which memory is released with a container |
-//!
 //! The answers are those of Kubernetes 1.36 (`pkg/kubelet/cm/memorymanager/policy_static.go`). Only Guaranteed pods have
 //! memory here. A NUMA node serves either containers that are on it alone, or one group of nodes together: a container on
 //! nodes 0 and 1 keeps both from any other group, and from containers of one node, until the last of the group is gone.
 //!
 //! A fault of kubelet's is predicted too. With pod-level resources in the Topology Manager's scope container, NUMA nodes are
 //! looked for even for a container that has no memory of its own: it is rejected where the hint names no nodes
-//! ([`MemoryRefusal::NoNodes`]), or all of them and one is in use by itself ([`MemoryRefusal::OtherGroup`]).
+//! (`NoNodes`), or all of them and one is in use by itself (`OtherGroup`).
 //!
 //! kubelet counts in unsigned 64-bit numbers that wrap around, and so does this where that can be seen. In which order it
 //! lists a container's blocks is chance; here it is that of their kinds.
@@ -28,6 +21,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-pub use policy::StaticPolicy;
-pub use refusal::{MemoryRefusal, MemoryStartError};
+pub(crate) use policy::StaticPolicy;
+pub(crate) use refusal::MemoryRefusal;
+pub use refusal::MemoryStartError;
 pub use state::{MemoryState, kind};

@@ -19,7 +19,12 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// The pod is rejected, or kubelet crashes; the state is unchanged.
-    pub fn allocate_pod(&mut self, state: &mut MemoryState, pod: &Pod, hint: Merged) -> Result<bool, MemoryRefusal> {
+    pub(crate) fn allocate_pod(
+        &mut self,
+        state: &mut MemoryState,
+        pod: &Pod,
+        hint: Merged,
+    ) -> Result<bool, MemoryRefusal> {
         if !pod.is_guaranteed() {
             return Ok(false);
         }

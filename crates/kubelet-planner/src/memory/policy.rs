@@ -16,7 +16,7 @@ type Reusable = BTreeMap<(NodeMask, String), u64>;
 
 /// One kubelet's policy object, from its start to its end.
 #[derive(Debug, Clone, Default)]
-pub struct StaticPolicy {
+pub(crate) struct StaticPolicy {
     /// The feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
     pub(super) pod_level: bool,
     /// The last pod allocated to, and the memory of its init containers. A restart of kubelet loses it.
@@ -25,7 +25,7 @@ pub struct StaticPolicy {
 
 impl StaticPolicy {
     /// The policy; `pod_level`: the feature gates `PodLevelResources` and `PodLevelResourceManagers` are on.
-    pub fn new(pod_level: bool) -> Self {
+    pub(crate) fn new(pod_level: bool) -> Self {
         Self {
             pod_level,
             reusable: None,
@@ -37,7 +37,7 @@ impl StaticPolicy {
     ///
     /// # Errors
     /// The container is rejected, or kubelet crashes; the state is unchanged.
-    pub fn allocate(
+    pub(crate) fn allocate(
         &mut self,
         state: &mut MemoryState,
         pod: &Pod,
@@ -71,7 +71,7 @@ impl StaticPolicy {
     }
 
     /// Removes a container; the memory of a pod with memory of its own is released with its last container.
-    pub fn remove(&self, state: &mut MemoryState, pod: &str, container: &str) {
+    pub(crate) fn remove(&self, state: &mut MemoryState, pod: &str, container: &str) {
         let Some(entries) = state.entries.get_mut(pod) else {
             return;
         };
@@ -116,8 +116,8 @@ impl StaticPolicy {
         let (mut nodes, preferred) = match hint.nodes {
             Some(nodes) => (nodes, hint.preferred),
             None => {
-                let found =
-                    best(self.node_sets(state, &pod.uid, requests)?.into_iter()).ok_or(MemoryRefusal::NoNodes)?;
+                let sets = self.node_sets(state, &pod.uid, requests)?;
+                let found = best(sets.into_iter()).ok_or(MemoryRefusal::NoNodes)?;
                 if hint.preferred && !found.1 {
                     return Err(MemoryRefusal::NotPreferred);
                 }

@@ -2,7 +2,7 @@
 
 /// Why the memory manager rejects a pod. The texts are kubelet's own.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum MemoryRefusal {
+pub(crate) enum MemoryRefusal {
     /// No set of NUMA nodes has the memory.
     #[error("[memorymanager] failed to get the default NUMA affinity, no NUMA nodes with enough memory is available")]
     NoNodes,
@@ -23,11 +23,8 @@ pub enum MemoryRefusal {
         "pod rejected, largest exclusive init container requests {requested} of {kind}, but only {available} available"
     )]
     InitContainerTooLarge {
-        /// The kind of memory.
         kind: String,
-        /// Bytes wanted.
         requested: u64,
-        /// Bytes that the sidecars before it leave of the pod's.
         available: u64,
     },
     /// Pod-level resources: sidecars leave nothing to an init container without memory of its own.
@@ -40,17 +37,12 @@ pub enum MemoryRefusal {
     EmptyPodSharedPool(String),
     /// kubelet ends in a panic: it looks up a size of huge pages that a NUMA node does not have.
     #[error("kubelet would crash: NUMA node {node} has no {kind}")]
-    WouldCrash {
-        /// The NUMA node.
-        node: u32,
-        /// The kind of memory.
-        kind: String,
-    },
+    WouldCrash { node: u32, kind: String },
 }
 
 impl MemoryRefusal {
     /// The reason in the rejected pod's status; `None` where kubelet gives no answer.
-    pub fn reason(&self) -> Option<&'static str> {
+    pub(crate) fn reason(&self) -> Option<&'static str> {
         match self {
             Self::InitContainerTooLarge { .. } | Self::EmptyPoolOfInitContainers(_) | Self::EmptyPodSharedPool(_) => {
                 Some("EmptyPodSharedPoolError")

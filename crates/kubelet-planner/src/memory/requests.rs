@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::state::kind;
-use crate::pod::{Amounts, Container, Pod, together};
+use crate::pod::{Amounts, Container, ContainerKind, Pod, together};
 
 /// Bytes by kind.
 pub(super) type Requests = BTreeMap<String, u64>;
@@ -28,19 +28,15 @@ pub(super) fn of_pod(pod: &Pod, pod_level: bool) -> Requests {
     if let (true, Some(own)) = (pod_level, pod.own()) {
         return of(&own.requests).into_iter().filter(|(_, bytes)| *bytes > 0).collect();
     }
-    let containers: Vec<_> = pod
-        .containers
-        .iter()
-        .map(|container| (container.kind, of_container(pod, container, pod_level)))
-        .collect();
-    let apps = containers.iter().filter(|(kind, _)| *kind == crate::ContainerKind::App);
-    let kinds: Vec<&String> = apps.flat_map(|(_, requests)| requests.keys()).collect();
+    let containers = pod.containers.iter();
+    let requests = containers.map(|container| (container.kind, of_container(pod, container, pod_level)));
+    let requests: Vec<_> = requests.collect();
+    let apps = requests.iter().filter(|(kind, _)| *kind == ContainerKind::App);
     let sum = |kind: &String| {
-        let amounts = containers.iter();
-        together(
-            amounts.map(|(of, requests)| (*of, requests.get(kind).copied().unwrap_or(0))),
-            u64::saturating_add,
-        )
+        let amounts = requests.iter();
+        let amounts = amounts.map(|(of, own)| (*of, own.get(kind).copied().unwrap_or(0)));
+        together(amounts, u64::saturating_add)
     };
-    kinds.into_iter().map(|kind| (kind.clone(), sum(kind))).collect()
+    let kinds = apps.flat_map(|(_, own)| own.keys());
+    kinds.map(|kind| (kind.clone(), sum(kind))).collect()
 }

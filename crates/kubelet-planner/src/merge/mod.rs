@@ -71,8 +71,6 @@ pub mod effort;
 mod fold;
 mod mask;
 pub mod naive;
-#[cfg(test)]
-mod properties;
 mod settings;
 #[cfg(test)]
 mod tests;

@@ -92,7 +92,7 @@ pub enum TopologyOptionError {
     #[error("Topology Manager policy option {name}: {value:?} is not {wanted}")]
     Value {
         /// The option.
-        name: &'static str,
+        name: String,
         /// The value, or the beginning of a long one.
         value: String,
         /// The expected type.
@@ -113,30 +113,23 @@ impl Options {
     pub fn parse(options: &BTreeMap<String, String>) -> Result<Self, TopologyOptionError> {
         let mut parsed = Self::default();
         for (name, value) in options {
+            let wrong = |wanted| TopologyOptionError::Value {
+                name: name.clone(),
+                value: excerpt(value),
+                wanted,
+            };
             match name.as_str() {
-                "prefer-closest-numa-nodes" => parsed.prefer_closest_numa_nodes = boolean(value)?,
-                "max-allowable-numa-nodes" => parsed.max_allowable_numa_nodes = node_count(value)?,
+                "prefer-closest-numa-nodes" => {
+                    parsed.prefer_closest_numa_nodes = parse_bool(value).ok_or_else(|| wrong("a truth value"))?;
+                }
+                "max-allowable-numa-nodes" => {
+                    let count = value.parse::<usize>().ok();
+                    let allowed = count.filter(|count| (MAX_ALLOWABLE_NUMA_NODES..=i64::MAX as usize).contains(count));
+                    parsed.max_allowable_numa_nodes = allowed.ok_or_else(|| wrong("a number of at least 8"))?;
+                }
                 name => return Err(TopologyOptionError::Unknown { name: excerpt(name) }),
             }
         }
         Ok(parsed)
     }
-}
-
-fn boolean(value: &str) -> Result<bool, TopologyOptionError> {
-    parse_bool(value).ok_or_else(|| TopologyOptionError::Value {
-        name: "prefer-closest-numa-nodes",
-        value: excerpt(value),
-        wanted: "a truth value",
-    })
-}
-
-fn node_count(value: &str) -> Result<usize, TopologyOptionError> {
-    let count = value.parse().ok();
-    let allowed = count.filter(|count| *count >= MAX_ALLOWABLE_NUMA_NODES && *count <= i64::MAX as usize);
-    allowed.ok_or_else(|| TopologyOptionError::Value {
-        name: "max-allowable-numa-nodes",
-        value: excerpt(value),
-        wanted: "a number of at least 8",
-    })
 }

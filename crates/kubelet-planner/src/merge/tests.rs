@@ -1,3 +1,5 @@
+mod properties;
+
 use std::time::{Duration, Instant};
 
 use rstest::rstest;

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 use stelia_text::excerpt::name;
 
-use super::error::{CheckpointError, CpuLists, default_place, json, pod_uid};
+use super::error::{CheckpointError, CpuLists, default_place, json, needed, pod_uid, sealed};
 use super::{CpuManagerState, Entries, Schema};
 use crate::checksum;
 
@@ -65,9 +65,8 @@ pub fn hashed(policy: &str, default: &str, entries: &Texts) -> String {
 }
 
 fn beginning(policy: &str, default: &str, entries: &Texts) -> String {
-    let pods = entries
-        .iter()
-        .map(|(pod, containers)| (pod, checksum::map(containers.iter())));
+    let pods = entries.iter();
+    let pods = pods.map(|(pod, containers)| (pod, checksum::map(containers.iter())));
     format!(
         "(*state.CPUManagerCheckpoint){{PolicyName:(string){policy} DefaultCPUSet:(string){default} \
          Entries:(map[string]map[string]string){}",
@@ -88,10 +87,8 @@ impl File {
         let mut pods = Vec::new();
         for (pod, text) in &self.pod_entries {
             let elements = checksum::map(lists.of_pod(pod, &text.cpu_set)?.iter().map(|cpu| (cpu, "{}")));
-            pods.push((
-                pod,
-                format!("{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}}){elements}}}}}"),
-            ));
+            let text = format!("{{CPUSet:(cpuset.CPUSet){{elems:(map[int]struct {{}}){elements}}}}}");
+            pods.push((pod, text));
         }
         Ok(format!(
             "{} PodEntries:(state.PodCPUAssignments){}{END}",
@@ -115,8 +112,7 @@ impl File {
         }
         let mut pod_entries = BTreeMap::new();
         for (pod, text) in self.pod_entries {
-            let cpus = lists.of_pod(&pod, &text.cpu_set)?;
-            pod_entries.insert(pod_uid(&pod)?, cpus);
+            pod_entries.insert(pod_uid(&pod)?, lists.of_pod(&pod, &text.cpu_set)?);
         }
         Ok(CpuManagerState {
             schema,
@@ -133,9 +129,7 @@ impl File {
 pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<CpuManagerState, CheckpointError> {
     let file: File = json(bytes)?;
     if has_pod_entries {
-        let missing = || CheckpointError::UnknownSchema("missing field `checksum`".to_owned());
-        let found = file.checksum.ok_or_else(missing)?;
-        checksum::verify(found, checksum::fnv1a(&file.hashed_as_v3()?))?;
+        checksum::verify(needed(file.checksum)?, checksum::fnv1a(&file.hashed_as_v3()?))?;
         return file.state(Schema::V3);
     }
     // kubelet itself takes 0 for a file from a version without checksums.
@@ -152,13 +146,7 @@ pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<CpuManagerStat
 
 pub(super) fn read_v4(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
     let envelope: Envelope = json(bytes)?;
-    checksum::verify(envelope.data_checksum, checksum::of_data(&envelope.data))?;
-    let file: File = json(envelope.data.as_bytes())?;
-    if file.checksum.is_some() {
-        return Err(CheckpointError::UnknownSchema(
-            "unknown field `checksum` in data".to_owned(),
-        ));
-    }
+    let file = sealed(&envelope.data, envelope.data_checksum, |file: &File| file.checksum)?;
     file.state(Schema::V4)
 }
 

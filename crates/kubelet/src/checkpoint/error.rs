@@ -4,7 +4,7 @@ use serde::de::DeserializeOwned;
 use stelia_cpus::{CpuSet, ParseError};
 use stelia_text::excerpt::{cause, name};
 
-use crate::PodUid;
+use crate::{PodUid, checksum};
 
 /// A checkpoint larger than this is refused before it is parsed, in bytes (a real one of 512 pods is under 100 kB).
 pub const MAX_BYTES: usize = 8 << 20;
@@ -70,9 +70,32 @@ pub(crate) fn content(bytes: &[u8]) -> Result<&[u8], CheckpointError> {
 pub(crate) fn json<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, CheckpointError> {
     // A structure could be written as a list too; kubelet does not, and keys would go unchecked.
     if !bytes.trim_ascii_start().starts_with(b"{") {
-        return Err(CheckpointError::UnknownSchema("it is not a JSON object".to_owned()));
+        return Err(unknown("it is not a JSON object"));
     }
     serde_json::from_slice(bytes).map_err(|error| CheckpointError::UnknownSchema(cause(&error)))
+}
+
+pub(crate) fn unknown(what: &str) -> CheckpointError {
+    CheckpointError::UnknownSchema(what.to_owned())
+}
+
+/// The checksum of a schema that must have one.
+pub(crate) fn needed(checksum: Option<u32>) -> Result<u32, CheckpointError> {
+    checksum.ok_or_else(|| unknown("missing field `checksum`"))
+}
+
+/// The keys in the string of an envelope, which has the checksum.
+pub(crate) fn sealed<T: DeserializeOwned>(
+    data: &str,
+    checksum: u32,
+    own_checksum: impl Fn(&T) -> Option<u32>,
+) -> Result<T, CheckpointError> {
+    checksum::verify(checksum, checksum::of_data(data))?;
+    let file = json(data.as_bytes())?;
+    match own_checksum(&file) {
+        Some(_) => Err(unknown("unknown field `checksum` in data")),
+        None => Ok(file),
+    }
 }
 
 pub(crate) fn pod_uid(text: &str) -> Result<PodUid, CheckpointError> {
@@ -102,13 +125,10 @@ impl CpuLists {
     /// # Errors
     /// [`CheckpointError::Cpus`], [`CheckpointError::TooManyCpus`].
     pub(crate) fn read(&mut self, text: &str, place: impl FnOnce() -> String) -> Result<CpuSet, CheckpointError> {
-        let cpus: CpuSet = text
-            .parse()
-            .map_err(|cause| CheckpointError::Cpus { place: place(), cause })?;
-        self.remaining = self
-            .remaining
-            .checked_sub(cpus.len())
-            .ok_or(CheckpointError::TooManyCpus)?;
+        let parsed = text.parse::<CpuSet>();
+        let cpus = parsed.map_err(|cause| CheckpointError::Cpus { place: place(), cause })?;
+        let remaining = self.remaining.checked_sub(cpus.len());
+        self.remaining = remaining.ok_or(CheckpointError::TooManyCpus)?;
         Ok(cpus)
     }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 pub use error::{CheckpointError, MAX_BYTES, MAX_LISTED};
-pub(super) use error::{content, json, pod_uid};
+pub(super) use error::{content, json, needed, pod_uid, sealed, unknown};
 pub use shared::{Use, Uses};
 
 use stelia_cpus::CpuSet;

@@ -44,11 +44,7 @@ pub(super) fn read(bytes: &[u8]) -> Result<CpuManagerState, CheckpointError> {
         container_entries.insert(id, cpus);
     }
     Ok(CpuManagerState {
-        schema: if file.checksum.is_none() {
-            Schema::V0
-        } else {
-            Schema::V1
-        },
+        schema: file.checksum.map_or(Schema::V0, |_| Schema::V1),
         policy: file.policy_name,
         default_cpus: lists.read(&file.default_cpu_set, default_place)?,
         entries: BTreeMap::new(),

@@ -19,7 +19,7 @@ pub enum ConfigError {
         "process {pid} ({name}) answers on kubelet's socket, and where it has kubelet's configuration is not known"
     )]
     Unknown {
-        /// Its number.
+        /// As in `/proc`.
         pid: i32,
         /// Its name, shortened to fit a line.
         name: String,
@@ -27,7 +27,7 @@ pub enum ConfigError {
     /// A file cannot be read.
     #[error("read {}: {cause}", path.display())]
     Read {
-        /// Which.
+        /// The file or the folder.
         path: PathBuf,
         /// The system's answer.
         #[source]
@@ -52,7 +52,7 @@ pub enum ConfigError {
     /// A flag of kubelet's has no value, or one that it does not take.
     #[error("kubelet's flag --{flag}: {cause}")]
     Flag {
-        /// Its name.
+        /// Its name without dashes before it.
         flag: String,
         /// What is wrong.
         cause: String,

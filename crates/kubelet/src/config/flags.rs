@@ -22,23 +22,6 @@ pub struct Flags {
     pub fragment: Fragment,
 }
 
-const TAKEN: [&str; 14] = [
-    "config",
-    "config-dir",
-    "root-dir",
-    "hostname-override",
-    "cpu-manager-policy",
-    "cpu-manager-policy-options",
-    "reserved-cpus",
-    "kube-reserved",
-    "system-reserved",
-    "topology-manager-policy",
-    "topology-manager-scope",
-    "topology-manager-policy-options",
-    "memory-manager-policy",
-    "feature-gates",
-];
-
 impl Flags {
     /// Parse a command line, the program's name first. `--flag=value` and `--flag value` are the same, and so are `-` and
     /// `_` in names. Of a flag given twice the last counts; maps grow.
@@ -47,32 +30,33 @@ impl Flags {
     /// A flag without a value, or a map that does not parse.
     pub fn parse(argv: &[String]) -> Result<Self, ConfigError> {
         let mut flags = Self::default();
-        let mut arguments = argv.iter().skip(1);
-        while let Some(argument) = arguments.next() {
-            if argument == "--" {
-                break;
-            }
+        let mut arguments = argv.iter().map(String::as_str).skip(1);
+        while let Some(argument) = arguments.next().filter(|argument| *argument != "--") {
             let Some(flag) = argument.strip_prefix("--") else {
                 continue;
             };
-            let (name, value) = match flag.split_once('=') {
+            let (name, own) = match flag.split_once('=') {
                 Some((name, value)) => (name, Some(value)),
                 None => (flag, None),
             };
             let name = name.replace('_', "-");
-            if !TAKEN.contains(&name.as_str()) {
+            let value = own.or_else(|| arguments.clone().next());
+            // Whether the next argument is this flag's value is known of the flags that are set here.
+            if !flags.set(&name, value.unwrap_or_default())? {
                 continue;
             }
-            let value = value.or_else(|| arguments.next().map(String::as_str));
-            let Some(value) = value else {
+            if value.is_none() {
                 return Err(wrong(&name, "it has no value"));
-            };
-            flags.set(&name, value)?;
+            }
+            if own.is_none() {
+                arguments.next();
+            }
         }
         Ok(flags)
     }
 
-    fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+    /// Returns whether there is such a flag here.
+    fn set(&mut self, name: &str, value: &str) -> Result<bool, ConfigError> {
         let keys = &mut self.fragment;
         let text = || Some(value.to_owned());
         match name {
@@ -93,19 +77,15 @@ impl Flags {
             "feature-gates" => {
                 let mut gates = BTreeMap::new();
                 for (gate, text) in pairs(name, value)? {
-                    let on = parse_bool(&text).ok_or_else(|| {
-                        wrong(
-                            name,
-                            &format!("{}={} is neither on nor off", shown(&gate), shown(&text)),
-                        )
-                    })?;
+                    let neither = || format!("{}={} is neither on nor off", shown(&gate), shown(&text));
+                    let on = parse_bool(&text).ok_or_else(|| wrong(name, &neither()))?;
                     gates.insert(gate, on);
                 }
                 grow(&mut keys.feature_gates, gates);
             }
-            _ => {}
+            _ => return Ok(false),
         }
-        Ok(())
+        Ok(true)
     }
 }
 

@@ -12,6 +12,7 @@ mod read;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 pub use error::ConfigError;
@@ -96,8 +97,6 @@ pub struct Fragment {
 type Amounts = BTreeMap<String, Option<String>>;
 
 const KIND: &str = "KubeletConfiguration";
-/// What aliases may repeat of a file, in YAML's events: aliases of aliases grow exponentially, and a real file needs few.
-const MAX_REPLAYED: usize = 10_000;
 
 impl Fragment {
     /// Parse a KubeletConfiguration, YAML or JSON. `place` names it in errors.
@@ -105,15 +104,7 @@ impl Fragment {
     /// # Errors
     /// The text does not parse, or is of another kind: kubelet would not start with it.
     pub fn parse(text: &str, place: &str) -> Result<Self, ConfigError> {
-        // An error must not quote the file, which may contain secrets.
-        let options = serde_saphyr::options! {
-            with_snippet: false,
-            alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: MAX_REPLAYED },
-        };
-        let fragment: Self = serde_saphyr::from_str_with_options(text, options).map_err(|cause| ConfigError::Yaml {
-            place: place.to_owned(),
-            cause: excerpt::cause(&cause),
-        })?;
+        let fragment: Self = yaml(text, place)?;
         match fragment.kind.as_deref() {
             Some(KIND) => Ok(fragment),
             kind => Err(ConfigError::Kind {
@@ -122,36 +113,36 @@ impl Fragment {
             }),
         }
     }
+}
 
-    /// Settings of both; where both have a key, `later` wins.
-    fn merge(self, later: Self) -> Self {
-        Self {
-            kind: None,
-            cpu_manager_policy: later.cpu_manager_policy.or(self.cpu_manager_policy),
-            cpu_manager_policy_options: merged(self.cpu_manager_policy_options, later.cpu_manager_policy_options),
-            reserved_system_cpus: later.reserved_system_cpus.or(self.reserved_system_cpus),
-            kube_reserved: merged(self.kube_reserved, later.kube_reserved),
-            system_reserved: merged(self.system_reserved, later.system_reserved),
-            topology_manager_policy: later.topology_manager_policy.or(self.topology_manager_policy),
-            topology_manager_scope: later.topology_manager_scope.or(self.topology_manager_scope),
-            topology_manager_policy_options: merged(
-                self.topology_manager_policy_options,
-                later.topology_manager_policy_options,
-            ),
-            memory_manager_policy: later.memory_manager_policy.or(self.memory_manager_policy),
-            feature_gates: merged(self.feature_gates, later.feature_gates),
-        }
+/// The options for YAML of others: an error must not quote the file, which may contain secrets, and aliases may repeat
+/// 10,000 events only, because aliases of aliases grow exponentially, and a real file needs few.
+pub fn yaml_options() -> serde_saphyr::Options {
+    serde_saphyr::options! {
+        with_snippet: false,
+        alias_limits: serde_saphyr::alias_limits! { max_total_replayed_events: 10_000 },
     }
 }
 
-fn merged<T>(earlier: Option<BTreeMap<String, T>>, later: Option<BTreeMap<String, T>>) -> Option<BTreeMap<String, T>> {
-    match (earlier, later) {
-        (Some(mut earlier), Some(later)) => {
-            earlier.extend(later);
-            Some(earlier)
-        }
-        (earlier, later) => later.or(earlier),
+pub(super) fn yaml<T: DeserializeOwned>(text: &str, place: &str) -> Result<T, ConfigError> {
+    serde_saphyr::from_str_with_options(text, yaml_options()).map_err(|cause| ConfigError::Yaml {
+        place: place.to_owned(),
+        cause: excerpt::cause(&cause),
+    })
+}
+
+/// A key that a later source has wins.
+fn set<T>(value: &mut T, given: Option<T>) {
+    if let Some(given) = given {
+        *value = given;
     }
+}
+
+fn extend<T>(map: &mut BTreeMap<String, T>, given: Option<BTreeMap<String, T>>, replace: bool) {
+    if replace && given.is_some() {
+        map.clear();
+    }
+    map.extend(given.into_iter().flatten());
 }
 
 impl KubeletConfig {
@@ -160,34 +151,32 @@ impl KubeletConfig {
     /// # Errors
     /// The reserved CPUs are not a CPU list.
     pub fn new(files: impl IntoIterator<Item = Fragment>, flags: Flags) -> Result<Self, ConfigError> {
-        let mut merged = files.into_iter().fold(Fragment::default(), Fragment::merge);
-        let flag = flags.fragment;
-        // A flag replaces the whole map of options; of the gates it sets only those it names.
-        let (cpu, topology) = (&flag.cpu_manager_policy_options, &flag.topology_manager_policy_options);
-        merged.cpu_manager_policy_options.take_if(|_| cpu.is_some());
-        merged.topology_manager_policy_options.take_if(|_| topology.is_some());
-        merged.kube_reserved.take_if(|_| flag.kube_reserved.is_some());
-        merged.system_reserved.take_if(|_| flag.system_reserved.is_some());
-        let merged = merged.merge(flag);
-        let default = Self::default();
-        let reserved = merged.reserved_system_cpus.unwrap_or_default();
-        let amounts = [merged.kube_reserved, merged.system_reserved].into_iter().flatten();
-        let amounts = amounts.filter_map(|mut amounts| amounts.remove("cpu").flatten());
-        Ok(Self {
-            cpu_manager_policy: merged.cpu_manager_policy.unwrap_or(default.cpu_manager_policy),
-            cpu_manager_policy_options: merged.cpu_manager_policy_options.unwrap_or_default(),
-            reserved_system_cpus: reserved.parse().map_err(ConfigError::ReservedCpus)?,
-            reserved_amounts: amounts.collect(),
-            topology_manager_policy: merged
-                .topology_manager_policy
-                .unwrap_or(default.topology_manager_policy),
-            topology_manager_scope: merged.topology_manager_scope.unwrap_or(default.topology_manager_scope),
-            topology_manager_policy_options: merged.topology_manager_policy_options.unwrap_or_default(),
-            memory_manager_policy: merged.memory_manager_policy.unwrap_or(default.memory_manager_policy),
-            root_dir: flags.root_dir.unwrap_or(default.root_dir),
-            hostname_override: flags.hostname_override,
-            feature_gates: merged.feature_gates.unwrap_or_default(),
-        })
+        let (mut config, mut reserved) = (Self::default(), String::new());
+        let (mut kube, mut system) = (Amounts::new(), Amounts::new());
+        let files = files.into_iter().map(|file| (file, false));
+        for (source, is_flags) in files.chain([(flags.fragment, true)]) {
+            // A flag replaces a whole map; of the gates it sets only those it names.
+            let options = &mut config.topology_manager_policy_options;
+            extend(options, source.topology_manager_policy_options, is_flags);
+            let options = &mut config.cpu_manager_policy_options;
+            extend(options, source.cpu_manager_policy_options, is_flags);
+            extend(&mut kube, source.kube_reserved, is_flags);
+            extend(&mut system, source.system_reserved, is_flags);
+            extend(&mut config.feature_gates, source.feature_gates, false);
+            set(&mut reserved, source.reserved_system_cpus);
+            set(&mut config.cpu_manager_policy, source.cpu_manager_policy);
+            set(&mut config.topology_manager_policy, source.topology_manager_policy);
+            set(&mut config.topology_manager_scope, source.topology_manager_scope);
+            set(&mut config.memory_manager_policy, source.memory_manager_policy);
+        }
+        set(&mut config.root_dir, flags.root_dir);
+        config.hostname_override = flags.hostname_override;
+        config.reserved_system_cpus = reserved.parse().map_err(ConfigError::ReservedCpus)?;
+        let amounts = [kube, system].into_iter();
+        config.reserved_amounts = amounts
+            .filter_map(|mut amounts| amounts.remove("cpu").flatten())
+            .collect();
+        Ok(config)
     }
 
     /// Whether an option of the CPU manager's policy is on.

@@ -8,8 +8,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{DeviceEntry, DeviceManagerState};
-use crate::checkpoint::{CheckpointError, json, pod_uid};
-use crate::checksum;
+use crate::checkpoint::{CheckpointError, json, pod_uid, unknown};
+use crate::checksum::{self, nil_or};
 
 type Ids = Option<Vec<String>>;
 
@@ -59,7 +59,9 @@ pub(super) fn read(bytes: &[u8]) -> Result<DeviceManagerState, CheckpointError> 
 fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {
     let node = |node: i64| match node {
         -1 => Ok(None),
-        node => u32::try_from(node).map(Some).map_err(|_| no_node(node)),
+        node => u32::try_from(node)
+            .map(Some)
+            .map_err(|_| unknown(&format!("{node} is not a NUMA node"))),
     };
     let devices = entry.devices.into_iter().flatten();
     let devices = devices.map(|(id, ids)| Ok((node(id)?, set(ids))));
@@ -71,23 +73,15 @@ fn entry(entry: Entry) -> Result<DeviceEntry, CheckpointError> {
     })
 }
 
-fn no_node(node: i64) -> CheckpointError {
-    CheckpointError::UnknownSchema(format!("{node} is not a NUMA node"))
-}
-
 fn set(ids: Ids) -> BTreeSet<String> {
     ids.into_iter().flatten().collect()
 }
 
 /// The text that the checksum is of.
 fn hashed(data: &Data) -> Result<String, CheckpointError> {
-    let entries = match &data.pod_device_entries {
-        None => NIL.to_owned(),
-        Some(entries) => {
-            let texts: Result<Vec<String>, _> = entries.iter().map(entry_text).collect();
-            checksum::list(texts?.into_iter())
-        }
-    };
+    let entries = data.pod_device_entries.as_ref();
+    let entries = entries.map(|entries| entries.iter().map(entry_text).collect::<Result<Vec<_>, _>>());
+    let entries = nil_or(entries.transpose()?.as_ref(), |texts| checksum::list(texts.iter()));
     let registered = data.registered_devices.iter().flatten();
     let registered = checksum::map(registered.map(|(resource, ids)| (resource, ids_text(ids))));
     Ok(format!(
@@ -97,13 +91,9 @@ fn hashed(data: &Data) -> Result<String, CheckpointError> {
 }
 
 fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
-    let answer = match entry.answer.as_deref() {
-        None => NIL.to_owned(),
-        Some(text) => match STANDARD.decode(text) {
-            Ok(bytes) => checksum::list(bytes.iter()),
-            Err(_) => return Err(CheckpointError::UnknownSchema("AllocResp is not Base64".to_owned())),
-        },
-    };
+    let answer = entry.answer.as_ref().map(|text| STANDARD.decode(text)).transpose();
+    let answer = answer.map_err(|_| unknown("AllocResp is not Base64"))?;
+    let answer = nil_or(answer.as_ref(), |bytes| checksum::list(bytes.iter()));
     let devices = entry.devices.iter().flatten();
     let devices = checksum::map(devices.map(|(node, ids)| (node, ids_text(ids))));
     Ok(format!(
@@ -114,9 +104,5 @@ fn entry_text(entry: &Entry) -> Result<String, CheckpointError> {
 }
 
 fn ids_text(ids: &Ids) -> String {
-    ids.as_ref()
-        .map_or_else(|| NIL.to_owned(), |ids| checksum::list(ids.iter()))
+    nil_or(ids.as_ref(), |ids| checksum::list(ids.iter()))
 }
-
-/// How Go prints nil, which is `null` in the file.
-const NIL: &str = "<nil>";

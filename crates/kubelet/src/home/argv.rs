@@ -1,6 +1,5 @@
 //! kubelet's flags, from wherever the program it runs in keeps them.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -9,7 +8,7 @@ use serde::Deserialize;
 use stelia_text::excerpt;
 
 use super::{Host, Process};
-use crate::config::{ConfigError, text};
+use crate::config::{ConfigError, text, yaml};
 
 /// k3s's own configuration, and the folder of its drop-ins.
 const K3S: &str = "etc/rancher/k3s/config.yaml";
@@ -94,13 +93,9 @@ impl Words {
 fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
     let mut files = vec![root.join(K3S)];
     let folder = root.join(format!("{K3S}.d"));
-    let entries = fs::read_dir(&folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .map(|entry| entry.path());
+    let entries = fs::read_dir(&folder).into_iter().flatten().flatten();
     let is_yaml = |path: &PathBuf| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
-    let mut drop_ins: Vec<PathBuf> = entries.filter(is_yaml).collect();
+    let mut drop_ins: Vec<PathBuf> = entries.map(|entry| entry.path()).filter(is_yaml).collect();
     drop_ins.sort();
     files.extend(drop_ins);
     let (mut words, mut data, mut name) = (Vec::new(), PathBuf::from(K3S_DATA), None);
@@ -109,13 +104,7 @@ fn k3s(root: &Path) -> Result<Vec<String>, ConfigError> {
             Err(ConfigError::Read { cause, .. }) if cause.kind() == ErrorKind::NotFound => continue,
             read => read?,
         };
-        // An error must not quote the file, which may contain the token.
-        let options = serde_saphyr::options! { with_snippet: false };
-        let file: Option<K3sFile> =
-            serde_saphyr::from_str_with_options(&text, options).map_err(|cause| ConfigError::Yaml {
-                place: path.display().to_string(),
-                cause: excerpt::cause(&cause),
-            })?;
+        let file: Option<K3sFile> = yaml(&text, &path.display().to_string())?;
         let file = file.unwrap_or_default();
         if let Some(args) = file.kubelet_arg {
             words = args.list();
@@ -142,17 +131,13 @@ fn kubelite(own: &[String], root: &Path) -> Result<Vec<String>, ConfigError> {
     // …/args/kubelet is in the data of the snap's revision, beside which is the directory common to all revisions.
     let data = file.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let common = data.parent().unwrap_or(data).join("common");
-    let known: BTreeMap<&str, String> = [
-        ("SNAP_DATA", data.display().to_string()),
-        ("SNAP_COMMON", common.display().to_string()),
-    ]
-    .into();
+    let known = [("SNAP_DATA", data), ("SNAP_COMMON", &common)];
     let mut argv = vec!["kubelite".to_owned()];
     let lines = text.lines().map(str::trim).filter(|line| !line.starts_with('#'));
     for word in lines.flat_map(str::split_whitespace) {
         let mut word = word.replace(['"', '\''], "");
         for (name, value) in &known {
-            word = word.replace(&format!("${{{name}}}"), value);
+            word = word.replace(&format!("${{{name}}}"), &value.display().to_string());
         }
         argv.push(word);
     }

@@ -58,10 +58,9 @@ fn list(homes: &[Home]) -> String {
 fn choose<'a>(homes: &'a [Home], before: Option<&Path>) -> Result<Option<&'a Path>, Unclear> {
     let answering = || homes.iter().filter(|home| home.listener.is_some());
     let holding = || homes.iter().filter(|home| home.has_state);
-    let found: Vec<&Home> = if answering().next().is_some() {
-        answering().collect()
-    } else {
-        holding().collect()
+    let found: Vec<&Home> = match answering().next() {
+        Some(_) => answering().collect(),
+        None => holding().collect(),
     };
     let known = |home: &&&Home| home.listener.is_none() && Some(home.root.as_path()) == before;
     match found.as_slice() {
@@ -101,23 +100,17 @@ fn look(root: &Path) -> Vec<Home> {
     homes
 }
 
-/// The root directory that was found below `root` (`/`), else kubelet's default.
-fn root_below(root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
-    let homes = look(root);
-    let default = || root.join(ROOTS[0].trim_start_matches('/'));
-    Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))
-}
-
 /// kubelet's root directory below `root` (`/`): the setting's value, or with [`AUTO`] the one that is found.
 ///
 /// # Errors
 /// [`Unclear`].
 pub fn by_setting(setting: &Path, root: &Path, before: Option<&Path>) -> Result<PathBuf, Unclear> {
-    if setting == Path::new(AUTO) {
-        root_below(root, before)
-    } else {
-        Ok(setting.to_owned())
+    if setting != Path::new(AUTO) {
+        return Ok(setting.to_owned());
     }
+    let homes = look(root);
+    let default = || root.join(ROOTS[0].trim_start_matches('/'));
+    Ok(choose(&homes, before)?.map_or_else(default, Path::to_owned))
 }
 
 #[cfg(test)]

@@ -71,7 +71,8 @@ impl Machine {
 
     fn chosen(&self, before: Option<&str>) -> Result<String, String> {
         let before = before.map(|known| self.root().join(known.trim_start_matches('/')));
-        let root = root_below(&self.root(), before.as_deref()).map_err(|unclear| unclear.to_string())?;
+        let root =
+            by_setting(Path::new(AUTO), &self.root(), before.as_deref()).map_err(|unclear| unclear.to_string())?;
         let shown = root.strip_prefix(self.root()).unwrap();
         Ok(format!("/{}", shown.display()))
     }

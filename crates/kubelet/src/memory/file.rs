@@ -6,8 +6,8 @@ use serde::Deserialize;
 use serde::de::IgnoredAny;
 
 use super::{MemoryBlock, MemoryManagerState, MemorySchema, MemoryTable, NumaNodeState};
-use crate::checkpoint::{CheckpointError, json, pod_uid};
-use crate::checksum;
+use crate::checkpoint::{CheckpointError, json, needed, pod_uid, sealed};
+use crate::checksum::{self, nil_or};
 
 type Blocks = Option<Vec<Block>>;
 
@@ -66,12 +66,8 @@ struct Block {
 /// V1 or V2, told apart by the checksum; with `podEntries` it must be V2.
 pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<MemoryManagerState, CheckpointError> {
     let file: File = json(bytes)?;
-    let missing = || CheckpointError::UnknownSchema("missing field `checksum`".to_owned());
-    let found = file.checksum.ok_or_else(missing)?;
-    let (v1, v2) = (
-        checksum::fnv1a(&file.hashed_as_v1()),
-        checksum::fnv1a(&file.hashed_as_v2()),
-    );
+    let found = needed(file.checksum)?;
+    let [v1, v2] = [file.hashed_as_v1(), file.hashed_as_v2()].map(|text| checksum::fnv1a(&text));
     match has_pod_entries {
         false if found == v1 => file.state(MemorySchema::V1),
         _ if found == v2 => file.state(MemorySchema::V2),
@@ -82,13 +78,7 @@ pub(super) fn read(bytes: &[u8], has_pod_entries: bool) -> Result<MemoryManagerS
 
 pub(super) fn read_v3(bytes: &[u8]) -> Result<MemoryManagerState, CheckpointError> {
     let envelope: Envelope = json(bytes)?;
-    checksum::verify(envelope.data_checksum, checksum::of_data(&envelope.data))?;
-    let file: File = json(envelope.data.as_bytes())?;
-    if file.checksum.is_some() {
-        return Err(CheckpointError::UnknownSchema(
-            "unknown field `checksum` in data".to_owned(),
-        ));
-    }
+    let file = sealed(&envelope.data, envelope.data_checksum, |file: &File| file.checksum)?;
     file.state(MemorySchema::V3)
 }
 
@@ -104,12 +94,11 @@ impl File {
             pod_entries.insert(pod_uid(&pod)?, plain(entry.memory_blocks));
         }
         let nodes = self.machine_state.into_iter();
+        let nodes = nodes.map(|(id, node)| (id, node.map(Node::plain).unwrap_or_default()));
         Ok(MemoryManagerState {
             schema,
             policy: self.policy_name,
-            nodes: nodes
-                .map(|(id, node)| (id, node.map(Node::plain).unwrap_or_default()))
-                .collect(),
+            nodes: nodes.collect(),
             entries,
             pod_entries,
         })
@@ -197,11 +186,6 @@ fn blocks_text(blocks: &Blocks) -> String {
             )
         }))
     })
-}
-
-/// `null` in the file is nil in Go.
-fn nil_or<T>(value: Option<&T>, text: impl Fn(&T) -> String) -> String {
-    value.map_or_else(|| "<nil>".to_owned(), text)
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ mod limits;
 pub mod numa_stat;
 mod read;
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 
@@ -99,55 +100,29 @@ impl CgroupError {
     }
 }
 
-/// What is read and written of cgroup v2. The kernel's implementation is [`KernelCgroups`].
+/// What is read and written of cgroup v2. The kernel's implementation is [`KernelCgroups`]. An error is the
+/// kernel's answer.
 pub trait Cgroups: Send + Sync {
     fn exists(&self, cgroup: &CgroupPath) -> bool;
     /// Names of the cgroups directly in this one, sorted.
-    ///
-    /// # Errors
-    /// The directory cannot be read.
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError>;
     /// A file's text without its last newline.
-    ///
-    /// # Errors
-    /// The file cannot be read.
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError>;
     /// Write a value in one `write(2)`.
-    ///
-    /// # Errors
-    /// The kernel refused.
     fn write(&self, cgroup: &CgroupPath, file: File, value: &str) -> Result<(), CgroupError>;
     /// Make the cgroup. It may exist already.
-    ///
-    /// # Errors
-    /// The kernel refused.
     fn create(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
-    /// Remove the cgroup. It may be gone already.
-    ///
-    /// # Errors
-    /// The kernel refused: EBUSY while it is populated or has children.
+    /// Remove the cgroup. It may be gone already. EBUSY while it is populated or has children.
     fn remove(&self, cgroup: &CgroupPath) -> Result<(), CgroupError>;
     /// The extended attributes `user.stelia.*` of the directory, without that prefix.
-    ///
-    /// # Errors
-    /// They cannot be read.
-    fn attributes(&self, cgroup: &CgroupPath) -> Result<std::collections::BTreeMap<String, String>, CgroupError>;
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError>;
     /// One of them; `None` where it is not set.
-    ///
-    /// # Errors
-    /// It cannot be read.
     fn attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<Option<String>, CgroupError> {
         Ok(self.attributes(cgroup)?.remove(name))
     }
     /// Set one extended attribute `user.stelia.<name>`.
-    ///
-    /// # Errors
-    /// The kernel refused.
     fn set_attribute(&self, cgroup: &CgroupPath, name: &str, value: &str) -> Result<(), CgroupError>;
     /// Remove one. It may be missing.
-    ///
-    /// # Errors
-    /// The kernel refused.
     fn remove_attribute(&self, cgroup: &CgroupPath, name: &str) -> Result<(), CgroupError>;
 }
 

@@ -40,25 +40,17 @@ pub struct SystemdError {
 #[derive(Debug, Default)]
 pub struct Listening(Option<manager::Ends>);
 
-/// The calls to systemd; implemented by its manager on the bus and by the test node.
+/// The calls to systemd; implemented by its manager on the bus and by the test node. A call fails where systemd refuses it,
+/// or does not answer within 90 s.
 #[async_trait]
 pub trait Systemd: Send + Sync {
     /// The devices of a unit; `None` when systemd has no such unit.
-    ///
-    /// # Errors
-    /// systemd does not answer.
     async fn devices(&self, unit: &str) -> Result<Option<Devices>, SystemdError>;
     /// Begin to listen for the ends of jobs, which [`Self::start_scope`] needs. It is a call of its own so that a
     /// caller can do other things meanwhile.
-    ///
-    /// # Errors
-    /// systemd refuses, or does not answer.
     async fn listen(&self) -> Result<Listening, SystemdError>;
-    /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done. The caller
-    /// has made sure that the cgroup does not exist yet.
-    ///
-    /// # Errors
-    /// systemd refuses, the job fails, or it takes longer than 90 s.
+    /// Start the transient scope `unit` in `stelia.slice`, holding process `pid`; answers when its job is done, and
+    /// fails where the job does. The caller has made sure that the cgroup does not exist yet.
     async fn start_scope(
         &self,
         listening: Listening,
@@ -68,37 +60,21 @@ pub trait Systemd: Send + Sync {
         limits: &Limits,
         devices: &Devices,
     ) -> Result<(), SystemdError>;
+    /// Start a service that ends by itself; answers when it has, and fails where it does.
+    async fn run(&self, unit: &str) -> Result<(), SystemdError>;
     /// Stop a scope whose cgroup is gone. systemd may not know it any more.
     ///
     /// systemd learns that a scope is empty by an event. A process that was already ending when it was put there causes
     /// none, and the scope stays.
-    ///
-    /// # Errors
-    /// systemd refuses.
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError>;
     /// The active scopes whose names match the glob `pattern`, each with the cgroup that systemd has for it.
-    ///
-    /// # Errors
-    /// systemd does not answer.
     async fn scopes(&self, pattern: &str) -> Result<Vec<(String, String)>, SystemdError>;
     /// Set limits on a unit, until the next boot; `None` means unlimited.
-    ///
-    /// # Errors
-    /// systemd refuses.
     async fn limit(&self, unit: &str, limits: &Limits) -> Result<(), SystemdError>;
     /// Set a unit's `CPUWeight`, until the next boot.
-    ///
-    /// # Errors
-    /// systemd refuses.
     async fn weigh(&self, unit: &str, weight: u64) -> Result<(), SystemdError>;
     /// Set a unit's `MemoryMin` and `MemoryLow`, bytes, until the next boot.
-    ///
-    /// # Errors
-    /// systemd refuses.
     async fn protect(&self, unit: &str, min: u64, low: u64) -> Result<(), SystemdError>;
     /// Set a unit's `AllowedCPUs`, until the next boot; an empty set forgets the setting.
-    ///
-    /// # Errors
-    /// systemd refuses.
     async fn allow_cpus(&self, unit: &str, cpus: &CpuSet) -> Result<(), SystemdError>;
 }

@@ -100,7 +100,7 @@ struct PodSpec {
     #[serde(default)]
     init_containers: Vec<Container>,
     containers: Vec<Container>,
-    volumes: Vec<Yaml>,
+    volumes: Vec<Named>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -108,9 +108,43 @@ struct PodSpec {
 struct Container {
     #[serde(default)]
     command: Vec<String>,
+    #[serde(default)]
     args: Vec<String>,
+    startup_probe: Option<Probe>,
+    readiness_probe: Option<Probe>,
+    liveness_probe: Option<Probe>,
     resources: Resources,
-    volume_mounts: Vec<Yaml>,
+    volume_mounts: Vec<Named>,
+}
+
+impl Container {
+    fn words(&self) -> Vec<String> {
+        [self.command.clone(), self.args.clone()].concat()
+    }
+
+    fn probes(&self) -> impl Iterator<Item = &Probe> {
+        [&self.startup_probe, &self.readiness_probe, &self.liveness_probe]
+            .into_iter()
+            .flatten()
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct Probe {
+    exec: Exec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Exec {
+    command: Vec<String>,
+}
+
+/// A volume, or where one is mounted.
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Named {
+    name: String,
+    mount_path: Option<String>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -121,20 +155,23 @@ struct Resources {
 
 #[rstest::rstest]
 #[case(include_str!("../../../../packaging/kubernetes/vm.yaml"))]
-#[case(include_str!("../../../../packaging/kubernetes/vm-restricted.yaml"))]
+#[case(include_str!("../../../../packaging/kubernetes/vm-privileged.yaml"))]
+#[case(include_str!("../../../../packaging/kubernetes/vm-virtiofsd.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-hugepages.yaml"))]
+#[case(include_str!("../../../../packaging/kubernetes/vm-userns.yaml"))]
 #[case(include_str!("../../../../packaging/kubernetes/vm-koordinator.yaml"))]
+#[case(include_str!("../../../../packaging/kubernetes/vm-emulated.yaml"))]
 fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case] text: &str) {
     let Manifest { spec } = serde_saphyr::from_str(text).unwrap();
-    for container in spec.init_containers.iter().chain(&spec.containers) {
+    let all = || spec.init_containers.iter().chain(&spec.containers);
+    for container in all() {
         assert_eq!(container.resources.requests, container.resources.limits);
     }
     for init in &spec.init_containers {
-        let words: Vec<String> = ["stelia-runner".to_owned()]
-            .into_iter()
-            .chain(init.args.clone())
-            .collect();
-        holds(&words);
+        // Without a command it is the runner's own image.
+        if init.command.is_empty() {
+            holds(&[vec!["stelia-runner".to_owned()], init.args.clone()].concat());
+        }
         // Whole CPUs would make it an owner of CPUs.
         assert!(init.resources.limits["cpu"].ends_with('m'));
     }
@@ -142,16 +179,43 @@ fn the_manifests_are_guaranteed_pods_that_the_runner_and_the_daemon_take(#[case]
         panic!("{spec:?}")
     };
     vm.resources.limits["cpu"].parse::<u32>().unwrap();
-    let words = [vm.command.clone(), vm.args.clone()].concat();
+    vm.probes().for_each(|probe| holds(&probe.exec.command));
+    let words = vm.words();
     let options = Cli::try_parse_from(words.iter().map(String::as_str)).unwrap();
     let super::Command::Run(options) = options.command else {
         panic!("{options:?}")
     };
     assert!(options.common.grace.as_secs() + 5 <= spec.termination_grace_period_seconds);
     // The directory is mounted, and not the socket.
-    let mount = |place: &Yaml| matches!(place, Yaml::Map(map) if map.get("mountPath").is_some_and(|path| path.texts() == ["/run/stelia/runner"]));
-    assert!(vm.volume_mounts.iter().any(mount));
-    assert_eq!(vm.volume_mounts.len(), spec.volumes.len());
+    let mounts = || all().flat_map(|container| &container.volume_mounts);
+    assert!(
+        vm.volume_mounts
+            .iter()
+            .any(|mount| mount.mount_path.as_deref() == Some("/run/stelia/runner"))
+    );
+    assert!(mounts().all(|mount| spec.volumes.iter().any(|volume| volume.name == mount.name)));
+    assert!(
+        spec.volumes
+            .iter()
+            .all(|volume| mounts().any(|mount| mount.name == volume.name))
+    );
+}
+
+/// Only the one that is for tests does without KVM, and it says what it is.
+#[test]
+fn a_manifest_emulates_its_guest_only_where_it_says_that_it_is_for_tests() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/kubernetes");
+    for file in std::fs::read_dir(folder).unwrap().flatten() {
+        let text = std::fs::read_to_string(file.path()).unwrap();
+        if text.contains("kind: Pod") {
+            let for_tests = text.starts_with("# For tests only");
+            assert_eq!(
+                (text.contains("tcg"), text.contains("kvm")),
+                (for_tests, !for_tests),
+                "{file:?}"
+            );
+        }
+    }
 }
 
 #[test]

@@ -12,15 +12,16 @@ use stelia_api::RUNNER_SOCKET;
 
 use super::annotations;
 use super::daemon::Claims;
+use super::descriptors::{self, DescriptorSpec};
 use super::error::Error;
 use super::helpers::spec::{HelperSpec, parse_argument};
+use super::vmm::VmmKind;
 
-/// `stelia-runner`.
 #[derive(Debug, Parser)]
 #[command(
     name = "stelia-runner",
     version,
-    about = "PID 1 of a VM's container: registers it, starts QEMU, hands over its vCPUs",
+    about = "PID 1 of a VM's container: registers it, starts its VMM, hands over its vCPUs",
     after_help = help::ENVIRONMENT
 )]
 pub struct Cli {
@@ -33,7 +34,6 @@ pub struct Cli {
         env = "STELIA_LOG_FORMAT"
     )]
     pub(crate) log_format: LogFormat,
-    /// What to do.
     #[command(subcommand)]
     pub(crate) command: Command,
 }
@@ -47,10 +47,9 @@ pub(crate) enum LogFormat {
     Json,
 }
 
-/// The subcommands.
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Register the container, run QEMU in it, and leave when QEMU ends
+    /// Register the container, run QEMU, Cloud Hypervisor or Firecracker in it, and leave when that ends
     #[command(after_help = help::RUN)]
     Run(RunOptions),
     /// Register the container of a QEMU that something else started, and keep its vCPUs isolated until it ends
@@ -72,21 +71,60 @@ pub(crate) enum Command {
 #[allow(rustdoc::broken_intra_doc_links)]
 #[derive(Debug, Clone, Args)]
 pub(crate) struct RunOptions {
-    /// QMP socket of the runner's own; -qmp is added to QEMU's arguments unless they name this path already
-    #[arg(long, value_name = "PATH")]
-    pub(crate) qmp: PathBuf,
-    /// What `run` and `attach` share.
     #[command(flatten)]
-    pub(crate) common: CommonOptions,
-    /// A program beside QEMU: name=NAME[,start=before|after][,on-exit=restart|fatal|ignore][,wait-for=PATH],command=LINE
+    pub(crate) control: ControlOptions,
+    /// What the program is; known by its file's name where that begins with qemu, cloud-hypervisor or firecracker
+    #[arg(long, value_name = "VMM")]
+    pub(crate) vmm: Option<VmmKind>,
+    /// A descriptor that the VMM inherits, {fd:NAME} in its arguments: NAME=/PATH, NAME=socket:/PATH or NAME=tap:INTERFACE
+    #[arg(long = "fd", value_name = "NAME=WHAT", value_parser = descriptors::parse)]
+    pub(crate) descriptors: Vec<DescriptorSpec>,
+    /// A program beside the VMM: name=NAME[,start=before|after][,on-exit=restart|fatal|ignore][,wait-for=PATH],command=LINE
     #[arg(long = "helper", value_name = "SPEC", value_parser = parse_argument)]
     pub(crate) helper: Vec<HelperSpec>,
     /// A TOML file of [[helper]] tables with the same keys
     #[arg(long, value_name = "FILE")]
     pub(crate) helpers: Option<PathBuf>,
-    /// QEMU and its arguments
-    #[arg(last = true, required = true, value_name = "QEMU ARGS")]
-    pub(crate) qemu: Vec<OsString>,
+    /// QEMU, Cloud Hypervisor or Firecracker, and its arguments
+    #[arg(last = true, required = true, value_name = "VMM ARGS")]
+    pub(crate) program: Vec<OsString>,
+    /// What `run` and `attach` share. At the end: the heading in it holds for all options that follow.
+    #[command(flatten)]
+    pub(crate) common: CommonOptions,
+}
+
+/// The socket by which the runner controls the VMM.
+#[derive(Debug, Clone, Args)]
+#[group(required = true, multiple = false)]
+pub(crate) struct ControlOptions {
+    /// QEMU: a QMP socket of the runner's own; -qmp is added to QEMU's arguments unless they name this path already
+    #[arg(long, value_name = "PATH")]
+    pub(crate) qmp: Option<PathBuf>,
+    /// Cloud Hypervisor, Firecracker: the socket of its API; --api-socket or --api-sock is added to its arguments unless they have it
+    #[arg(long, value_name = "PATH")]
+    pub(crate) api_socket: Option<PathBuf>,
+}
+
+impl RunOptions {
+    /// The VMM and its control socket.
+    pub(crate) fn vmm(&self) -> Result<(VmmKind, &std::path::Path), Error> {
+        let known = self.program.first().and_then(|program| VmmKind::of_program(program));
+        let kind = self.vmm.or(known);
+        match (&self.control.qmp, &self.control.api_socket, kind) {
+            (Some(qmp), _, None | Some(VmmKind::Qemu)) => Ok((VmmKind::Qemu, qmp)),
+            (Some(_), _, Some(other)) => Err(Error::Usage(format!(
+                "{} has no QMP: give --api-socket instead of --qmp",
+                other.name()
+            ))),
+            (None, Some(socket), Some(kind @ (VmmKind::CloudHypervisor | VmmKind::Firecracker))) => Ok((kind, socket)),
+            (None, _, Some(VmmKind::Qemu)) => Err(Error::Usage(
+                "QEMU has no HTTP API: give --qmp instead of --api-socket".into(),
+            )),
+            (None, _, _) => Err(Error::Usage(
+                "which VMM this is cannot be told by its name: give --vmm cloud-hypervisor or --vmm firecracker".into(),
+            )),
+        }
+    }
 }
 
 /// Options of `attach`.
@@ -121,14 +159,14 @@ pub(crate) struct CommonOptions {
     /// How long to wait for the daemon (`attach`: and for QEMU) before giving up or going on without (60 or 60s)
     #[arg(long, value_name = "SECONDS", default_value = "60s", value_parser = seconds)]
     pub(crate) register_timeout: Duration,
-    /// Where the socket for `probe` and `stop` is made; the directory of --qmp when not given
+    /// Where the socket for `probe` and `stop` is made; the directory of --qmp or --api-socket when not given
     #[arg(long, value_name = "DIR", env = "STELIA_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
     /// The pod's UID, checked by the daemon; it knows by itself
-    #[arg(long, value_name = "UID", default_value = "")]
+    #[arg(long, value_name = "UID", default_value = "", hide_default_value = true)]
     pub(crate) pod_uid: String,
     /// The container's exclusive CPUs, checked by the daemon; it knows by itself
-    #[arg(long, value_name = "LIST", default_value = "")]
+    #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub(crate) cpuset: String,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
@@ -179,12 +217,16 @@ pub(crate) struct WhereOptions {
     /// The runner's --qmp, beside which its socket is when it has no --state-dir
     #[arg(long, value_name = "PATH")]
     pub(crate) qmp: Option<PathBuf>,
+    /// The runner's --api-socket, likewise
+    #[arg(long, value_name = "PATH")]
+    pub(crate) api_socket: Option<PathBuf>,
 }
 
 impl WhereOptions {
     /// Where the socket is.
     pub(crate) fn directory(&self) -> Option<PathBuf> {
-        state_directory(self.state_dir.as_deref(), self.qmp.as_deref())
+        let control = self.qmp.as_deref().or(self.api_socket.as_deref());
+        state_directory(self.state_dir.as_deref(), control)
     }
 }
 
@@ -194,7 +236,6 @@ pub(crate) struct ProbeOptions {
     /// What is asked
     #[arg(value_name = "WHAT", default_value = "readiness")]
     pub(crate) what: What,
-    /// Which runner.
     #[command(flatten)]
     pub(crate) place: WhereOptions,
 }
@@ -218,14 +259,14 @@ pub(crate) struct AnchorOptions {
     pub(crate) parent: Option<i32>,
 }
 
-/// `--state-dir`, else the directory of the QMP socket, which can be written.
-pub(crate) fn state_directory(given: Option<&std::path::Path>, qmp: Option<&std::path::Path>) -> Option<PathBuf> {
-    let beside = |qmp: &std::path::Path| match qmp.parent() {
+/// `--state-dir`, else the directory of the VMM's control socket, which can be written.
+pub(crate) fn state_directory(given: Option<&std::path::Path>, control: Option<&std::path::Path>) -> Option<PathBuf> {
+    let beside = |socket: &std::path::Path| match socket.parent() {
         Some(parent) if parent.as_os_str().is_empty() => PathBuf::from("."),
         Some(parent) => parent.to_owned(),
         None => PathBuf::from("/"),
     };
-    given.map(ToOwned::to_owned).or_else(|| qmp.map(beside))
+    given.map(ToOwned::to_owned).or_else(|| control.map(beside))
 }
 
 /// The runner itself: the image may have no other program that sleeps.

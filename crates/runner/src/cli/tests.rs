@@ -22,7 +22,7 @@ fn seconds_come_with_and_without_unit() {
 #[test]
 fn qemu_keeps_its_own_options_behind_the_dashes() {
     let options = run(&["--qmp", "/q", "--", "qemu", "-S", "--help"]).unwrap();
-    assert_eq!(options.qemu, ["qemu", "-S", "--help"]);
+    assert_eq!(options.program, ["qemu", "-S", "--help"]);
     let common = options.common;
     assert_eq!(common.socket.to_str(), Some(RUNNER_SOCKET));
     assert_eq!((common.grace.as_secs(), common.register_timeout.as_secs()), (25, 60));
@@ -61,6 +61,42 @@ fn the_socket_lies_beside_the_qmp_socket_unless_told_otherwise() {
     assert_eq!(at(None, Some("qmp")), Some(".".into()));
     assert_eq!(at(Some("/state"), Some("/run/qmp")), Some("/state".into()));
     assert_eq!(at(None, None), None);
+}
+
+#[test]
+fn there_is_one_control_socket() {
+    assert!(run(&["--qmp", "/q", "--api-socket", "/a", "--", "qemu"]).is_err());
+    let vmm = |args: &[&str]| {
+        let options = run(args).unwrap();
+        options
+            .vmm()
+            .map(|(kind, socket)| (kind.name(), socket.display().to_string()))
+            .map_err(|error| error.to_string())
+    };
+    assert_eq!(vmm(&["--qmp", "/q", "--", "start.sh"]), Ok(("QEMU", "/q".into())));
+    let api = ["--api-socket", "/a", "--"];
+    assert_eq!(
+        vmm(&[&api[..], &["/x/firecracker"]].concat()),
+        Ok(("Firecracker", "/a".into()))
+    );
+    let named = ["--vmm", "cloud-hypervisor", "--api-socket", "/a", "--", "sh"];
+    assert_eq!(vmm(&named), Ok(("Cloud Hypervisor", "/a".into())));
+    assert!(vmm(&[&api[..], &["sh"]].concat()).is_err());
+}
+
+#[test]
+fn a_descriptor_that_is_not_understood_is_a_usage_error() {
+    let error = run(&["--qmp", "/q", "--fd", "net=tap", "--", "qemu"]).unwrap_err();
+    assert!(error.to_string().contains("not an absolute path"), "{error}");
+}
+
+#[test]
+fn a_probe_finds_the_runner_beside_the_api_socket_too() {
+    let cli = Cli::try_parse_from(["stelia-runner", "probe", "state", "--api-socket", "/run/vm/api"]).unwrap();
+    let Command::Probe(options) = cli.command else {
+        panic!("not probe")
+    };
+    assert_eq!(options.place.directory(), Some("/run/vm".into()));
 }
 
 #[test]

@@ -40,7 +40,6 @@ const OBJECT_RETRY: Duration = Duration::from_millis(200);
 pub(crate) enum DaemonEvent {
     /// A signal of the daemon: something changed.
     Signal,
-    /// The connection broke.
     Lost,
     Reconnected,
 }
@@ -60,13 +59,6 @@ pub(crate) struct Attached {
     pub(crate) isolation: Isolation,
     /// The QoS class; `None` where kubelet chose the CPUs.
     pub(crate) qos: Option<Qos>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Registration {
-    pub(crate) instance: OwnedObjectPath,
-    /// The cgroup path of its scope.
-    pub(crate) cgroup: String,
 }
 
 /// The daemon by its socket. It connects when needed, and again after a failure: a restart of the daemon must not disturb the
@@ -133,7 +125,6 @@ impl Daemon {
         Ok(row.map(|row| (row.3, row.4)))
     }
 
-    /// The property Degraded.
     pub(crate) async fn degraded(&mut self, instance: &OwnedObjectPath) -> Result<Vec<String>, Error> {
         let proxy = self.instance(instance).await?;
         proxy.degraded().await.map_err(|e| self.failed("Get Degraded", &e))
@@ -145,12 +136,12 @@ impl Daemon {
         claims: Claims<'_>,
         anchor: BorrowedFd<'_>,
         limit: Duration,
-    ) -> Result<Registration, Error> {
+    ) -> Result<OwnedObjectPath, Error> {
         let deadline = Instant::now() + limit;
         let mut warned = false;
         loop {
             let error = match self.try_register(claims, anchor).await {
-                Ok(registration) => return Ok(registration),
+                Ok(instance) => return Ok(instance),
                 Err(error) => error,
             };
             if !error.is_transient() || Instant::now() + RETRY >= deadline {
@@ -168,7 +159,7 @@ impl Daemon {
         &mut self,
         claims: Claims<'_>,
         anchor: BorrowedFd<'_>,
-    ) -> Result<Registration, Error> {
+    ) -> Result<OwnedObjectPath, Error> {
         let manager = self.manager().await?;
         let failed = |cause: stelia_api::Error| Error::System {
             operation: "write the options of RegisterInstance",
@@ -180,7 +171,8 @@ impl Daemon {
         options.insert("anchor", Variant::from(Fd::from(anchor)));
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
-        Ok(Registration { instance, cgroup })
+        tracing::info!("registered as {instance} in {cgroup}");
+        Ok(instance)
     }
 
     /// Attaches the vCPU threads, and the I/O threads that get CPUs too. It is an error when the instance is neither

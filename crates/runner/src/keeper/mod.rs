@@ -1,9 +1,10 @@
-//! Isolates a VM and keeps it so, from QEMU's start to its end: registers, attaches the vCPUs, lets the guest run, and follows
+//! Isolates a VM and keeps it so, from the VMM's start to its end: registers, attaches the vCPUs, lets the guest run, and follows
 //! changes on either side (threads plugged, the daemon restarted, the instance deregistered).
 //!
-//! `Keeper::keep` never returns. It is dropped when QEMU ends or the shutdown begins.
+//! `Keeper::keep` never returns. It is dropped when the VMM ends or the shutdown begins.
 
 mod daemon_events;
+mod hold;
 mod text;
 
 use std::os::fd::BorrowedFd;
@@ -13,7 +14,9 @@ use stelia_api::NOT_PINNED;
 use tokio::time::{Instant, sleep};
 use zbus::OwnedObjectPath;
 
-use super::daemon::{Claims, Daemon};
+use self::hold::Held;
+use super::cli::CommonOptions;
+use super::daemon::Daemon;
 use super::error::Error;
 use super::qmp::Vcpu;
 use super::state::{Isolation, Phase};
@@ -21,12 +24,12 @@ use super::status::Status;
 use super::vmm::{Change, Release, Threads, Vmm};
 
 const VMM_RETRY: Duration = Duration::from_millis(100);
-/// QEMU may take this long to answer before a warning is logged.
+/// The VMM may take this long to answer before a warning is logged.
 const VMM_PATIENCE: Duration = Duration::from_secs(10);
 const FIRST_RETRY: Duration = Duration::from_secs(5);
 /// The pause doubles up to this while the guest runs without isolation: more calls would not help it.
 const LAST_RETRY: Duration = Duration::from_secs(60);
-/// How often QEMU is queried where no event reports a change: of a machine with a free vCPU slot, and of a guest that does
+/// How often the VMM is queried where no event reports a change: of a machine with a free vCPU slot, and of a guest that does
 /// not run.
 const LOOK: Duration = Duration::from_secs(2);
 /// One plug causes several events: the others are waited for this long.
@@ -34,12 +37,11 @@ const SETTLE: Duration = Duration::from_millis(100);
 
 #[derive(Debug)]
 pub(crate) struct VmOptions<'a> {
-    pub(crate) qemu: BorrowedFd<'a>,
+    /// The VMM's.
+    pub(crate) process: BorrowedFd<'a>,
     /// For a registration that has to be repeated.
     pub(crate) anchor: BorrowedFd<'a>,
-    pub(crate) claims: Claims<'a>,
-    pub(crate) require: bool,
-    pub(crate) iothread_cpus: bool,
+    pub(crate) common: &'a CommonOptions,
     pub(crate) release: Release,
 }
 
@@ -58,6 +60,10 @@ pub(crate) struct Keeper<'a, V> {
     cpus: String,
     resized: bool,
     released: bool,
+    /// What became of the guest before its release.
+    held: Held,
+    /// How long it may have run before it was paused, until that is reported.
+    ran: Option<Duration>,
     /// The instance was deregistered while the VM ran. That was an administrator's decision, so the runner does not register
     /// again.
     given_up: bool,
@@ -84,6 +90,8 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             cpus: String::new(),
             resized: false,
             released: false,
+            held: Held::NotYet,
+            ran: None,
             given_up: false,
             last_failure: String::new(),
             retry: FIRST_RETRY,
@@ -92,7 +100,9 @@ impl<'a, V: Vmm> Keeper<'a, V> {
 
     pub(crate) async fn keep(&mut self) {
         loop {
+            self.hold().await;
             let threads = self.answering().await;
+            self.report_paused();
             let done = match self.isolate(&threads).await {
                 Ok(()) => self.release().await,
                 Err(error) => Err(error),
@@ -108,7 +118,7 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         }
     }
 
-    /// Waits until QEMU answers, and returns the threads.
+    /// Waits until the VMM answers, and returns the threads.
     async fn answering(&mut self) -> Threads {
         let started = Instant::now();
         let mut warned = false;
@@ -137,14 +147,14 @@ impl<'a, V: Vmm> Keeper<'a, V> {
             .collect();
         if self.attached.is_none() || self.status.now().iothreads != iothreads {
             let list = text::iothreads(&threads.iothreads);
-            tracing::info!("QEMU has {} vCPUs and {list}", threads.vcpus.len());
+            tracing::info!("{} has {} vCPUs and {list}", self.vmm.name(), threads.vcpus.len());
         }
         self.status.update(|state| state.iothreads = iothreads);
     }
 
     /// Registers where that is still to be done, and attaches threads that the daemon does not have yet.
     async fn isolate(&mut self, threads: &Threads) -> Result<(), Error> {
-        let iothreads: Vec<u32> = match self.options.iothread_cpus {
+        let iothreads: Vec<u32> = match self.options.common.iothread_cpus {
             true => threads
                 .iothreads
                 .iter()
@@ -160,17 +170,14 @@ impl<'a, V: Vmm> Keeper<'a, V> {
         let instance = match &self.instance {
             Some(instance) => instance.clone(),
             None => {
-                let registration = self
-                    .daemon
-                    .try_register(self.options.claims, self.options.anchor)
-                    .await?;
-                tracing::info!("registered as {} in {}", registration.instance, registration.cgroup);
-                self.instance.insert(registration.instance).clone()
+                let claims = self.options.common.claims();
+                let instance = self.daemon.try_register(claims, self.options.anchor).await?;
+                self.instance.insert(instance).clone()
             }
         };
         let attached = self
             .daemon
-            .attach(&instance, self.options.qemu, (&wanted.0, &wanted.1))
+            .attach(&instance, self.options.process, (&wanted.0, &wanted.1))
             .await;
         if attached.as_ref().is_err_and(Error::is_absent) {
             if self.attached.is_some() {
@@ -211,6 +218,9 @@ impl<'a, V: Vmm> Keeper<'a, V> {
 
     async fn release(&mut self) -> Result<(), Error> {
         if !self.released {
+            if self.held == Held::Runs {
+                self.report_window(self.vmm.window());
+            }
             self.vmm.release(&self.options.release).await?;
             self.released = true;
             tracing::info!("{}", text::released(&self.options.release));
@@ -237,8 +247,12 @@ impl<'a, V: Vmm> Keeper<'a, V> {
                     "{error}; the guest runs on, without isolation for what is new; next try in {seconds} s"
                 );
             }
-        } else if self.options.require {
-            tracing::error!("{error}; the guest stays paused, next try in {seconds} s");
+        } else if self.options.common.require_isolation {
+            let guest = match self.held {
+                Held::Runs => "runs on shared CPUs",
+                Held::NotYet | Held::Paused => "stays paused",
+            };
+            tracing::error!("{error}; the guest {guest}, next try in {seconds} s");
         } else {
             tracing::error!(
                 "{error}; --require-isolation=no: the guest runs DEGRADED, on CPUs it shares, next try in {seconds} s"

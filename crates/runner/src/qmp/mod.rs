@@ -57,12 +57,10 @@ impl Qmp {
         }
     }
 
-    /// `query-cpus-fast`.
     pub async fn vcpus(&mut self) -> Result<Vec<Vcpu>, Error> {
         self.execute(commands::QueryCpusFast {}).await
     }
 
-    /// `query-iothreads`.
     pub async fn iothreads(&mut self) -> Result<Vec<Iothread>, Error> {
         self.execute(commands::QueryIothreads {}).await
     }
@@ -73,7 +71,6 @@ impl Qmp {
         Ok(slots.iter().any(|slot| slot.qom_path.is_none()))
     }
 
-    /// `query-status`.
     pub async fn status(&mut self) -> Result<StatusInfo, Error> {
         self.execute(commands::QueryStatus {}).await
     }

@@ -20,7 +20,6 @@ const MAX_MESSAGE: usize = 16 << 20;
 /// Events queued until somebody reads them; beyond it the oldest are dropped.
 const MAX_EVENTS: usize = 256;
 
-/// An asynchronous event.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Event {
     /// `RESET`, `DEVICE_DELETED`…

@@ -79,6 +79,7 @@ async fn a_probe_finds_the_runner_beside_its_monitor_and_stop_ends_it() {
     bench.state(|state| state.guest == "running").await;
     let place = WhereOptions {
         state_dir: None,
+        api_socket: None,
         qmp: Some(bench.dir.path().join("qmp")),
     };
     for what in [What::Readiness, What::Liveness, What::State] {

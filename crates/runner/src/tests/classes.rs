@@ -88,7 +88,8 @@ async fn a_registration_that_is_made_late_asks_for_the_same() {
     let socket = bench.dir.path().join("socket");
     fakes::daemon(&socket, of_class("LS", "floating"), bench.calls.clone());
     // Then it reports the class
-    let state = bench.state(|state| state.isolation == Isolation::Shared).await;
+    let is_told = |state: &RunnerState| state.isolation == Isolation::Shared && state.guest == "running";
+    let state = bench.state(is_told).await;
     assert_eq!(bench.calls.names()[0], "RegisterInstance '' '2-3' qos=LS");
     assert_eq!(state.readiness(), Ok("LS, on the shared pool".into()));
 }

@@ -3,6 +3,8 @@
 //! The runner reaps every child of its process, so it must not share one with other tests: this test executable starts
 //! itself again for it (`helper_runner`), and once more as QEMU (`helper_qemu`).
 
+mod api;
+mod api_fakes;
 mod attach;
 mod classes;
 mod fakes;
@@ -55,8 +57,14 @@ fn helper_runner() {
 #[test]
 #[ignore = "a process of the other tests"]
 fn helper_qemu() {
+    if let (Some(dir), Ok(given)) = (std::env::var_os(DIR), std::env::var("STELIA_TEST_GIVEN")) {
+        std::fs::write(std::path::Path::new(&dir).join("given"), given).unwrap();
+    }
     match (std::env::var_os(DIR), std::env::var("STELIA_TEST_QEMU").as_deref()) {
         (Some(_), Ok("named")) => fakes::named(),
+        (Some(dir), Ok(how)) if how.starts_with("firecracker") || how.starts_with("cloud-hypervisor") => {
+            api_fakes::vmm(dir.as_ref());
+        }
         (Some(dir), _) => fakes::qemu(dir.as_ref()),
         _ => {}
     }

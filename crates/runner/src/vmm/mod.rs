@@ -1,15 +1,22 @@
-//! A VM as the runner needs it: its threads, its run state, and how its guest is started. By QMP, or by the names of threads.
+//! A VM as the runner needs it: its threads, its run state, how its guest is started and ended. By QMP, by the HTTP API of Cloud
+//! Hypervisor and Firecracker, or by the names of threads alone.
 
+mod api;
+mod kind;
 mod monitor;
 mod thread_names;
 
+pub(crate) use api::{ApiVmm, Dialect};
+pub(crate) use kind::VmmKind;
 pub(crate) use monitor::Monitor;
 pub(crate) use thread_names::{ThreadNames, find_vm};
 
 use std::future::Future;
+use std::path::Path;
+use std::time::Duration;
 
 use super::error::Error;
-use super::qmp::{Iothread, Qmp, Vcpu};
+use super::qmp::{Iothread, Vcpu};
 
 /// The threads of a VM, as they were when asked.
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -42,16 +49,81 @@ pub(crate) enum Release {
     AlreadyRunning,
 }
 
+/// What the vCPUs of a VMM that cannot start paused did before the guest was paused: they ran on shared CPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Window {
+    /// From the last moment at which the guest is known not to have run to its pause: no less than it ran.
+    pub(crate) wall: Duration,
+    /// The time on a CPU of all vCPU threads together, their start included; `None` where the kernel does not count it.
+    pub(crate) run: Option<Duration>,
+}
+
+/// Whether the guest executes nothing, so that its vCPUs can be attached.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Hold {
+    /// There is nothing to see to: it was started paused, or ran before this program came.
+    Unneeded,
+    /// It does not run. How long it may have run before, [`Window::wall`]; `None`: it did not.
+    Paused(Option<Duration>),
+    /// It is not booted, or will be paused in a moment; its run state.
+    NotYet(String),
+    /// It runs and cannot be paused, for this reason.
+    Runs(String),
+}
+
+/// How a guest was asked to end.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum PowerDown {
+    Requested,
+    /// It never ran, has migrated away, or has ended.
+    NotRunning,
+    /// The VMM cannot ask it, for this reason.
+    Refused(String),
+    /// Without a control channel SIGTERM is all there is.
+    BySignal,
+}
+
+/// How the VMM was told to end at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Quit {
+    Told,
+    /// It has no command for that: SIGTERM ends it.
+    BySignal,
+}
+
 /// A virtual machine monitor, as the runner needs it.
 pub(crate) trait Vmm {
+    /// For messages.
+    fn name(&self) -> &'static str {
+        VmmKind::Qemu.name()
+    }
+    /// Sees to it that the guest executes nothing until its release; called again until that is so.
+    fn hold(&mut self) -> impl Future<Output = Result<Hold, Error>> {
+        std::future::ready(Ok(Hold::Unneeded))
+    }
+    /// The window, of a guest that runs or has run: until now.
+    fn window(&self) -> Window {
+        Window {
+            wall: Duration::ZERO,
+            run: None,
+        }
+    }
     fn threads(&mut self) -> impl Future<Output = Result<Threads, Error>>;
     /// Waits for a change. Cancel-safe.
     fn change(&mut self) -> impl Future<Output = Result<Change, Error>>;
     /// The run state by its QMP name; `unknown` without a monitor.
     fn run_state(&mut self) -> impl Future<Output = Result<String, Error>>;
     fn release(&mut self, how: &Release) -> impl Future<Output = Result<(), Error>>;
-    /// Closes the connection; the next call opens a new one.
-    fn disconnect(&mut self);
-    /// Hands the open QMP connection to the shutdown.
-    fn take_qmp(&mut self) -> Option<Qmp>;
+    /// Asks the guest to end.
+    fn power_down(&mut self) -> impl Future<Output = Result<PowerDown, Error>>;
+    /// Tells the VMM to end.
+    fn quit(&mut self) -> impl Future<Output = Result<Quit, Error>>;
+    /// Closes the connection, if it has one; the next call opens a new one.
+    fn disconnect(&mut self) {}
+}
+
+/// How long a thread was on a CPU since its start: the first number of its schedstat, in nanoseconds (sched-stats.rst).
+fn run_time(proc: &Path, pid: i32, thread: i32) -> Option<Duration> {
+    let text = std::fs::read_to_string(proc.join(format!("{pid}/task/{thread}/schedstat"))).ok()?;
+    text.split_whitespace().next()?.parse().ok().map(Duration::from_nanos)
 }

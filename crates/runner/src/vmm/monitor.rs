@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::{Change, Release, Threads, Vmm};
+use super::{Change, PowerDown, Quit, Release, Threads, Vmm};
 use crate::error::Error;
 use crate::qmp::{Qmp, Reaction, reaction};
 
@@ -106,11 +106,25 @@ impl Vmm for Monitor {
         self.checked(done)
     }
 
-    fn disconnect(&mut self) {
-        self.qmp = None;
+    async fn power_down(&mut self) -> Result<PowerDown, Error> {
+        let done = async {
+            let qmp = self.qmp().await?;
+            if qmp.status().await?.is_deaf() {
+                return Ok(PowerDown::NotRunning);
+            }
+            qmp.powerdown().await?;
+            Ok(PowerDown::Requested)
+        }
+        .await;
+        self.checked(done)
     }
 
-    fn take_qmp(&mut self) -> Option<Qmp> {
-        self.qmp.take()
+    async fn quit(&mut self) -> Result<Quit, Error> {
+        let done = async { self.qmp().await?.quit().await }.await;
+        self.checked(done).map(|()| Quit::Told)
+    }
+
+    fn disconnect(&mut self) {
+        self.qmp = None;
     }
 }

@@ -1,16 +1,18 @@
-//! A QEMU whose only monitor another program holds (libvirt): its threads are known by the names QEMU gives them with
-//! `-name …,debug-threads=on`.
+//! Threads by the names that VMMs give them: QEMU with `-name …,debug-threads=on`, Cloud Hypervisor and Firecracker always. Of a
+//! VMM whose only control channel another program holds (a QEMU of libvirt) these are all that is known.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::{Change, Release, Threads, Vmm};
+use super::{Change, PowerDown, Quit, Release, Threads, Vmm};
 use crate::error::Error;
-use crate::qmp::{Iothread, Qmp, Vcpu};
+use crate::qmp::{Iothread, Vcpu};
 
 /// No event reports a new thread, so the names are read this often.
 const LOOK: Duration = Duration::from_secs(5);
+
+const HINT: &str = "QEMU names them with -name …,debug-threads=on";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Role {
@@ -22,7 +24,8 @@ enum Role {
 }
 
 /// QEMU's names (accel/*, iothread.c), which the kernel cuts after 15 bytes: `CPU 3/KVM`, `CPU 3/TCG`, `ALL CPUs/TCG`,
-/// `IO iothread0`. All others, such as multifd's, stay on the shared CPUs.
+/// `IO iothread0`. Cloud Hypervisor's (vmm/src/cpu.rs): `vcpu3`. Firecracker's (src/vmm/src/vstate/vcpu.rs): `fc_vcpu 3`. All
+/// others, such as multifd's, stay on the shared CPUs.
 fn role(name: &str) -> Role {
     if name.starts_with("ALL CPUs/") {
         return Role::AllVcpus;
@@ -30,14 +33,16 @@ fn role(name: &str) -> Role {
     if let Some(id) = name.strip_prefix("IO ") {
         return Role::Iothread(id.to_owned());
     }
-    let vcpu = || {
-        let (number, accelerator) = name.strip_prefix("CPU ")?.split_once('/')?;
-        let digits = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-        (digits && matches!(accelerator, "KVM" | "TCG" | "DUMMY"))
-            .then(|| number.parse().ok())
-            .flatten()
+    let number = |text: &str| {
+        let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+        digits.then(|| text.parse().ok()).flatten()
     };
-    vcpu().map_or(Role::Other, Role::Vcpu)
+    let of_qemu = || {
+        let (index, accelerator) = name.strip_prefix("CPU ")?.split_once('/')?;
+        number(index).filter(|_| matches!(accelerator, "KVM" | "TCG" | "DUMMY"))
+    };
+    let of_others = || number(name.strip_prefix("vcpu").or_else(|| name.strip_prefix("fc_vcpu "))?);
+    of_qemu().or_else(of_others).map_or(Role::Other, Role::Vcpu)
 }
 
 /// Picks the VM's threads out of (thread id, name).
@@ -64,8 +69,7 @@ fn sort(names: &[(i32, String)]) -> Result<Threads, Error> {
         }
     }
     if vcpus.is_empty() {
-        let text = "no thread is named as a vCPU: QEMU names them with -name …,debug-threads=on";
-        return Err(Error::ThreadNames(text.into()));
+        return Err(Error::ThreadNames(format!("no thread is named as a vCPU: {HINT}")));
     }
     let vcpus = vcpus.into_iter().map(|(cpu_index, thread_id)| Vcpu {
         cpu_index,
@@ -122,11 +126,18 @@ impl Vmm for ThreadNames {
         Ok(())
     }
 
-    fn disconnect(&mut self) {}
-
-    fn take_qmp(&mut self) -> Option<Qmp> {
-        None
+    async fn power_down(&mut self) -> Result<PowerDown, Error> {
+        Ok(PowerDown::BySignal)
     }
+
+    async fn quit(&mut self) -> Result<Quit, Error> {
+        Ok(Quit::BySignal)
+    }
+}
+
+/// The vCPU threads of a process, by ascending index and without properties.
+pub(super) fn vcpus(proc: &Path, pid: i32) -> Result<Vec<Vcpu>, Error> {
+    Ok(sort(&names(proc, pid)?)?.vcpus)
 }
 
 /// Number and name of every thread. A thread that ends meanwhile is left out.
@@ -164,9 +175,9 @@ pub(crate) fn find_vm(proc: &Path) -> Result<i32, Error> {
     found.sort_unstable();
     match found[..] {
         [pid] => Ok(pid),
-        [] => Err(Error::ThreadNames(
-            "no process has threads named as vCPUs: QEMU names them with -name …,debug-threads=on".into(),
-        )),
+        [] => Err(Error::ThreadNames(format!(
+            "no process has threads named as vCPUs: {HINT}"
+        ))),
         _ => Err(Error::ThreadNames(format!(
             "processes {found:?} all have threads named as vCPUs: pick one with --pid"
         ))),
@@ -191,6 +202,17 @@ mod tests {
     #[case("CPU +1/KVM", Role::Other)]
     #[case("CPU 1/KVMX", Role::Other)]
     #[case("CPU 99999999999/KVM", Role::Other)]
+    #[case("vcpu0", Role::Vcpu(0))]
+    #[case("vcpu254", Role::Vcpu(254))]
+    #[case("vcpu", Role::Other)]
+    #[case("vcpu 1", Role::Other)]
+    #[case("vcpu1x", Role::Other)]
+    #[case("vcpu99999999999", Role::Other)]
+    #[case("fc_vcpu 3", Role::Vcpu(3))]
+    #[case("fc_vcpu3", Role::Other)]
+    #[case("fc_vcpu ", Role::Other)]
+    #[case("fc_api", Role::Other)]
+    #[case("_disk0_q0", Role::Other)]
     #[case("", Role::Other)]
     fn names_are_roles(#[case] name: &str, #[case] expected: Role) {
         assert_eq!(role(name), expected);

@@ -2,10 +2,15 @@
 
 #![allow(clippy::expect_used, clippy::panic)]
 
+#[cfg(feature = "browser")]
+mod browser;
 mod completions;
 mod evaluate;
+mod json;
 mod map;
+mod names;
 mod node_topology;
+mod report;
 mod resting;
 mod terminal;
 mod watching;
@@ -22,9 +27,19 @@ use zbus::OwnedVariant;
 const VM: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
 const WAITING: &str = "416de7c2-21de-472d-817c-fa9d4306cb7d";
 
+/// Ends with this value.
+struct Bus(Child);
+
+impl Drop for Bus {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
 /// A private bus with a simulated daemon on it; both end with this value.
 struct Simulation {
-    bus: Child,
+    _bus: Bus,
     daemon: Child,
     address: String,
     sockets: PathBuf,
@@ -60,19 +75,20 @@ impl Simulation {
             env!("CARGO_MANIFEST_DIR")
         );
         fs::write(&config, text).expect("bus.conf");
-        let mut bus = Command::new("dbus-daemon")
+        let bus = Command::new("dbus-daemon")
             .arg(format!("--config-file={}", config.display()))
             .args(["--nofork", "--print-address"])
             .stdout(Stdio::piped())
             .spawn()
             .expect("dbus-daemon");
-        let address = first_line(&mut bus);
+        let mut bus = Bus(bus);
+        let address = first_line(&mut bus.0);
         let file = directory.path().join("scenario.toml");
         fs::write(&file, scenario).expect("scenario.toml");
         let (daemon, sockets) = Self::daemon(&file, &address);
         Self {
             sockets,
-            bus,
+            _bus: bus,
             daemon,
             address,
             directory,
@@ -96,7 +112,8 @@ impl Simulation {
             let pid = nix::unistd::Pid::from_raw(self.daemon.id().cast_signed());
             let _ = nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM);
         }
-        let _ = self.daemon.wait();
+        let ended = self.daemon.wait().expect("wait");
+        assert!(ended.success(), "{ended}");
         // The daemon removes the directory that it made.
         assert!(!Path::new(&self.sockets).exists());
     }
@@ -250,8 +267,6 @@ fn other_users_read_and_what_changes_something_is_polkits_to_permit() {
 impl Drop for Simulation {
     fn drop(&mut self) {
         self.stop_daemon();
-        let _ = self.bus.kill();
-        let _ = self.bus.wait();
     }
 }
 
@@ -290,14 +305,14 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
         map.contains("socket 1 node 1") && map.contains(vm) && map.contains(waiting),
         "{map}"
     );
-    let cores: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
-    assert_eq!(cores.as_array().map(Vec::len), Some(4), "{cores}");
+    let map: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "map"])).expect("JSON");
+    assert_eq!(map["cores"].as_array().map(Vec::len), Some(4), "{map}");
     let told = simulation.ctl(&["explain", "2"]);
     assert!(told.contains(VM) && told.contains("is pinned to it"), "{told}");
     let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["explain", "99"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
     let pod = simulation.ctl(&["explain", &VM[..5]]);
-    assert!(pod.contains(VM) && pod.contains("kubelet chose its CPUs"), "{pod}");
+    assert!(pod.contains(VM) && pod.contains("kubelet gave container"), "{pod}");
     let whole = simulation.ctl(&["explain"]);
     assert!(
         whole.starts_with("CPU source: ") && whole.contains(VM) && whole.contains(WAITING),
@@ -310,12 +325,31 @@ fn the_map_and_the_explanation_are_of_the_node_the_daemon_sees() {
 #[test]
 fn a_good_node_verifies_and_has_nothing_to_do() {
     let simulation = Simulation::start(&scenario(""));
-    assert_eq!(simulation.ctl(&["verify"]), "2 instances: every promise holds\n");
-    assert_eq!(simulation.ctl(&["verify", VM]), "1 instance: every promise holds\n");
-    assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "");
+    let whole = simulation.ctl(&["verify"]);
+    assert!(
+        whole.starts_with("1 isolated, 1 floating (QEMU not attached for ")
+            && whole.contains("\nEvery promise of these states holds"),
+        "{whole}"
+    );
+    assert!(
+        simulation
+            .ctl(&["verify", VM, "--require=isolated"])
+            .starts_with("1 isolated\n")
+    );
+    let below = simulation.run(
+        env!("CARGO_BIN_EXE_steliactl-simulated"),
+        &["verify", "--require=contained"],
+    );
+    assert_eq!(below.status.code(), Some(1), "{below:?}");
+    let told = String::from_utf8_lossy(&below.stdout).into_owned();
+    assert!(
+        told.contains("floating, contained is required") && told.contains("container's log"),
+        "{told}"
+    );
+    assert_eq!(simulation.ctl(&["reconcile", "--dry-run"]), "Nothing to do.\n");
     // The simulated kernel does not say where memory is; where the CPUs are is known all the same.
     let shown: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json", "show", VM])).expect("JSON");
-    let near = (&shown["Locality"]["CPUNodes"], &shown["Locality"]["AwayShare"]);
+    let near = (&shown["locality"]["cpu_nodes"], &shown["locality"]["away_ratio"]);
     assert_eq!(near, (&"0".into(), &serde_json::Value::Null), "{shown}");
     let wrong = [OBJECT, MANAGER, "Reconcile", "a{sv}", "1", "dry-run", "s", "yes"];
     let (done, text) = simulation.as_root(&wrong);
@@ -423,15 +457,17 @@ fn metrics_count_what_the_daemon_does() {
         // The scenario registered and attached without D-Bus calls.
         ("stelia_call_duration_seconds_count{call=\"register\"}", 0.0),
         ("stelia_refusals_total{error=\"NoSuchInstance\"}", 0.0),
-        (&format!("stelia_instance_exclusive_cpus{{pod_uid=\"{VM}\"}}"), 2.0),
     ] {
         assert_eq!(value(&before, series), wanted, "{series}");
     }
-    let info = format!("stelia_instance_info{{pod_uid=\"{VM}\",container=");
-    assert!(
-        before.contains(&info) && before.contains("state=\"isolated\",class=\"\"} 1\n"),
-        "{before}"
-    );
+    for (family, ending) in [
+        ("stelia_instance_info", "state=\"isolated\",class=\"\"} 1"),
+        ("stelia_instance_exclusive_cpus", "\"} 2"),
+    ] {
+        let start = format!("{family}{{pod_uid=\"{VM}\",namespace=");
+        let line = before.lines().find(|line| line.starts_with(&start));
+        assert!(line.is_some_and(|line| line.ends_with(ending)), "{family}: {before}");
+    }
     assert!(value(&before, "stelia_steps_total") > 0.0 && value(&before, "stelia_start_time_seconds") > 1.6e9);
     // A thread id of the model is not a thread of this host.
     assert!(!before.contains("stelia_vcpu_run_seconds_total{"), "{before}");

@@ -1,17 +1,53 @@
-//! README's picture of a node, drawn from a simulated one, which the test compares with the file.
+//! README's picture of a node, drawn from a simulated one, which the test compares with the file; and where pictures go.
 
 use std::fs;
 use std::path::Path;
 
 use crate::Simulation;
 
+/// The host's files that the simulation lacks: two L3 caches a socket, 128 GiB a NUMA node.
+pub(crate) fn host(sockets: u32, cpus_a_socket: u32) -> tempfile::TempDir {
+    let root = tempfile::tempdir().expect("directory");
+    let write = |path: String, text: String| {
+        let path = root.path().join(path);
+        fs::create_dir_all(path.parent().expect("a folder")).expect("folder");
+        fs::write(path, text).expect("file");
+    };
+    write("proc/sys/kernel/hostname".into(), "worker-1\n".into());
+    for node in 0..sockets {
+        let file = format!("sys/devices/system/node/node{node}/meminfo");
+        write(file, format!("Node {node} MemTotal: {} kB\n", 128 << 20));
+    }
+    let half = cpus_a_socket / 2;
+    for cpu in 0..sockets * cpus_a_socket {
+        let cache = format!("sys/devices/system/cpu/cpu{cpu}/cache/index3");
+        let first = cpu / half * half;
+        write(format!("{cache}/level"), "3\n".into());
+        write(format!("{cache}/size"), "32768K\n".into());
+        write(
+            format!("{cache}/shared_cpu_list"),
+            format!("{first}-{}\n", first + half - 1),
+        );
+    }
+    root
+}
+
+/// The picture as it was drawn at another time.
+fn undated(picture: &str) -> String {
+    let (before, after) = picture.split_once(" UTC, ").expect("a time");
+    let before = &before[..before.len() - "2000-01-01 00:00:00".len()];
+    format!("{before}2026-01-01 00:00:00 UTC, {after}")
+}
+
 #[test]
 fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
     let simulation = Simulation::start(include_str!("map.toml"));
-    let directory = tempfile::tempdir().expect("directory");
-    let drawn = directory.path().join("map.svg");
-    simulation.ctl(&["map", "--svg", drawn.to_str().expect("path")]);
-    let drawn = fs::read_to_string(drawn).expect("a picture");
+    let (directory, host) = (tempfile::tempdir().expect("directory"), host(2, 16));
+    let host = host.path().to_str().expect("path");
+    let file = directory.path().join("map.svg");
+    let path = file.to_str().expect("path");
+    assert_eq!(simulation.ctl(&["--root", host, "map", "--svg", path]), "");
+    let drawn = undated(&fs::read_to_string(file).expect("a picture"));
     assert!(
         drawn.starts_with("<svg") && drawn.matches("<rect").count() >= 32,
         "{drawn:.200}"
@@ -25,4 +61,28 @@ fn the_picture_in_the_documentation_is_the_one_that_steliactl_draws() {
         same,
         "docs/map.svg is not what is drawn: STELIA_WRITE_DOCS=1 cargo test --test simulate map"
     );
+
+    // Without a file, and with -, a picture goes to standard output.
+    for arguments in [&["map", "--svg"][..], &["map", "--svg", "-"]] {
+        let printed = simulation.ctl(&[&["--root", host], arguments].concat());
+        assert_eq!(undated(&printed), drawn, "{arguments:?}");
+    }
+    let page = simulation.ctl(&["--root", host, "map", "--html"]);
+    assert!(
+        page.starts_with("<!DOCTYPE html>") && page.contains("<td>default/vm-b</td>"),
+        "{page:.200}"
+    );
+    let text = simulation.ctl(&["--root", host, "map"]);
+    assert!(
+        text.contains("socket 1 node 1, 128 GiB\n L3 32.0 MiB, CPUs 16-23\n") && text.contains(" [24C~ 25C~] "),
+        "{text}"
+    );
+    for arguments in [
+        ["map", "--json", "--svg"],
+        ["map", "--json", "--html"],
+        ["map", "--svg", "--html"],
+    ] {
+        let refused = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &arguments);
+        assert_eq!(refused.status.code(), Some(2), "{arguments:?}: {refused:?}");
+    }
 }

@@ -96,6 +96,11 @@ fn top_is_driven_by_keys_and_leaves_the_terminal_as_it_was() {
         screen.contains("by INSTANCE") && screen.contains(VM) && screen.contains("vcpu 1"),
         "{screen}"
     );
+    // Why a VM is not isolated is said in words.
+    assert!(
+        screen.contains("BUSY") && screen.contains("floats: QEMU not"),
+        "{screen}"
+    );
     // There are rates from the second sample on.
     terminal.shows("0.0");
     terminal.press("s");

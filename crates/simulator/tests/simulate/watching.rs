@@ -76,7 +76,7 @@ impl Simulation {
     }
 
     /// The completions that a shell gets after `steliactl show`.
-    fn completed(&self, address: &str) -> Output {
+    pub(super) fn completed(&self, address: &str) -> Output {
         Command::new(env!("CARGO_BIN_EXE_steliactl-simulated"))
             .args(["--", "steliactl", "show", ""])
             .envs([("COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "2"), ("_CLAP_IFS", "\n")])
@@ -103,9 +103,9 @@ fn status_is_the_node_in_a_screen() {
                Drift: 0 found, 0 repaired
     ");
     let json: serde_json::Value = serde_json::from_str(&simulation.ctl(&["--json=short", "status"])).expect("JSON");
-    assert_eq!(json["Instances"]["isolated"], 1, "{json}");
-    assert_eq!(json["CPUs"]["Exclusive"], "2-5", "{json}");
-    assert!(json["LastPass"]["Number"].as_u64() > Some(0), "{json}");
+    assert_eq!(json["instances"]["isolated"], 1, "{json}");
+    assert_eq!(json["cpus"]["exclusive"], "2-5", "{json}");
+    assert!(json["last_pass"]["number"].as_u64() > Some(0), "{json}");
 }
 
 #[test]
@@ -128,15 +128,15 @@ fn monitor_prints_a_line_for_what_happens_until_told_to_end() {
     };
     let mut object = || serde_json::from_str::<serde_json::Value>(&of_json.next().expect("JSON")).expect("an object");
     assert_eq!(told(), "- DaemonAppeared");
-    assert_eq!(object()["Event"], "DaemonAppeared");
+    assert_eq!(object()["event"], "DaemonAppeared");
     simulation.ctl(&["deregister", WAITING]);
     let gone = format!("{WAITING} InstanceRemoved");
     // Its properties may change before.
     assert!((0..20).any(|_| told() == gone));
     let removed = (0..20)
         .map(|_| object())
-        .find(|event| event["Event"] == "InstanceRemoved");
-    assert_eq!(removed.expect("an end")["PodUID"], WAITING);
+        .find(|event| event["event"] == "InstanceRemoved");
+    assert_eq!(removed.expect("an end")["pod_uid"], WAITING);
     signal(&json, nix::sys::signal::Signal::SIGTERM);
     ends(json);
     simulation.stop_daemon();
@@ -211,11 +211,11 @@ fn top_without_a_terminal_is_tables() {
     let text = simulation.ctl(&[&root, "top", "--batch", "-n", "1", "-d", "0.2"]);
     let (_, table) = text.split_once('\n').expect("a time");
     insta::assert_snapshot!(table, @"
-    POD UID                               VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%
-    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -
+    POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  REASON
+    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -       floats: QEMU not attached
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0     -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -       -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -       -
     ");
     let json = simulation.ctl(&[&root, "--json=short", "top", "-n", "2", "-d", "0.2"]);
     let models: Vec<serde_json::Value> = json
@@ -223,18 +223,17 @@ fn top_without_a_terminal_is_tables() {
         .map(|line| serde_json::from_str(line).expect("JSON"))
         .collect();
     assert_eq!(models.len(), 2);
-    let vm = models[1]["Instances"]
-        .as_array()
-        .expect("instances")
-        .iter()
-        .find(|one| one["PodUID"] == VM);
-    assert_eq!(vm.expect("the VM")["VCPUs"][1]["InvoluntaryPerSecond"], 0.0);
+    let instances = models[1]["instances"].as_array().expect("instances");
+    let of = |uid: &str| instances.iter().find(|one| one["pod_uid"] == uid).expect("the VM");
+    assert_eq!(of(VM)["vcpus"][1]["involuntary_per_second"], 0.0);
+    assert_eq!(of(VM)["reason"], serde_json::Value::Null);
+    assert_eq!(of(WAITING)["reason"], "floats: QEMU not attached");
     let wrong = simulation.run(env!("CARGO_BIN_EXE_steliactl-simulated"), &["top", "-d", "0"]);
     assert_eq!(wrong.status.code(), Some(2), "{wrong:?}");
 }
 
 #[test]
-fn a_shell_is_told_the_uids_and_nothing_when_there_is_no_daemon() {
+fn a_shell_is_told_the_vms_and_nothing_when_there_is_no_daemon() {
     let simulation = Simulation::start(&scenario(""));
     let told = simulation.completed(&simulation.address);
     let text = String::from_utf8_lossy(&told.stdout).into_owned();

@@ -1,6 +1,6 @@
 //! The checks: functions of the facts, each with a cure.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_allocator::{CpuSource, guaranteed};
 use stelia_cpus::{CpuSet, Topology};
@@ -15,65 +15,76 @@ use super::{Check, Facts, Verdict, home, locality};
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
 
-/// All checks, the most basic first.
+type Named = (&'static str, fn(&Facts) -> Finding);
+
+/// The checks by name, the most basic first.
+const CHECKS: [Named; 16] = [
+    ("cgroup", cgroup),
+    ("kernel", kernel),
+    ("systemd", systemd),
+    ("kvm", kvm),
+    ("kubelet-home", home::check),
+    ("kubelet-policy", policy),
+    ("kubelet-state", state),
+    ("kubelet-start", start),
+    ("hint-merge", merge),
+    ("cpus", cores),
+    ("whole-cores", alignment),
+    ("isolcpus", isolcpus),
+    ("offline", offline),
+    ("irqbalance", irqbalance),
+    ("runner-socket", socket),
+    ("daemon", daemon),
+];
+
+/// Runs all checks.
 pub fn checks(facts: &Facts) -> Vec<Check> {
-    let basic = vec![
-        cgroup(facts),
-        kernel(facts),
-        systemd(facts),
-        home::check(facts),
-        policy(facts),
-        state(facts),
-        start(facts),
-        merge(facts),
-        cores(facts),
-        alignment(facts),
-        isolcpus(facts),
-        offline(facts),
-        irqbalance(facts),
-        socket(facts),
-    ];
-    [basic, locality::checks(&facts.localities)].concat()
-}
-
-pub(super) fn ok(check: &'static str, found: impl Into<String>) -> Check {
-    let (found, cure) = (found.into(), String::new());
-    Check {
-        check,
-        verdict: Verdict::Ok,
-        found,
-        cure,
-    }
-}
-
-pub(super) fn not_ok(
-    check: &'static str,
-    verdict: Verdict,
-    found: impl Into<String>,
-    cure: impl Into<String>,
-) -> Check {
-    let (found, cure) = (found.into(), cure.into());
-    Check {
+    let basic = CHECKS.iter().map(|(name, check)| (*name, check(facts)));
+    let localities = locality::checks(&facts.localities).into_iter();
+    let all = basic.chain(localities.map(|finding| ("locality", finding)));
+    all.map(|(check, Finding { verdict, found, cure })| Check {
         check,
         verdict,
         found,
         cure,
-    }
+    })
+    .collect()
 }
 
-fn cgroup(facts: &Facts) -> Check {
+/// What a check found, and what to do about it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Finding {
+    pub(super) verdict: Verdict,
+    pub(super) found: String,
+    pub(super) cure: String,
+}
+
+fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) -> Finding {
+    let (found, cure) = (found.into(), cure.into());
+    Finding { verdict, found, cure }
+}
+
+pub(super) fn ok(found: impl Into<String>) -> Finding {
+    finding(Verdict::Ok, found, "")
+}
+
+pub(super) fn warning(found: impl Into<String>, cure: impl Into<String>) -> Finding {
+    finding(Verdict::Warning, found, cure)
+}
+
+pub(super) fn failed(found: impl Into<String>, cure: impl Into<String>) -> Finding {
+    finding(Verdict::Failed, found, cure)
+}
+
+fn cgroup(facts: &Facts) -> Finding {
     if let Some(unfit) = &facts.unfit {
-        return not_ok(
-            "cgroup",
-            Verdict::Failed,
+        return failed(
             unfit,
             "boot with systemd.unified_cgroup_hierarchy=1 on the kernel's command line; kubelet and the runtime must use cgroup v2 too. Until then steliad.service is skipped, and runners find no daemon",
         );
     }
     let Some(controllers) = &facts.controllers else {
-        return not_ok(
-            "cgroup",
-            Verdict::Failed,
+        return failed(
             "/sys/fs/cgroup is not a cgroup v2 mount",
             "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=... remnants); kubelet and the runtime must use it too",
         );
@@ -83,11 +94,9 @@ fn cgroup(facts: &Facts) -> Check {
         .filter(|wanted| !controllers.iter().any(|has| has == wanted))
         .collect();
     if missing.is_empty() {
-        return ok("cgroup", format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
+        return ok(format!("cgroup v2 with {}", CONTROLLERS.join(", ")));
     }
-    not_ok(
-        "cgroup",
-        Verdict::Failed,
+    failed(
         format!("controllers missing: {}", missing.join(", ")),
         "a cgroup v1 hierarchy holds them, or cgroup_disable= on the kernel's command line: remove it and reboot",
     )
@@ -99,7 +108,7 @@ fn release(text: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
 }
 
-fn kernel(facts: &Facts) -> Check {
+fn kernel(facts: &Facts) -> Finding {
     let found = &facts.kernel;
     // Remote partitions came with Linux 6.7; a distribution may have backported them.
     let has = facts.exclusive.or_else(|| Some(release(found)? >= (6, 7)));
@@ -109,77 +118,69 @@ fn kernel(facts: &Facts) -> Check {
         } else {
             "root, since isolated ones could stop this kernel (kernels.md)"
         };
-        return ok(
-            "kernel",
-            format!("{found}: partitions take CPUs from everything else, of kind {kind}"),
-        );
+        return ok(format!(
+            "{found}: partitions take CPUs from everything else, of kind {kind}"
+        ));
     }
-    not_ok(
-        "kernel",
-        Verdict::Warning,
+    warning(
         format!("{found}: no cpuset.cpus.exclusive"),
         "VMs will be contained, not isolated (README, \"What it does by itself\"); isolation needs Linux 6.7 or later",
     )
 }
 
-fn systemd(facts: &Facts) -> Check {
+fn systemd(facts: &Facts) -> Finding {
     match facts.systemd {
-        Some(version) if version >= SYSTEMD => ok("systemd", version.to_string()),
-        Some(version) => not_ok(
-            "systemd",
-            Verdict::Failed,
-            version.to_string(),
-            format!("version {SYSTEMD} or later is needed"),
-        ),
-        None => not_ok(
-            "systemd",
-            Verdict::Failed,
-            "not found",
-            "steliad manages its cgroups through systemd",
-        ),
+        Some(version) if version >= SYSTEMD => ok(version.to_string()),
+        Some(version) => failed(version.to_string(), format!("version {SYSTEMD} or later is needed")),
+        None => failed("not found", "steliad manages its cgroups through systemd"),
     }
 }
 
-fn policy(facts: &Facts) -> Check {
+/// Only a warning: QEMU emulates without it, far too slowly for use.
+fn kvm(facts: &Facts) -> Finding {
+    if facts.kvm {
+        return ok("/dev/kvm");
+    }
+    let cure = match facts.virtualization {
+        true => "modprobe kvm_intel or kvm_amd; the kernel's log says why a module refuses",
+        false => {
+            "switch on VT-x or AMD-V in the firmware; where this host is a VM, nested virtualization in the hypervisor below"
+        }
+    };
+    warning("/dev/kvm is not there: guests are emulated", cure)
+}
+
+fn policy(facts: &Facts) -> Finding {
     if facts.allocator.source == CpuSource::Steliad {
         return own_policy(facts);
     }
     match &facts.kubelet {
-        Err(error) => not_ok(
-            "kubelet-policy",
-            Verdict::Failed,
+        Err(error) => failed(
             error,
             "start kubelet, or make its configuration readable: steliad acts on what kubelet decided",
         ),
-        Ok(kubelet) if kubelet.cpu_manager_policy != "static" => not_ok(
-            "kubelet-policy",
-            Verdict::Failed,
+        Ok(kubelet) if kubelet.cpu_manager_policy != "static" => failed(
             format!("cpuManagerPolicy: {}", kubelet.cpu_manager_policy),
-            "set cpuManagerPolicy: static (packaging/kubernetes/kubelet-config.yaml), drain the node, remove cpu_manager_state, start kubelet",
+            "set cpuManagerPolicy: static (/usr/share/doc/steliad/examples/kubelet-config.yaml), drain the node, remove cpu_manager_state, start kubelet",
         ),
         Ok(kubelet) => {
             let reserved = &kubelet.reserved_system_cpus;
             if reserved.is_empty() {
-                return not_ok(
-                    "kubelet-policy",
-                    Verdict::Warning,
+                return warning(
                     "cpuManagerPolicy: static, no reservedSystemCPUs",
                     "set reservedSystemCPUs to whole cores: what floats, and the system, then always have CPUs that are known",
                 );
             }
-            ok(
-                "kubelet-policy",
-                format!(
-                    "static, reserved {reserved}, topology manager {}",
-                    kubelet.topology_manager_policy
-                ),
-            )
+            ok(format!(
+                "static, reserved {reserved}, topology manager {}",
+                kubelet.topology_manager_policy
+            ))
         }
     }
 }
 
 /// Where steliad chooses the CPUs kubelet may have the policy none, or be absent.
-fn own_policy(facts: &Facts) -> Check {
+fn own_policy(facts: &Facts) -> Finding {
     let kubelets = facts
         .kubelet
         .as_ref()
@@ -190,9 +191,7 @@ fn own_policy(facts: &Facts) -> Check {
     let others = state.map(|state| format!("; {}", guaranteed(state, &CpuSet::new()).in_words()));
     let others = others.unwrap_or_default();
     if kubelets == Some("static") {
-        return not_ok(
-            "kubelet-policy",
-            Verdict::Warning,
+        return warning(
             format!(
                 "cpu-source is steliad, and kubelet's cpuManagerPolicy is static: it may give a new pod CPUs that are taken{others}"
             ),
@@ -201,32 +200,26 @@ fn own_policy(facts: &Facts) -> Check {
         );
     }
     if reserved.is_empty() {
-        return not_ok(
-            "kubelet-policy",
-            Verdict::Warning,
+        return warning(
             "cpu-source is steliad, no reserved-cpus",
             "set reserved-cpus to whole cores: what floats, and the system, then always have CPUs that are known",
         );
     }
     let kubelet = kubelets.map_or("no kubelet".to_owned(), |policy| format!("kubelet's policy {policy}"));
-    ok(
-        "kubelet-policy",
-        format!("cpu-source steliad, {kubelet}, reserved {reserved}{others}"),
-    )
+    ok(format!("cpu-source steliad, {kubelet}, reserved {reserved}{others}"))
 }
 
-fn state(facts: &Facts) -> Check {
+fn state(facts: &Facts) -> Finding {
     match &facts.state {
-        Err(error) => not_ok(
-            "kubelet-state",
-            Verdict::Failed,
+        Err(error) => failed(
             error,
             "steliactl kubelet-state says more; while the file cannot be used no VM is admitted and floats keep their CPUs",
         ),
-        Ok(state) => ok(
-            "kubelet-state",
-            format!("shared pool {}, exclusive {}", state.shared_pool(), state.assigned()),
-        ),
+        Ok(state) => ok(format!(
+            "shared pool {}, exclusive {}",
+            state.shared_pool(),
+            state.assigned()
+        )),
     }
 }
 
@@ -238,14 +231,14 @@ fn by_core(topology: &Topology) -> BTreeMap<(u32, u32), CpuSet> {
     cores
 }
 
-fn cores(facts: &Facts) -> Check {
+fn cores(facts: &Facts) -> Finding {
     let topology = match &facts.topology {
         Ok(topology) => topology,
-        Err(error) => return not_ok("cpus", Verdict::Failed, error, "/sys/devices/system/cpu cannot be read"),
+        Err(error) => return failed(error, "/sys/devices/system/cpu cannot be read"),
     };
     let cores = by_core(topology);
     let smt = cores.values().any(|cpus| cpus.len() > 1);
-    let nodes: std::collections::BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
+    let nodes: BTreeSet<u32> = topology.cpus.values().map(|cpu| cpu.node).collect();
     let found = format!(
         "{} CPUs, {} cores, {} NUMA nodes",
         topology.cpus.len(),
@@ -255,19 +248,17 @@ fn cores(facts: &Facts) -> Check {
     let splits =
         |kubelet: &KubeletConfig| kubelet.cpu_manager_policy == "static" && !kubelet.cpu_option("full-pcpus-only");
     if smt && facts.kubelet.as_ref().is_ok_and(splits) {
-        return not_ok(
-            "cpus",
-            Verdict::Warning,
+        return warning(
             format!("{found}; SMT siblings without full-pcpus-only"),
             "set cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}: else a VM's CPU can share its core with another pod's",
         );
     }
-    ok("cpus", found)
+    ok(found)
 }
 
-fn alignment(facts: &Facts) -> Check {
+fn alignment(facts: &Facts) -> Finding {
     let (Ok(state), Ok(topology)) = (&facts.state, &facts.topology) else {
-        return ok("whole-cores", "nothing to look at");
+        return ok("nothing to look at");
     };
     let cores = by_core(topology);
     let mut split = Vec::new();
@@ -286,31 +277,21 @@ fn alignment(facts: &Facts) -> Check {
         }
     }
     if split.is_empty() {
-        return ok(
-            "whole-cores",
-            format!("{} pods with CPUs of their own", state.entries.len()),
-        );
+        return ok(format!("{} pods with CPUs of their own", state.entries.len()));
     }
-    not_ok(
-        "whole-cores",
-        Verdict::Warning,
+    warning(
         split.join("; "),
         "full-pcpus-only keeps cores whole for pods to come; delete and recreate those named",
     )
 }
 
-fn isolcpus(facts: &Facts) -> Check {
+fn isolcpus(facts: &Facts) -> Finding {
     let both = facts.isolcpus.union(&facts.nohz_full);
     let Ok(state) = &facts.state else {
         return if facts.isolcpus.is_empty() {
-            ok("isolcpus", "not set")
+            ok("not set")
         } else {
-            not_ok(
-                "isolcpus",
-                Verdict::Warning,
-                facts.isolcpus.to_string(),
-                "see docs/isolcpus.md",
-            )
+            warning(facts.isolcpus.to_string(), "see docs/isolcpus.md")
         };
     };
     let shared = match (facts.allocator.source, &facts.topology) {
@@ -319,9 +300,7 @@ fn isolcpus(facts: &Facts) -> Check {
     };
     let unbalanced = facts.isolcpus.intersection(&shared);
     if !unbalanced.is_empty() {
-        return not_ok(
-            "isolcpus",
-            Verdict::Failed,
+        return failed(
             format!(
                 "isolcpus={} of which {unbalanced} are in the shared pool",
                 facts.isolcpus
@@ -330,19 +309,17 @@ fn isolcpus(facts: &Facts) -> Check {
         );
     }
     if !both.is_empty() {
-        return not_ok(
-            "isolcpus",
-            Verdict::Warning,
+        return warning(
             format!("isolcpus or nohz_full: {both}"),
             "not needed: partitions isolate the CPUs that VMs have now, and only those",
         );
     }
-    ok("isolcpus", "not set")
+    ok("not set")
 }
 
-fn offline(facts: &Facts) -> Check {
+fn offline(facts: &Facts) -> Finding {
     if facts.offline.is_empty() {
-        return ok("offline", "none");
+        return ok("none");
     }
     let lost = facts
         .state
@@ -350,36 +327,41 @@ fn offline(facts: &Facts) -> Check {
         .map(|state| state.assigned().intersection(&facts.offline))
         .unwrap_or_default();
     if lost.is_empty() {
-        return ok("offline", facts.offline.to_string());
+        return ok(facts.offline.to_string());
     }
-    not_ok(
-        "offline",
-        Verdict::Failed,
+    failed(
         format!("{lost} belong to pods"),
         "bring them back: echo 1 > /sys/devices/system/cpu/cpuN/online; their VMs float or share meanwhile",
     )
 }
 
-fn irqbalance(facts: &Facts) -> Check {
+fn irqbalance(facts: &Facts) -> Finding {
     if !facts.irqbalance {
-        return ok("irqbalance", "does not run");
+        return ok("does not run");
     }
-    not_ok(
-        "irqbalance",
-        Verdict::Warning,
+    warning(
         "runs",
         "it may put interrupts on VMs' CPUs; set IRQBALANCE_BANNED_CPULIST to all but the reserved CPUs, or stop it and set /proc/irq/default_smp_affinity",
     )
 }
 
-fn socket(facts: &Facts) -> Check {
+fn socket(facts: &Facts) -> Finding {
     if facts.socket {
-        return ok("runner-socket", "/run/stelia/runner/socket");
+        return ok("/run/stelia/runner/socket");
     }
-    not_ok(
-        "runner-socket",
-        Verdict::Failed,
+    failed(
         "/run/stelia/runner/socket is not there",
         "systemctl enable --now steliad-runner.socket",
+    )
+}
+
+/// It needs no daemon to be fit: the socket, kubelet's next change and every call start it.
+fn daemon(facts: &Facts) -> Finding {
+    if facts.daemon {
+        return ok("runs");
+    }
+    warning(
+        "steliad does not run: nothing is repaired meanwhile",
+        "systemctl start steliad; if it ends again, journalctl -u steliad",
     )
 }

@@ -48,6 +48,12 @@ pub struct Facts {
     pub(crate) irqbalance: bool,
     /// Whether the runner socket exists.
     pub(crate) socket: bool,
+    /// Whether a process named `steliad` runs.
+    pub(crate) daemon: bool,
+    /// Whether `/dev/kvm` exists.
+    pub(crate) kvm: bool,
+    /// Whether the CPUs say that they can virtualize: `vmx` or `svm` among the flags of x86.
+    pub(crate) virtualization: bool,
     /// The NUMA nodes of the memory and devices of the running VMs.
     pub(crate) localities: Localities,
 }
@@ -105,6 +111,9 @@ impl Facts {
             offline: list(&cpus.join("offline")),
             irqbalance: runs(root, "irqbalance"),
             socket: root.join("run/stelia/runner/socket").exists(),
+            daemon: runs(root, "steliad"),
+            kvm: root.join("dev/kvm").exists(),
+            virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
         }
     }
 }
@@ -120,8 +129,14 @@ fn isolcpus(cmdline: &str) -> CpuSet {
         .fold(CpuSet::new(), |all, some| all.union(&some))
 }
 
+/// The flags of any CPU.
+fn virtualizes(cpuinfo: &str) -> bool {
+    let mut flags = cpuinfo.lines().filter(|line| line.starts_with("flags"));
+    flags.any(|line| line.split_whitespace().any(|flag| flag == "vmx" || flag == "svm"))
+}
+
 /// PID 1 maps `libsystemd-shared-<version>[.suffix].so`.
-fn systemd(root: &Path) -> Option<u32> {
+pub(crate) fn systemd(root: &Path) -> Option<u32> {
     let folders = [
         "usr/lib/systemd",
         "usr/lib64/systemd",

@@ -7,8 +7,8 @@ use stelia_kubelet::home::Host;
 use stelia_kubelet::{KubeletConfig, home};
 use stelia_settings::Settings;
 
-use super::checks::{not_ok, ok};
-use super::{Check, Facts, Verdict};
+use super::Facts;
+use super::checks::{Finding, failed, ok};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KubeletHome {
@@ -46,8 +46,7 @@ impl KubeletHome {
 }
 
 /// Reports the kubelet that was found, and where the daemon reads.
-pub(super) fn check(facts: &Facts) -> Check {
-    const CHECK: &str = "kubelet-home";
+pub(super) fn check(facts: &Facts) -> Finding {
     let KubeletHome {
         process,
         read,
@@ -57,13 +56,13 @@ pub(super) fn check(facts: &Facts) -> Check {
         Ok(read) => read.display(),
         Err(unclear) => {
             let cure = "set kubelet-root in /etc/stelia/steliad.toml, or remove the files of an earlier kubelet; no VM is admitted meanwhile";
-            return not_ok(CHECK, Verdict::Failed, unclear, cure);
+            return failed(unclear, cure);
         }
     };
     let process = match process {
         Ok(process) => process,
         // The check `kubelet-policy` says why, and whether that matters.
-        Err(_) => return ok(CHECK, format!("no process known; {read} is read")),
+        Err(_) => return ok(format!("no process known; {read} is read")),
     };
     let how = match (process.host, &process.root) {
         (Host::K3s, _) => "; of its flags those in /etc/rancher/k3s are known, its own command line is hidden",
@@ -72,15 +71,13 @@ pub(super) fn check(facts: &Facts) -> Check {
     };
     let found = format!("process {} ({}){how}; {read} is read", process.pid, process.name);
     if *is_kubelets {
-        return ok(CHECK, found);
+        return ok(found);
     }
     let its = facts
         .kubelet
         .as_ref()
         .map(|kubelet| kubelet.root_dir.display().to_string());
-    not_ok(
-        CHECK,
-        Verdict::Failed,
+    failed(
         format!("{found}, and kubelet's is {}", its.unwrap_or_default()),
         "set kubelet-root to it in /etc/stelia/steliad.toml, give steliad-kubelet.path a drop-in (install.md), systemctl reload steliad",
     )

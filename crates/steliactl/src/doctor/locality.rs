@@ -7,8 +7,7 @@ use stelia_node::cgroup::{CgroupPath, Cgroups, KernelCgroups};
 use stelia_node::locality::{Localities, Locality, Reading, Vm, list, size};
 use stelia_record::Record;
 
-use super::checks::{not_ok, ok};
-use super::{Check, Verdict};
+use super::checks::{Finding, ok, warning};
 use crate::locality::vfio_devices;
 use crate::threads::Roots;
 
@@ -42,37 +41,32 @@ pub(crate) fn read(root: &Path, topology: &Topology, kubelet: &Path) -> Localiti
 }
 
 /// A line for each VM with remote memory or devices, or one line if there is none.
-pub(crate) fn checks(localities: &Localities) -> Vec<Check> {
-    let mut checks: Vec<Check> = localities
+pub(crate) fn checks(localities: &Localities) -> Vec<Finding> {
+    let mut checks: Vec<Finding> = localities
         .instances
         .iter()
         .filter_map(|(pod, locality)| {
-            let problems = [memory(locality), locality.devices_problem()];
-            let found: Vec<String> = problems.into_iter().flatten().collect();
-            let cure = match locality.memory_problem() {
+            let memory = memory(locality);
+            let cure = match memory {
                 Some(_) => locality.memory_cure(),
                 None => "a topologyManagerPolicy other than none, then start the container anew where its NUMA nodes have such \
                          devices free (docs/locality.md)"
                     .to_owned(),
             };
-            let found = format!("{pod}: {}", found.join("; "));
-            problems_are(locality).then(|| not_ok("locality", Verdict::Warning, found, cure))
+            let problems: Vec<String> = memory.into_iter().chain(locality.devices_problem()).collect();
+            (!problems.is_empty()).then(|| warning(format!("{pod}: {}", problems.join("; ")), cure))
         })
         .collect();
     if let Some(why) = &localities.devices_unknown {
         let found = format!("where devices are is not known: {why}");
         let cure = "run it as root; a file whose checksum is wrong: drain the node, remove it, start kubelet";
-        checks.push(not_ok("locality", Verdict::Warning, found, cure));
+        checks.push(warning(found, cure));
     }
     if checks.is_empty() {
         let found = format!("{} VMs, near their memory and devices", localities.instances.len());
-        checks.push(ok("locality", found));
+        checks.push(ok(found));
     }
     checks
-}
-
-fn problems_are(locality: &Locality) -> bool {
-    locality.memory_problem().is_some() || locality.devices_problem().is_some()
 }
 
 /// `75 % of memory away from node 0: 512 MiB on 0, 1.5 GiB on 1`
@@ -95,6 +89,7 @@ mod tests {
     use stelia_node::locality::{Device, NodeMemory};
 
     use super::*;
+    use crate::doctor::Verdict;
 
     fn vm(anon: [u64; 2], device: u32) -> Locality {
         let node = |(node, anon): (u32, u64)| {
@@ -138,14 +133,11 @@ mod tests {
                 "c: devices not on the NUMA nodes of its CPUs, 0: nic on 1",
             ]
         );
-        let bad = |check: &Check| check.verdict == Verdict::Warning && !check.cure.is_empty();
+        let bad = |check: &Finding| check.verdict == Verdict::Warning && !check.cure.is_empty();
         assert!(told.iter().all(bad), "{told:?}");
 
         localities.instances.retain(|pod, _| pod == "b");
-        assert_eq!(
-            checks(&localities),
-            [ok("locality", "1 VMs, near their memory and devices")]
-        );
+        assert_eq!(checks(&localities), [ok("1 VMs, near their memory and devices")]);
         localities.devices_unknown = Some("x".to_owned());
         assert_eq!(checks(&localities)[0].verdict, Verdict::Warning);
     }

@@ -8,19 +8,18 @@ use stelia_cpus::Topology;
 use stelia_kubelet::DeviceManagerState;
 use stelia_kubelet::config::KubeletConfig;
 
-use super::checks::{not_ok, ok};
-use super::{Check, Facts, Verdict};
+use super::Facts;
+use super::checks::{Finding, ok, warning};
 
-const NAME: &str = "hint-merge";
 /// Warn from this many seconds on: kubelet admits no other pod meanwhile.
 const LONG: f64 = 10.0;
 
-pub(super) fn merge(facts: &Facts) -> Check {
+pub(super) fn merge(facts: &Facts) -> Finding {
     let (Ok(kubelet), Ok(topology)) = (&facts.kubelet, &facts.topology) else {
-        return ok(NAME, "nothing to look at");
+        return ok("nothing to look at");
     };
     let policy = match Policy::parse(&kubelet.topology_manager_policy) {
-        None | Some(Policy::None) => return ok(NAME, format!("topology manager {}", kubelet.topology_manager_policy)),
+        None | Some(Policy::None) => return ok(format!("topology manager {}", kubelet.topology_manager_policy)),
         Some(policy) => policy,
     };
     let (nodes, lists) = lists(facts, kubelet, topology);
@@ -36,12 +35,10 @@ pub(super) fn merge(facts: &Facts) -> Check {
         duration(seconds)
     );
     if seconds < LONG {
-        return ok(NAME, found);
+        return ok(found);
     }
     let single = effort::permutations(Policy::SingleNumaNode, &sizes);
-    not_ok(
-        NAME,
-        Verdict::Warning,
+    warning(
         found,
         format!(
             "kubelet admits no other pod meanwhile. topologyManagerPolicy: single-numa-node ({} combinations), fewer NUMA nodes by the firmware (NPS, SNC), pods with fewer kinds of resources, or CPUs by steliad (docs/allocator.md); max-allowable-numa-nodes and prefer-closest-numa-nodes make it no quicker",

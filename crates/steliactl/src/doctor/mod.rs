@@ -16,9 +16,10 @@ use std::path::Path;
 
 use serde::Serialize;
 
-use super::view::{Column, Render, column, list};
+use super::view::{Column, Look, Meaning, Render, column, table};
 pub use checks::checks;
 pub use facts::Facts;
+pub(crate) use facts::systemd;
 pub(crate) use home::KubeletHome;
 pub(crate) use kubelet::KubeletFiles;
 
@@ -44,12 +45,17 @@ pub struct Check {
 
 const COLUMNS: [Column<Check>; 3] = [
     column("CHECK", |check| check.check.to_owned()),
-    column("VERDICT", |check| match check.verdict {
+    column("VERDICT", |check: &Check| match check.verdict {
         Verdict::Ok => "ok".to_owned(),
         Verdict::Warning => "warning".to_owned(),
         Verdict::Failed => "FAILED".to_owned(),
+    })
+    .means(|check| match check.verdict {
+        Verdict::Ok => Meaning::Good,
+        Verdict::Warning => Meaning::Attention,
+        Verdict::Failed => Meaning::Broken,
     }),
-    column("FOUND", |check| check.found.clone()),
+    column("FOUND", |check: &Check| check.found.clone()).yields(1),
 ];
 
 /// The outcome of all checks. Warnings are not failures.
@@ -62,8 +68,8 @@ pub(crate) fn gather(root: &Path) -> Examined {
 }
 
 impl Render for Examined {
-    fn text(&self, legend: bool) -> String {
-        let mut text = list(&COLUMNS, &self.0, legend);
+    fn text(&self, look: Look) -> String {
+        let mut text = table(&COLUMNS, &self.0, look);
         // The same cure for several VMs is printed once.
         let mut said = BTreeSet::new();
         for Check { check, cure, .. } in self.0.iter().filter(|check| !check.cure.is_empty()) {

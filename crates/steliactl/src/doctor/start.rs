@@ -11,41 +11,31 @@ use stelia_kubelet::config::KubeletConfig;
 use stelia_kubelet::memory::MEMORY_MANAGER_STATE;
 use stelia_kubelet::{CpuManagerState, MemoryManagerState};
 
-use super::checks::{not_ok, ok};
+use super::Facts;
+use super::checks::{Finding, failed, ok, warning};
 use super::kubelet::KUBEADM;
-use super::{Check, Facts, Verdict};
 use crate::plan;
 
-const NAME: &str = "kubelet-start";
-
-struct Refused {
-    verdict: Verdict,
-    why: String,
-    cure: String,
-}
-
-pub(super) fn start(facts: &Facts) -> Check {
+pub(super) fn start(facts: &Facts) -> Finding {
     let (kubelet, place) = match (&facts.kubelet, &facts.files.stopped) {
         (Ok(kubelet), _) => (kubelet, String::new()),
         (Err(_), Some(kubelet)) => (kubelet, format!(" (none runs: its settings are taken from {KUBEADM})")),
-        (Err(_), None) => return ok(NAME, "nothing to look at"),
+        (Err(_), None) => return ok("nothing to look at"),
     };
     // A file that cannot be used is reported by the check `kubelet-state`.
     let Ok(stored) = &facts.files.cpus else {
-        return ok(NAME, "nothing to look at");
+        return ok("nothing to look at");
     };
     match refused(facts, kubelet, stored.as_ref()) {
-        None => ok(NAME, format!("its state files go with its settings{place}")),
-        Some(refused) => not_ok(
-            NAME,
-            refused.verdict,
-            format!("kubelet would not start: {}{place}", refused.why),
-            refused.cure,
-        ),
+        None => ok(format!("its state files go with its settings{place}")),
+        Some(refused) => Finding {
+            found: format!("kubelet would not start: {}{place}", refused.found),
+            ..refused
+        },
     }
 }
 
-fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerState>) -> Option<Refused> {
+fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerState>) -> Option<Finding> {
     if let Some(stored) = stored.filter(|stored| stored.policy != kubelet.cpu_manager_policy) {
         let words = differs(&kubelet.cpu_manager_policy, &stored.policy);
         return Some(by_policy(
@@ -71,11 +61,10 @@ fn refused(facts: &Facts, kubelet: &KubeletConfig, stored: Option<&CpuManagerSta
     let settings = match plan::settings(kubelet, memory) {
         Ok(settings) => settings,
         Err(why) => {
-            return Some(Refused {
-                verdict: Verdict::Warning,
+            return Some(warning(
                 why,
-                cure: "correct the setting, unless this kubelet is newer than steliad and knows it".to_owned(),
-            });
+                "correct the setting, unless this kubelet is newer than steliad and knows it",
+            ));
         }
     };
     if let Err(why) = go_together(&settings) {
@@ -89,27 +78,25 @@ fn differs(configured: &str, stored: &str) -> String {
     format!("configured policy {configured:?} differs from state checkpoint policy {stored:?}")
 }
 
-fn by_policy(kubelet: &KubeletConfig, file: &str, words: String, setting: &str, stored: &str) -> Refused {
+fn by_policy(kubelet: &KubeletConfig, file: &str, words: String, setting: &str, stored: &str) -> Finding {
     let refused = by_state(kubelet, file, words);
     let cure = format!("{}; or set {setting} back to {stored}", refused.cure);
-    Refused { cure, ..refused }
+    Finding { cure, ..refused }
 }
 
-fn by_state(kubelet: &KubeletConfig, file: &str, why: String) -> Refused {
+fn by_state(kubelet: &KubeletConfig, file: &str, why: String) -> Finding {
     let file = kubelet.root_dir.join(file);
-    Refused {
-        verdict: Verdict::Failed,
+    failed(
         why,
-        cure: format!("drain the node, stop kubelet, remove {}, start kubelet", file.display()),
-    }
+        format!("drain the node, stop kubelet, remove {}, start kubelet", file.display()),
+    )
 }
 
-fn by_option(why: String) -> Refused {
-    Refused {
-        verdict: Verdict::Failed,
+fn by_option(why: String) -> Finding {
+    failed(
         why,
-        cure: "correct cpuManagerPolicyOptions and topologyManagerPolicyOptions (docs/kubelet.md)".to_owned(),
-    }
+        "correct cpuManagerPolicyOptions and topologyManagerPolicyOptions (docs/kubelet.md)",
+    )
 }
 
 /// What depends on this machine: reserved CPUs, online CPUs, memory and huge pages.
@@ -118,7 +105,7 @@ fn by_machine(
     kubelet: &KubeletConfig,
     mut settings: Settings,
     (cpus, memory): (Option<&CpuManagerState>, Option<&MemoryManagerState>),
-) -> Option<Refused> {
+) -> Option<Finding> {
     let (Ok(topology), Ok(numa)) = (&facts.topology, &facts.files.numa) else {
         return None;
     };
@@ -138,24 +125,22 @@ fn by_machine(
     let why = Node::start(machine, settings, state).err()?;
     let text = why.to_string();
     Some(match why {
-        StartError::Cpus(CpuRefusal::ReservedCount { .. } | CpuRefusal::ReservedUnknown(_)) => Refused {
-            verdict: Verdict::Failed,
-            why: text,
-            cure: "set reservedSystemCPUs to CPUs that this node has".to_owned(),
-        },
+        StartError::Cpus(CpuRefusal::ReservedCount { .. } | CpuRefusal::ReservedUnknown(_)) => {
+            failed(text, "set reservedSystemCPUs to CPUs that this node has")
+        }
         StartError::Cpus(_) => {
             let refused = by_state(kubelet, CPU_MANAGER_STATE, text);
-            let back = "or set reservedSystemCPUs, strict-cpu-reservation and the CPUs that are online back to what they were";
+            let back =
+                "or set reservedSystemCPUs, strict-cpu-reservation and the CPUs that are online back to what they were";
             let cure = format!("{}; {back}", refused.cure);
-            Refused { cure, ..refused }
+            Finding { cure, ..refused }
         }
         StartError::Memory(_) => by_state(kubelet, MEMORY_MANAGER_STATE, text),
         StartError::Options(_) => by_option(text),
-        StartError::Topology(merge::TopologyRefusal::TooManyNodes { .. }) => Refused {
-            verdict: Verdict::Failed,
-            why: text,
-            cure: "fewer NUMA nodes by the firmware (NPS, SNC), topologyManagerPolicy: none, or the option max-allowable-numa-nodes (Kubernetes 1.31 on), which makes admissions slow".to_owned(),
-        },
+        StartError::Topology(merge::TopologyRefusal::TooManyNodes { .. }) => failed(
+            text,
+            "fewer NUMA nodes by the firmware (NPS, SNC), topologyManagerPolicy: none, or the option max-allowable-numa-nodes (Kubernetes 1.31 on), which makes admissions slow",
+        ),
         StartError::Topology(_) => by_option(text),
         // Limits of the prediction, not of kubelet: the check `hint-merge` reports too many NUMA nodes.
         StartError::TooManyNodes(_) | StartError::Node(_) => return None,
@@ -163,24 +148,23 @@ fn by_machine(
 }
 
 /// An option whose feature gate is off. Only a warning: another version of kubelet may need no gate.
-fn by_gate(kubelet: &KubeletConfig, settings: &Settings) -> Option<Refused> {
+fn by_gate(kubelet: &KubeletConfig, settings: &Settings) -> Option<Finding> {
     let missing = features::chosen(settings).into_iter().find_map(|feature| {
         let gate = feature.gate(features::KUBELET)?;
         (!gate.is_on(&kubelet.feature_gates)).then_some((feature, gate))
     });
     let (feature, gate) = missing?;
-    Some(Refused {
-        verdict: Verdict::Warning,
-        why: format!(
+    Some(warning(
+        format!(
             "{} ({}) needs the feature gate {} in 1.{}",
             feature.name,
             feature.history(),
             gate.name,
             features::KUBELET
         ),
-        cure: format!(
+        format!(
             "featureGates: {{{}: true}}, or leave the option out; another version of kubelet may differ",
             gate.name
         ),
-    })
+    ))
 }

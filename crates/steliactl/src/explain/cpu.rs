@@ -6,25 +6,25 @@ use stelia_api::view::Pools;
 
 use crate::client::Failure;
 use crate::node::{Description, Owner, owner, state_and_class};
-use crate::view::{Column, Render, column, list};
+use crate::view::{Column, Look, Render, column, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-struct Fact {
-    fact: String,
-    source: &'static str,
+pub(super) struct Fact {
+    pub(super) fact: String,
+    pub(super) source: &'static str,
 }
 
 const COLUMNS: [Column<Fact>; 2] = [
-    column("FACT", |fact| fact.fact.clone()),
-    column("SOURCE", |fact| fact.source.to_owned()),
+    column("FACT", |fact: &Fact| fact.fact.clone()).yields(1),
+    column("SOURCE", |fact: &Fact| fact.source.to_owned()).yields(2),
 ];
 
 #[derive(Debug, Serialize)]
 pub(crate) struct CpuFacts(Vec<Fact>);
 
 impl Render for CpuFacts {
-    fn text(&self, legend: bool) -> String {
-        list(&COLUMNS, &self.0, legend)
+    fn text(&self, look: Look) -> String {
+        table(&COLUMNS, &self.0, look)
     }
 }
 
@@ -152,7 +152,7 @@ fn in_pools(pools: &Pools, cpu: u32) -> Vec<String> {
     facts
 }
 
-fn pod_of(owner: &Owner) -> Option<&str> {
+pub(super) fn pod_of(owner: &Owner) -> Option<&str> {
     match owner {
         Owner::Instance { pod, .. } | Owner::Pod { pod } => Some(pod),
         _ => None,
@@ -176,11 +176,11 @@ mod tests {
     use crate::node::testing::{allocated, node};
 
     fn told(cpu: u32) -> String {
-        facts(&node(), cpu).unwrap().text(false)
+        facts(&node(), cpu).unwrap().text(Look::from(false))
     }
 
     fn chosen_by_steliad(cpu: u32) -> String {
-        facts(&allocated(), cpu).unwrap().text(false)
+        facts(&allocated(), cpu).unwrap().text(Look::from(false))
     }
 
     fn says(text: &str, parts: &[&str]) {

@@ -1,11 +1,20 @@
-//! `explain`: who chooses CPUs and how, why an instance has its CPUs, who owns a CPU.
+//! `explain`: who chooses CPUs and how, the story of an instance and what may slow it down, who owns a CPU.
 
 mod cpu;
+mod guest;
 mod node;
 mod pod;
+pub(crate) mod slow;
+mod strangers;
+#[cfg(test)]
+mod tests;
+pub(crate) mod why;
+
+use std::time::Instant;
 
 use super::client::{Client, Failure};
-use super::view::How;
+use super::threads::Roots;
+use super::view::{How, now};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Subject<'a> {
@@ -36,28 +45,19 @@ fn source_in_words(source: Option<&str>) -> String {
 ///
 /// # Errors
 /// The daemon does not answer, or there is no such CPU or instance.
-pub(crate) async fn run(client: &Client, what: Option<&str>, how: How) -> Result<String, Failure> {
+pub(crate) async fn run(client: &Client, roots: &Roots, what: Option<&str>, how: How) -> Result<String, Failure> {
     match subject(what) {
         Subject::Cpu(cpu) => how.print(&cpu::facts(&client.describe().await?, cpu)?),
-        Subject::Pod(uid) => {
-            let uid = client.find(uid).await?.0;
-            how.print(&pod::gather(&client.describe().await?, &uid)?)
+        Subject::Pod(vm) => {
+            let uid = client.find(vm).await?.pod.pod_uid;
+            let description = client.describe().await?;
+            let story = pod::gather(&description, &uid, now())?;
+            let began = Instant::now();
+            let before = slow::Reading::take(&description, &uid, roots, began.elapsed());
+            tokio::time::sleep(slow::SECOND).await;
+            let after = slow::Reading::take(&description, &uid, roots, began.elapsed());
+            how.print(&story.measured(&description, (&before, &after)))
         }
         Subject::Node => how.print(&node::gather(&client.describe().await?)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_number_is_a_cpu_and_anything_else_a_pod() {
-        assert_eq!(subject(None), Subject::Node);
-        assert_eq!(subject(Some("17")), Subject::Cpu(17));
-        assert_eq!(subject(Some("17a")), Subject::Pod("17a"));
-        // A static pod's UID is 32 hexadecimal digits, which may all be decimal.
-        let uid = "17171717171717171717171717171717";
-        assert_eq!(subject(Some(uid)), Subject::Pod(uid));
     }
 }

@@ -6,17 +6,15 @@ use stelia_cpus::CpuSet;
 
 use super::pod::bind_in_words;
 use super::source_in_words;
-use crate::node::{Description, named_allocation, named_pools};
-use crate::view::{Column, Render, column, list, printable};
+use crate::node::Description;
+use crate::pod::Pod;
+use crate::view::{Column, Look, Render, column, printable, table};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct NodeExplained {
     /// `kubelet` or `steliad`; `None`: the daemon does not report it.
-    #[serde(rename = "CPUSource")]
     cpu_source: Option<String>,
     /// `None` where kubelet chooses.
-    #[serde(serialize_with = "named_pools")]
     pools: Option<Pools>,
     /// The shared pool; `None` where kubelet's file cannot be used.
     shared: Option<CpuSet>,
@@ -26,14 +24,12 @@ pub(crate) struct NodeExplained {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 struct Row {
-    #[serde(rename = "PodUID")]
-    pod_uid: String,
-    #[serde(rename = "ExclusiveCPUs")]
+    #[serde(flatten)]
+    pod: Pod,
+    #[serde(rename = "exclusive_cpus")]
     exclusive: CpuSet,
     /// `None` where kubelet chose.
-    #[serde(serialize_with = "named_allocation")]
     allocation: Option<Allocation>,
 }
 
@@ -46,11 +42,11 @@ impl Row {
 const POOLS: [Column<[String; 3]>; 3] = [
     column("POOL", |[name, _, _]| name.clone()),
     column("CPUS", |[_, cpus, _]| cpus.clone()),
-    column("WHAT IT IS", |[_, _, meaning]| meaning.clone()),
+    column("WHAT IT IS", |[_, _, meaning]: &[String; 3]| meaning.clone()).yields(1),
 ];
 
 const INSTANCES: [Column<Row>; 8] = [
-    column("POD UID", |row| row.pod_uid.clone()),
+    column("POD", |row: &Row| row.pod.to_string()).yields(1),
     column("CLASS", |row| match &row.allocation {
         Some(allocation) => allocation.qos.clone(),
         None => "(kubelet)".to_owned(),
@@ -73,7 +69,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
         kubelet_reserved: description.kubelet_reserved(),
         instances: instances
             .map(|(pod, instance)| Row {
-                pod_uid: pod.clone(),
+                pod: Pod::of(pod, instance),
                 exclusive: instance.exclusive.clone(),
                 allocation: instance.allocation.clone(),
             })
@@ -83,7 +79,7 @@ pub(crate) fn gather(description: &Description) -> NodeExplained {
 
 /// The source in a line, a table of the pools, a table of the instances.
 impl Render for NodeExplained {
-    fn text(&self, legend: bool) -> String {
+    fn text(&self, look: Look) -> String {
         let pools = match &self.pools {
             Some(pools) => allocators(pools),
             None => kubelets(self),
@@ -92,8 +88,8 @@ impl Render for NodeExplained {
         format!(
             "CPU source: {}\n\n{}\n{}",
             printable(&source),
-            list(&POOLS, &pools, legend),
-            list(&INSTANCES, &self.instances, legend)
+            table(&POOLS, &pools, look),
+            table(&INSTANCES, &self.instances, look)
         )
     }
 }
@@ -143,7 +139,7 @@ mod tests {
 
     #[test]
     fn the_pools_and_what_each_instance_asked_for() {
-        insta::assert_snapshot!(gather(&allocated()).text(true), @"
+        insta::assert_snapshot!(gather(&allocated()).text(Look::from(true)), @"
         CPU source: steliad
 
         POOL         CPUS     WHAT IT IS
@@ -156,7 +152,7 @@ mod tests {
         shared of 1  7        the same in NUMA node 1, socket 1
         BE shared    0-3,7    BE and BestEffort run there
 
-        POD UID   CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
+        POD       CLASS  CPUS  BIND              EXCLUSIVE      EXCLUSIVITY  STRATEGY        ALIGNMENT
         aaaaaaaa  LSE    4-5   FullPCPUs         NUMANodeLevel  downgraded   MostAllocated   SingleNUMANode
         bbbbbbbb  LSR    2     SpreadByPCPUs     None           not-asked    MostAllocated   None
         cccccccc  LS     -     ConstrainedBurst  None           not-asked    LeastAllocated  None
@@ -167,14 +163,14 @@ mod tests {
     fn where_kubelet_chooses_its_pool_is_shown() {
         let mut node = node();
         node.node.cpu_source = Some("kubelet".to_owned());
-        insta::assert_snapshot!(gather(&node).text(true), @"
+        insta::assert_snapshot!(gather(&node).text(Look::from(true)), @"
         CPU source: kubelet, by its static policy
 
         POOL      CPUS     WHAT IT IS
         reserved  0-1      kubelet's reservedSystemCPUs
         shared    0-1,3,7  kubelet's shared pool, floats run there
 
-        POD UID   CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
+        POD       CLASS      CPUS  BIND  EXCLUSIVE  EXCLUSIVITY  STRATEGY  ALIGNMENT
         aaaaaaaa  (kubelet)  4-5   -     -          -            -         -
         bbbbbbbb  (kubelet)  2     -     -          -            -         -
         ");
@@ -182,7 +178,7 @@ mod tests {
 
     #[test]
     fn an_older_daemon_does_not_tell_and_that_is_said() {
-        let text = gather(&node()).text(false);
+        let text = gather(&node()).text(Look::from(false));
         assert!(text.starts_with("CPU source: not told: the daemon is older"), "{text}");
         assert!(text.contains("aaaaaaaa  (kubelet)  4-5"), "{text}");
     }
@@ -191,19 +187,23 @@ mod tests {
     fn a_file_of_kubelets_that_cannot_be_used_is_no_empty_pool() {
         let mut node = node();
         node.node.pool = None;
-        assert!(gather(&node).text(true).contains("not known: kubelet's file"));
+        assert!(
+            gather(&node)
+                .text(Look::from(true))
+                .contains("not known: kubelet's file")
+        );
     }
 
     #[test]
     fn programs_get_the_same() {
         let json = serde_json::to_value(gather(&allocated())).unwrap();
-        assert_eq!(json["CPUSource"], "steliad");
-        assert_eq!(json["Pools"]["SharedByNode"]["1"]["CPUs"], "7");
-        assert_eq!(json["Pools"]["BEShared"], "0-3,7");
-        let second = &json["Instances"][1];
-        assert_eq!(second["PodUID"], "bbbbbbbb");
-        assert_eq!(second["ExclusiveCPUs"], "2");
-        assert_eq!(second["Allocation"]["Class"], "LSR");
-        assert_eq!(second["Allocation"]["Exclusivity"], "not-asked");
+        assert_eq!(json["cpu_source"], "steliad");
+        assert_eq!(json["pools"]["shared_by_node"]["1"]["cpus"], "7");
+        assert_eq!(json["pools"]["be_shared"], "0-3,7");
+        let second = &json["instances"][1];
+        assert_eq!(second["pod_uid"], "bbbbbbbb");
+        assert_eq!(second["exclusive_cpus"], "2");
+        assert_eq!(second["allocation"]["qos"], "LSR");
+        assert_eq!(second["allocation"]["exclusivity"], "not-asked");
     }
 }

@@ -22,13 +22,16 @@ use stelia_settings::Settings;
 
 use crate::client::Failure;
 use crate::input;
-use crate::view::Render;
+use crate::pod::Pods;
+use crate::view::{Look, Render};
 
 /// `None` for a file that was not asked for, and for a memory manager's file that does not exist.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
     cpu: Option<Checked<CpuManagerState>>,
     memory: Option<Checked<MemoryManagerState>>,
+    /// The pods' names, where the files are those of this host.
+    pods: Pods,
 }
 
 /// A file: what it says, or why it is refused.
@@ -51,7 +54,10 @@ impl<T> Checked<T> {
 /// kubelet's root directory cannot be determined.
 pub(crate) fn gather(path: Option<&Path>) -> Result<Files, Failure> {
     Ok(match path {
-        None => folder(&read_by_the_daemon(Path::new("/"))?),
+        None => Files {
+            pods: Pods::by_logs(Path::new("/")),
+            ..folder(&read_by_the_daemon(Path::new("/"))?)
+        },
         Some(path) if path.is_dir() => folder(path),
         Some(path) => file(path),
     })
@@ -64,8 +70,8 @@ impl Serialize for Files {
 }
 
 impl Render for Files {
-    fn text(&self, legend: bool) -> String {
-        text::files(self, legend)
+    fn text(&self, look: Look) -> String {
+        text::files(self, look)
     }
 
     /// The reasons, where a file is refused, does not exist, or cannot be read.
@@ -93,6 +99,7 @@ fn folder(path: &Path) -> Files {
     Files {
         cpu: Some(check(&cpu, read(&cpu), CpuManagerState::parse)),
         memory: (!absent).then(|| check(&memory, bytes, MemoryManagerState::parse)),
+        pods: Pods::default(),
     }
 }
 
@@ -106,12 +113,12 @@ fn file(path: &Path) -> Files {
     };
     match is_memory {
         true => Files {
-            cpu: None,
             memory: Some(check(path, bytes, MemoryManagerState::parse)),
+            ..Files::default()
         },
         false => Files {
             cpu: Some(check(path, bytes, CpuManagerState::parse)),
-            memory: None,
+            ..Files::default()
         },
     }
 }

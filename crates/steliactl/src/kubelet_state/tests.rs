@@ -5,7 +5,6 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::cli::{Cli, Command};
-use crate::view::How;
 
 const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 
@@ -13,10 +12,7 @@ const FOLDER: &str = "../../tests/data/kubelet-checkpoints";
 fn steliactl(line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "kubelet-state"], line].concat()).unwrap();
     match &cli.command {
-        Command::KubeletState { path } => {
-            let (json, legend) = (cli.json, !cli.no_legend);
-            How { json, legend }.print(&gather(path.as_deref())?)
-        }
+        Command::KubeletState { path } => cli.how()?.print(&gather(path.as_deref())?),
         other => panic!("{other:?}"),
     }
 }
@@ -49,7 +45,7 @@ fn a_folder_is_both_files() {
     Shared pool:  0,17-64,81-127
     Usable:       yes
 
-    POD UID                               CONTAINER  CPUS
+    POD                                   CONTAINER  CPUS
     33333333-aaaa-4bbb-8ccc-000000000001  dnsmasq    9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000001  instance   1-8,65-72
     33333333-aaaa-4bbb-8ccc-000000000001  virtiofsd  9-10,73-74
@@ -59,7 +55,7 @@ fn a_folder_is_both_files() {
     33333333-aaaa-4bbb-8ccc-000000000003  instance   14-15,78-79
     33333333-aaaa-4bbb-8ccc-000000000003  side       13,77
 
-    POD UID                               POD CPUS     SHARED IN POD
+    POD                                   POD CPUS     SHARED IN POD
     33333333-aaaa-4bbb-8ccc-000000000001  1-10,65-74   9-10,73-74
     33333333-aaaa-4bbb-8ccc-000000000003  13-16,77-80  -
 
@@ -73,7 +69,7 @@ fn a_folder_is_both_files() {
     1     0,1         hugepages-2Mi  115964116992  0           115964116992  0            115964116992
     1     0,1         memory         137438953472  2147483648  19327352832   17716740096  1610612736
 
-    POD UID                               CONTAINER  NODES  TYPE    BYTES
+    POD                                   CONTAINER  NODES  TYPE    BYTES
     33333333-aaaa-4bbb-8ccc-000000000001  dnsmasq    0,1    memory  8589934592
     33333333-aaaa-4bbb-8ccc-000000000001  instance   0,1    memory  17179869184
     33333333-aaaa-4bbb-8ccc-000000000001  virtiofsd  0,1    memory  8589934592
@@ -93,37 +89,37 @@ fn json_has_a_name_for_everything() {
     let value: Value = serde_json::from_str(&text).unwrap();
     let pod = "ce32ebd2-f905-449e-b74b-4231a84b88e1";
     let cpu = serde_json::json!({
-        "File": format!("{FOLDER}/k136-gate-off/03a-vm40/cpu_manager_state"),
-        "Schema": "V2",
-        "Policy": "static",
-        "DefaultCPUs": "0,21-64,85-127",
-        "SharedPool": "0,21-64,85-127",
-        "Usable": true,
-        "Reason": "",
-        "Entries": [{ "PodUID": pod, "Container": "instance", "CPUs": "1-20,65-84" }],
-        "PodEntries": [],
+        "file": format!("{FOLDER}/k136-gate-off/03a-vm40/cpu_manager_state"),
+        "schema": "V2",
+        "policy": "static",
+        "default_cpus": "0,21-64,85-127",
+        "shared_pool": "0,21-64,85-127",
+        "usable": true,
+        "reason": "",
+        "entries": [{ "pod_uid": pod, "pod_namespace": "", "pod_name": "", "container": "instance", "cpus": "1-20,65-84" }],
+        "pod_entries": [],
     });
-    assert_eq!(value["CPUManager"], cpu);
-    let memory = &value["MemoryManager"];
-    assert_eq!((&memory["Schema"], &memory["Policy"]), (&"V1".into(), &"Static".into()));
+    assert_eq!(value["cpu_manager"], cpu);
+    let memory = &value["memory_manager"];
+    assert_eq!((&memory["schema"], &memory["policy"]), (&"V1".into(), &"Static".into()));
     let blocks = serde_json::json!([
-        { "Nodes": [0], "Type": "memory", "Size": 8_589_934_592u64 },
-        { "Nodes": [0], "Type": "hugepages-2Mi", "Size": 85_899_345_920u64 },
+        { "nodes": "0", "type": "memory", "size_bytes": 8_589_934_592u64 },
+        { "nodes": "0", "type": "hugepages-2Mi", "size_bytes": 85_899_345_920u64 },
     ]);
     assert_eq!(
-        memory["Entries"],
-        serde_json::json!([{ "PodUID": pod, "Container": "instance", "Blocks": blocks }])
+        memory["entries"],
+        serde_json::json!([{ "pod_uid": pod, "pod_namespace": "", "pod_name": "", "container": "instance", "blocks": blocks }])
     );
-    let node = &memory["Nodes"][0];
+    let node = &memory["nodes"][0];
     assert_eq!(
-        (&node["Node"], &node["Assignments"], &node["WithNodes"]),
-        (&0.into(), &2.into(), &serde_json::json!([0]))
+        (&node["node"], &node["assignments"], &node["with_nodes"]),
+        (&0.into(), &2.into(), &"0".into())
     );
     let table = serde_json::json!({
-        "Total": 137_438_953_472u64, "SystemReserved": 2_147_483_648u64, "Allocatable": 18_790_481_920u64,
-        "Reserved": 8_589_934_592u64, "Free": 10_200_547_328u64
+        "total_bytes": 137_438_953_472u64, "system_reserved_bytes": 2_147_483_648u64, "allocatable_bytes": 18_790_481_920u64,
+        "reserved_bytes": 8_589_934_592u64, "free_bytes": 10_200_547_328u64
     });
-    assert_eq!(node["Memory"]["memory"], table);
+    assert_eq!(node["memory"]["memory"], table);
 }
 
 #[test]
@@ -133,21 +129,21 @@ fn json_of_the_oldest_and_the_newest_schemas_has_ids_and_pods() {
     };
     let old = value("legacy/v0-statefile");
     assert_eq!(
-        old["CPUManager"]["Entries"],
-        serde_json::json!([{ "ContainerID": "0c5a1bd3a8c1", "CPUs": "1-2" }])
+        old["cpu_manager"]["entries"],
+        serde_json::json!([{ "container_id": "0c5a1bd3a8c1", "cpus": "1-2" }])
     );
-    assert_eq!(old["MemoryManager"], Value::Null);
+    assert_eq!(old["memory_manager"], Value::Null);
     let new = value("rebuilt-1.37/05a-podlevel-podscope");
     let pod = serde_json::json!({
-        "PodUID": "33333333-aaaa-4bbb-8ccc-000000000001", "CPUs": "1-10,65-74", "SharedPool": "9-10,73-74"
+        "pod_namespace": "", "pod_name": "", "pod_uid": "33333333-aaaa-4bbb-8ccc-000000000001", "cpus": "1-10,65-74", "shared_pool": "9-10,73-74"
     });
     assert_eq!(
-        (&new["CPUManager"]["Schema"], &new["CPUManager"]["PodEntries"][0]),
+        (&new["cpu_manager"]["schema"], &new["cpu_manager"]["pod_entries"][0]),
         (&"V4".into(), &pod)
     );
-    let block = serde_json::json!({ "Nodes": [0, 1], "Type": "memory", "Size": 25_769_803_776u64 });
+    let block = serde_json::json!({ "nodes": "0-1", "type": "memory", "size_bytes": 25_769_803_776u64 });
     assert_eq!(
-        new["MemoryManager"]["PodEntries"][0]["Blocks"],
+        new["memory_manager"]["pod_entries"][0]["blocks"],
         serde_json::json!([block])
     );
 }
@@ -156,7 +152,7 @@ fn json_of_the_oldest_and_the_newest_schemas_has_ids_and_pods() {
 fn the_kind_of_a_file_is_told_by_its_name_or_content() {
     let kind = |path: &str| {
         let value: Value = serde_json::from_str(&steliactl(&[path, "--json"]).unwrap()).unwrap();
-        (value["CPUManager"].is_object(), value["MemoryManager"].is_object())
+        (value["cpu_manager"].is_object(), value["memory_manager"].is_object())
     };
     let (cpu, memory) = ((true, false), (false, true));
     assert_eq!(kind(&format!("{FOLDER}/legacy/v1/cpu_manager_state")), cpu);
@@ -252,7 +248,7 @@ fn a_wrong_checksum_is_in_the_json_too() {
     let (printed, reason) = refused(&["--json", wrong.path().to_str().unwrap()]);
     let value: Value = serde_json::from_str(&printed).unwrap();
     let text = "the file has checksum 1, its content gives 1353318690";
-    assert_eq!(value["CPUManager"]["Error"], text);
+    assert_eq!(value["cpu_manager"]["error"], text);
     assert!(
         reason.contains(text) && reason.contains("memory_manager_state: the file is of no known schema"),
         "{reason}"

@@ -4,33 +4,34 @@ use std::path::Path;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::memory::{MemoryBlock, MemoryTable};
-use stelia_kubelet::{CpuManagerState, MemoryManagerState};
+use stelia_kubelet::{CpuManagerState, MemoryManagerState, PodUid};
 
 use super::{Files, shared_in_pod, unusable};
-use crate::view::{Column, column, list, properties};
+use crate::pod::Pods;
+use crate::view::{Column, Look, column, properties, table};
 
-pub(super) fn files(files: &Files, legend: bool) -> String {
+pub(super) fn files(files: &Files, look: Look) -> String {
     let mut parts = Vec::new();
     if let Some(file) = &files.cpu
         && let Ok(state) = &file.state
     {
-        parts.extend(cpu(&file.path, state, legend));
+        parts.extend(cpu(&file.path, state, &files.pods, look));
     }
     if let Some(file) = &files.memory
         && let Ok(state) = &file.state
     {
-        parts.extend(memory(&file.path, state, legend));
+        parts.extend(memory(&file.path, state, &files.pods, look));
     }
     parts.join("\n")
 }
 
 const ENTRIES: [Column<[String; 3]>; 3] = [
-    column("POD UID", |[pod, _, _]| pod.clone()),
+    column("POD", |[pod, _, _]| pod.clone()),
     column("CONTAINER", |[_, container, _]| container.clone()),
     column("CPUS", |[_, _, cpus]| cpus.clone()),
 ];
 const POD_ENTRIES: [Column<[String; 3]>; 3] = [
-    column("POD UID", |[pod, _, _]| pod.clone()),
+    column("POD", |[pod, _, _]| pod.clone()),
     column("POD CPUS", |[_, cpus, _]| cpus.clone()),
     column("SHARED IN POD", |[_, _, shared]| shared.clone()),
 ];
@@ -45,7 +46,7 @@ const MEMORY: [Column<(String, String, String, MemoryTable)>; 8] = [
     column("FREE", |(.., bytes)| bytes.free.to_string()),
 ];
 const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
-    column("POD UID", |(pod, ..)| pod.clone()),
+    column("POD", |(pod, ..)| pod.clone()),
     // A whole pod's memory has no container.
     column("CONTAINER", |(_, container, _)| container.clone()),
     column("NODES", |(.., block)| joined(&block.nodes)),
@@ -53,56 +54,66 @@ const BLOCKS: [Column<(String, String, MemoryBlock)>; 5] = [
     column("BYTES", |(.., block)| block.size.to_string()),
 ];
 
-fn cpu(path: &Path, state: &CpuManagerState, legend: bool) -> Vec<String> {
+fn cpu(path: &Path, state: &CpuManagerState, named: &Pods, look: Look) -> Vec<String> {
     let usable = unusable(state).map_or_else(|| "yes".to_owned(), |reason| format!("no: {reason}"));
-    let mut parts = vec![properties([
-        ("File", path.display().to_string()),
-        ("Schema", format!("{:?}", state.schema)),
-        ("Policy", state.policy.clone()),
-        ("Default set", state.default_cpus.to_string()),
-        ("Shared pool", state.shared_pool().to_string()),
-        ("Usable", usable),
-    ])];
+    let mut parts = vec![properties(
+        [
+            ("File", path.display().to_string()),
+            ("Schema", format!("{:?}", state.schema)),
+            ("Policy", state.policy.clone()),
+            ("Default set", state.default_cpus.to_string()),
+            ("Shared pool", state.shared_pool().to_string()),
+            ("Usable", usable),
+        ],
+        look,
+    )];
     let by_pod = state.entries.iter().flat_map(|(pod, containers)| {
-        let row = move |(name, cpus): (&String, &CpuSet)| [pod.to_string(), name.clone(), cpus.to_string()];
+        let row = move |(name, cpus): (&String, &CpuSet)| [name_of(named, pod), name.clone(), cpus.to_string()];
         containers.iter().map(row)
     });
     let by_id = state.container_entries.iter();
     let by_id = by_id.map(|(id, cpus)| [String::new(), id.clone(), cpus.to_string()]);
-    parts.extend(some(&ENTRIES, by_pod.chain(by_id), legend));
+    parts.extend(some(&ENTRIES, by_pod.chain(by_id), look));
     let pods = state.pod_entries.iter();
     let pods = pods.map(|(pod, cpus)| {
         let shared = shared_in_pod(state, pod);
-        [pod.to_string(), cpus.to_string(), shared.to_string()]
+        [name_of(named, pod), cpus.to_string(), shared.to_string()]
     });
-    parts.extend(some(&POD_ENTRIES, pods, legend));
+    parts.extend(some(&POD_ENTRIES, pods, look));
     parts
 }
 
-fn memory(path: &Path, state: &MemoryManagerState, legend: bool) -> Vec<String> {
-    let mut parts = vec![properties([
-        ("File", path.display().to_string()),
-        ("Schema", format!("{:?}", state.schema)),
-        ("Policy", state.policy.clone()),
-    ])];
+fn memory(path: &Path, state: &MemoryManagerState, named: &Pods, look: Look) -> Vec<String> {
+    let mut parts = vec![properties(
+        [
+            ("File", path.display().to_string()),
+            ("Schema", format!("{:?}", state.schema)),
+            ("Policy", state.policy.clone()),
+        ],
+        look,
+    )];
     let nodes = state.nodes.iter().flat_map(|(id, node)| {
         let row =
             move |(kind, table): (&String, &MemoryTable)| (id.to_string(), joined(&node.cells), kind.clone(), *table);
         node.tables.iter().map(row)
     });
-    parts.extend(some(&MEMORY, nodes, legend));
+    parts.extend(some(&MEMORY, nodes, look));
     let containers = state.entries.iter().flat_map(|(pod, containers)| {
         let blocks = containers
             .iter()
             .flat_map(|(name, blocks)| blocks.iter().map(move |block| (name, block)));
-        blocks.map(move |(name, block)| (pod.to_string(), name.clone(), block.clone()))
+        blocks.map(move |(name, block)| (name_of(named, pod), name.clone(), block.clone()))
     });
     let pods = state.pod_entries.iter().flat_map(|(pod, blocks)| {
-        let row = move |block: &MemoryBlock| (pod.to_string(), String::new(), block.clone());
+        let row = move |block: &MemoryBlock| (name_of(named, pod), String::new(), block.clone());
         blocks.iter().map(row)
     });
-    parts.extend(some(&BLOCKS, containers.chain(pods), legend));
+    parts.extend(some(&BLOCKS, containers.chain(pods), look));
     parts
+}
+
+fn name_of(named: &Pods, pod: &PodUid) -> String {
+    named.get(pod.as_str()).to_string()
 }
 
 fn joined(nodes: &[u32]) -> String {
@@ -110,7 +121,7 @@ fn joined(nodes: &[u32]) -> String {
 }
 
 /// A table; `None` without rows.
-fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, legend: bool) -> Option<String> {
+fn some<T>(columns: &[Column<T>], rows: impl Iterator<Item = T>, look: Look) -> Option<String> {
     let rows: Vec<T> = rows.collect();
-    (!rows.is_empty()).then(|| list(columns, &rows, legend))
+    (!rows.is_empty()).then(|| table(columns, &rows, look))
 }

@@ -17,12 +17,9 @@ use super::super::threads::{Process, Roots};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Mapped {
     /// Process id on the host.
-    #[serde(rename = "PID")]
     pub pid: u32,
-    #[serde(rename = "Name")]
     pub name: String,
     /// Bytes by NUMA node.
-    #[serde(rename = "Nodes")]
     pub nodes: ByNode,
 }
 

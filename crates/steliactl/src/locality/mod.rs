@@ -11,22 +11,17 @@ use serde_json::{Value, json};
 use super::client::Failure;
 use super::threads::{Process, Roots};
 use super::verify::Finding;
-use super::view::{self, column, list};
+use super::view::{self, Look, column, table};
 pub(crate) use maps::Mapped;
-use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list as numa_list, size};
+use stelia_node::locality::{Device, Localities, Locality, NodeMemory, list, size};
 
 /// Findings about remote memory, of all pods or of one. A remote device is not a finding: kubelet chose it at
 /// admission, and a restart of the VM may not change it.
 pub(crate) fn findings(localities: &Localities, pod: Option<&str>) -> Vec<Finding> {
     let asked = localities.instances.iter();
     let asked = asked.filter(|(uid, _)| pod.is_none_or(|pod| pod == uid.as_str()));
-    let found = asked.filter_map(|(uid, locality)| {
-        Some(Finding {
-            pod_uid: uid.clone(),
-            problem: locality.memory_problem()?,
-            cure: locality.memory_cure(),
-        })
-    });
+    let found = asked
+        .filter_map(|(uid, locality)| Some(Finding::memory(uid, locality.memory_problem()?, locality.memory_cure())));
     found.collect()
 }
 
@@ -61,20 +56,17 @@ impl Seen {
     }
 
     /// Tables, printed after the properties.
-    pub(crate) fn text(&self, legend: bool) -> String {
-        self.memory(legend) + &self.devices(legend) + &self.maps(legend)
+    pub(crate) fn text(&self, look: Look) -> String {
+        self.memory(look) + &self.devices(look) + &self.maps(look)
     }
 
-    fn memory(&self, legend: bool) -> String {
+    fn memory(&self, look: Look) -> String {
         let locality = &self.locality;
         if locality.memory.is_empty() {
             return String::new();
         }
         let heading = match locality.away() {
-            Some(away) => format!(
-                "{away} is not on the NUMA nodes of its CPUs, {}",
-                numa_list(&locality.nodes)
-            ),
+            Some(away) => format!("{away} is not on the NUMA nodes of its CPUs, {}", list(&locality.nodes)),
             None => "it has no CPUs of its own".to_owned(),
         };
         let columns = [
@@ -88,10 +80,10 @@ impl Seen {
         let rows = locality.memory.iter();
         let rows = rows.map(|(node, memory)| (*node, locality.is_own(*node), *memory));
         let rows: Vec<_> = rows.collect();
-        headed(&format!("Memory: {heading}"), legend, list(&columns, &rows, legend))
+        headed(&format!("Memory: {heading}"), look, table(&columns, &rows, look))
     }
 
-    fn devices(&self, legend: bool) -> String {
+    fn devices(&self, look: Look) -> String {
         let locality = &self.locality;
         let unknown = self.devices_unknown.iter();
         let unknown: String = unknown
@@ -114,12 +106,20 @@ impl Seen {
         }
         headed(
             "Devices",
-            legend,
-            unknown + &list(&columns, &rows, legend && !rows.is_empty()),
+            look,
+            unknown
+                + &table(
+                    &columns,
+                    &rows,
+                    Look {
+                        legend: look.legend && !rows.is_empty(),
+                        ..look
+                    },
+                ),
         )
     }
 
-    fn maps(&self, legend: bool) -> String {
+    fn maps(&self, look: Look) -> String {
         let columns = [
             column("NODE", |(node, ..): &(u32, bool, u64, &Mapped)| node.to_string()),
             column("OWN", |(_, own, ..)| yes(*own)),
@@ -135,37 +135,37 @@ impl Seen {
         if rows.is_empty() {
             return String::new();
         }
-        headed("Mapped", legend, list(&columns, &rows, legend))
+        headed("Mapped", look, table(&columns, &rows, look))
     }
 
     pub(crate) fn json(&self) -> Value {
         let locality = &self.locality;
         let away = locality.away();
         let nodes = locality.memory.iter().map(|(node, memory)| {
-            json!({ "Node": node, "Own": locality.is_own(*node), "AnonBytes": memory.anon, "FileBytes": memory.file,
-                    "ShmemBytes": memory.shmem, "HugePagesBytes": memory.huge })
+            json!({ "node": node, "own": locality.is_own(*node), "anon_bytes": memory.anon, "file_bytes": memory.file,
+                    "shmem_bytes": memory.shmem, "huge_pages_bytes": memory.huge })
         });
         let devices = locality.devices.iter().map(|device| {
             let own = device.node.map(|node| locality.is_own(node));
-            json!({ "Name": device.name, "Node": device.node, "Own": own, "Count": device.count })
+            json!({ "name": device.name, "node": device.node, "own": own, "count": device.count })
         });
         json!({
-            "CPUNodes": numa_list(&locality.nodes),
-            "AwayBytes": away.map(|away| away.bytes),
-            "CountedBytes": away.map(|away| away.of),
-            "AwayShare": away.map(|away| away.ratio()),
-            "TooMuchAway": locality.memory_problem().is_some(),
-            "Nodes": nodes.collect::<Vec<_>>(),
-            "Devices": devices.collect::<Vec<_>>(),
-            "DevicesUnknown": self.devices_unknown,
-            "Mapped": self.mapped,
+            "cpu_nodes": list(&locality.nodes),
+            "away_bytes": away.map(|away| away.bytes),
+            "counted_bytes": away.map(|away| away.of),
+            "away_ratio": away.map(|away| away.ratio()),
+            "too_much_away": locality.memory_problem().is_some(),
+            "nodes": nodes.collect::<Vec<_>>(),
+            "devices": devices.collect::<Vec<_>>(),
+            "devices_unknown": self.devices_unknown,
+            "mapped": self.mapped,
         })
     }
 }
 
 /// A table below its heading; without a legend there is no heading.
-fn headed(heading: &str, legend: bool, table: String) -> String {
-    match legend {
+fn headed(heading: &str, look: Look, table: String) -> String {
+    match look.legend {
         true => format!("\n{heading}\n{table}"),
         false => table,
     }

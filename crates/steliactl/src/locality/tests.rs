@@ -3,6 +3,7 @@ use std::path::Path;
 use super::*;
 use crate::node;
 use crate::threads::Roots;
+use crate::view::Look;
 
 fn parse(description: &str) -> Result<Localities, Failure> {
     Ok(node::parse(description)?.locality)
@@ -35,7 +36,7 @@ fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
     let [finding] = found.as_slice() else {
         panic!("{found:?}")
     };
-    assert_eq!(finding.pod_uid, "far");
+    assert_eq!(finding.pod.pod_uid, "far");
     assert!(finding.problem.starts_with("50 % (1.0 GiB of 2.0 GiB)"), "{finding:?}");
     assert!(finding.cure.contains("memoryManagerPolicy: Static"), "{finding:?}");
     assert_eq!(
@@ -47,7 +48,7 @@ fn half_the_memory_away_is_a_finding_with_the_share_and_a_cure() {
 #[test]
 fn show_prints_each_node_and_each_device() {
     assert_eq!(
-        seen("far").text(true),
+        seen("far").text(Look::from(true)),
         "\nMemory: 50 % (1.0 GiB of 2.0 GiB) is not on the NUMA nodes of its CPUs, 0\n\
          NODE  OWN  ANON     SHMEM  HUGE PAGES  FILE\n\
          0     yes  1.0 GiB  0 B    0 B         4.0 KiB\n\
@@ -57,7 +58,7 @@ fn show_prints_each_node_and_each_device() {
          1     no   2      nvidia.com/gpu\n\
          -     -    1      kvm?[2J\n"
     );
-    let bare = seen("near").text(false);
+    let bare = seen("near").text(Look::from(false));
     assert_eq!(bare.lines().count(), 2, "{bare}");
     assert!(bare.starts_with("0  yes  1.0 GiB"), "{bare}");
 }
@@ -65,18 +66,21 @@ fn show_prints_each_node_and_each_device() {
 #[test]
 fn json_holds_the_share_and_what_it_is_of() {
     let json = seen("far").json();
-    assert_eq!((&json["AwayShare"], &json["TooMuchAway"]), (&json!(0.5), &json!(true)));
     assert_eq!(
-        (&json["AwayBytes"], &json["CountedBytes"]),
+        (&json["away_ratio"], &json["too_much_away"]),
+        (&json!(0.5), &json!(true))
+    );
+    assert_eq!(
+        (&json["away_bytes"], &json["counted_bytes"]),
         (&json!(1u64 << 30), &json!(2u64 << 30))
     );
-    assert_eq!(json["Nodes"][1]["HugePagesBytes"], json!(1 << 30));
+    assert_eq!(json["nodes"][1]["huge_pages_bytes"], json!(1 << 30));
     assert_eq!(
-        json["Devices"][0],
-        json!({"Name": "nvidia.com/gpu", "Node": 1, "Own": false, "Count": 2})
+        json["devices"][0],
+        json!({"name": "nvidia.com/gpu", "node": 1, "own": false, "count": 2})
     );
     assert_eq!(
-        (&json["Mapped"], &seen("near").json()["CPUNodes"]),
+        (&json["mapped"], &seen("near").json()["cpu_nodes"]),
         (&Value::Null, &json!("0-1"))
     );
 }
@@ -95,10 +99,10 @@ fn devices_that_are_not_known_are_not_none() {
     all.devices_unknown = Some("/x: checksum".to_owned());
     let seen = Seen::of(all, "near", &Roots::below(Path::new("/nowhere")), &[]).unwrap();
     assert!(
-        seen.text(true)
+        seen.text(Look::from(true))
             .ends_with("\nDevices\nkubelet's are not known: /x: checksum\n")
     );
-    assert_eq!(seen.json()["DevicesUnknown"], "/x: checksum");
+    assert_eq!(seen.json()["devices_unknown"], "/x: checksum");
 }
 
 #[test]
@@ -120,13 +124,13 @@ fn what_is_mapped_is_told_by_process_when_it_is_asked_for() {
     // 10 has ended.
     let mut seen = seen("far");
     seen.read_maps(&roots, &[process(9), process(10)]).unwrap();
-    let text = seen.text(true);
+    let text = seen.text(Look::from(true));
     assert!(
         text.ends_with("\nMapped\nNODE  OWN  MAPPED   PID  PROCESS\n1     no   2.0 MiB  9    qemu\n"),
         "{text}"
     );
     assert_eq!(
-        seen.json()["Mapped"],
-        json!([{"PID": 9, "Name": "qemu", "Nodes": {"1": 2 << 20}}])
+        seen.json()["mapped"],
+        json!([{"pid": 9, "name": "qemu", "nodes": {"1": 2 << 20}}])
     );
 }

@@ -1,4 +1,10 @@
-//! Every metric: its name, type, labels and meaning. A test compares them with `docs/metrics.md`.
+//! Every metric: its name, type, labels, meaning, and where its samples come from. A test compares them with
+//! `docs/metrics.md`.
+
+use stelia_api::view::Instance;
+use stelia_record::Phase;
+
+use super::families::{Samples, Seen, Value, count, each, moment, nanoseconds, one, owners, seconds, threads};
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -11,34 +17,40 @@ pub enum Kind {
     Histogram,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub struct Definition {
     /// The name in OpenMetrics; a counter's samples end in `_total`.
     pub name: &'static str,
     pub kind: Kind,
     pub labels: &'static [&'static str],
     pub help: &'static str,
+    pub(super) read: Read,
 }
 
+/// The samples of a metric.
+pub(super) type Read = fn(&Seen<'_>) -> Samples;
+type Labels = &'static [&'static str];
+
 impl Definition {
-    const fn gauge(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
-        Self::of(Kind::Gauge, name, labels, help)
+    const fn gauge(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
+        Self::of(Kind::Gauge, name, labels, help, read)
     }
 
-    const fn counter(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
-        Self::of(Kind::Counter, name, labels, help)
+    const fn counter(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
+        Self::of(Kind::Counter, name, labels, help, read)
     }
 
-    const fn histogram(name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
-        Self::of(Kind::Histogram, name, labels, help)
+    const fn histogram(name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
+        Self::of(Kind::Histogram, name, labels, help, read)
     }
 
-    const fn of(kind: Kind, name: &'static str, labels: &'static [&'static str], help: &'static str) -> Self {
+    const fn of(kind: Kind, name: &'static str, labels: Labels, help: &'static str, read: Read) -> Self {
         Self {
             name,
             kind,
             labels,
             help,
+            read,
         }
     }
 
@@ -57,173 +69,240 @@ impl Definition {
     }
 }
 
-const POD: &[&str] = &["pod_uid"];
+const POD: &[&str] = &["pod_uid", "namespace", "pod"];
+/// Without the pod's name, which would make them half as long again: `docs/metrics.md` has the figures and the join.
 const VCPU: &[&str] = &["pod_uid", "vcpu", "cpu"];
 
-pub(super) const UP: Definition = Definition::gauge("stelia_up", &[], "Whether the daemon answered: 1 or 0.");
-pub(super) const BUILD: Definition =
-    Definition::gauge("stelia_build_info", &["version"], "Always 1: the daemon that runs.");
-pub(super) const STARTED: Definition = Definition::gauge(
-    "stelia_start_time_seconds",
-    &[],
-    "When the daemon started, since the epoch.",
-);
-
-pub(super) const INSTANCES: Definition = Definition::gauge("stelia_instances", &["state"], "Instances by state.");
-pub(super) const DEGRADED: Definition = Definition::gauge(
-    "stelia_instances_degraded",
-    &[],
-    "Instances whose isolation is degraded.",
-);
-pub(super) const UNREADABLE: Definition = Definition::gauge(
-    "stelia_scopes_unreadable",
-    &[],
-    "Scopes in stelia.slice whose record cannot be used; steliad does not touch them.",
-);
-pub(super) const CPUS: Definition = Definition::gauge(
-    "stelia_cpus",
-    &["owner"],
-    "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (for the system), unknown, offline.",
-);
-
-pub(super) const KUBELET_USABLE: Definition = Definition::gauge(
-    "stelia_kubelet_state_usable",
-    &[],
-    "Whether kubelet's cpu_manager_state can be used: 1 or 0.",
-);
-pub(super) const KUBELET_SINCE: Definition = Definition::gauge(
-    "stelia_kubelet_state_since_timestamp_seconds",
-    &[],
-    "Since when that is so.",
-);
-pub(super) const KUBELET_MODIFIED: Definition = Definition::gauge(
-    "stelia_kubelet_state_modified_timestamp_seconds",
-    &[],
-    "When that file was written last.",
-);
-pub(super) const FOLLOW: Definition = Definition::histogram(
-    "stelia_kubelet_follow_seconds",
-    &[],
-    "From kubelet's write to the end of the pass that followed it.",
-);
-
-pub(super) const PASSES: Definition = Definition::counter(
-    "stelia_passes",
-    &["trigger"],
-    "Passes by what made them happen: event, audit, call, reload.",
-);
-pub(super) const PASS_TIME: Definition =
-    Definition::histogram("stelia_pass_duration_seconds", &["trigger"], "How long passes took.");
-pub(super) const STEPS: Definition = Definition::counter("stelia_steps", &[], "Steps taken, failed ones included.");
-pub(super) const FAILED: Definition =
-    Definition::counter("stelia_steps_failed", &[], "Steps that failed; they are tried again.");
-pub(super) const WRITES: Definition = Definition::counter(
-    "stelia_cgroup_writes",
-    &[],
-    "Writes to cgroup files, cgroups made and removed.",
-);
-pub(super) const MOVES: Definition = Definition::counter(
-    "stelia_cgroup_moves",
-    &[],
-    "Processes and threads moved between cgroups.",
-);
-pub(super) const DRIFT_FOUND: Definition =
-    Definition::counter("stelia_drift_found", &[], "Things found changed by somebody else.");
-pub(super) const DRIFT_REPAIRED: Definition =
-    Definition::counter("stelia_drift_repaired", &[], "Those put right in the same pass.");
-pub(super) const CALL_TIME: Definition = Definition::histogram(
-    "stelia_call_duration_seconds",
-    &["call"],
-    "How long D-Bus calls took, refused ones included; its count is the number of calls.",
-);
-pub(super) const REFUSALS: Definition = Definition::counter(
-    "stelia_refusals",
-    &["error"],
-    "Calls answered with an error, by its name.",
-);
-
-pub(super) const INSTANCE: Definition = Definition::gauge(
-    "stelia_instance_info",
-    &["pod_uid", "container", "state", "class"],
-    "Always 1: an instance, its state, and its QoS class where steliad chose its CPUs.",
-);
-pub(super) const REASONS: Definition = Definition::gauge(
-    "stelia_instance_degraded_reasons",
-    POD,
-    "Reasons why an instance's isolation is degraded; 0 where it is not.",
-);
-pub(super) const EXCLUSIVE: Definition =
-    Definition::gauge("stelia_instance_exclusive_cpus", POD, "Exclusive CPUs of an instance.");
-pub(super) const REGISTERED: Definition = Definition::gauge(
-    "stelia_instance_registered_timestamp_seconds",
-    POD,
-    "When an instance was registered.",
-);
-pub(super) const ISOLATED: Definition = Definition::gauge(
-    "stelia_instance_isolated_timestamp_seconds",
-    POD,
-    "When its vCPUs were isolated or contained; absent before.",
-);
-pub(super) const MEMORY: Definition = Definition::gauge(
-    "stelia_instance_memory_bytes",
-    POD,
-    "Memory of an instance's scope and of its container's own cgroup together.",
-);
-pub(super) const AWAY: Definition = Definition::gauge(
-    "stelia_instance_memory_away_ratio",
-    POD,
-    "Share of an instance's memory that is on other NUMA nodes than its CPUs', 0 to 1; the page cache is not counted. Absent where it has no CPUs of its own.",
-);
-pub(super) const FLOAT: Definition = Definition::counter(
-    "stelia_instance_float_cpu_seconds",
-    POD,
-    "CPU time of everything of an instance that is no vCPU.",
-);
-
-pub(super) const RUN: Definition = Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.");
-pub(super) const DELAY: Definition = Definition::counter(
-    "stelia_vcpu_run_delay_seconds",
-    VCPU,
-    "Time a vCPU thread could have run and waited for a CPU: next to nothing on a CPU of its own.",
-);
-pub(super) const INVOLUNTARY: Definition = Definition::counter(
-    "stelia_vcpu_involuntary_switches",
-    VCPU,
-    "How often a vCPU thread was switched out while it could have run on.",
-);
+/// The only metric when no daemon answers.
+pub(super) const UP: Definition = Definition::gauge("stelia_up", &[], "Whether the daemon answered: 1 or 0.", |_| {
+    one(Value::Count(1))
+});
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [&Definition; 32] = [
-    &UP,
-    &BUILD,
-    &STARTED,
-    &INSTANCES,
-    &DEGRADED,
-    &UNREADABLE,
-    &CPUS,
-    &KUBELET_USABLE,
-    &KUBELET_SINCE,
-    &KUBELET_MODIFIED,
-    &FOLLOW,
-    &PASSES,
-    &PASS_TIME,
-    &STEPS,
-    &FAILED,
-    &WRITES,
-    &MOVES,
-    &DRIFT_FOUND,
-    &DRIFT_REPAIRED,
-    &CALL_TIME,
-    &REFUSALS,
-    &INSTANCE,
-    &REASONS,
-    &EXCLUSIVE,
-    &REGISTERED,
-    &ISOLATED,
-    &MEMORY,
-    &AWAY,
-    &FLOAT,
-    &RUN,
-    &DELAY,
-    &INVOLUNTARY,
+pub const ALL: [Definition; 32] = [
+    UP,
+    Definition::gauge(
+        "stelia_build_info",
+        &["version"],
+        "Always 1: the daemon that runs.",
+        |seen| vec![(vec![seen.described.version.clone()], Value::Count(1))],
+    ),
+    Definition::gauge(
+        "stelia_start_time_seconds",
+        &[],
+        "When the daemon started, since the epoch.",
+        |seen| one(moment(seen.described.metrics.started_us)),
+    ),
+    Definition::gauge("stelia_instances", &["state"], "Instances by state.", |seen| {
+        let with = |state: &str| seen.instances().filter(|(_, instance)| instance.state == state).count();
+        let states = [
+            Phase::Registered,
+            Phase::Floating,
+            Phase::Isolated,
+            Phase::Contained,
+            Phase::Leaving,
+        ];
+        states
+            .map(|state| (vec![state.name().to_owned()], count(with(state.name()))))
+            .into()
+    }),
+    Definition::gauge(
+        "stelia_instances_degraded",
+        &[],
+        "Instances whose isolation is degraded.",
+        |seen| {
+            one(count(
+                seen.instances()
+                    .filter(|(_, instance)| !instance.degraded.is_empty())
+                    .count(),
+            ))
+        },
+    ),
+    Definition::gauge(
+        "stelia_scopes_unreadable",
+        &[],
+        "Scopes in stelia.slice whose record cannot be used; steliad does not touch them.",
+        |seen| one(count(seen.described.node.unreadable.len())),
+    ),
+    Definition::gauge(
+        "stelia_cpus",
+        &["owner"],
+        "CPUs by owner: exclusive (an instance's), pod (another pod's exclusive ones), shared, reserved (for the system), unknown, offline.",
+        owners,
+    ),
+    Definition::gauge(
+        "stelia_kubelet_state_usable",
+        &[],
+        "Whether kubelet's cpu_manager_state can be used: 1 or 0.",
+        |seen| one(Value::Count(seen.described.node.kubelet_problem.is_none().into())),
+    ),
+    Definition::gauge(
+        "stelia_kubelet_state_since_timestamp_seconds",
+        &[],
+        "Since when that is so.",
+        |seen| one(moment(seen.described.metrics.kubelet_since_us)),
+    ),
+    Definition::gauge(
+        "stelia_kubelet_state_modified_timestamp_seconds",
+        &[],
+        "When that file was written last.",
+        |seen| one(moment(seen.described.node.kubelet_modified_us.unwrap_or(0))),
+    ),
+    Definition::histogram(
+        "stelia_kubelet_follow_seconds",
+        &[],
+        "From kubelet's write to the end of the pass that followed it.",
+        |seen| one(Value::Timed(seen.described.metrics.follow.clone())),
+    ),
+    Definition::counter(
+        "stelia_passes",
+        &["trigger"],
+        "Passes by what made them happen: event, audit, call, reload.",
+        |seen| {
+            each(&seen.described.metrics.passes, |timed| {
+                Value::Count(timed.counts.iter().sum())
+            })
+        },
+    ),
+    Definition::histogram(
+        "stelia_pass_duration_seconds",
+        &["trigger"],
+        "How long passes took.",
+        |seen| each(&seen.described.metrics.passes, |timed| Value::Timed(timed.clone())),
+    ),
+    Definition::counter("stelia_steps", &[], "Steps taken, failed ones included.", |seen| {
+        one(Value::Count(seen.described.metrics.steps))
+    }),
+    Definition::counter(
+        "stelia_steps_failed",
+        &[],
+        "Steps that failed; they are tried again.",
+        |seen| one(Value::Count(seen.described.metrics.failed)),
+    ),
+    Definition::counter(
+        "stelia_cgroup_writes",
+        &[],
+        "Writes to cgroup files, cgroups made and removed.",
+        |seen| one(Value::Count(seen.described.metrics.writes)),
+    ),
+    Definition::counter(
+        "stelia_cgroup_moves",
+        &[],
+        "Processes and threads moved between cgroups.",
+        |seen| one(Value::Count(seen.described.metrics.moves)),
+    ),
+    Definition::counter(
+        "stelia_drift_found",
+        &[],
+        "Things found changed by somebody else.",
+        |seen| one(Value::Count(seen.described.node.counters.drift_found)),
+    ),
+    Definition::counter(
+        "stelia_drift_repaired",
+        &[],
+        "Those put right in the same pass.",
+        |seen| one(Value::Count(seen.described.node.counters.drift_repaired)),
+    ),
+    Definition::histogram(
+        "stelia_call_duration_seconds",
+        &["call"],
+        "How long D-Bus calls took, refused ones included; its count is the number of calls.",
+        |seen| each(&seen.described.metrics.calls, |timed| Value::Timed(timed.clone())),
+    ),
+    Definition::counter(
+        "stelia_refusals",
+        &["error"],
+        "Calls answered with an error, by its name.",
+        |seen| each(&seen.described.metrics.refusals, |number| Value::Count(*number)),
+    ),
+    Definition::gauge(
+        "stelia_instance_info",
+        &["pod_uid", "namespace", "pod", "container", "state", "class"],
+        "Always 1: an instance, its state, and its QoS class where steliad chose its CPUs.",
+        |seen| {
+            let labels = |(uid, one): (&String, &Instance)| {
+                let own = [&one.container, &one.state, one.class()].map(str::to_owned);
+                ([seen.pod_labels(uid), own.into()].concat(), Value::Count(1))
+            };
+            seen.instances().map(labels).collect()
+        },
+    ),
+    Definition::gauge(
+        "stelia_instance_degraded_reasons",
+        POD,
+        "Reasons why an instance's isolation is degraded; 0 where it is not.",
+        |seen| {
+            seen.of_pods(&seen.described.node.instances, |instance| {
+                Some(count(instance.degraded.len()))
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_instance_exclusive_cpus",
+        POD,
+        "Exclusive CPUs of an instance.",
+        |seen| {
+            seen.of_pods(&seen.described.node.instances, |instance| {
+                Some(count(instance.exclusive.len()))
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_instance_registered_timestamp_seconds",
+        POD,
+        "When an instance was registered.",
+        |seen| {
+            seen.of_pods(&seen.described.node.instances, |instance| {
+                moment(instance.registered_us)
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_instance_isolated_timestamp_seconds",
+        POD,
+        "When its vCPUs were isolated or contained; absent before.",
+        |seen| seen.of_pods(&seen.described.node.instances, |instance| moment(instance.isolated_us)),
+    ),
+    Definition::gauge(
+        "stelia_instance_memory_bytes",
+        POD,
+        "Memory of an instance's scope and of its container's own cgroup together.",
+        |seen| {
+            seen.of_pods(&seen.described.usage, |usage| {
+                let both = usage.memory_bytes.saturating_add(usage.origin_memory_bytes);
+                Some(Value::Count(both))
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_instance_memory_away_ratio",
+        POD,
+        "Share of an instance's memory that is on other NUMA nodes than its CPUs', 0 to 1; the page cache is not counted. Absent where it has no CPUs of its own.",
+        |seen| {
+            seen.of_pods(&seen.described.locality.instances, |vm| {
+                Some(Value::Ratio(vm.away()?.ratio()))
+            })
+        },
+    ),
+    Definition::counter(
+        "stelia_instance_float_cpu_seconds",
+        POD,
+        "CPU time of everything of an instance that is no vCPU.",
+        |seen| seen.of_pods(&seen.sample.instances, |counts| counts.float_us.map(seconds)),
+    ),
+    Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.", |seen| {
+        threads(seen, |thread| thread.run_ns.map(nanoseconds))
+    }),
+    Definition::counter(
+        "stelia_vcpu_run_delay_seconds",
+        VCPU,
+        "Time a vCPU thread could have run and waited for a CPU: next to nothing on a CPU of its own.",
+        |seen| threads(seen, |thread| thread.delay_ns.map(nanoseconds)),
+    ),
+    Definition::counter(
+        "stelia_vcpu_involuntary_switches",
+        VCPU,
+        "How often a vCPU thread was switched out while it could have run on.",
+        |seen| threads(seen, |thread| thread.involuntary.map(Value::Count)),
+    ),
 ];

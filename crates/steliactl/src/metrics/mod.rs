@@ -25,8 +25,8 @@ pub(super) async fn run(client: &Client, roots: &Roots, textfile: Option<&Path>,
         }
         Err(failure) => (families::down(), Some(failure)),
     };
-    let printed = if how.json.is_on() && textfile.is_none() {
-        view::to_json(how.json, &text::to_json(&families))
+    let printed = if how.form.is_data() && textfile.is_none() {
+        how.form.write(&text::to_json(&families))?
     } else {
         text::openmetrics(families).map_err(|cause| Failure::Other(format!("encode: {cause}")))?
     };

@@ -24,7 +24,7 @@ fn description() -> String {
         r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
         "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
         "unreadable":[["x.scope","schema 9"]],
-        "instances":{{"{POD}":{{"container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
+        "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
         {{"index":2147483648,"task":{{"id":72,"start":9}},"cpu":5}}]}}}}}},
@@ -201,6 +201,71 @@ fn an_instance_that_is_to_float_is_told_from_one_that_lost_its_cpus() {
     described.node.instances.get_mut(POD).unwrap().allocation = Some(ls);
     let text = openmetrics(families(&described, &sampled())).unwrap();
     assert!(text.contains("state=\"isolated\",class=\"LS\"} 1\n"), "{text}");
+}
+
+#[test]
+fn a_pod_is_named_in_each_series_of_an_instance() {
+    let text = printed();
+    let series = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.starts_with("stelia_instance_"));
+        lines.map(str::to_owned).collect()
+    };
+    let named = r#"{pod_uid="aaaaaaaa",namespace="team-a",pod="vm""#;
+    assert!(
+        series(&text).len() >= 8 && series(&text).iter().all(|line| line.contains(named)),
+        "{text}"
+    );
+
+    // An older daemon, or a runtime that does not tell: the labels are there and empty.
+    let older = description().replace(r#""pod_namespace":"team-a","pod_name":"vm","#, "");
+    let text = openmetrics(families(&parse(&older).unwrap(), &sampled())).unwrap();
+    let unnamed = r#"{pod_uid="aaaaaaaa",namespace="",pod="""#;
+    assert!(series(&text).iter().all(|line| line.contains(unnamed)), "{text}");
+}
+
+/// What `docs/metrics.md` says of a full node's scrape.
+#[test]
+fn names_are_a_small_part_of_what_is_scraped() {
+    let (mut described, mut sample) = (described(), Sample::default());
+    let instance = described.node.instances.remove(POD).unwrap();
+    let locality = described.locality.instances.remove(POD).unwrap();
+    let usage = described.usage.remove(POD).unwrap();
+    for vm in 0..300_u32 {
+        let uid = format!("b9e4f71c-64a5-4f8d-8574-{vm:012x}");
+        let named = stelia_api::view::Instance {
+            pod_namespace: format!("tenant-{vm:04}"),
+            pod_name: format!("virt-launcher-database-{vm}-x7k2p"),
+            ..instance.clone()
+        };
+        let vcpus = (0..16).map(|index| {
+            let thread = ThreadCounts {
+                cpu: Some(vm * 16 + index),
+                run_ns: Some(123_456_789_012_345),
+                delay_ns: Some(1_234_567_890),
+                involuntary: Some(12_345),
+                ..ThreadCounts::default()
+            };
+            (index, thread)
+        });
+        let counts = InstanceCounts {
+            float_us: Some(12_345_678_901),
+            vcpus: vcpus.collect(),
+            ..InstanceCounts::default()
+        };
+        described.node.instances.insert(uid.clone(), named);
+        described.locality.instances.insert(uid.clone(), locality.clone());
+        described.usage.insert(uid.clone(), usage);
+        sample.instances.insert(uid, counts);
+    }
+    let size = |described: &Description| openmetrics(families(described, &sample)).unwrap().len();
+    let named = size(&described);
+    for instance in described.node.instances.values_mut() {
+        (instance.pod_namespace, instance.pod_name) = Default::default();
+    }
+    // As before there were names: without the labels.
+    let before = size(&described) - 300 * 8 * r#",namespace="",pod="""#.len();
+    println!("{before} bytes without names, {named} with them");
+    assert!(named < 2_200_000 && named < before + before / 10, "{before}, {named}");
 }
 
 #[test]

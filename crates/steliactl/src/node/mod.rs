@@ -3,9 +3,8 @@
 #[cfg(test)]
 pub(crate) mod testing;
 
-use serde::{Serialize, Serializer};
-use serde_json::{Value, json};
-use stelia_api::view::{Allocation, Instance, LastPass, Pools};
+use serde::Serialize;
+use stelia_api::view::Instance;
 use stelia_node::locality::Localities;
 
 use super::client::Failure;
@@ -87,42 +86,4 @@ pub(crate) fn state_and_class(instance: &Instance) -> String {
         "" => instance.state.clone(),
         class => format!("{}, {class}", instance.state),
     }
-}
-
-/// Serializes with the field names of steliactl's JSON.
-pub(crate) fn named_allocation<S: Serializer>(of: &Option<Allocation>, serializer: S) -> Result<S::Ok, S::Error> {
-    let named = |of: &Allocation| {
-        json!({
-            "Class": of.qos, "Count": of.cpus, "BindPolicy": of.bind, "BindPolicyRequired": of.required,
-            "ExclusivePolicy": of.exclusive, "AllocateStrategy": of.strategy, "AlignmentPolicy": of.alignment,
-            "LimitMilliCPU": of.limit_milli, "NUMANode": of.numa_node, "Exclusivity": of.exclusivity,
-            "Explanation": of.explanation,
-        })
-    };
-    of.as_ref().map(named).serialize(serializer)
-}
-
-/// Serializes with the field names of steliactl's JSON.
-pub(crate) fn named_pools<S: Serializer>(of: &Option<Pools>, serializer: S) -> Result<S::Ok, S::Error> {
-    let named = |of: &Pools| {
-        let by_node = of.shared_by_node.iter();
-        let by_node =
-            by_node.map(|(node, pool)| (node.to_string(), json!({ "Socket": pool.socket, "CPUs": pool.cpus })));
-        json!({
-            "Reserved": of.reserved, "Kubelet": of.kubelet, "Allocatable": of.allocatable, "Exclusive": of.exclusive,
-            "Shared": of.shared, "SharedByNode": by_node.collect::<Value>(), "BEShared": of.be_shared,
-        })
-    };
-    of.as_ref().map(named).serialize(serializer)
-}
-
-/// Serializes with the field names of steliactl's JSON.
-pub(crate) fn named_pass<S: Serializer>(of: &Option<LastPass>, serializer: S) -> Result<S::Ok, S::Error> {
-    let named = |of: &LastPass| {
-        json!({
-            "Number": of.number, "Trigger": of.trigger, "EndedTimestamp": of.ended_us, "DurationUSec": of.duration_us,
-            "Steps": of.steps, "Writes": of.writes, "Moves": of.moves, "Failures": of.failures,
-        })
-    };
-    of.as_ref().map(named).serialize(serializer)
 }

@@ -13,10 +13,9 @@ use stelia_cpus::CpuSet;
 use super::settings::options_on;
 use super::subject::Subject;
 use super::{text, why};
-use crate::view::Render;
+use crate::view::{Look, Render};
 
-#[derive(Debug, Clone, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, Default, Serialize)]
 pub(super) struct Answer {
     pub(super) pod: String,
     pub(super) qos: &'static str,
@@ -31,33 +30,29 @@ pub(super) struct Answer {
     pub(super) why_not_better: Vec<String>,
     /// Faults of kubelet in the CPUs that it would assign.
     pub(super) faults: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) until_full: Option<Fits>,
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) what_if: Vec<Other>,
     /// The policies and options that these settings choose.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) features: Vec<Chosen>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Kubelet {
-    #[serde(rename = "CPUManagerPolicy")]
+    #[serde(rename = "cpu_manager_policy")]
     pub(super) cpu_policy: &'static str,
-    #[serde(rename = "CPUManagerPolicyOptions")]
+    #[serde(rename = "cpu_manager_policy_options")]
     pub(super) cpu_options: Vec<&'static str>,
-    #[serde(rename = "ReservedCPUs")]
+    #[serde(rename = "reserved_cpus")]
     pub(super) reserved: CpuSet,
-    #[serde(rename = "MemoryManagerPolicy")]
+    #[serde(rename = "memory_manager_policy")]
     pub(super) memory_policy: &'static str,
-    #[serde(rename = "TopologyManagerPolicy")]
+    #[serde(rename = "topology_manager_policy")]
     pub(super) topology_policy: &'static str,
-    #[serde(rename = "TopologyManagerScope")]
+    #[serde(rename = "topology_manager_scope")]
     pub(super) topology_scope: &'static str,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct Rejected {
     /// `status.reason` of the pod; null: kubelet never answers, and the pod stays pending.
     pub(super) reason: Option<&'static str>,
@@ -72,63 +67,49 @@ pub(super) struct Rejected {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(super) struct Row {
-    #[serde(rename = "Container")]
     pub(super) container: String,
-    #[serde(rename = "Kind")]
     pub(super) kind: &'static str,
     /// Empty for a container on the node's shared pool.
-    #[serde(rename = "CPUs")]
     pub(super) cpus: CpuSet,
     /// `exclusive`, `pod` or `node`.
-    #[serde(rename = "Pool")]
     pub(super) pool: &'static str,
-    #[serde(rename = "NUMANodes")]
+    #[serde(rename = "numa_nodes")]
     pub(super) nodes: CpuSet,
     /// The NUMA nodes that the Topology Manager chose; null: any.
-    #[serde(rename = "Affinity")]
     pub(super) affinity: Option<CpuSet>,
     /// Whether every resource prefers them.
-    #[serde(rename = "Preferred")]
     pub(super) preferred: bool,
-    #[serde(rename = "Memory")]
     pub(super) memory: Vec<Block>,
-    #[serde(rename = "Devices")]
     pub(super) devices: Vec<Devices>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct Block {
     pub(super) nodes: CpuSet,
     pub(super) r#type: String,
-    pub(super) size: u64,
+    pub(super) size_bytes: u64,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct Devices {
     pub(super) resource: String,
-    #[serde(rename = "IDs")]
     pub(super) ids: Vec<String>,
     /// kubelet has no choice. Otherwise the plugin's preference, or chance, may select others.
     pub(super) certain: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct Fits {
     pub(super) count: usize,
     /// The search ended at the limit: there may be room for more.
     pub(super) or_more: bool,
     /// For each pod the CPUs of all its containers together.
-    #[serde(rename = "CPUs")]
     pub(super) cpus: Vec<CpuSet>,
     /// The rejection of the next one.
     pub(super) then: Option<Rejected>,
 }
 
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub(super) struct Other {
     pub(super) kubelet: Kubelet,
     pub(super) now: bool,
@@ -136,9 +117,8 @@ pub(super) struct Other {
     pub(super) reason: Option<String>,
     /// Why kubelet would not start.
     pub(super) no_start: Option<String>,
-    #[serde(rename = "CPUs")]
     pub(super) cpus: CpuSet,
-    #[serde(rename = "NUMANodes")]
+    #[serde(rename = "numa_nodes")]
     pub(super) nodes: CpuSet,
     pub(super) fits: usize,
     pub(super) or_more: bool,
@@ -148,7 +128,6 @@ pub(super) struct Other {
 
 /// A policy or an option of kubelet's managers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(super) struct Chosen {
     /// Its name in KubeletConfiguration.
     pub(super) name: &'static str,
@@ -169,14 +148,7 @@ impl Answer {
             node: subject.name.clone(),
             kubelet: Kubelet::of(subject.node.settings(), &subject.node.reserved_cpus()),
             assumed: subject.notes.clone(),
-            admitted: false,
-            rejection: None,
-            containers: Vec::new(),
-            why_not_better: Vec::new(),
-            faults: Vec::new(),
-            until_full: None,
-            what_if: Vec::new(),
-            features: Vec::new(),
+            ..Self::default()
         };
         match admit(&subject.node, pod) {
             Ok(admission) => {
@@ -197,8 +169,8 @@ impl Answer {
 }
 
 impl Render for Answer {
-    fn text(&self, legend: bool) -> String {
-        text::answer(self, legend)
+    fn text(&self, look: Look) -> String {
+        text::answer(self, look)
     }
 
     fn failure(&self) -> Option<String> {
@@ -265,7 +237,7 @@ impl Row {
         let block = |block: &stelia_kubelet::memory::MemoryBlock| Block {
             nodes: block.nodes.iter().copied().collect(),
             r#type: block.kind.clone(),
-            size: block.size,
+            size_bytes: block.size,
         };
         let devices = given.devices.iter().map(|(resource, ids)| Devices {
             resource: resource.clone(),
@@ -325,14 +297,8 @@ pub(super) fn other(subject: &Subject, pod: &Pod, most: usize) -> Vec<Other> {
         let mut other = Other {
             kubelet,
             now: at == 0,
-            admitted: false,
-            reason: None,
-            no_start: None,
-            cpus: CpuSet::new(),
-            nodes: CpuSet::new(),
-            fits: 0,
-            or_more: false,
             missing_gates: missing.into_iter().collect(),
+            ..Other::default()
         };
         match with_settings(&subject.node, settings) {
             Ok(node) => {

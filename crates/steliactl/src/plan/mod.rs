@@ -19,9 +19,9 @@ mod tests;
 
 use std::path::{Path, PathBuf};
 
-use clap::{Args, ValueEnum};
+use clap::Args;
 use kubelet_planner::manifest::container;
-use kubelet_planner::{ContainerKind, Pod, manifest, until_full};
+use kubelet_planner::{ContainerKind, Node, Pod, manifest, until_full};
 use stelia_node_report::described;
 
 use super::client::Failure;
@@ -62,17 +62,6 @@ pub(crate) struct PlanOptions {
     /// gate and the versions that have it
     #[arg(long)]
     pub what_if: bool,
-    /// How to write the answer; --json writes JSON too
-    #[arg(short, long, value_enum, value_name = "FORMAT", default_value = "text")]
-    pub output: Form,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Form {
-    /// For readers.
-    Text,
-    /// JSON.
-    Json,
 }
 
 /// Returns what is to be printed; `root` is `/`, or a directory with the same layout.
@@ -84,8 +73,8 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
     let subject = match &asked.node {
         Some(path) => {
             let text = input::text(path, described::MAX_BYTES)?;
-            let facts = described::read(&text).map_err(|cause| about(path, &cause))?;
-            Subject::described(&facts).map_err(|cause| about(path, &cause))?
+            let facts = described::read(&text).map_err(|cause| Failure::about(path, &cause))?;
+            Subject::described(&facts).map_err(|cause| Failure::about(path, &cause))?
         }
         None => Subject::here(root).map_err(Failure::Other)?,
     };
@@ -97,11 +86,16 @@ pub(crate) fn run(asked: &PlanOptions, root: &Path, how: How) -> Result<String, 
         answer.what_if = other(&subject, &pod, MOST);
         answer.features = features(&subject);
     }
-    let how = match asked.output {
-        Form::Text => how,
-        Form::Json => how.as_json(),
-    };
     how.print(&answer)
+}
+
+/// The node below `root` as the planner takes it, and what is assumed of it.
+///
+/// # Errors
+/// The node's files or kubelet's cannot be read, or kubelet would not start on them.
+pub(super) fn here(root: &Path) -> Result<(Node, Vec<String>), Failure> {
+    let subject = Subject::here(root).map_err(Failure::Other)?;
+    Ok((subject.node, subject.notes))
 }
 
 /// The pod of the command line, and its name.
@@ -109,7 +103,7 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
     let (name, mut pod) = match &asked.manifest {
         Some(path) => {
             let text = input::text(path, manifest::MAX_BYTES)?;
-            manifest::read(&text, asked.pod.as_deref()).map_err(|cause| about(path, &cause))?
+            manifest::read(&text, asked.pod.as_deref()).map_err(|cause| Failure::about(path, &cause))?
         }
         None => {
             let numbered = asked.containers.iter().enumerate();
@@ -137,8 +131,4 @@ fn pod(asked: &PlanOptions) -> Result<(String, Pod), Failure> {
     // The question is about one more pod: with a UID that kubelet knows the answer would be what that pod has.
     "plan".clone_into(&mut pod.uid);
     Ok((name, pod))
-}
-
-fn about(path: &Path, cause: &impl ToString) -> Failure {
-    Failure::Other(format!("{}: {}", path.display(), cause.to_string()))
 }

@@ -3,7 +3,7 @@
 use stelia_cpus::CpuSet;
 
 use super::answer::{Answer, Block, Chosen, Devices, Fits, Kubelet, Other, Rejected, Row};
-use crate::view::{self, Column, column, properties};
+use crate::view::{self, Column, Look, column, properties};
 
 /// Has the version of `kubelet_planner::features::KUBELET`; a test compares them.
 const GATE: &str = "FEATURE GATE IN 1.36";
@@ -23,7 +23,7 @@ const CONTAINERS: [Column<Row>; 7] = [
         None => String::new(),
     }),
     column("MEMORY", |row| {
-        let block = |block: &Block| format!("{} {} on {}", block.size, block.r#type, block.nodes);
+        let block = |block: &Block| format!("{} {} on {}", block.size_bytes, block.r#type, block.nodes);
         row.memory.iter().map(block).collect::<Vec<_>>().join("; ")
     }),
     column("DEVICES", |row| {
@@ -70,7 +70,7 @@ const FEATURES: [Column<Chosen>; 3] = [
 /// At most this many pods of `--until-full` are listed one by one.
 const LISTED: usize = 16;
 
-pub(super) fn answer(answer: &Answer, legend: bool) -> String {
+pub(super) fn answer(answer: &Answer, look: Look) -> String {
     let mut lines = vec![
         ("Pod", format!("{} ({})", answer.pod, answer.qos)),
         ("Node", answer.node.clone().unwrap_or_else(|| "this one".to_owned())),
@@ -95,13 +95,13 @@ pub(super) fn answer(answer: &Answer, legend: bool) -> String {
     if let Some(fits) = &answer.until_full {
         lines.extend(until_full(fits));
     }
-    let mut parts = vec![properties(lines)];
+    let mut parts = vec![properties(lines, look)];
     if !answer.containers.is_empty() {
-        parts.push(view::list(&CONTAINERS, &answer.containers, legend));
+        parts.push(view::table(&CONTAINERS, &answer.containers, look));
     }
     if !answer.what_if.is_empty() {
-        parts.push(view::list(&WHAT_IF, &answer.what_if, legend));
-        parts.push(view::list(&FEATURES, &answer.features, legend));
+        parts.push(view::table(&WHAT_IF, &answer.what_if, look));
+        parts.push(view::table(&FEATURES, &answer.features, look));
     }
     parts.join("\n")
 }

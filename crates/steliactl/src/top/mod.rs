@@ -3,11 +3,15 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`rates`](mod@rates) | rates from two samples |
+//! | [`reason`] | what disturbs a thread or a VM, in words |
+//! | [`history`] | how busy they were, as bars |
 //! | [`table`] | rows and columns |
 //! | [`screen`] | keys and drawing |
 //! | `terminal` | the terminal, and restoring it |
 
-mod rates;
+mod history;
+pub(crate) mod rates;
+mod reason;
 mod screen;
 mod table;
 mod terminal;
@@ -15,15 +19,14 @@ mod terminal;
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
-use tokio::signal::unix::SignalKind;
-
 use super::client::{Client, Failure};
+use super::layout::Column;
 use super::sample::Sample;
-use super::signals::{self, until};
+use super::signals::{self, End};
 use super::threads::Roots;
-use super::view::{self, How, Render, column};
-use rates::{InstanceRates, Model, Rates, VcpuRates, rates};
-use table::number;
+use super::view::{self, How, Look, Render, column};
+use rates::{Model, rates};
+use table::{Row, number_text};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Pace {
@@ -44,7 +47,7 @@ pub(crate) async fn run(
     pace: Pace,
     how: How,
 ) -> Result<String, Failure> {
-    if as_batch || how.json.is_on() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
+    if as_batch || how.form.is_data() || !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         batch(client, roots, pace, how).await?;
     } else {
         terminal::run(client, roots, pace).await?;
@@ -56,39 +59,44 @@ async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample
     Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
 }
 
-/// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
-fn text(model: &Model, time: u64, legend: bool) -> String {
-    type Row<'a> = (&'a InstanceRates, Option<&'a VcpuRates>);
-    let columns = [
-        column("POD UID", |(instance, _): &Row<'_>| instance.pod.clone()),
-        column("VCPU", |(_, vcpu)| {
-            vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()
-        }),
-        column("STATE", |(instance, _)| instance.state.clone()),
-        column("CPUS", |(instance, vcpu)| match vcpu {
-            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
-            None => instance.cpus.to_string(),
-        }),
-        column("UTIL%", |row| number(counted(row).utilisation_percent)),
-        column("DELAY%", |row| number(counted(row).delay_percent)),
-        column("MIGR/S", |row| number(counted(row).migrations_per_second)),
-        column("INVOL/S", |row| number(counted(row).involuntary_per_second)),
-        column("FLOAT%", |(instance, vcpu)| {
-            number(instance.float_percent.filter(|_| vcpu.is_none()))
-        }),
-        column("THROT%", |(instance, vcpu)| {
-            number(instance.throttled_percent.filter(|_| vcpu.is_none()))
-        }),
-    ];
-    fn counted<'a>((instance, vcpu): &Row<'a>) -> &'a Rates {
-        vcpu.map_or(&instance.rates, |vcpu| &vcpu.rates)
+/// The columns of plain tables.
+fn columns<'a>() -> [Column<Row<'a>>; 11] {
+    fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
+        number_text(value.filter(|_| row.vcpu.is_none()))
     }
-    let rows = model.instances.iter().flat_map(|instance| {
-        let vcpus = instance.vcpus.iter().map(move |vcpu| (instance, Some(vcpu)));
-        std::iter::once((instance, None)).chain(vcpus)
-    });
-    let table = view::list(&columns, &rows.collect::<Vec<_>>(), legend);
-    if legend {
+    [
+        column("POD", |row: &Row<'_>| row.instance.pod.to_string()),
+        column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
+        column("STATE", |row| row.instance.state.clone()),
+        column("CPUS", |row| match row.vcpu {
+            Some(vcpu) => vcpu.cpu.map(|cpu| cpu.to_string()).unwrap_or_default(),
+            None => row.instance.cpus.to_string(),
+        }),
+        column("UTIL%", |row| number_text(row.rates().utilisation_percent)),
+        column("DELAY%", |row| number_text(row.rates().delay_percent)),
+        column("MIGR/S", |row| number_text(row.rates().migrations_per_second)),
+        column("INVOL/S", |row| number_text(row.rates().involuntary_per_second)),
+        column("FLOAT%", |row| of_instance(row, row.instance.float_percent)),
+        column("THROT%", |row| of_instance(row, row.instance.throttled_percent)),
+        // The last column, because it has blanks.
+        column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
+            .yields(1)
+            .means(|row| row.meaning()),
+    ]
+}
+
+/// Their names, for the manual's test.
+#[cfg(test)]
+pub(crate) fn headings() -> Vec<&'static str> {
+    columns().iter().map(Column::heading).collect()
+}
+
+/// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
+fn text(model: &Model, time: u64, look: Look) -> String {
+    // As the daemon lists them.
+    let rows = table::rows(model, 0, false, false);
+    let table = view::table(&columns(), &rows, look);
+    if look.legend {
         format!("{}\n{table}\n", view::time(time))
     } else {
         table
@@ -96,8 +104,8 @@ fn text(model: &Model, time: u64, legend: bool) -> String {
 }
 
 impl Render for Model {
-    fn text(&self, legend: bool) -> String {
-        text(self, view::now(), legend)
+    fn text(&self, look: Look) -> String {
+        text(self, view::now(), look)
     }
 }
 
@@ -105,21 +113,19 @@ impl Render for Model {
 /// reader.
 async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(), Failure> {
     let began = Instant::now();
-    let mut interrupt = until(SignalKind::interrupt())?;
-    let mut terminate = until(SignalKind::terminate())?;
+    let mut end = End::new()?;
     let mut before = sample(client, roots, began).await?;
     let mut printed = 0;
     while pace.count.is_none_or(|count| printed < count) {
         tokio::select! {
-            _ = interrupt.recv() => return Ok(()),
-            _ = terminate.recv() => return Ok(()),
+            () = end.come() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
         let now = sample(client, roots, began).await?;
         let model = rates(&before, &now);
         before = now;
         printed += 1;
-        if !signals::print(&how.print(&model)?)? {
+        if !signals::print(&(how.form.divider().to_owned() + &how.print(&model)?))? {
             return Ok(());
         }
     }
@@ -128,35 +134,41 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(
 
 #[cfg(test)]
 mod tests {
+    use super::super::view::Form;
     use super::table::testing::model;
     use super::*;
-    use crate::cli::Json;
 
     #[test]
     fn a_table_for_pipes_has_every_cell() {
-        let text = text(&model(), 951_827_696_000_007, true);
+        let text = text(&model(), 951_827_696_000_007, Look::from(true));
         insta::assert_snapshot!(text, @r#"
         2000-02-29T12:34:56.000007Z
-        POD UID                               VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -
-        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -
+        POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  REASON
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -
+        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         "#);
-        let words = text.lines().skip(2).filter(|line| !line.is_empty());
-        assert!(
-            words
-                .map(|line| line.split_whitespace().count())
-                .all(|count| count == 10)
+        // The reason is the last: before it each cell is a word.
+        let rows = text.lines().skip(2).filter(|line| !line.is_empty());
+        let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
+        assert!(rows[..3].iter().all(|words| words.len() == 11 && words[10] == "-"));
+        assert_eq!(
+            rows[3][10..].join(" "),
+            "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
         );
     }
 
     #[test]
     fn json_is_one_object_a_sample() {
-        let json = view::to_json(Json::Short, &model());
+        let json = Form::JsonLine.write(&model()).unwrap();
         let value: serde_json::Value = serde_json::from_str(&json).unwrap();
         assert_eq!(json.lines().count(), 1);
-        assert_eq!(value["Instances"][0]["VCPUs"][1]["UtilisationPercent"], 100.0);
-        assert_eq!(value["Instances"][1]["UtilisationPercent"], serde_json::Value::Null);
+        assert_eq!(value["instances"][0]["vcpus"][1]["utilisation_ratio"], 1.0);
+        assert_eq!(value["instances"][1]["utilisation_ratio"], serde_json::Value::Null);
+        assert_eq!(value["instances"][0]["reason"], serde_json::Value::Null);
+        assert_eq!(value["instances"][0]["vcpus"][1]["reason"], serde_json::Value::Null);
+        let reason = value["instances"][1]["reason"].as_str().unwrap();
+        assert!(reason.starts_with("degraded: "), "{reason}");
     }
 }

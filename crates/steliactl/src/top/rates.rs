@@ -1,63 +1,109 @@
 //! Rates from two samples.
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use stelia_api::ThreadRole;
 use stelia_cpus::CpuSet;
 
+use super::history::{self, Shares};
+use super::reason;
+use crate::pod::Pod;
 use crate::sample::{InstanceCounts, Sample, ThreadCounts};
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct Model {
+    /// Between the two samples.
+    #[serde(rename = "interval_us", serialize_with = "us")]
     pub seconds: f64,
     pub instances: Vec<InstanceRates>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct InstanceRates {
-    #[serde(rename = "PodUID")]
-    pub pod: String,
+    #[serde(flatten)]
+    pub pod: Pod,
     /// isolated, contained, floating, …
     pub state: String,
     /// Whether isolation is not degraded.
+    #[serde(rename = "degraded", serialize_with = "not")]
     pub whole: bool,
-    #[serde(rename = "ExclusiveCPUs")]
+    #[serde(rename = "exclusive_cpus")]
     pub cpus: CpuSet,
     /// CPU time of the threads in `float`, percent of one CPU.
+    #[serde(rename = "float_ratio", serialize_with = "ratio")]
     pub float_percent: Option<f64>,
     /// Time that the scope was throttled, percent.
+    #[serde(rename = "throttled_ratio", serialize_with = "ratio")]
     pub throttled_percent: Option<f64>,
     #[serde(flatten)]
     pub rates: Rates,
-    #[serde(rename = "VCPUs")]
+    /// What disturbs it, in words; `None` where nothing does.
+    pub reason: Option<String>,
+    /// How busy its vCPUs were; empty where no history is kept.
+    #[serde(skip)]
+    pub recent: Shares,
     pub vcpus: Vec<VcpuRates>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct VcpuRates {
     /// `0` is the first vCPU, `io0` the first I/O thread that has a CPU to itself.
     pub name: String,
-    #[serde(rename = "TID")]
     pub tid: i32,
-    #[serde(rename = "CPU")]
+    /// Its start time: with its number, its identity.
+    #[serde(skip)]
+    pub start: u64,
     pub cpu: Option<u32>,
     #[serde(flatten)]
     pub rates: Rates,
+    /// As of an instance.
+    pub reason: Option<String>,
+    #[serde(skip)]
+    pub recent: Shares,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
-#[serde(rename_all = "PascalCase")]
 pub(crate) struct Rates {
     /// Time it ran, percent of one CPU.
+    #[serde(rename = "utilisation_ratio", serialize_with = "ratio")]
     pub utilisation_percent: Option<f64>,
     /// Time it waited for a CPU, percent: the guest sees it as steal.
+    #[serde(rename = "delay_ratio", serialize_with = "ratio")]
     pub delay_percent: Option<f64>,
     /// Moves to another CPU, per second.
     pub migrations_per_second: Option<f64>,
     /// Preemptions, per second.
     pub involuntary_per_second: Option<f64>,
+}
+
+impl Rates {
+    /// Of a thread: how busy it was, 0 to 1.
+    pub(super) fn share(&self) -> Option<f64> {
+        self.utilisation_percent.map(|percent| percent / 100.0)
+    }
+}
+
+impl InstanceRates {
+    /// How busy its threads were, 0 to 1: the mean of those of which it is known.
+    pub(super) fn share(&self) -> Option<f64> {
+        let shares: Vec<_> = self.vcpus.iter().map(|vcpu| vcpu.rates.share()).collect();
+        history::mean(&shares)
+    }
+}
+
+/// In JSON shares are ratios; people read percents.
+fn ratio<S: Serializer>(percent: &Option<f64>, serializer: S) -> Result<S::Ok, S::Error> {
+    // What is a hundredth of a percent is a ten-thousandth.
+    percent
+        .map(|percent| (percent * 100.0).round() / 10_000.0)
+        .serialize(serializer)
+}
+
+fn us<S: Serializer>(seconds: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64((seconds * 1e6).round() as u64)
+}
+
+fn not<S: Serializer>(whole: &bool, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(!whole)
 }
 
 /// The growth of a counter per second, in `unit`s; `None` where a value is missing, it decreased, or no time passed.
@@ -90,20 +136,32 @@ fn sum(rates: &[VcpuRates], of: impl Fn(&Rates) -> Option<f64>) -> Option<f64> {
         .reduce(|sum, value| sum + value)
 }
 
-fn instance(pod: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> InstanceRates {
-    let of = |(index, task): (&u32, &ThreadCounts)| VcpuRates {
-        name: match ThreadRole::from(*index) {
-            ThreadRole::Vcpu(index) => index.to_string(),
-            ThreadRole::IoThread(index) => format!("io{index}"),
-        },
-        tid: task.task.0,
-        cpu: task.cpu,
-        rates: thread(before.and_then(|before| before.vcpus.get(index)), task, seconds),
+fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64) -> InstanceRates {
+    let of = |(index, task): (&u32, &ThreadCounts)| {
+        let rates = thread(before.and_then(|before| before.vcpus.get(index)), task, seconds);
+        VcpuRates {
+            name: match ThreadRole::from(*index) {
+                ThreadRole::Vcpu(index) => index.to_string(),
+                ThreadRole::IoThread(index) => format!("io{index}"),
+            },
+            tid: task.task.0,
+            start: task.task.1,
+            cpu: task.cpu,
+            rates,
+            reason: reason::of_thread(&rates),
+            recent: Shares::new(),
+        }
     };
     let vcpus: Vec<VcpuRates> = now.vcpus.iter().map(of).collect();
     let percent = 1e6 / 100.0;
+    let throttled_percent = rate(
+        before.and_then(|before| before.throttled_us),
+        now.throttled_us,
+        seconds,
+        percent,
+    );
     InstanceRates {
-        pod: pod.to_owned(),
+        pod: now.pod.clone(),
         state: now.state.clone(),
         whole: now.whole,
         cpus: now.cpus.clone(),
@@ -113,12 +171,9 @@ fn instance(pod: &str, before: Option<&InstanceCounts>, now: &InstanceCounts, se
             seconds,
             percent,
         ),
-        throttled_percent: rate(
-            before.and_then(|before| before.throttled_us),
-            now.throttled_us,
-            seconds,
-            percent,
-        ),
+        throttled_percent,
+        reason: reason::of_instance(&now.shortcomings, throttled_percent, &vcpus),
+        recent: Shares::new(),
         rates: Rates {
             utilisation_percent: sum(&vcpus, |rates| rates.utilisation_percent),
             delay_percent: sum(&vcpus, |rates| rates.delay_percent),
@@ -135,7 +190,7 @@ pub(crate) fn rates(before: &Sample, now: &Sample) -> Model {
     Model {
         seconds,
         instances: instances
-            .map(|(pod, one)| instance(pod, before.instances.get(pod), one, seconds))
+            .map(|(pod, one)| instance(before.instances.get(pod), one, seconds))
             .collect(),
     }
 }
@@ -183,6 +238,7 @@ mod tests {
         );
         assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
         assert_eq!(a.vcpus[1].name, "io0");
+        assert_eq!((a.share(), a.vcpus[0].start), (Some(0.5), 1));
     }
 
     #[test]

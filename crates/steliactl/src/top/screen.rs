@@ -5,17 +5,19 @@ use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 
-use super::super::view;
+use super::super::view::{self, Meaning};
 use super::rates::Model;
-use super::table::{Column, Row, fitting, rows};
+use super::table::{COLUMNS, Column, Row, fitting, names_width, rows};
 
-const HELP: [&str; 10] = [
+const HELP: [&str; 12] = [
     "UTIL%    time that the thread ran, of one CPU",
     "DELAY%   time that it waited for a CPU: the guest's steal",
+    "BUSY     UTIL% of the last samples, per thread",
     "MIGR/S   moves to another CPU",
     "INVOL/S  switches that it did not ask for",
     "FLOAT%   CPU time of everything else of the instance",
     "THROT%   time that the instance was throttled",
+    "REASON   what disturbs it; red: isolation is degraded",
     "s r      sort by the next column, reverse",
     "j k      down, up (arrows too)",
     "i        instances only, or with their vCPUs",
@@ -25,8 +27,8 @@ const KEYS: &str = "q quit  s sort  r reverse  i instances  h help";
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Screen {
-    /// The column by which rows are sorted.
-    pub sort: Column,
+    /// The place of the column by which rows are sorted.
+    pub sort: usize,
     pub reverse: bool,
     pub collapsed: bool,
     pub help: bool,
@@ -43,9 +45,9 @@ pub(crate) enum Flow {
 }
 
 impl Screen {
-    /// Handles a key; the table has `count` rows and the terminal `width` columns.
-    pub(crate) fn key(&mut self, key: KeyEvent, count: usize, width: usize) -> Flow {
-        let last = count.saturating_sub(1);
+    /// Handles a key; the terminal has `width` columns.
+    pub(crate) fn key(&mut self, key: KeyEvent, model: &Model, width: usize) -> Flow {
+        let last = self.rows(model).len().saturating_sub(1);
         match key.code {
             KeyCode::Char('q') => return Flow::Quit,
             // In raw mode Ctrl-C is a key and not a signal.
@@ -58,19 +60,19 @@ impl Screen {
             KeyCode::Char('i') => self.collapsed = !self.collapsed,
             KeyCode::Char('s') => {
                 // Only through the columns that are visible.
-                let columns = fitting(width);
+                let columns = fitting(width, names_width(model));
                 let next = columns
                     .iter()
                     .position(|(column, _)| *column == self.sort)
                     .map_or(0, |place| place + 1);
-                self.sort = columns.get(next).map_or(Column::Name, |(column, _)| *column);
+                self.sort = columns.get(next).map_or(0, |(column, _)| *column);
             }
             _ => {}
         }
         Flow::Stay
     }
 
-    pub(crate) fn rows(&self, model: &Model) -> Vec<Row> {
+    pub(crate) fn rows<'a>(&self, model: &'a Model) -> Vec<Row<'a>> {
         rows(model, self.sort, self.reverse, self.collapsed)
     }
 
@@ -86,10 +88,10 @@ impl Screen {
         let title = format!(
             "top: {} instances, {vcpus} vCPUs, by {}{order}",
             model.instances.len(),
-            self.sort.title()
+            COLUMNS[self.sort].title
         );
         line(0, &title, plain.add_modifier(Modifier::BOLD));
-        line(1, &view::printable(&self.problem), self.alarm());
+        line(1, &view::printable(&self.problem), self.style(Meaning::Broken));
         let body = area.height.saturating_sub(4);
         if self.help {
             line(2, "", plain);
@@ -97,21 +99,31 @@ impl Screen {
                 line(row, text, plain);
             }
         } else {
-            let columns = fitting(width);
-            line(2, &header(&columns), plain.add_modifier(Modifier::REVERSED));
+            let columns = fitting(width, names_width(model));
+            let header = line_of(&columns, |column| column.title.to_owned());
+            line(2, &header, plain.add_modifier(Modifier::REVERSED));
             let rows = self.rows(model);
             let selected = self.selected.min(rows.len().saturating_sub(1));
             // Scrolled so that the selected row is visible.
             let first = (selected + 1).saturating_sub(usize::from(body));
+            // The whole reason of the selected row, which its cell may have to cut.
+            let reason = rows.get(selected).filter(|_| self.problem.is_empty());
+            if let Some((row, reason)) = reason.and_then(|row| Some((row, row.reason()?))) {
+                line(
+                    1,
+                    &view::cut(&view::printable(reason), width),
+                    self.style(row.meaning()),
+                );
+            }
             for (place, (index, row)) in (3..3 + body).zip(rows.iter().enumerate().skip(first)) {
-                let mut style = if row.whole { plain } else { self.alarm() };
-                if row.instance {
+                let mut style = self.style(row.meaning());
+                if row.vcpu.is_none() {
                     style = style.add_modifier(Modifier::BOLD);
                 }
                 if index == selected {
                     style = style.add_modifier(Modifier::UNDERLINED);
                 }
-                line(place, &text(row, &columns), style);
+                line(place, &line_of(&columns, |column| column.cell(*row)), style);
             }
         }
         if area.height > 4 {
@@ -119,21 +131,18 @@ impl Screen {
         }
     }
 
-    fn alarm(&self) -> Style {
-        if self.coloured {
-            Style::new().fg(Color::Red)
-        } else {
-            Style::new()
+    fn style(&self, meaning: Meaning) -> Style {
+        match meaning {
+            Meaning::Broken if self.coloured => Style::new().fg(Color::Red),
+            Meaning::Attention if self.coloured => Style::new().fg(Color::Yellow),
+            _ => Style::new(),
         }
     }
 }
 
-/// A cell of that width: numbers are aligned to the right, longer text is cut and marked.
-fn cell(text: &str, column: Column, width: usize) -> String {
-    if text.chars().count() > width {
-        let kept: String = text.chars().take(width.saturating_sub(1)).collect();
-        return kept + "~";
-    }
+/// A cell of that width: numbers are aligned to the right, longer text ends in an ellipsis.
+fn cell(text: &str, column: &Column, width: usize) -> String {
+    let text = view::cut(text, width);
     if column.is_number() {
         format!("{text:>width$}")
     } else {
@@ -141,18 +150,11 @@ fn cell(text: &str, column: Column, width: usize) -> String {
     }
 }
 
-fn header(columns: &[(Column, usize)]) -> String {
+/// The cells of a line, one blank apart.
+fn line_of(columns: &[(usize, usize)], text: impl Fn(&Column) -> String) -> String {
+    let columns = columns.iter().map(|(place, width)| (&COLUMNS[*place], *width));
     let cells: Vec<_> = columns
-        .iter()
-        .map(|(column, width)| cell(column.title(), *column, *width))
-        .collect();
-    cells.join(" ")
-}
-
-fn text(row: &Row, columns: &[(Column, usize)]) -> String {
-    let cells: Vec<_> = columns
-        .iter()
-        .map(|(column, width)| cell(row.cell(*column), *column, *width))
+        .map(|(column, width)| cell(&text(column), column, width))
         .collect();
     cells.join(" ")
 }
@@ -163,20 +165,27 @@ mod tests {
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
 
-    use super::super::table::testing::model;
+    use super::super::table::testing::{disturbed, model};
     use super::*;
 
     fn drawn(screen: &Screen, width: u16, height: u16) -> TestBackend {
+        drawn_of(&model(), screen, width, height)
+    }
+
+    fn drawn_of(model: &Model, screen: &Screen, width: u16, height: u16) -> TestBackend {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal
-            .draw(|frame| screen.draw(&model(), frame.area(), frame.buffer_mut()))
+            .draw(|frame| screen.draw(model, frame.area(), frame.buffer_mut()))
             .unwrap();
         terminal.backend().clone()
     }
 
     fn press(screen: &mut Screen, keys: &str) {
         for key in keys.chars() {
-            assert_eq!(screen.key(KeyEvent::from(KeyCode::Char(key)), 4, 80), Flow::Stay);
+            assert_eq!(
+                screen.key(KeyEvent::from(KeyCode::Char(key)), &model(), 200),
+                Flow::Stay
+            );
         }
     }
 
@@ -186,25 +195,25 @@ mod tests {
         "top: 2 instances, 2 vCPUs, by INSTANCE  "
         "                                        "
         "INSTANCE          CPUS      UTIL% DELAY%"
-        "3ceda12c-3ee9-40~ 4-5       140.0    0.5"
+        "3ceda12c-3ee9-40… 4-5       140.0    0.5"
         "  vcpu 0          4          40.0    0.5"
         "  vcpu 1          5         100.0    0.0"
-        "b9e4f71c-64a5-4f~ 2             -      -"
+        "b9e4f71c-64a5-4f… 2             -      -"
         "                                        "
         "q quit  s sort  r reverse  i instances  "
         "#);
     }
 
     #[test]
-    fn eighty_columns_have_everything() {
-        assert_snapshot!(drawn(&Screen::default(), 80, 9), @r#"
+    fn eighty_columns_have_the_reason_in_words() {
+        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 80, 9), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE                                          "
-        "                                                                                "
-        "INSTANCE          STATE      CPUS      UTIL% DELAY% MIGR/S INVOL/S FLOAT% THROT%"
-        "3ceda12c-3ee9-40~ isolated   4-5       140.0    0.5      -     1.0   12.3    0.0"
-        "  vcpu 0                     4          40.0    0.5      -     1.0              "
-        "  vcpu 1                     5         100.0    0.0      -     0.0              "
-        "b9e4f71c-64a5-4f~ floating   2             -      -      -       -   99.0      -"
+        "vCPU 1 waits 12 % for a CPU, preempted 30/s                                     "
+        "INSTANCE                    CPUS      UTIL% DELAY% BUSY       REASON            "
+        "kubevirt/virt-launcher-dat… 4-5       140.0    0.5       ▁▃▅▆ vCPU 1 waits 12 %…"
+        "  vcpu 0                    4          40.0    0.5       ▁▁▁▄                   "
+        "  vcpu 1                    5         100.0    0.0        ▅██ waits 12 % for a …"
+        "kubevirt/virt-launcher-web  2             -      -            degraded: kubelet…"
         "                                                                                "
         "q quit  s sort  r reverse  i instances  h help                                  "
         "#);
@@ -220,30 +229,82 @@ mod tests {
         assert_snapshot!(drawn(&screen, 120, 9), @r#"
         "top: 2 instances, 2 vCPUs, by UTIL%, reversed                                                                           "
         "steliad does not answer?[2J                                                                                             "
-        "INSTANCE                             STATE      CPUS      UTIL% DELAY% MIGR/S INVOL/S FLOAT% THROT%                     "
-        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5      -     1.0   12.3    0.0                     "
-        "  vcpu 0                                        4          40.0    0.5      -     1.0                                   "
-        "  vcpu 1                                        5         100.0    0.0      -     0.0                                   "
-        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -      -       -   99.0      -                     "
+        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       INVOL/S FLOAT% REASON                 "
+        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5                1.0   12.3                        "
+        "  vcpu 0                                        4          40.0    0.5                1.0                               "
+        "  vcpu 1                                        5         100.0    0.0                0.0                               "
+        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -                  -   99.0 degraded: kubelet gave…"
         "                                                                                                                        "
         "q quit  s sort  r reverse  i instances  h help                                                                          "
         "#);
     }
 
     #[test]
+    fn two_hundred_columns_have_everything() {
+        assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 200, 9), @r#"
+        "top: 2 instances, 2 vCPUs, by INSTANCE                                                                                                                                                                  "
+        "vCPU 1 waits 12 % for a CPU, preempted 30/s                                                                                                                                                             "
+        "INSTANCE                                        STATE      CPUS      UTIL% DELAY% BUSY       MIGR/S INVOL/S FLOAT% THROT% REASON                                                                        "
+        "kubevirt/virt-launcher-database-0-x7k2p-primary isolated   4-5       140.0    0.5       ▁▃▅▆      -     1.0   12.3    0.0 vCPU 1 waits 12 % for a CPU, preempted 30/s                                   "
+        "  vcpu 0                                                   4          40.0    0.5       ▁▁▁▄      -     1.0                                                                                             "
+        "  vcpu 1                                                   5         100.0    0.0        ▅██      -     0.0               waits 12 % for a CPU, preempted 30/s                                          "
+        "kubevirt/virt-launcher-web                      floating   2             -      -                 -       -   99.0      - degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned         "
+        "                                                                                                                                                                                                        "
+        "q quit  s sort  r reverse  i instances  h help                                                                                                                                                          "
+        "#);
+    }
+
+    #[test]
+    fn above_the_table_is_the_selected_rows_whole_reason_unless_the_sample_failed() {
+        let mut screen = Screen {
+            selected: 3,
+            ..Screen::default()
+        };
+        let above = |screen: &Screen| {
+            let text = drawn_of(&disturbed(), screen, 80, 9).to_string();
+            text.lines().nth(1).unwrap().trim_matches(['"', ' ']).to_owned()
+        };
+        assert_eq!(
+            above(&screen),
+            "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
+        );
+        screen.selected = 1;
+        assert_eq!(above(&screen), "");
+        screen.selected = 3;
+        screen.problem = "steliad does not answer".to_owned();
+        assert_eq!(above(&screen), screen.problem);
+    }
+
+    #[test]
+    fn a_row_is_red_where_isolation_is_degraded_and_yellow_where_something_disturbs_it() {
+        let coloured = Screen {
+            coloured: true,
+            ..Screen::default()
+        };
+        let of = |screen: &Screen| {
+            let terminal = drawn_of(&disturbed(), screen, 80, 9);
+            [3, 4, 5, 6].map(|row| terminal.buffer()[(0, row)].fg)
+        };
+        assert_eq!(of(&coloured), [Color::Yellow, Color::Reset, Color::Yellow, Color::Red]);
+        assert_eq!(of(&Screen::default()), [Color::Reset; 4]);
+    }
+
+    #[test]
     fn the_help_explains_the_columns_and_keys() {
         let mut screen = Screen::default();
         press(&mut screen, "h");
-        assert_snapshot!(drawn(&screen, 60, 15), @r#"
+        assert_snapshot!(drawn(&screen, 60, 17), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE                      "
         "                                                            "
         "                                                            "
         "UTIL%    time that the thread ran, of one CPU               "
         "DELAY%   time that it waited for a CPU: the guest's steal   "
+        "BUSY     UTIL% of the last samples, per thread              "
         "MIGR/S   moves to another CPU                               "
         "INVOL/S  switches that it did not ask for                   "
         "FLOAT%   CPU time of everything else of the instance        "
         "THROT%   time that the instance was throttled               "
+        "REASON   what disturbs it; red: isolation is degraded       "
         "s r      sort by the next column, reverse                   "
         "j k      down, up (arrows too)                              "
         "i        instances only, or with their vCPUs                "
@@ -287,13 +348,13 @@ mod tests {
     fn keys_sort_reverse_and_collapse_and_the_last_column_is_before_the_first() {
         let mut screen = Screen::default();
         press(&mut screen, "s");
-        assert_eq!(screen.sort, Column::State);
-        press(&mut screen, "ssssssss");
-        assert_eq!(screen.sort, Column::Name);
+        assert_eq!(COLUMNS[screen.sort].title, "STATE");
+        press(&mut screen, "ssssssssss");
+        assert_eq!(COLUMNS[screen.sort].title, "INSTANCE");
         press(&mut screen, "ri");
         assert!(screen.reverse && screen.collapsed && screen.rows(&model()).len() == 2);
         let interrupt = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
-        assert_eq!(screen.key(interrupt, 4, 80), Flow::Quit);
-        assert_eq!(screen.key(KeyEvent::from(KeyCode::Char('q')), 4, 80), Flow::Quit);
+        assert_eq!(screen.key(interrupt, &model(), 80), Flow::Quit);
+        assert_eq!(screen.key(KeyEvent::from(KeyCode::Char('q')), &model(), 80), Flow::Quit);
     }
 }

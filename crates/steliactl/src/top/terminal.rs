@@ -9,9 +9,10 @@ use tokio::signal::unix::SignalKind;
 use tokio::sync::mpsc;
 
 use super::super::client::{Client, Failure};
-use super::super::signals::until;
+use super::super::signals::{End, caught};
 use super::super::threads::Roots;
 use super::super::view;
+use super::history::History;
 use super::rates::{Model, rates};
 use super::screen::{Flow, Screen};
 use super::{Pace, sample};
@@ -53,12 +54,12 @@ fn events() -> mpsc::Receiver<Event> {
 pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: Pace) -> Result<(), Failure> {
     let failed = |error: std::io::Error| Failure::Other(format!("the terminal: {error}"));
     let began = Instant::now();
-    let mut terminate = until(SignalKind::terminate())?;
-    let mut interrupt = until(SignalKind::interrupt())?;
-    let mut hangup = until(SignalKind::hangup())?;
+    let mut end = End::new()?;
+    let mut hangup = caught(SignalKind::hangup())?;
     // If the daemon does not answer, the error is printed before the screen is switched.
     let mut before = sample(client, roots, began).await?;
     let mut model = rates(&before, &before);
+    let mut history = History::default();
     let mut screen = Screen {
         coloured: view::coloured(),
         ..Screen::default()
@@ -85,13 +86,11 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
             return Ok(());
         }
         tokio::select! {
-            _ = terminate.recv() => return Ok(()),
-            _ = interrupt.recv() => return Ok(()),
+            () = end.come() => return Ok(()),
             _ = hangup.recv() => return Ok(()),
             event = events.recv() => match event {
                 Some(Event::Key(key)) if key.kind != KeyEventKind::Release => {
-                    let count = screen.rows(&model).len();
-                    if screen.key(key, count, usize::from(area.width)) == Flow::Quit {
+                    if screen.key(key, &model, usize::from(area.width)) == Flow::Quit {
                         return Ok(());
                     }
                 }
@@ -102,6 +101,7 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
                 match sampled {
                     Ok(now) => {
                         model = rates(&before, &now);
+                        history.add(&mut model);
                         before = now;
                         screen.problem.clear();
                     }

@@ -41,6 +41,7 @@ pub(crate) fn instance() -> Instance {
             isolated_us: 0,
             ..record()
         },
+        pod_name: None,
         tree: Tree::in_scope(CgroupPath::parse(SCOPE).unwrap()),
         populated: true,
         scope_procs: vec![7],
@@ -57,6 +58,8 @@ pub(crate) fn instance() -> Instance {
         refusals: 0,
         does_not_freeze: false,
         unwatched: None,
+        strays: vec![],
+        pod_level: None,
     }
 }
 
@@ -98,6 +101,10 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         left_alone: CpuSet::new(),
         unwatched: None,
         abandoned: vec![],
+        kubepods: None,
+        unclaimed: BTreeSet::new(),
+        half_registered: BTreeSet::new(),
+        left_in_place: CpuSet::new(),
     }
 }
 

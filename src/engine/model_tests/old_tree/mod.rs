@@ -88,7 +88,7 @@ impl Adopted {
         assert_eq!(view.unreadable, []);
         let instances = view.instances.iter().map(|(pod, instance)| {
             let threads = instance.vcpus.iter();
-            let threads = threads.map(|thread| (u32::from(thread.role), thread.task.id, thread.cpu));
+            let threads = threads.map(|one| (u32::from(one.thread.role), one.thread.task.id, one.thread.cpu));
             let lists = (instance.exclusive.to_string(), instance.partition.clone());
             (pod.to_string(), (instance.state, lists.0, lists.1, threads.collect()))
         });
@@ -127,10 +127,18 @@ async fn once_adopted_neither_a_second_pass_nor_another_start_changes_anything()
     let mut node = Adopted::new().await;
     node.model.record_calls(true);
     let report = node.handle.reconcile().await.unwrap();
-    assert_eq!((report.steps, report.writes, report.moves), (0, 0, 0), "{report:?}");
+    assert_eq!(
+        (report.did.steps, report.did.writes, report.did.moves),
+        (0, 0, 0),
+        "{report:?}"
+    );
     (node.handle, _, node._running) = start(&node.model, &node.settings);
     let report = node.handle.reconcile().await.unwrap();
-    assert_eq!((report.steps, report.writes, report.moves), (0, 0, 0), "{report:?}");
+    assert_eq!(
+        (report.did.steps, report.did.writes, report.did.moves),
+        (0, 0, 0),
+        "{report:?}"
+    );
     assert_eq!(node.changes(), [] as [String; 0]);
     assert!(
         node.model

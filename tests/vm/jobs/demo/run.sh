@@ -20,7 +20,7 @@ until_true() { # command…: within two minutes (the node may be emulated and sl
   for _ in $(seq 240); do "$@" && return 0; sleep 0.5; done
   return 1
 }
-state_is() { steliactl --no-legend list | grep "^$1 " | grep -q " $2 "; }
+state_is() { steliactl --no-legend -o wide list | grep " $1 " | grep -q " $2 "; }
 partition() { case $1 in isolated | root) ;; *) echo "  seen '$1'"; return 1 ;; esac; }
 same() { [ "$1" = "$2" ] || { echo "  expected '$1', seen '$2'"; return 1; }; }
 empty() { same "" "$(cat "$1")"; }
@@ -108,14 +108,14 @@ echo "  after: float $(cat "$SLICE/stelia-instance-$small.scope/instance/float/c
 
 stage "A pod from its manifest: the runner comes out of its own image, by an init container"
 ctr -n k8s.io images import "$here/stelia-runner.tar"
-kubelet-standin pod apply "$here/vm.yaml"
-vm=$(of vm uid)
+kubelet-standin pod apply "$here/vm-emulated.yaml"
+vm=$(of vm-emulated uid)
 promise "the VM is isolated" until_true state_is "$vm" isolated
 promise "it floats beside the other one" same "$(cat "$SLICE/stelia-instance-$small.scope/instance/float/cpuset.cpus")" \
   "$(cat "$SLICE/stelia-instance-$vm.scope/instance/float/cpuset.cpus")"
 steliactl map
 promise "every promise of both holds" steliactl verify
-kubelet-standin pod delete vm --grace 30
+kubelet-standin pod delete vm-emulated --grace 30
 
 stage "The other one is killed: nothing is left"
 kubelet-standin pod kill small

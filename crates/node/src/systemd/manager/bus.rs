@@ -44,6 +44,7 @@ pub(super) trait Manager {
     ) -> zbus::Result<OwnedObjectPath>;
 
     fn list_units_by_patterns(&self, states: &[&str], patterns: &[&str]) -> zbus::Result<Vec<UnitRow>>;
+    fn start_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn stop_unit(&self, name: &str, mode: &str) -> zbus::Result<OwnedObjectPath>;
     fn set_unit_properties(&self, name: &str, runtime: bool, properties: &[(&str, Variant<'_>)]) -> zbus::Result<()>;
 

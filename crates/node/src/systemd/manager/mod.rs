@@ -116,6 +116,16 @@ impl Systemd for DbusSystemd {
         self.bounded(format!("read the devices of {unit}"), work).await
     }
 
+    async fn run(&self, unit: &str) -> Result<(), SystemdError> {
+        let work = || async {
+            let manager = &self.manager().await?;
+            let mut ends = self.ends().await?;
+            let job = manager.start_unit(unit, "replace").await?;
+            self.job_done(manager, &mut ends, &job, unit).await
+        };
+        self.bounded(format!("start {unit}"), work).await
+    }
+
     async fn stop_emptied(&self, unit: &str) -> Result<(), SystemdError> {
         let work = || async { self.stop(&self.manager().await?, unit).await };
         self.bounded(format!("stop {unit}"), work).await

@@ -17,9 +17,8 @@ use stelia_node::locality::{Localities, Locality, NodeMemory};
 use stelia_node_report::numa::{NumaNode, Pages};
 
 use super::*;
-use crate::cli::Json;
 use crate::client::Failure;
-use crate::view::How;
+use crate::view::{Form, How, Look};
 
 const POD: &str = "3ceda12c-3ee9-40fa-9f42-61428fe654a6";
 
@@ -83,6 +82,9 @@ fn fit() -> Facts {
         offline: cpus(""),
         irqbalance: false,
         socket: true,
+        daemon: true,
+        kvm: true,
+        virtualization: true,
         localities: Localities::default(),
     }
 }
@@ -164,6 +166,9 @@ type Change = fn(&mut Facts);
     let vm = Locality { nodes: [0].into(), memory: [(1, memory)].into(), ..Locality::default() };
     f.localities.instances.insert(POD.to_owned(), vm);
 })]
+#[case::no_kvm("kvm", Verdict::Warning, |f: &mut Facts| f.kvm = false)]
+#[case::no_virtualization("kvm", Verdict::Warning, |f: &mut Facts| { f.kvm = false; f.virtualization = false })]
+#[case::no_daemon("daemon", Verdict::Warning, |f: &mut Facts| f.daemon = false)]
 #[case::no_socket("runner-socket", Verdict::Failed, |f: &mut Facts| f.socket = false)]
 fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
     #[case] name: &str,
@@ -187,8 +192,8 @@ fn what_is_wrong_is_told_with_its_cure_and_nothing_else_is(
 fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
     let root = tempfile::tempdir().unwrap();
     let how = How {
-        json: Json::Off,
-        legend: true,
+        form: Form::Text,
+        look: Look::from(true),
     };
     let Err(Failure::Partial { printed, reason }) = how.print(&gather(root.path())) else {
         panic!("fit");
@@ -220,6 +225,8 @@ fn facts_are_read_from_the_nodes_files() {
         "quiet isolcpus=domain,managed_irq,2-3,6 nohz_full=3\n",
     );
     write(root, "proc/77/comm", "irqbalance\n");
+    write(root, "proc/78/comm", "steliad\n");
+    write(root, "proc/cpuinfo", "model name\t: x\nflags\t\t: fpu svm sse\n");
     write(
         root,
         "usr/lib/x86_64-linux-gnu/systemd/libsystemd-shared-257.9-1.so",
@@ -236,6 +243,7 @@ fn facts_are_read_from_the_nodes_files() {
         (facts.systemd, facts.exclusive, facts.irqbalance),
         (Some(257), Some(true), true)
     );
+    assert_eq!((facts.daemon, facts.kvm, facts.virtualization), (true, false, true));
     assert_eq!(facts.isolcpus.to_string(), "2-3,6");
     assert_eq!(
         (facts.nohz_full.to_string(), facts.offline.to_string()),

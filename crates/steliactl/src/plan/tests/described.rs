@@ -58,7 +58,7 @@ fn a_described_node_answers_as_this_one_does() {
             &[&line[..], &["--node", file.to_str().unwrap()]].concat(),
         );
         let own = answered(here.path(), &line);
-        assert_eq!(described["Node"], "worker-7");
+        assert_eq!(described["node"], "worker-7");
         for part in [
             "Admitted",
             "Rejection",
@@ -97,34 +97,34 @@ fn a_wrong_word_is_wrong_usage() {
 fn other_settings_name_their_gates_and_whether_these_are_on() {
     let gates = |config: &str| answered(node(config).path(), &["-c", "cpus=2,memory=1Gi", "--what-if"]);
     let find = |rows: &Value, option: &str| {
-        let has = |row: &&Value| row["Kubelet"]["CPUManagerPolicyOptions"] == serde_json::json!([option]);
-        rows["WhatIf"].as_array().unwrap().iter().find(has).unwrap().clone()
+        let has = |row: &&Value| row["kubelet"]["cpu_manager_policy_options"] == serde_json::json!([option]);
+        rows["what_if"].as_array().unwrap().iter().find(has).unwrap().clone()
     };
     let feature = |answer: &Value, name: &str| {
-        let features = answer["Features"].as_array().unwrap();
-        features.iter().find(|feature| feature["Name"] == name).unwrap().clone()
+        let features = answer["features"].as_array().unwrap();
+        features.iter().find(|feature| feature["name"] == name).unwrap().clone()
     };
     let none = serde_json::json!([]);
     let alpha = serde_json::json!(["CPUManagerPolicyAlphaOptions"]);
     let answer = gates(STATIC);
-    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], alpha);
-    assert_eq!(find(&answer, "distribute-cpus-across-numa")["MissingGates"], none);
+    assert_eq!(find(&answer, "align-by-socket")["missing_gates"], alpha);
+    assert_eq!(find(&answer, "distribute-cpus-across-numa")["missing_gates"], none);
     assert_eq!(
         feature(&answer, "align-by-socket"),
-        serde_json::json!({"Name": "align-by-socket", "Stages": "alpha 1.25", "FeatureGate": alpha[0], "On": false})
+        serde_json::json!({"name": "align-by-socket", "stages": "alpha 1.25", "feature_gate": alpha[0], "on": false})
     );
-    assert_eq!(feature(&answer, "full-pcpus-only")["FeatureGate"], Value::Null);
+    assert_eq!(feature(&answer, "full-pcpus-only")["feature_gate"], Value::Null);
     // The gates of the kubelet on this node.
     let told = "featureGates: {CPUManagerPolicyAlphaOptions: true, CPUManagerPolicyBetaOptions: false}\n";
     let answer = gates(&format!("{STATIC}{told}"));
-    assert_eq!(find(&answer, "align-by-socket")["MissingGates"], none);
+    assert_eq!(find(&answer, "align-by-socket")["missing_gates"], none);
     assert_eq!(
-        find(&answer, "distribute-cpus-across-numa")["MissingGates"],
+        find(&answer, "distribute-cpus-across-numa")["missing_gates"],
         serde_json::json!(["CPUManagerPolicyBetaOptions"])
     );
-    // Without `--what-if` the list is absent.
+    // Without `--what-if` the list is empty.
     let answer = answered(node(STATIC).path(), &["-c", "cpus=2,memory=1Gi"]);
-    assert_eq!(answer["Features"], Value::Null);
+    assert_eq!(answer["features"], none);
 }
 
 #[test]

@@ -92,10 +92,7 @@ const STATIC: &str = "cpuManagerPolicy: static\nreservedSystemCPUs: 0,8\n";
 fn steliactl(root: &Path, line: &[&str]) -> Result<String, Failure> {
     let cli = Cli::try_parse_from([&["steliactl", "plan"], line].concat()).unwrap();
     match &cli.command {
-        Command::Plan(asked) => {
-            let (json, legend) = (cli.json, !cli.no_legend);
-            run(asked, root, How { json, legend })
-        }
+        Command::Plan(asked) => run(asked, root, cli.how()?),
         other => panic!("{other:?}"),
     }
 }
@@ -142,17 +139,17 @@ fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
     let options = "cpuManagerPolicyOptions: {full-pcpus-only: \"true\"}\n";
     let node = self::node(&format!("{STATIC}{options}"));
     let answer = answered(node.path(), &["-c", "cpus=3,memory=1Gi"]);
-    let rejection = &answer["Rejection"];
+    let rejection = &answer["rejection"];
     assert_eq!(
-        (&answer["Admitted"], &rejection["Reason"]),
+        (&answer["admitted"], &rejection["reason"]),
         (&false.into(), &"SMTAlignmentError".into())
     );
     assert_eq!(
-        rejection["Message"],
+        rejection["message"],
         "SMT Alignment Error: requested 3 cpus not multiple cpus per core = 2"
     );
     assert_eq!(
-        answer["Kubelet"]["CPUManagerPolicyOptions"],
+        answer["kubelet"]["cpu_manager_policy_options"],
         serde_json::json!(["full-pcpus-only"])
     );
 }
@@ -161,11 +158,11 @@ fn one_that_fits_nowhere_is_rejected_in_kubelets_words_and_the_program_fails() {
 fn more_of_it_fit_until_kubelet_says_no() {
     let node = node(STATIC);
     let answer = answered(node.path(), &["-c", "cpus=6,memory=1Gi", "--until-full"]);
-    let fits = &answer["UntilFull"];
-    assert_eq!((&fits["Count"], &fits["OrMore"]), (&2.into(), &false.into()));
-    assert_eq!(fits["Then"]["Reason"], "UnexpectedAdmissionError");
+    let fits = &answer["until_full"];
+    assert_eq!((&fits["count"], &fits["or_more"]), (&2.into(), &false.into()));
+    assert_eq!(fits["then"]["reason"], "UnexpectedAdmissionError");
     // They are disjoint, and none has reserved CPUs or the other pod's.
-    let lists = fits["CPUs"]
+    let lists = fits["cpus"]
         .as_array()
         .unwrap()
         .iter()
@@ -178,43 +175,43 @@ fn more_of_it_fit_until_kubelet_says_no() {
     assert_eq!(held, set("0-15"));
     let shared = answered(node.path(), &["-c", "cpus=1500m,memory=1Gi", "--until-full"]);
     assert_eq!(
-        (&shared["UntilFull"]["Count"], &shared["UntilFull"]["OrMore"]),
+        (&shared["until_full"]["count"], &shared["until_full"]["or_more"]),
         (&256.into(), &true.into())
     );
     let why = "c0 has no CPUs of its own: it requests 1500m CPUs, no whole number";
-    assert_eq!(shared["WhyNotBetter"], serde_json::json!([why]));
+    assert_eq!(shared["why_not_better"], serde_json::json!([why]));
 }
 
 #[test]
 fn settings_are_compared_side_by_side() {
     let node = node(STATIC);
     let answer = answered(node.path(), &["-c", "cpus=6,memory=1Gi", "--what-if"]);
-    let rows = answer["WhatIf"].as_array().unwrap();
+    let rows = answer["what_if"].as_array().unwrap();
     let find = |policy: &str, scope: &str, option: &str| {
         let row = rows.iter().find(|row| {
-            let kubelet = &row["Kubelet"];
-            let options: Vec<&str> = kubelet["CPUManagerPolicyOptions"]
+            let kubelet = &row["kubelet"];
+            let options: Vec<&str> = kubelet["cpu_manager_policy_options"]
                 .as_array()
                 .unwrap()
                 .iter()
                 .flat_map(Value::as_str)
                 .collect();
-            kubelet["TopologyManagerPolicy"] == policy
-                && kubelet["TopologyManagerScope"] == scope
+            kubelet["topology_manager_policy"] == policy
+                && kubelet["topology_manager_scope"] == scope
                 && options.join(",") == option
         });
         row.unwrap_or_else(|| panic!("{policy} {scope} {option}: {rows:#?}"))
     };
-    assert_eq!(rows.iter().filter(|row| row["Now"] == true).count(), 1);
-    assert_eq!(find("none", "container", "")["Now"], true);
+    assert_eq!(rows.iter().filter(|row| row["now"] == true).count(), 1);
+    assert_eq!(find("none", "container", "")["now"], true);
     // Two NUMA nodes would have six free CPUs; the reserved core and the other pod's CPUs leave one that has.
     let single = find("single-numa-node", "pod", "");
     assert_eq!(
-        (&single["Admitted"], &single["NUMANodes"], &single["Fits"]),
+        (&single["admitted"], &single["numa_nodes"], &single["fits"]),
         (&true.into(), &"1".into(), &1.into())
     );
     let cores = |row: &Value| {
-        set(row["CPUs"].as_str().unwrap())
+        set(row["cpus"].as_str().unwrap())
             .iter()
             .map(|cpu| cpu % 8)
             .collect::<CpuSet>()
@@ -224,17 +221,17 @@ fn settings_are_compared_side_by_side() {
         cores(find("none", "container", "distribute-cpus-across-cores")).len(),
         4
     );
-    assert_eq!(find("none", "container", "strict-cpu-reservation")["Fits"], 2);
+    assert_eq!(find("none", "container", "strict-cpu-reservation")["fits"], 2);
     // Options that exclude each other make a row without an answer; the command does not fail.
     let socket = answered(
         self::node(&format!("{STATIC}topologyManagerPolicy: single-numa-node\n")).path(),
         &["-c", "cpus=2,memory=1Gi", "--what-if"],
     );
-    let rows_of_socket = socket["WhatIf"]
+    let rows_of_socket = socket["what_if"]
         .as_array()
         .unwrap()
         .iter()
-        .filter(|row| row["NoStart"] != Value::Null);
+        .filter(|row| row["no_start"] != Value::Null);
     assert_eq!(rows_of_socket.count(), 1);
     let text = steliactl(node.path(), &["-c", "cpus=6,memory=1Gi", "--what-if"]).unwrap();
     assert!(text.contains("NOW  TOPOLOGY          SCOPE      CPU OPTIONS"), "{text}");
@@ -267,9 +264,9 @@ fn a_manifest_is_asked_about_as_the_flags_are() {
 fn without_a_kubelet_its_state_file_tells_the_policy() {
     let node = node("");
     let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
-    assert_eq!(answer["Kubelet"]["CPUManagerPolicy"], "static");
+    assert_eq!(answer["kubelet"]["cpu_manager_policy"], "static");
     assert!(
-        answer["Assumed"][0]
+        answer["assumed"][0]
             .as_str()
             .unwrap()
             .contains("no kubelet runs on this node"),
@@ -278,8 +275,8 @@ fn without_a_kubelet_its_state_file_tells_the_policy() {
     // CPUs that are in none of kubelet's lists count as reserved.
     Checkpoint::create(&node.path().join("var/lib/kubelet"), &set("2-15")).unwrap();
     let answer = answered(node.path(), &["-c", "cpus=8,memory=1Gi"]);
-    assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0-1");
-    assert_eq!(answer["Containers"][0]["CPUs"], "4-7,12-15");
+    assert_eq!(answer["kubelet"]["reserved_cpus"], "0-1");
+    assert_eq!(answer["containers"][0]["cpus"], "4-7,12-15");
 }
 
 #[test]
@@ -309,8 +306,8 @@ fn cpus_reserved_by_amount_are_those_that_kubelet_chooses() {
     let config = "cpuManagerPolicy: static\nkubeReserved: {cpu: 500m, memory: 1Gi}\nsystemReserved: {cpu: \"1.2\"}\n";
     let node = node(config);
     let answer = answered(node.path(), &["-c", "cpus=4,memory=1Gi"]);
-    assert_eq!(answer["Kubelet"]["ReservedCPUs"], "0,8");
-    assert_eq!(answer["Containers"][0]["CPUs"], "2-3,10-11");
+    assert_eq!(answer["kubelet"]["reserved_cpus"], "0,8");
+    assert_eq!(answer["containers"][0]["cpus"], "2-3,10-11");
     let node = self::node("cpuManagerPolicy: static\nkubeReserved: {cpu: much}\n");
     let (_, reason) = refused(node.path(), &["-c", "cpus=4,memory=1Gi"]);
     assert_eq!(
@@ -333,18 +330,18 @@ fn devices_are_those_of_kubelets_own_record() {
         node.path(),
         &["-c", &format!("cpus=2,memory=1Gi,{DEVICE}=1"), "--until-full"],
     );
-    assert_eq!(answer["Containers"][0]["Devices"][0]["Resource"], DEVICE);
+    assert_eq!(answer["containers"][0]["devices"][0]["resource"], DEVICE);
     assert_eq!(
-        answer["UntilFull"]["Then"]["Reason"], "UnexpectedAdmissionError",
+        answer["until_full"]["then"]["reason"], "UnexpectedAdmissionError",
         "{answer}"
     );
     // Of three, two are taken by a pod that runs.
-    assert_eq!(answer["UntilFull"]["Count"], 1);
+    assert_eq!(answer["until_full"]["count"], 1);
     assert_eq!(
-        answer["Containers"][0]["Devices"][0]["IDs"],
+        answer["containers"][0]["devices"][0]["ids"],
         serde_json::json!(["GPU-9d0e"])
     );
-    let assumed = answer["Assumed"].as_array().unwrap();
+    let assumed = answer["assumed"].as_array().unwrap();
     assert!(
         assumed
             .iter()

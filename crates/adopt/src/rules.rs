@@ -1,0 +1,84 @@
+//! Which rules are of a container, by its names alone.
+
+use stelia_kubelet::PodName;
+use stelia_settings::{AdoptRule, LONGEST_NAME, Pattern};
+
+use crate::Why;
+
+/// What the runtime's configuration says of a container.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Names {
+    pub pod: Option<PodName>,
+    pub container: Option<String>,
+    /// Its environment has `STELIA_ADOPT=no`.
+    pub refuses: bool,
+}
+
+/// The rules that are of this container and that it does not refuse, in their order; not empty.
+///
+/// # Errors
+/// [`Why::Unnamed`], [`Why::NoRule`], [`Why::ContainerRefuses`].
+pub fn rules_for<'r>(names: &Names, rules: &'r [AdoptRule]) -> Result<Vec<&'r AdoptRule>, Why> {
+    if rules.is_empty() {
+        return Err(Why::NoRule);
+    }
+    let (Some(pod), Some(container)) = (&names.pod, &names.container) else {
+        return Err(Why::Unnamed);
+    };
+    let is_of = |rule: &&AdoptRule| {
+        one_fits(&rule.namespaces, pod.namespace())
+            && one_fits(&rule.pods, pod.name())
+            && one_fits(&rule.containers, container)
+    };
+    let mut found: Vec<&AdoptRule> = rules.iter().filter(is_of).collect();
+    let Some(first) = found.first() else {
+        return Err(Why::NoRule);
+    };
+    let rule = first.name.clone();
+    found.retain(|rule| !(names.refuses && rule.container_may_refuse));
+    match found.is_empty() {
+        true => Err(Why::ContainerRefuses { rule }),
+        false => Ok(found),
+    }
+}
+
+/// Whether a process may be the VMM of one of the rules, by its name (`comm`) or its program (`argv[0]`). That both say so is
+/// asked by [`crate::vm()`], which can then say what does not fit.
+pub fn is_vmm(rules: &[&AdoptRule], name: &str, program: &str) -> bool {
+    rules.iter().any(|rule| {
+        let named = Named::of(rule, name, program);
+        named.name || named.program
+    })
+}
+
+/// Whether a thread is named as a vCPU's by one of the rules.
+pub fn is_vcpu(rules: &[&AdoptRule], name: &str) -> bool {
+    rules.iter().any(|rule| rule.threads.index(name).is_some())
+}
+
+/// Which of a process's two names a rule names.
+pub(crate) struct Named {
+    pub(crate) name: bool,
+    pub(crate) program: bool,
+}
+
+impl Named {
+    pub(crate) fn of(rule: &AdoptRule, name: &str, program: &str) -> Self {
+        let program = program.rsplit('/').next().unwrap_or_default();
+        let fits = one_fits(&rule.vmm, program);
+        Self {
+            // The kernel takes a process's name from its program's and cuts it.
+            name: one_fits(&rule.vmm, name) || fits && !name.is_empty() && cut(program) == name.as_bytes(),
+            program: fits,
+        }
+    }
+}
+
+fn cut(program: &str) -> &[u8] {
+    let bytes = program.as_bytes();
+    bytes.get(..LONGEST_NAME).unwrap_or(bytes)
+}
+
+fn one_fits(patterns: &[Pattern], text: &str) -> bool {
+    patterns.iter().any(|pattern| pattern.matches(text))
+}

@@ -1,0 +1,310 @@
+use std::collections::BTreeSet;
+
+use proptest::prelude::*;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodName;
+use stelia_node::proc::TaskId;
+use stelia_node::processes::{NamedThread, Process};
+use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy, ReadyMade};
+
+use super::*;
+
+fn rule(which: ReadyMade) -> AdoptRule {
+    AdoptRule::ready_made(which).unwrap()
+}
+
+fn task(id: i32) -> TaskId {
+    TaskId { id, start: 1 }
+}
+
+fn cpus(text: &str) -> CpuSet {
+    text.parse().unwrap()
+}
+
+/// A process with threads, each with its name and its affinity.
+fn process(id: i32, name: &str, command: &[&str], threads: &[(&str, &str)]) -> Process {
+    let thread = |(place, (name, affinity)): (i32, &(&str, &str))| NamedThread {
+        task: task(id + 1 + place),
+        name: (*name).to_owned(),
+        affinity: cpus(affinity),
+    };
+    Process {
+        task: task(id),
+        name: name.to_owned(),
+        command: command.iter().map(|&word| word.to_owned()).collect(),
+        vcpus: (0..).zip(threads).map(thread).collect(),
+    }
+}
+
+const QEMU: [&str; 3] = ["/usr/libexec/qemu-kvm", "-smp", "2,sockets=1,cores=1,threads=2"];
+
+/// KubeVirt's, with two vCPUs pinned.
+fn launcher() -> Process {
+    process(20, "qemu-kvm", &QEMU, &[("CPU 0/KVM", "2"), ("CPU 1/KVM", "3")])
+}
+
+fn names(pod: &str, container: &str) -> Names {
+    let (namespace, name) = pod.split_once('/').unwrap();
+    Names {
+        pod: PodName::new(namespace, name),
+        container: Some(container.to_owned()),
+        refuses: false,
+    }
+}
+
+fn why(processes: &[Process]) -> Why {
+    let rule = rule(ReadyMade::KubeVirt);
+    vm(&[&rule], processes, &cpus("2-3")).unwrap_err()
+}
+
+#[test]
+fn a_container_has_the_rules_of_its_names() {
+    let mut all = ReadyMade::ALL.map(rule).to_vec();
+    let of = |names: &Names, rules: &[AdoptRule]| {
+        let found = rules_for(names, rules);
+        found.map(|rules| rules.iter().map(|rule| rule.name.clone()).collect::<Vec<_>>())
+    };
+    let launcher = names("team-a/virt-launcher-web-x7k2p", "compute");
+    assert_eq!(of(&launcher, &all).unwrap()[..2], ["kubevirt", "libvirt"]);
+    assert_eq!(of(&names("team-a/web", "compute"), &all).unwrap()[0], "libvirt");
+    assert_eq!(of(&launcher, &[]), Err(Why::NoRule));
+    assert_eq!(of(&names("team-a/web", "vm"), &all[..1]), Err(Why::NoRule));
+    assert_eq!(of(&Names::default(), &all), Err(Why::Unnamed));
+    let refusing = Names {
+        refuses: true,
+        ..launcher
+    };
+    let refused = Why::ContainerRefuses {
+        rule: "kubevirt".into(),
+    };
+    assert_eq!(of(&refusing, &all), Err(refused));
+    all[2].container_may_refuse = false;
+    assert_eq!(of(&refusing, &all).unwrap(), ["qemu"]);
+}
+
+#[test]
+fn a_vm_of_kubevirt_keeps_its_pins_and_its_guests_siblings_are_known() {
+    let rule = rule(ReadyMade::KubeVirt);
+    let others = [process(7, "virt-launcher", &["virt-launcher"], &[]), launcher()];
+    let vm = vm(&[&rule], &others, &cpus("2-3")).unwrap();
+    assert_eq!((vm.process.id, vm.rule.name.as_str()), (20, "kubevirt"));
+    assert_eq!(vm.threads, [(0, task(21)), (1, task(22))].into());
+    assert_eq!(vm.kept, Some([(0, 2), (1, 3)].into()));
+    let threads: Vec<i64> = vm.guest.iter().map(|vcpu| vcpu.props["thread-id"]).collect();
+    assert_eq!((threads, vm.guest[1].props["core-id"]), (vec![0, 1], 0));
+}
+
+#[test]
+fn a_pin_that_is_not_one_cpu_of_its_own_is_not_kept_and_the_vm_is_adopted() {
+    let mut rule = rule(ReadyMade::KubeVirt);
+    for (affinities, note) in [
+        (["2", "2-3"], "vCPU 1 may run on 2-3, not on one CPU"),
+        (["2", "2"], "vCPUs 0 and 1 are both pinned to CPU 2"),
+        (["2", "5"], "vCPU 1 is pinned to CPU 5, which is not one of 2-3"),
+    ] {
+        let threads = [("CPU 0/KVM", affinities[0]), ("CPU 1/KVM", affinities[1])];
+        let processes = [process(20, "qemu-kvm", &QEMU, &threads)];
+        let vm = vm(&[&rule], &processes, &cpus("2-3")).unwrap();
+        assert_eq!((vm.kept, vm.policy, vm.note.as_deref()), (None, None, Some(note)));
+    }
+    rule.placement = AdoptPlacement::By(PlacementPolicy::Linear);
+    let found = [launcher()];
+    let vm = vm(&[&rule], &found, &cpus("2-3")).unwrap();
+    assert_eq!(
+        (vm.kept, vm.policy, vm.note),
+        (None, Some(PlacementPolicy::Linear), None)
+    );
+}
+
+#[test]
+fn each_vmm_is_found_by_its_ready_made_rule() {
+    let found = [
+        (
+            ReadyMade::CloudHypervisor,
+            "cloud-hyperviso",
+            "/usr/bin/cloud-hypervisor",
+            ["vcpu0", "vcpu1"],
+        ),
+        (
+            ReadyMade::Firecracker,
+            "firecracker",
+            "./firecracker",
+            ["fc_vcpu 0", "fc_vcpu 1"],
+        ),
+        (ReadyMade::Crosvm, "crosvm", "crosvm", ["crosvm_vcpu0", "crosvm_vcpu1"]),
+        (
+            ReadyMade::Qemu,
+            "qemu-system-x86",
+            "qemu-system-x86_64",
+            ["CPU 0/KVM", "CPU 1/KVM"],
+        ),
+    ];
+    let rules = [
+        ReadyMade::Qemu,
+        ReadyMade::CloudHypervisor,
+        ReadyMade::Firecracker,
+        ReadyMade::Crosvm,
+    ]
+    .map(rule);
+    let rules: Vec<&AdoptRule> = rules.iter().collect();
+    for (which, name, program, [one, other]) in found {
+        let processes = [process(20, name, &[program], &[(other, "3"), (one, "2")])];
+        assert!(is_vmm(&rules, name, program) && is_vcpu(&rules, one), "{name}");
+        let vm = vm(&rules, &processes, &cpus("2-3")).unwrap();
+        assert_eq!((vm.rule.name.as_str(), vm.threads[&0]), (which.name(), task(22)));
+        assert!(vm.guest.iter().all(|vcpu| vcpu.props.is_empty()));
+    }
+    assert!(!is_vmm(&rules, "bash", "/bin/bash") && !is_vcpu(&rules, "IO iothread0"));
+}
+
+#[test]
+fn what_is_missing_or_forged_is_said() {
+    assert_eq!(why(&[]).name(), "NoVmm");
+    assert_eq!(
+        why(&[process(7, "virt-launcher", &["virt-launcher"], &[])]).name(),
+        "NoVmm"
+    );
+    assert_eq!(why(&[process(20, "qemu-kvm", &QEMU, &[])]).name(), "NoVcpus");
+    let few = why(&[process(20, "qemu-kvm", &QEMU, &[("CPU 0/KVM", "2")])]);
+    assert_eq!(
+        few.to_string(),
+        "process 20 has 1 threads named as vCPUs, and -smp has 2 CPUs"
+    );
+    let many = [("CPU 0/KVM", "2"), ("CPU 1/KVM", "2"), ("CPU 2/KVM", "2")];
+    assert_eq!(why(&[process(20, "qemu-kvm", &QEMU, &many)]).name(), "TooManyVcpus");
+    let gap = why(&[process(20, "qemu-kvm", &QEMU, &[many[0], many[2]])]);
+    assert_eq!(
+        gap.to_string(),
+        "process 20 has 2 threads named as vCPUs, and none of vCPU 1"
+    );
+    let doubled = why(&[process(20, "qemu-kvm", &QEMU, &[many[0], many[0]])]);
+    assert_eq!(
+        doubled.to_string(),
+        "threads 21 and 22 of process 20 are both named as vCPU 0"
+    );
+    for (name, program) in [
+        ("qemu-kvm", "/bin/sleep"),
+        ("sleep", "qemu-kvm"),
+        ("qemu-kv", "qemu-kvm"),
+    ] {
+        let forged = why(&[process(20, name, &[program], &many)]);
+        assert_eq!(forged.name(), "NamesDiffer", "{name} {program}");
+    }
+    let mut other = launcher();
+    other.task = task(40);
+    assert_eq!(
+        why(&[launcher(), other]).to_string(),
+        "processes 20, 40 are all VMMs with vCPUs"
+    );
+    let odd = why(&[process(20, "qemu-kvm", &["a\u{1b}[2J\n"], &[])]).to_string();
+    assert!(!odd.contains(['\u{1b}', '\n']), "{odd}");
+    // One that libvirt asks what it can do has no vCPUs, and does not stand in the way.
+    let asked = process(10, "qemu-kvm", &["qemu-kvm", "-machine", "none"], &[]);
+    let rule = rule(ReadyMade::KubeVirt);
+    assert_eq!(vm(&[&rule], &[asked, launcher()], &cpus("2-3")).unwrap().process.id, 20);
+}
+
+#[test]
+fn of_several_rules_the_first_that_finds_a_vm_counts_else_the_reason_that_comes_closest() {
+    let (first, second) = (rule(ReadyMade::Firecracker), rule(ReadyMade::Qemu));
+    let found = [launcher()];
+    let vm_of = |rules: &[&AdoptRule]| vm(rules, &found, &cpus("2-3")).map(|vm| vm.rule.name.clone());
+    assert_eq!(vm_of(&[&first, &second]).unwrap(), "qemu");
+    let waiting = [process(20, "qemu-kvm", &QEMU, &[])];
+    let why = vm(&[&first, &second], &waiting, &cpus("2-3")).unwrap_err();
+    assert!(why.name() == "NoVcpus" && why.may_pass(), "{why}");
+}
+
+/// Names and words as a pod may choose them: likely ones and any.
+fn word() -> impl Strategy<Value = String> {
+    let known = [
+        "qemu-kvm",
+        "/usr/libexec/qemu-kvm",
+        "firecracker",
+        "-smp",
+        "2",
+        "4,cores=2",
+        "1,maxcpus=4",
+        "",
+        "\u{fffd}",
+    ];
+    prop_oneof![3 => prop::sample::select(known.to_vec()).prop_map(str::to_owned), 1 => "\\PC{0,20}"]
+}
+
+fn thread_name() -> impl Strategy<Value = String> {
+    prop_oneof![
+        6 => (0..6u32).prop_map(|index| format!("CPU {index}/KVM")),
+        1 => (0..6u32).prop_map(|index| format!("fc_vcpu {index}")),
+        1 => "\\PC{0,15}",
+        1 => Just("CPU 4294967295/KVM".to_owned()),
+    ]
+}
+
+/// A process as words: its name, its command line, and threads with names and CPUs.
+type Words = (String, Vec<String>, Vec<(String, BTreeSet<u32>)>);
+
+fn processes() -> impl Strategy<Value = Vec<Process>> {
+    let thread = (thread_name(), prop::collection::btree_set(0..8u32, 0..3));
+    let one = (
+        word(),
+        prop::collection::vec(word(), 0..6),
+        prop::collection::vec(thread, 0..6),
+    );
+    prop::collection::vec(one, 0..4).prop_map(|all| (1..).step_by(10).zip(all).map(made).collect())
+}
+
+fn made((id, (name, command, threads)): (i32, Words)) -> Process {
+    let thread = |(place, (name, cpus)): (i32, (String, BTreeSet<u32>))| NamedThread {
+        task: task(id + 1 + place),
+        name,
+        affinity: cpus.into_iter().collect(),
+    };
+    Process {
+        task: task(id),
+        name,
+        command,
+        vcpus: (0..).zip(threads).map(thread).collect(),
+    }
+}
+
+proptest! {
+    #[test]
+    fn whatever_a_pod_calls_its_threads_a_vm_is_whole_and_its_own(processes in processes(), exclusive in 0..64u64) {
+        let exclusive: CpuSet = (0..6).filter(|cpu| exclusive >> cpu & 1 == 1).collect();
+        let rules = [rule(ReadyMade::KubeVirt), rule(ReadyMade::Firecracker)];
+        let rules: Vec<&AdoptRule> = rules.iter().collect();
+        match vm(&rules, &processes, &exclusive) {
+            Ok(vm) => {
+                // Every index from 0 on, each a thread of the one process.
+                prop_assert!(vm.threads.keys().copied().eq(0..u32::try_from(vm.threads.len()).unwrap()));
+                prop_assert!(vm.guest.iter().map(|vcpu| vcpu.index).eq(vm.threads.keys().copied()));
+                let process = processes.iter().find(|process| process.task == vm.process).unwrap();
+                prop_assert!(is_vmm(&[vm.rule], &process.name, &process.command[0]));
+                for thread in vm.threads.values() {
+                    prop_assert!(process.vcpus.iter().any(|own| own.task == *thread));
+                }
+                if let Some(kept) = vm.kept {
+                    let used: CpuSet = kept.values().copied().collect();
+                    prop_assert!(used.is_subset(&exclusive) && used.len() == vm.threads.len());
+                }
+            }
+            Err(why) => {
+                let text = why.to_string();
+                prop_assert!(!text.is_empty() && text.len() < 1000 && !text.contains(char::is_control), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn whatever_smp_says_a_guests_places_are_all_different(value in "[0-9a-z=,]{0,40}|([1-9],)?(sockets|cores|threads|dies|maxcpus)=[1-4](,(sockets|cores|threads|clusters)=[1-4]){0,3}") {
+        let words = ["qemu-kvm", "-smp", &value].map(str::to_owned);
+        if let Some(shape) = guest::shape(&words) {
+            prop_assert!(1 <= shape.cpus && shape.cpus <= shape.most);
+            let product = shape.sockets * shape.dies * shape.clusters * shape.cores * shape.threads;
+            prop_assert_eq!(product, shape.most);
+            let few = shape.most.min(64);
+            let places: BTreeSet<_> = (0..few).map(|index| shape.place(index)).collect();
+            prop_assert_eq!(places.len(), usize::try_from(few).unwrap());
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! The VM in a container: its process, its vCPU threads by index, and where they run.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_node::proc::TaskId;
+use stelia_node::processes::{NamedThread, Process};
+use stelia_record::Vcpu;
+use stelia_settings::{AdoptPlacement, AdoptRule, PlacementPolicy};
+
+use crate::Why;
+use crate::guest::{self, Shape};
+use crate::rules::Named;
+
+/// Most vCPUs of a VM that is adopted.
+const MOST: u32 = 1024;
+
+/// A VM that a rule adopts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Vm<'r> {
+    pub rule: &'r AdoptRule,
+    /// The VMM.
+    pub process: TaskId,
+    /// Its vCPU threads by index, all of 0 to the last.
+    pub threads: BTreeMap<u32, TaskId>,
+    /// The same with each one's place in the guest, where its command line says; without it each vCPU is a core.
+    pub guest: Vec<Vcpu>,
+    /// The CPU of each vCPU where the rule keeps it; `None`: they are placed by `policy`.
+    pub kept: Option<BTreeMap<u32, u32>>,
+    /// The rule's own order; `None`: that of the node's settings.
+    pub policy: Option<PlacementPolicy>,
+    /// Why nothing is kept although the rule says so.
+    pub note: Option<String>,
+}
+
+/// The VM among the processes of a container, by the first of its rules that finds one. `exclusive` are the container's CPUs.
+///
+/// # Errors
+/// Of the rules' reasons the one that comes closest to a VM.
+pub fn vm<'r>(rules: &[&'r AdoptRule], processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, Why> {
+    let mut closest = Why::NoRule;
+    for rule in rules {
+        match by_rule(rule, processes, exclusive) {
+            Ok(vm) => return Ok(vm),
+            Err(why) if rank(&why) > rank(&closest) => closest = why,
+            Err(_) => {}
+        }
+    }
+    Err(closest)
+}
+
+/// How far it came before this was found.
+fn rank(why: &Why) -> u8 {
+    match why {
+        Why::NoRule | Why::Unnamed => 0,
+        Why::ContainerRefuses { .. } => 1,
+        Why::NoVmm { .. } => 2,
+        Why::NamesDiffer { .. } => 3,
+        Why::NoVcpus { .. } => 4,
+        Why::TooFewVcpus { .. } | Why::Gap { .. } => 5,
+        Why::Doubled { .. } | Why::TooManyVcpus { .. } | Why::SeveralVmms { .. } => 6,
+    }
+}
+
+fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -> Result<Vm<'r>, Why> {
+    let (process, vcpus) = vmm(rule, processes)?;
+    let shape = guest::shape(&process.command);
+    let threads = indexed(process.task.id, &vcpus, shape.as_ref())?;
+    let guest = |index: &u32| Vcpu {
+        index: *index,
+        props: shape.as_ref().map(|shape| shape.place(*index)).unwrap_or_default(),
+    };
+    let (kept, note) = match (rule.placement, kept(&threads, exclusive)) {
+        (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
+        (AdoptPlacement::Keep, Err(note)) => (None, Some(note)),
+        _ => (None, None),
+    };
+    Ok(Vm {
+        rule,
+        process: process.task,
+        guest: threads.keys().map(guest).collect(),
+        threads: threads
+            .into_iter()
+            .map(|(index, thread)| (index, thread.task))
+            .collect(),
+        kept,
+        policy: match rule.placement {
+            AdoptPlacement::By(policy) => Some(policy),
+            AdoptPlacement::Keep | AdoptPlacement::Auto => None,
+        },
+        note,
+    })
+}
+
+/// The threads of a VMM, each with the index in its name.
+type Vcpus<'p> = Vec<(u32, &'p NamedThread)>;
+
+/// The one process that is the rule's VMM. One without vCPUs stands beside it where a VMM has forked, or asked another what it
+/// can do, as libvirt does.
+fn vmm<'p>(rule: &AdoptRule, processes: &'p [Process]) -> Result<(&'p Process, Vcpus<'p>), Why> {
+    let mut running = Vec::new();
+    let (mut waiting, mut half) = (None, None);
+    for process in processes {
+        let program = process.command.first().map(String::as_str).unwrap_or_default();
+        let named = Named::of(rule, &process.name, program);
+        match (named.name, named.program) {
+            (true, true) => {
+                let index = |thread: &'p NamedThread| Some((rule.threads.index(&thread.name)?, thread));
+                let vcpus: Vcpus<'_> = process.vcpus.iter().filter_map(index).collect();
+                if vcpus.is_empty() {
+                    waiting = waiting.or(Some(process.task.id));
+                } else {
+                    running.push((process, vcpus));
+                }
+            }
+            (false, false) => {}
+            _ => half = half.or(Some((process, program))),
+        }
+    }
+    if running.len() > 1 {
+        let pids = running.iter().map(|(process, _)| process.task.id).collect();
+        return Err(Why::SeveralVmms { pids });
+    }
+    running.pop().ok_or_else(|| match (waiting, half) {
+        (Some(pid), _) => Why::NoVcpus {
+            pid,
+            threads: rule.threads.to_string(),
+        },
+        (None, Some((process, program))) => Why::NamesDiffer {
+            pid: process.task.id,
+            name: process.name.clone(),
+            program: program.to_owned(),
+        },
+        (None, None) => Why::NoVmm {
+            rule: rule.name.clone(),
+        },
+    })
+}
+
+/// By index: every one from 0 on, none twice, as many as the command line says.
+fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTreeMap<u32, &'p NamedThread>, Why> {
+    let found = vcpus.len();
+    let most = shape.map_or(MOST, |shape| shape.most.min(MOST));
+    let mut threads: BTreeMap<u32, &NamedThread> = BTreeMap::new();
+    for (index, thread) in vcpus {
+        if let Some(other) = threads.insert(*index, thread) {
+            return Err(Why::Doubled {
+                pid,
+                index: *index,
+                tids: [other.task.id, thread.task.id],
+            });
+        }
+    }
+    if u32::try_from(found).is_ok_and(|found| found > most) {
+        return Err(Why::TooManyVcpus { pid, found, most });
+    }
+    if let Some(cpus) = shape.map(|shape| shape.cpus)
+        && u32::try_from(found).is_ok_and(|found| found < cpus)
+    {
+        return Err(Why::TooFewVcpus { pid, found, cpus });
+    }
+    let gap = (0..).zip(threads.keys()).find(|(expected, index)| expected != *index);
+    match gap {
+        Some((index, _)) => Err(Why::Gap { pid, index, found }),
+        None => Ok(threads),
+    }
+}
+
+/// The CPU of each vCPU, where each may run on one of its own and that is the container's.
+fn kept(threads: &BTreeMap<u32, &NamedThread>, exclusive: &CpuSet) -> Result<BTreeMap<u32, u32>, String> {
+    let mut pins = BTreeMap::new();
+    let mut taken = BTreeMap::new();
+    for (index, thread) in threads {
+        let mut cpus = thread.affinity.iter();
+        let (Some(cpu), None) = (cpus.next(), cpus.next()) else {
+            return Err(format!("vCPU {index} may run on {}, not on one CPU", thread.affinity));
+        };
+        if !exclusive.contains(cpu) {
+            return Err(format!(
+                "vCPU {index} is pinned to CPU {cpu}, which is not one of {exclusive}"
+            ));
+        }
+        if let Some(other) = taken.insert(cpu, *index) {
+            return Err(format!("vCPUs {other} and {index} are both pinned to CPU {cpu}"));
+        }
+        pins.insert(*index, cpu);
+    }
+    Ok(pins)
+}

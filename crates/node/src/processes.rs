@@ -1,0 +1,291 @@
+//! The processes of a container, as far as a virtual machine monitor is known by them. Whatever is read here a pod has chosen:
+//! it is bounded, and says nothing of who may do what.
+
+use std::path::Path;
+
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
+use stelia_cpus::CpuSet;
+
+use crate::cgroup::{CgroupError, CgroupPath, Cgroups, File, optional};
+use crate::proc::{ProcError, Procs, TaskId};
+
+/// Most processes of a container that are looked at.
+pub const MOST_PROCESSES: usize = 1024;
+/// Most processes of a container that may be its VMM: their command lines and threads are read.
+pub const MOST_CANDIDATES: usize = 16;
+/// Most threads of one process that are looked at.
+pub const MOST_THREADS: usize = 8192;
+/// Of a command line that much is read, in bytes: a program's name, and all of it. Libvirt's have about 20 KiB.
+const PROGRAM: usize = 4096;
+const COMMAND: usize = 256 << 10;
+
+/// A process that may be a container's VMM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    pub task: TaskId,
+    /// `comm`, at most 15 bytes.
+    pub name: String,
+    /// Its command line: the program first, then its arguments. What is beyond 256 KiB is missing.
+    pub command: Vec<String>,
+    /// Its threads that are named as vCPUs, by ascending id.
+    pub vcpus: Vec<NamedThread>,
+}
+
+/// A thread with its name and the CPUs that it may run on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NamedThread {
+    pub task: TaskId,
+    pub name: String,
+    pub affinity: CpuSet,
+}
+
+/// Why the processes of a container are not known.
+#[derive(Debug, thiserror::Error)]
+pub enum ProcessesError {
+    #[error(transparent)]
+    Cgroup(#[from] CgroupError),
+    #[error(transparent)]
+    Proc(#[from] ProcError),
+    /// More than are looked at.
+    #[error("{cgroup} has more than {most} {what}")]
+    TooMany {
+        cgroup: CgroupPath,
+        most: usize,
+        what: &'static str,
+    },
+}
+
+/// The processes in `origin` whose name and program `is_vmm` wants, each with the threads whose names `is_vcpu` wants. A process
+/// or thread that ends meanwhile, or leaves the cgroup, is left out.
+///
+/// # Errors
+/// Something that is there cannot be read, or there is more than is looked at.
+pub fn candidates(
+    cgroups: &dyn Cgroups,
+    procs: &dyn Procs,
+    origin: &CgroupPath,
+    is_vmm: &dyn Fn(&str, &str) -> bool,
+    is_vcpu: &dyn Fn(&str) -> bool,
+) -> Result<Vec<Process>, ProcessesError> {
+    let text = optional(cgroups.read(origin, File::Procs))?.unwrap_or_default();
+    let too_many = |most, what| ProcessesError::TooMany {
+        cgroup: origin.clone(),
+        most,
+        what,
+    };
+    let mut found = Vec::new();
+    for (count, line) in text.lines().enumerate() {
+        if count == MOST_PROCESSES {
+            return Err(too_many(MOST_PROCESSES, "processes"));
+        }
+        // 0 is a process of a PID namespace that cannot be seen from here.
+        let Some(pid) = line.parse::<i32>().ok().filter(|pid| *pid > 0) else {
+            continue;
+        };
+        match candidate(procs, origin, pid, is_vmm, is_vcpu) {
+            Ok(Some(_)) if found.len() == MOST_CANDIDATES => {
+                return Err(too_many(MOST_CANDIDATES, "processes that may be its VMM"));
+            }
+            Ok(process) => found.extend(process),
+            Err(ProcessesError::Proc(error)) if error.is_gone() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(found)
+}
+
+fn candidate(
+    procs: &dyn Procs,
+    origin: &CgroupPath,
+    pid: i32,
+    is_vmm: &dyn Fn(&str, &str) -> bool,
+    is_vcpu: &dyn Fn(&str) -> bool,
+) -> Result<Option<Process>, ProcessesError> {
+    let task = procs.identify(pid)?;
+    let name = procs.name(pid);
+    let program = procs.command(pid, PROGRAM)?.into_iter().next().unwrap_or_default();
+    if !is_vmm(&name, &program) {
+        return Ok(None);
+    }
+    let command = procs.command(pid, COMMAND)?;
+    let mut ids = procs.thread_ids(pid)?;
+    if ids.len() > MOST_THREADS {
+        return Err(ProcessesError::TooMany {
+            cgroup: origin.clone(),
+            most: MOST_THREADS,
+            what: "threads in one process",
+        });
+    }
+    ids.sort_unstable();
+    let mut vcpus = Vec::new();
+    for id in ids {
+        let name = procs.name(id);
+        if !is_vcpu(&name) {
+            continue;
+        }
+        let thread = procs
+            .identify(id)
+            .and_then(|task| Ok((task, procs.process_and_affinity(id)?)));
+        match thread {
+            // The number may be another process's thread by now.
+            Ok((task, (process, affinity))) if process == pid => vcpus.push(NamedThread { task, name, affinity }),
+            Ok(_) => {}
+            Err(error) if error.is_gone() => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    // The number was read from the cgroup before all this: it may have become that of a process elsewhere, and what was read
+    // after that is no concern of this container.
+    let same = procs.identify(pid)? == task && procs.cgroup(pid)?.is_within(origin);
+    Ok(same.then_some(Process {
+        task,
+        name,
+        command,
+        vcpus,
+    }))
+}
+
+/// The arguments in the first `most` bytes of a command line. Bytes that are not UTF-8 are replaced.
+pub(crate) fn command(path: &Path, most: usize) -> std::io::Result<Vec<String>> {
+    let file = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())?;
+    let mut bytes = Vec::with_capacity(PROGRAM);
+    while bytes.len() < most {
+        bytes.reserve(PROGRAM.min(most - bytes.len()));
+        match rustix::io::read(&file, rustix::buffer::spare_capacity(&mut bytes)) {
+            Ok(0) => break,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(cause) => return Err(cause.into()),
+        }
+    }
+    bytes.truncate(most);
+    Ok(arguments(&bytes))
+}
+
+/// Each argument ends with a NUL. A process that changed its title may have none at all, or something else behind them.
+fn arguments(bytes: &[u8]) -> Vec<String> {
+    if bytes.is_empty() {
+        return Vec::new();
+    }
+    let whole = bytes.strip_suffix(&[0]).unwrap_or(bytes);
+    let arguments = whole.split(|byte| *byte == 0);
+    arguments
+        .map(|argument| String::from_utf8_lossy(argument).into_owned())
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::cgroup::KernelCgroups;
+    use crate::proc::KernelProcs;
+
+    const ORIGIN: &str = "/kubepods.slice/a.scope";
+
+    fn write(root: &Path, path: &str, bytes: &[u8]) {
+        let path = root.join(path);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+
+    /// A process or, with another `pid`, a thread of it.
+    fn task(root: &Path, pid: i32, tid: i32, name: &str, command: &[u8], cgroup: &str) {
+        let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+        let mut places: Vec<PathBuf> = vec![format!("proc/{tid}").into()];
+        places.push(format!("proc/{tid}/task/{tid}").into());
+        places.push(format!("proc/{pid}/task/{tid}").into());
+        for place in places {
+            let file = |file: &str| place.join(file).display().to_string();
+            write(root, &file("comm"), format!("{name}\n").as_bytes());
+            let status = format!("Name:\t{name}\nTgid:\t{pid}\nNSpid:\t{tid}\t1\nCpus_allowed_list:\t2\n");
+            write(root, &file("status"), status.as_bytes());
+            write(
+                root,
+                &file("stat"),
+                format!("{tid} ({name}) S {}", fields.join(" ")).as_bytes(),
+            );
+            write(root, &file("cgroup"), format!("0::{cgroup}\n").as_bytes());
+            write(root, &file("cmdline"), command);
+        }
+    }
+
+    fn found(root: &Path) -> Result<Vec<Process>, ProcessesError> {
+        let cgroups = KernelCgroups::new(root.join("cgroup"));
+        let procs = KernelProcs::new(root.join("proc"));
+        let origin = CgroupPath::parse(ORIGIN).unwrap();
+        let is_vmm = |name: &str, program: &str| name == "qemu-kvm" || program.ends_with("qemu-kvm");
+        candidates(&cgroups, &procs, &origin, &is_vmm, &|name| name.starts_with("CPU "))
+    }
+
+    #[test]
+    fn the_processes_that_may_be_the_vmm_have_their_threads_and_the_others_are_not_read_further() {
+        let root = tempfile::tempdir().unwrap();
+        let root = root.path();
+        write(
+            root,
+            "cgroup/kubepods.slice/a.scope/cgroup.procs",
+            b"7\n20\n30\n99\n0\n",
+        );
+        task(root, 7, 7, "virt-launcher", b"/usr/bin/virt-launcher\0", ORIGIN);
+        task(
+            root,
+            20,
+            20,
+            "qemu-kvm",
+            b"/usr/libexec/qemu-kvm\0-smp\x002\0-name\0\xff\0",
+            ORIGIN,
+        );
+        for (tid, name) in [(22, "CPU 1/KVM"), (21, "CPU 0/KVM"), (23, "IO iothread0")] {
+            task(root, 20, tid, name, b"", ORIGIN);
+        }
+        // Its number was in the list, and is a process of another pod by now.
+        task(root, 30, 30, "qemu-kvm", b"qemu-kvm\0", "/kubepods.slice/b.scope");
+        let found = found(root).unwrap();
+        let [vm] = found.as_slice() else {
+            panic!("{found:?}");
+        };
+        assert_eq!((vm.task.id, vm.name.as_str()), (20, "qemu-kvm"));
+        assert_eq!(vm.command, ["/usr/libexec/qemu-kvm", "-smp", "2", "-name", "\u{fffd}"]);
+        let vcpus: Vec<(i32, &str, String)> = vm
+            .vcpus
+            .iter()
+            .map(|thread| (thread.task.id, thread.name.as_str(), thread.affinity.to_string()))
+            .collect();
+        assert_eq!(vcpus, [(21, "CPU 0/KVM", "2".into()), (22, "CPU 1/KVM", "2".into())]);
+    }
+
+    #[test]
+    fn more_processes_than_a_vm_has_are_refused_and_none_is_no_error() {
+        let root = tempfile::tempdir().unwrap();
+        assert!(found(root.path()).unwrap().is_empty());
+        let list: String = (1..=MOST_PROCESSES + 1).map(|pid| format!("{pid}\n")).collect();
+        write(
+            root.path(),
+            "cgroup/kubepods.slice/a.scope/cgroup.procs",
+            list.as_bytes(),
+        );
+        let refused = found(root.path()).unwrap_err().to_string();
+        assert_eq!(refused, format!("{ORIGIN} has more than 1024 processes"));
+    }
+
+    #[test]
+    fn of_a_long_command_line_the_beginning_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("cmdline");
+        fs::write(
+            &path,
+            [b"qemu-kvm\0".as_slice(), &vec![b'x'; 20_000], b"\0-smp\x002\0"].concat(),
+        )
+        .unwrap();
+        assert_eq!(command(&path, 64).unwrap()[0], "qemu-kvm");
+        assert_eq!(command(&path, 64).unwrap()[1].len(), 55);
+        assert_eq!(command(&path, 1 << 20).unwrap()[2..], ["-smp", "2"]);
+        fs::write(&path, b"").unwrap();
+        assert!(command(&path, 64).unwrap().is_empty());
+        fs::write(&path, b"\0\0").unwrap();
+        assert_eq!(command(&path, 64).unwrap(), ["", ""]);
+    }
+}

@@ -1,0 +1,148 @@
+//! Descriptors of the host that the VMM is given: opened by the runner, inherited by the VMM alone, named in its arguments.
+
+mod spec;
+mod tap;
+
+use std::ffi::OsString;
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+
+use rustix::fs::OFlags;
+use rustix::io::{FdFlags, fcntl_setfd};
+use tokio::net::UnixStream;
+
+use super::error::Error;
+use spec::Source;
+pub(crate) use spec::{DescriptorSpec, parse};
+
+/// What stands in the arguments for a descriptor's number: `{fd:NAME}`.
+const OPENS: &[u8] = b"{fd:";
+
+/// Open descriptors by name. They are closed in every child but the one that is started within [`Descriptors::inherited`].
+#[derive(Debug, Default)]
+pub(crate) struct Descriptors(Vec<(String, OwnedFd)>);
+
+impl Descriptors {
+    /// Opens all of them.
+    pub(crate) async fn open(specs: &[DescriptorSpec]) -> Result<Descriptors, Error> {
+        let mut opened = Vec::new();
+        for spec in specs {
+            let descriptor = open(&spec.source).await.map_err(|cause| Error::Descriptor {
+                name: spec.name.clone(),
+                what: spec.source.to_string(),
+                cause,
+            })?;
+            tracing::info!(
+                "descriptor {}: {} is {}",
+                descriptor.as_raw_fd(),
+                spec.name,
+                spec.source
+            );
+            opened.push((spec.name.clone(), descriptor));
+        }
+        Ok(Descriptors(opened))
+    }
+
+    /// The arguments with the numbers in the places of the names.
+    pub(crate) fn numbered(&self, args: &[OsString]) -> Result<Vec<OsString>, Error> {
+        let number = |name: &str| {
+            let found = self.0.iter().find(|(known, _)| known == name);
+            found.map(|(_, descriptor)| descriptor.as_raw_fd().to_string())
+        };
+        args.iter().map(|arg| replaced(arg, number)).collect()
+    }
+
+    /// Does something while children inherit the descriptors. Nothing else may start one meanwhile: there is one thread, and
+    /// `start` does not wait.
+    pub(crate) fn inherited<T>(&self, start: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+        let set = |flags: FdFlags| {
+            let mut all = self.0.iter();
+            all.try_for_each(|(_, descriptor)| fcntl_setfd(descriptor, flags))
+                .map_err(|error| Error::System {
+                    operation: "let a descriptor be inherited",
+                    cause: error.into(),
+                })
+        };
+        let started = set(FdFlags::empty()).and_then(|()| start());
+        set(FdFlags::CLOEXEC)?;
+        started
+    }
+}
+
+/// That every name in the arguments is one of these, and every one of these is in the arguments.
+pub(crate) fn check(specs: &[DescriptorSpec], args: &[OsString]) -> Result<(), Error> {
+    let mut named = Vec::new();
+    for arg in args {
+        replaced(arg, |name| {
+            let known = specs.iter().any(|spec| spec.name == name);
+            known.then(|| named.push(name.to_owned())).map(|()| String::new())
+        })?;
+    }
+    for (at, spec) in specs.iter().enumerate() {
+        if specs.iter().take(at).any(|other| other.name == spec.name) {
+            return Err(Error::Usage(format!("--fd {}: given twice", spec.name)));
+        }
+        if !named.contains(&spec.name) {
+            return Err(Error::Usage(format!(
+                "--fd {0}: no argument has {{fd:{0}}} in it",
+                spec.name
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// An argument with each `{fd:NAME}` replaced. It need not be UTF-8; a name is.
+fn replaced(arg: &OsString, mut number: impl FnMut(&str) -> Option<String>) -> Result<OsString, Error> {
+    let mut rest = arg.as_bytes();
+    let mut done = Vec::with_capacity(rest.len());
+    while let Some(at) = rest.windows(OPENS.len()).position(|window| window == OPENS) {
+        let (before, from) = rest.split_at(at);
+        let inside = from.get(OPENS.len()..).unwrap_or_default();
+        let wrong = |text: &str| Error::Usage(format!("argument {}: {text}", arg.to_string_lossy()));
+        let end = inside.iter().position(|byte| *byte == b'}');
+        let (name, after) = inside.split_at(end.ok_or_else(|| wrong("{fd: has no } after it"))?);
+        let name = String::from_utf8_lossy(name);
+        let number = number(&name).ok_or_else(|| wrong(&format!("no --fd {name}=… is given")))?;
+        done.extend_from_slice(before);
+        done.extend_from_slice(number.as_bytes());
+        rest = after.get(1..).unwrap_or_default();
+    }
+    done.extend_from_slice(rest);
+    Ok(OsString::from_vec(done))
+}
+
+/// All with close-on-exec.
+async fn open(source: &Source) -> io::Result<OwnedFd> {
+    match source {
+        Source::File(path) => file(path).map(OwnedFd::from),
+        Source::Tap(interface) => tap::open(interface),
+        Source::Socket(path) => {
+            // It fails at once, and does not wait, where the listener's queue is full.
+            let stream = UnixStream::connect(path).await?.into_std()?;
+            stream.set_nonblocking(false)?;
+            Ok(stream.into())
+        }
+    }
+}
+
+fn file(path: &Path) -> io::Result<std::fs::File> {
+    // Of a terminal the runner must not become the owner.
+    let flags = OFlags::NOCTTY.bits().cast_signed();
+    let opened = OpenOptions::new().read(true).write(true).custom_flags(flags).open(path);
+    let is_socket = || std::fs::metadata(path).is_ok_and(|found| found.file_type().is_socket());
+    match opened {
+        Err(_) if is_socket() => Err(io::Error::new(
+            io::ErrorKind::InvalidInput,
+            format!("it is a socket: say socket:{}", path.display()),
+        )),
+        opened => opened,
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! Cloud Hypervisor and Firecracker, by their API; descriptors that a VMM is given.
+
+use rstest::rstest;
+
+use super::*;
+
+fn bench(daemon: Behaviour, how: &str, args: &str, options: &[&str]) -> Bench {
+    let setup = Setup {
+        daemon: Some(daemon),
+        qemu: how,
+        args,
+        options,
+        ..Setup::default()
+    };
+    let mut command = vec!["--", "sh", "-c", QEMU, "vmm"];
+    command.extend(args.split_whitespace());
+    let kind = how.split_whitespace().next().unwrap();
+    let options = [
+        "--api-socket",
+        "DIR/api",
+        "--vmm",
+        kind,
+        "--cpuset",
+        "2-3",
+        "--grace",
+        "1",
+    ];
+    Bench::started("run", &options, &command, &setup)
+}
+
+/// What the fake was sent, without queries. The first requests to pause may come before it has booted.
+fn orders(bench: &Bench) -> Vec<String> {
+    bench.read("commands").lines().map(ToOwned::to_owned).collect()
+}
+
+fn pause(how: &str) -> &'static str {
+    if how.starts_with("firecracker") {
+        r#"PATCH /vm {"state":"Paused"}"#
+    } else {
+        "PUT /api/v1/vm.pause"
+    }
+}
+
+fn resume(how: &str) -> &'static str {
+    if how.starts_with("firecracker") {
+        r#"PATCH /vm {"state":"Resumed"}"#
+    } else {
+        "PUT /api/v1/vm.resume"
+    }
+}
+
+fn power_button(how: &str) -> &'static str {
+    match how.starts_with("firecracker") {
+        true => r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#,
+        false => "PUT /api/v1/vm.power-button",
+    }
+}
+
+#[rstest]
+#[case("cloud-hypervisor", "--kernel /k", "--kernel /k --api-socket path=DIR/api")]
+#[case("firecracker", "--config-file /c -- x", "--config-file /c --api-sock DIR/api -- x")]
+#[tokio::test]
+async fn a_guest_is_paused_attached_resumed_and_powered_down(
+    #[case] how: &str,
+    #[case] given: &str,
+    #[case] args: &str,
+) {
+    let mut bench = bench(Behaviour::default(), how, given, &[]);
+    bench.logged("guest running").await;
+    // Then it was paused, its threads were handed over by their names, and it was resumed
+    assert_eq!(orders(&bench), [pause(how), resume(how)]);
+    let args = args.replace("DIR", bench.dir.path().to_str().unwrap());
+    assert_eq!(bench.read("given").trim(), args);
+    let calls = bench.calls.names();
+    assert!(
+        calls[1].starts_with("AttachVcpus 0:") && calls[1].contains(" 1:"),
+        "{calls:?}"
+    );
+    assert_eq!(calls[1].contains("core-id=1"), how == "cloud-hypervisor", "{calls:?}");
+    // And what it ran before is in the log and in the state
+    bench.logged("does not start paused: within at most").await;
+    let state = bench.state(|state| state.guest == "running").await;
+    let window = state.window.unwrap();
+    assert!(
+        !state.paused_start && window.wall_us > 0 && window.run_us.is_some_and(|run| run > 0),
+        "{window:?}"
+    );
+    assert_eq!(state.readiness(), Ok("isolated".into()));
+    assert_eq!(state.vcpus.len(), 2);
+    // When the pod is terminated, then the guest is asked to end
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+    assert_eq!(orders(&bench)[2..], [power_button(how)]);
+    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
+}
+
+#[rstest]
+#[case("cloud-hypervisor unbooted")]
+#[case("firecracker unbooted")]
+#[tokio::test]
+async fn one_that_is_booted_by_others_is_paused_when_it_is(#[case] how: &str) {
+    // A helper that starts after the VMM may be what boots it.
+    let helper = "name=boots,start=after,on-exit=ignore,command=touch DIR/ready";
+    let bench = bench(Behaviour::default(), how, "", &["--helper", helper]);
+    let state = bench.state(|state| state.guest == "prelaunch").await;
+    assert!(state.readiness().is_err());
+    while !bench.dir.path().join("ready").exists() {
+        sleep(Duration::from_millis(20)).await;
+    }
+    bench.write("boot", "");
+    bench.logged("guest running").await;
+    let orders = orders(&bench);
+    let (last, tries) = orders.split_last().unwrap();
+    assert!(
+        last == resume(how) && tries.iter().all(|order| order == pause(how)),
+        "{orders:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_restored_guest_did_not_run_and_is_resumed() {
+    let how = "cloud-hypervisor restored";
+    let bench = bench(Behaviour::default(), how, "", &[]);
+    bench.logged("guest running").await;
+    let state = bench.state(|state| state.guest == "running").await;
+    assert_eq!((state.paused_start, state.window), (true, None));
+}
+
+#[rstest]
+#[case("cloud-hypervisor half")]
+#[case("firecracker half")]
+#[tokio::test]
+async fn half_an_answer_to_the_pause_hides_no_window(#[case] how: &str) {
+    let bench = bench(Behaviour::default(), how, "", &[]);
+    bench.logged("guest running").await;
+    let state = bench.state(|state| state.guest == "running").await;
+    assert!(!state.paused_start && state.window.is_some(), "{state:?}");
+}
+
+#[rstest]
+#[case("cloud-hypervisor unpausable")]
+#[case("firecracker unpausable")]
+#[tokio::test]
+async fn one_that_cannot_be_paused_is_attached_while_it_runs(#[case] how: &str) {
+    let bench = bench(Behaviour::default(), how, "", &[]);
+    bench.logged("the guest cannot be paused").await;
+    bench.logged("guest running").await;
+    let state = bench.state(|state| state.guest == "running").await;
+    assert!(!state.paused_start && state.window.is_some(), "{state:?}");
+    assert!(!orders(&bench).contains(&resume(how).to_owned()));
+}
+
+#[rstest]
+#[case("cloud-hypervisor", 3)]
+#[case("firecracker", 128 + 15)]
+#[tokio::test]
+async fn without_isolation_it_stays_paused_and_is_told_to_quit(#[case] how: &str, #[case] code: i32) {
+    let behaviour = Behaviour {
+        failing_attaches: 99,
+        ..Behaviour::default()
+    };
+    let mut bench = bench(behaviour, how, "", &[]);
+    bench.logged("the guest stays paused").await;
+    assert_eq!(orders(&bench), [pause(how)]);
+    bench.signal(Signal::TERM);
+    // Firecracker has no command for that: SIGTERM.
+    assert_eq!(bench.exit_code().await, code);
+    assert!(!orders(&bench).contains(&power_button(how).to_owned()));
+}
+
+#[tokio::test]
+async fn a_deaf_one_is_killed() {
+    let mut bench = bench(Behaviour::default(), "cloud-hypervisor deaf", "", &[]);
+    bench.logged("guest running").await;
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 137);
+    let log = bench.read("log");
+    assert!(
+        log.contains("Cloud Hypervisor did not quit within 3 s: killing it"),
+        "{log}"
+    );
+    assert_eq!(orders(&bench).last().unwrap(), "PUT /api/v1/vmm.shutdown");
+}
+
+#[tokio::test]
+async fn after_a_reboot_the_new_threads_are_attached() {
+    let bench = bench(Behaviour::default(), "cloud-hypervisor", "", &[]);
+    bench.logged("guest running").await;
+    let first = bench.calls.names()[1].clone();
+    bench.write("reboot", "");
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while bench.calls.names().len() < 3 {
+        assert!(Instant::now() < deadline, "{}", bench.read("log"));
+        sleep(Duration::from_millis(20)).await;
+    }
+    let again = bench.calls.names()[2].clone();
+    assert!(again.starts_with("AttachVcpus 0:") && again != first, "{first} {again}");
+}
+
+#[rstest]
+#[case(&["--qmp", "/q", "--vmm", "firecracker", "--", "sh"], "Firecracker has no QMP: give --api-socket instead of --qmp")]
+#[case(&["--api-socket", "/a", "--", "qemu-system-x86_64"], "QEMU has no HTTP API: give --qmp instead of --api-socket")]
+#[case(&["--api-socket", "/a", "--", "sh"], "give --vmm cloud-hypervisor or --vmm firecracker")]
+#[case(&["--api-socket", "/a", "--", "firecracker", "--no-api"], "Firecracker is given --no-api")]
+#[case(&["--qmp", "/q", "--fd", "a=/x", "--", "qemu"], "--fd a: no argument has {fd:a} in it")]
+#[case(&["--qmp", "/q", "--", "qemu", "-x", "{fd:a}"], "no --fd a=… is given")]
+#[tokio::test]
+async fn options_that_do_not_go_together_start_nothing(#[case] options: &[&str], #[case] text: &str) {
+    let setup = Setup {
+        daemon: Some(Behaviour::default()),
+        ..Setup::default()
+    };
+    let mut bench = Bench::started("run", options, &[], &setup);
+    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_USAGE));
+    assert!(bench.read("log").contains(text), "{}", bench.read("log"));
+    assert!(bench.calls.names().is_empty());
+}
+
+#[tokio::test]
+async fn a_vmm_has_its_descriptors_and_a_helper_has_not() {
+    let helper = "name=looks,start=after,on-exit=ignore,command=sh -c 'ls -l /proc/self/fd > DIR/helper'";
+    let options = [
+        "--fd",
+        "disk=DIR/disk",
+        "--fd",
+        "daemon=socket:DIR/socket",
+        "--helper",
+        helper,
+    ];
+    let mut bench = Bench::of(Setup {
+        daemon: Some(Behaviour::default()),
+        args: "-add-fd fd={fd:disk},set=1 -chardev socket,fd={fd:daemon}",
+        options: &options,
+        files: &[("disk", "")],
+        ..Setup::default()
+    });
+    bench.logged("guest running").await;
+    let given = bench.read("given");
+    let number = |before: &str| {
+        let (_, rest) = given.split_once(before).unwrap();
+        rest.split(|char: char| !char.is_ascii_digit())
+            .next()
+            .unwrap()
+            .to_owned()
+    };
+    let of_vmm = |number: &str| {
+        let pid = bench.calls.pid("qemu");
+        std::fs::read_link(format!("/proc/{pid}/fd/{number}"))
+            .unwrap()
+            .display()
+            .to_string()
+    };
+    let disk = bench.dir.path().join("disk").display().to_string();
+    assert_eq!(of_vmm(&number("-add-fd fd=")), disk);
+    assert!(of_vmm(&number("socket,fd=")).starts_with("socket:["));
+    // The runner keeps none, and a helper that starts later has none.
+    let own = std::fs::read_dir(format!("/proc/{}/fd", bench.runner.id())).unwrap();
+    let own: Vec<_> = own
+        .filter_map(|entry| std::fs::read_link(entry.unwrap().path()).ok())
+        .collect();
+    assert!(!own.contains(&disk.clone().into()), "{own:?}");
+    while !bench.read("helper").contains("/proc/") {
+        sleep(Duration::from_millis(20)).await;
+    }
+    assert!(!bench.read("helper").contains(&disk), "{}", bench.read("helper"));
+    bench.signal(Signal::TERM);
+    assert_eq!(bench.exit_code().await, 7);
+}
+
+#[tokio::test]
+async fn a_descriptor_that_cannot_be_opened_starts_no_vmm() {
+    let mut bench = Bench::of(Setup {
+        daemon: Some(Behaviour::default()),
+        args: "-x {fd:vhost}",
+        options: &["--fd", "vhost=DIR/none"],
+        ..Setup::default()
+    });
+    assert_eq!(bench.exit_code().await, i32::from(crate::EXIT_RUNNER));
+    let text = format!("open --fd vhost={}/none: No such file", bench.dir.path().display());
+    assert!(bench.read("log").contains(&text), "{}", bench.read("log"));
+    assert!(!bench.dir.path().join("commands").exists());
+    assert_eq!(bench.calls.names().last().unwrap(), "Deregister ''");
+}

@@ -1,0 +1,162 @@
+//! A fake Cloud Hypervisor and a fake Firecracker: a process with their threads' names, and their API on the socket that the
+//! arguments name, answered as micro_http answers.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+
+/// How it behaves is in STELIA_TEST_QEMU, by words:
+///
+/// | word | |
+/// |---|---|
+/// | `firecracker`, `cloud-hypervisor` | what it is |
+/// | `unbooted` | it boots when there is a file `boot` |
+/// | `unpausable` | it refuses to pause |
+/// | `half` | the first pause is carried out, its answer is cut off |
+/// | `restored` | it is paused from the start |
+/// | `deaf` | the guest and the command to quit are without effect |
+///
+/// Every request but a GET is appended to the file `commands`. A file `reboot` makes new vCPU threads. Exit codes: 7 powered
+/// down, 3 quit. Never returns.
+pub fn vmm(dir: &Path) {
+    let how = std::env::var("STELIA_TEST_QEMU").unwrap();
+    let has = |word: &str| how.split_whitespace().any(|one| one == word);
+    let firecracker = has("firecracker");
+    let name = |index: u32| {
+        if firecracker {
+            format!("fc_vcpu {index}")
+        } else {
+            format!("vcpu{index}")
+        }
+    };
+    let spawn = |name: String, dir: &Path| {
+        let stop = dir.join("reboot");
+        let body = move || {
+            while !stop.exists() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        };
+        std::thread::Builder::new().name(name).spawn(body).unwrap()
+    };
+    let mut state = match (has("restored"), has("unbooted")) {
+        (true, _) => "Paused",
+        (_, true) => "",
+        _ => "Running",
+    };
+    let mut vcpus = Vec::new();
+    let mut half = has("half");
+    let listener = UnixListener::bind(dir.join("api")).unwrap();
+    let mut commands = std::fs::File::create(dir.join("commands")).unwrap();
+    for stream in listener.incoming() {
+        let mut stream = stream.unwrap();
+        if state.is_empty() && dir.join("boot").exists() {
+            state = "Running";
+        }
+        if dir.join("reboot").exists() {
+            vcpus
+                .drain(..)
+                .for_each(|thread: std::thread::JoinHandle<()>| thread.join().unwrap());
+            std::fs::remove_file(dir.join("reboot")).unwrap();
+        }
+        if vcpus.is_empty() && !state.is_empty() {
+            vcpus.extend((0..2).map(|index| spawn(name(index), dir)));
+        }
+        let Some((request, body)) = read(&stream) else { continue };
+        if !request.starts_with("GET") {
+            writeln!(commands, "{}", format!("{request} {body}").trim()).unwrap();
+        }
+        let refused = |stream: &mut UnixStream| {
+            let text = if firecracker {
+                r#"{"fault_message":"The operation is not supported now."}"#
+            } else {
+                r#"["Error from API","The VM is in another state"]"#
+            };
+            answer(stream, if firecracker { "400" } else { "500" }, text);
+        };
+        match (request.as_str(), body.as_str()) {
+            ("PUT /api/v1/vm.pause", "") | ("PATCH /vm", r#"{"state":"Paused"}"#) => {
+                if state != "Running" || has("unpausable") {
+                    refused(&mut stream);
+                    continue;
+                }
+                state = "Paused";
+                if std::mem::take(&mut half) {
+                    stream.write_all(b"HTTP/1.1 204 No Con").unwrap();
+                    continue;
+                }
+                answer(&mut stream, "204", "");
+            }
+            ("PUT /api/v1/vm.resume", "") | ("PATCH /vm", r#"{"state":"Resumed"}"#) => {
+                if state != "Paused" {
+                    refused(&mut stream);
+                    continue;
+                }
+                state = "Running";
+                answer(&mut stream, "204", "");
+            }
+            ("GET /api/v1/vm.info", "") if state.is_empty() => answer(&mut stream, "404", r#"["Error from API"]"#),
+            ("GET /api/v1/vm.info", "") => {
+                let cpus = r#"{"boot_vcpus":2,"max_vcpus":2,"topology":{"threads_per_core":1,"cores_per_die":2,"dies_per_package":1,"packages":1},"kvm_hyperv":false}"#;
+                let info =
+                    format!(r#"{{"config":{{"cpus":{cpus},"disks":null}},"state":"{state}","memory_actual_size":1}}"#);
+                answer(&mut stream, "200", &info);
+            }
+            ("GET /", "") => {
+                let state = if state.is_empty() { "Not started" } else { state };
+                let text = format!(
+                    r#"{{"id":"anonymous","state":"{state}","vmm_version":"1.13.1","app_name":"Firecracker"}}"#
+                );
+                answer(&mut stream, "200", &text);
+            }
+            ("GET /machine-config", "") => answer(
+                &mut stream,
+                "200",
+                r#"{"vcpu_count":2,"mem_size_mib":128,"smt":false,"track_dirty_pages":false}"#,
+            ),
+            ("PUT /api/v1/vm.power-button", "") | ("PUT /actions", r#"{"action_type":"SendCtrlAltDel"}"#) => {
+                answer(&mut stream, "204", "");
+                if !has("deaf") {
+                    std::process::exit(7);
+                }
+            }
+            ("PUT /api/v1/vmm.shutdown", "") => {
+                answer(&mut stream, "204", "");
+                if !has("deaf") {
+                    std::process::exit(3);
+                }
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// `METHOD PATH` and the body.
+fn read(stream: &UnixStream) -> Option<(String, String)> {
+    let mut reader = BufReader::new(stream);
+    let mut request = String::new();
+    reader.read_line(&mut request).ok()?;
+    let mut length = 0;
+    loop {
+        let mut field = String::new();
+        reader.read_line(&mut field).ok()?;
+        if field.trim().is_empty() {
+            break;
+        }
+        if let Some(text) = field.to_lowercase().strip_prefix("content-length:") {
+            length = text.trim().parse().unwrap();
+        }
+    }
+    let mut body = vec![0; length];
+    reader.read_exact(&mut body).ok()?;
+    let request = request.trim().strip_suffix(" HTTP/1.1")?.to_owned();
+    Some((request, String::from_utf8(body).unwrap()))
+}
+
+fn answer(stream: &mut UnixStream, status: &str, body: &str) {
+    let mut text = format!("HTTP/1.1 {status} \r\nServer: API\r\nConnection: keep-alive\r\n");
+    if !body.is_empty() {
+        text += &format!("Content-Type: application/json\r\nContent-Length: {}\r\n", body.len());
+    }
+    // The client may have left.
+    let _ = stream.write_all(format!("{text}\r\n{body}").as_bytes());
+}

@@ -1,0 +1,259 @@
+//! Cloud Hypervisor and Firecracker, by their HTTP API on a UNIX socket.
+//!
+//! Neither starts paused: its guest runs as soon as it is booted. So the runner pauses it as soon as that is accepted, attaches
+//! the vCPU threads, which are known by their names, and resumes it. Until it is paused its vCPUs run on shared CPUs, not
+//! pinned, which is measured and reported ([`Window`]).
+
+mod dialect;
+mod http;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep, timeout};
+
+pub(crate) use dialect::Dialect;
+
+use super::{Change, Hold, PowerDown, Quit, Release, Threads, Vmm, Window, run_time, thread_names};
+use crate::error::Error;
+use crate::qmp::Vcpu;
+use dialect::Request;
+use http::Failure;
+
+/// A VMM answers at once, unless it boots: that allocates the guest's memory.
+const ANSWER_LIMIT: Duration = Duration::from_secs(30);
+/// No event reports a new thread, so the names are read this often. A reboot of Cloud Hypervisor's guest makes all threads
+/// anew.
+const LOOK: Duration = Duration::from_secs(1);
+/// The run state is asked for at every such look.
+const LOOKS: u32 = 5;
+/// So many refusals to pause a guest that runs are taken for a VMM that cannot.
+const REFUSALS: u32 = 20;
+
+#[derive(Debug)]
+pub(crate) struct ApiVmm {
+    dialect: Dialect,
+    socket: PathBuf,
+    proc: PathBuf,
+    pid: i32,
+    answer_limit: Duration,
+    /// The guest did not run at that time.
+    since: Instant,
+    /// The guest was paused by this program, or was found paused before it ran.
+    held: bool,
+    /// A request to pause was sent and its answer lost: a pause that is found may be that one.
+    lost: bool,
+    refusals: u32,
+    /// As read last, to notice a change.
+    vcpus: Vec<Vcpu>,
+    state: String,
+}
+
+impl ApiVmm {
+    /// For a process that was started just now.
+    pub(crate) fn new(dialect: Dialect, socket: &Path, proc: &Path, pid: i32) -> ApiVmm {
+        ApiVmm {
+            dialect,
+            socket: socket.to_owned(),
+            proc: proc.to_owned(),
+            pid,
+            answer_limit: ANSWER_LIMIT,
+            since: Instant::now(),
+            held: false,
+            lost: false,
+            refusals: 0,
+            vcpus: Vec::new(),
+            state: String::new(),
+        }
+    }
+
+    /// The answer's body.
+    async fn ask(&self, request: &Request) -> Result<Vec<u8>, Error> {
+        let sent = http::request(&self.socket, request.method.clone(), request.path, request.body);
+        let text = match timeout(self.answer_limit, sent).await {
+            Ok(Ok(answer)) if answer.status.is_success() => return Ok(answer.body),
+            Ok(Ok(answer)) => {
+                let status = answer.status.as_u16();
+                return Err(Error::ApiRefused {
+                    vmm: self.dialect.name(),
+                    request: request.name,
+                    socket: self.socket.clone(),
+                    status,
+                    text: dialect::refusal(status, &answer.body),
+                });
+            }
+            Ok(Err(Failure::Connect(text))) => return Err(self.failed("connect", text)),
+            Ok(Err(Failure::Exchange(text))) => text,
+            Err(_) => format!("no answer within {} s", self.answer_limit.as_secs()),
+        };
+        Err(self.failed(request.name, text))
+    }
+
+    fn failed(&self, request: &'static str, text: String) -> Error {
+        Error::Api {
+            vmm: self.dialect.name(),
+            request,
+            socket: self.socket.clone(),
+            text,
+        }
+    }
+
+    async fn state(&self) -> Result<String, Error> {
+        let request = self.dialect.state();
+        match self.ask(&request).await {
+            Ok(answer) => self
+                .dialect
+                .run_state(&answer)
+                .map_err(|error| self.failed(request.name, format!("unexpected answer: {error}"))),
+            Err(Error::ApiRefused { status, .. }) if self.dialect.state_when_refused(status).is_some() => {
+                Ok(self.dialect.state_when_refused(status).unwrap_or_default().into())
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn find(&self) -> Result<Threads, Error> {
+        let request = self.dialect.configuration();
+        let answer = self.ask(&request).await?;
+        let shape = self.dialect.shape(&answer);
+        let shape = shape.map_err(|error| self.failed(request.name, format!("unexpected answer: {error}")))?;
+        let mut vcpus = thread_names::vcpus(&self.proc, self.pid)?;
+        let found = u32::try_from(vcpus.len()).unwrap_or(u32::MAX);
+        if found < shape.vcpus {
+            let name = self.dialect.name();
+            let text = format!("{name} has {} vCPUs, and {found} threads with their names", shape.vcpus);
+            return Err(Error::ThreadNames(text));
+        }
+        for vcpu in &mut vcpus {
+            vcpu.props = shape.props(vcpu.cpu_index);
+        }
+        Ok(Threads {
+            vcpus,
+            iothreads: Vec::new(),
+            may_grow: shape.may_grow,
+        })
+    }
+}
+
+impl Vmm for ApiVmm {
+    fn name(&self) -> &'static str {
+        self.dialect.name()
+    }
+
+    async fn hold(&mut self) -> Result<Hold, Error> {
+        if self.held {
+            return Ok(Hold::Paused(None));
+        }
+        // Asked to pause first, and for its state only when it refuses: whatever is asked before makes the window longer.
+        let refused = match self.ask(&self.dialect.pause()).await {
+            Ok(_) => {
+                self.held = true;
+                return Ok(Hold::Paused(Some(self.since.elapsed())));
+            }
+            Err(error @ Error::ApiRefused { .. }) => error,
+            Err(error) => {
+                self.lost |= !matches!(error, Error::Api { request: "connect", .. });
+                return Err(error);
+            }
+        };
+        let asked = Instant::now();
+        let state = self.state().await?;
+        match state.as_str() {
+            "paused" => {
+                self.held = true;
+                Ok(Hold::Paused(self.lost.then(|| self.since.elapsed())))
+            }
+            "running" => {
+                // It may have been booted between the two questions.
+                self.refusals += 1;
+                match self.refusals < REFUSALS {
+                    true => Ok(Hold::NotYet(state)),
+                    false => Ok(Hold::Runs(refused.to_string())),
+                }
+            }
+            _ => {
+                (self.since, self.refusals) = (asked, 0);
+                Ok(Hold::NotYet(state))
+            }
+        }
+    }
+
+    fn window(&self) -> Window {
+        let vcpus = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
+        let times = vcpus.iter().map(|vcpu| run_time(&self.proc, self.pid, vcpu.thread_id));
+        Window {
+            wall: self.since.elapsed(),
+            run: times.sum::<Option<Duration>>().filter(|_| !vcpus.is_empty()),
+        }
+    }
+
+    async fn threads(&mut self) -> Result<Threads, Error> {
+        let found = self.find().await?;
+        self.vcpus.clone_from(&found.vcpus);
+        Ok(found)
+    }
+
+    async fn change(&mut self) -> Result<Change, Error> {
+        loop {
+            for _ in 0..LOOKS {
+                sleep(LOOK).await;
+                // None while a reboot makes them anew.
+                let now = thread_names::vcpus(&self.proc, self.pid).unwrap_or_default();
+                let ids = |vcpus: &[Vcpu]| {
+                    vcpus
+                        .iter()
+                        .map(|one| (one.cpu_index, one.thread_id))
+                        .collect::<Vec<_>>()
+                };
+                if ids(&now) != ids(&self.vcpus) {
+                    return Ok(Change::Threads);
+                }
+            }
+            if self.state().await? != self.state {
+                return Ok(Change::RunState);
+            }
+        }
+    }
+
+    async fn run_state(&mut self) -> Result<String, Error> {
+        self.state = self.state().await?;
+        Ok(self.state.clone())
+    }
+
+    async fn release(&mut self, _how: &Release) -> Result<(), Error> {
+        if !self.held {
+            return Ok(());
+        }
+        match self.ask(&self.dialect.resume()).await {
+            // The answer to an earlier request was lost, or another program resumed it.
+            Err(error @ Error::ApiRefused { .. }) => match self.state().await?.as_str() {
+                "running" => Ok(()),
+                _ => Err(error),
+            },
+            done => done.map(drop),
+        }
+    }
+
+    async fn power_down(&mut self) -> Result<PowerDown, Error> {
+        let state = self.state().await?;
+        if state != "running" {
+            return Ok(PowerDown::NotRunning);
+        }
+        match self.ask(&self.dialect.power_button()).await {
+            Ok(_) => Ok(PowerDown::Requested),
+            // Firecracker has the keys on x86 only.
+            Err(error @ Error::ApiRefused { .. }) => Ok(PowerDown::Refused(error.to_string())),
+            Err(error) => Err(error),
+        }
+    }
+
+    async fn quit(&mut self) -> Result<Quit, Error> {
+        match self.dialect.quit() {
+            Some(request) => self.ask(&request).await.map(|_| Quit::Told),
+            None => Ok(Quit::BySignal),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

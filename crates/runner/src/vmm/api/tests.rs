@@ -1,0 +1,247 @@
+use std::sync::{Arc, Mutex};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixListener;
+
+use super::*;
+use Dialect::{CloudHypervisor, Firecracker};
+
+const NO_CONTENT: &str = "HTTP/1.1 204 \r\nServer: API\r\nConnection: keep-alive\r\n\r\n";
+
+/// A whole answer.
+fn answer(status: &str, body: &str) -> String {
+    let fields = "Server: API\r\nConnection: keep-alive\r\nContent-Type: application/json";
+    format!(
+        "HTTP/1.1 {status} \r\n{fields}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    )
+}
+
+/// A VMM's process with these threads, and its API, which answers the n-th request with the n-th answer as it stands; without
+/// one it never answers.
+struct Fake {
+    dir: tempfile::TempDir,
+    asked: Arc<Mutex<Vec<String>>>,
+    vmm: ApiVmm,
+}
+
+impl Fake {
+    fn new(dialect: Dialect, threads: &[(i32, &str, &str)], answers: &[String]) -> Fake {
+        let dir = tempfile::tempdir().unwrap();
+        for (thread, name, schedstat) in threads {
+            let path = dir.path().join(format!("40/task/{thread}"));
+            std::fs::create_dir_all(&path).unwrap();
+            std::fs::write(path.join("comm"), format!("{name}\n")).unwrap();
+            std::fs::write(path.join("schedstat"), schedstat).unwrap();
+        }
+        let socket = dir.path().join("api");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (heard, mut answers) = (asked.clone(), answers.to_vec());
+        tokio::spawn(async move {
+            let mut open = Vec::new();
+            loop {
+                let mut stream = listener.accept().await.unwrap().0;
+                let mut head = Vec::new();
+                while !head.ends_with(b"\r\n\r\n") {
+                    head.push(stream.read_u8().await.unwrap());
+                }
+                let head = String::from_utf8(head).unwrap();
+                let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
+                let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
+                stream.read_exact(&mut body).await.unwrap();
+                assert!(head.contains("\r\nhost: localhost\r\n"), "{head}");
+                assert_eq!(
+                    head.contains("content-type: application/json"),
+                    !body.is_empty(),
+                    "{head}"
+                );
+                let line = head.lines().next().unwrap().strip_suffix(" HTTP/1.1").unwrap();
+                let asked = format!("{line} {}", String::from_utf8(body).unwrap());
+                heard.lock().unwrap().push(asked.trim().to_owned());
+                match answers.is_empty() {
+                    false => stream.write_all(answers.remove(0).as_bytes()).await.unwrap(),
+                    true => open.push(stream),
+                }
+            }
+        });
+        let mut vmm = ApiVmm::new(dialect, &socket, dir.path(), 40);
+        vmm.answer_limit = Duration::from_millis(300);
+        Fake { dir, asked, vmm }
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
+
+const TWO: [(i32, &str, &str); 4] = [
+    (40, "cloud-hyperviso", "99 0 1"),
+    (41, "http-server", "99 0 1"),
+    (43, "vcpu1", "3000 17 1\n"),
+    (42, "vcpu0", "2000000 17 1\n"),
+];
+
+#[tokio::test]
+async fn a_guest_that_runs_is_paused_first_and_its_window_is_what_its_vcpus_ran() {
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[NO_CONTENT.into()]);
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(
+        matches!(held, Hold::Paused(Some(wall)) if wall > Duration::ZERO),
+        "{held:?}"
+    );
+    assert_eq!(fake.vmm.window().run, Some(Duration::from_nanos(2_003_000)));
+    assert_eq!(fake.asked(), ["PUT /api/v1/vm.pause"]);
+    // Nothing more is to be done.
+    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::Paused(None));
+    assert_eq!(fake.asked().len(), 1);
+}
+
+#[tokio::test]
+async fn where_the_kernel_does_not_count_the_run_time_is_unknown() {
+    let mut fake = Fake::new(Firecracker, &[(42, "fc_vcpu 0", "")], &[NO_CONTENT.into()]);
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
+    assert_eq!(fake.vmm.window().run, None);
+    assert_eq!(fake.asked(), [r#"PATCH /vm {"state":"Paused"}"#]);
+}
+
+#[tokio::test]
+async fn one_that_is_not_booted_is_waited_for_and_the_window_begins_then() {
+    let refused = answer(
+        "400",
+        r#"{"fault_message":"not supported before starting the microVM."}"#,
+    );
+    let not_started = answer("200", r#"{"id":"a","state":"Not started","vmm_version":"1"}"#);
+    let mut fake = Fake::new(
+        Firecracker,
+        &[(42, "fc_vcpu 0", "5000 0 1")],
+        &[refused, not_started, NO_CONTENT.into()],
+    );
+    let started = fake.vmm.since;
+    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("prelaunch".into()));
+    assert!(fake.vmm.since > started);
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
+}
+
+#[tokio::test]
+async fn one_that_has_no_vm_yet_is_not_booted() {
+    let refused = answer("404", r#"["Error from API","VM is not created"]"#);
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[refused.clone(), refused]);
+    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("prelaunch".into()));
+    assert_eq!(fake.asked(), ["PUT /api/v1/vm.pause", "GET /api/v1/vm.info"]);
+}
+
+/// Cloud Hypervisor restores a snapshot paused, and refuses to pause what is paused.
+#[tokio::test]
+async fn one_that_was_paused_before_it_ran_has_no_window() {
+    let refused = answer("500", r#"["Error from API","InvalidStateTransition(Paused, Paused)"]"#);
+    let paused = answer("200", r#"{"state":"Paused"}"#);
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[refused, paused]);
+    assert_eq!(fake.vmm.hold().await.unwrap(), Hold::Paused(None));
+}
+
+#[tokio::test]
+async fn where_the_answer_to_pause_is_lost_the_window_is_reported_all_the_same() {
+    let refused = answer("500", "no");
+    let paused = answer("200", r#"{"state":"Paused"}"#);
+    // Half an answer, then refused because it was carried out.
+    let half = "HTTP/1.1 204 No Con".to_owned();
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[half, refused, paused]);
+    let error = fake.vmm.hold().await.unwrap_err().to_string();
+    let prefix = format!("Cloud Hypervisor: vm.pause on {}/api: ", fake.dir.path().display());
+    assert!(error.starts_with(&prefix), "{error}");
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(matches!(held, Hold::Paused(Some(_))), "{held:?}");
+}
+
+#[tokio::test]
+async fn an_answer_that_never_comes_is_an_error() {
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[]);
+    let error = fake.vmm.hold().await.unwrap_err().to_string();
+    assert!(error.ends_with("no answer within 0 s"), "{error}");
+    assert!(fake.vmm.lost);
+    assert!(fake.vmm.run_state().await.is_err() && fake.vmm.threads().await.is_err());
+    assert!(fake.vmm.power_down().await.is_err() && fake.vmm.quit().await.is_err());
+}
+
+#[tokio::test]
+async fn one_that_cannot_be_paused_is_told_apart_from_one_that_boots() {
+    let refused = answer("500", r#"["Error from API","a device cannot be paused"]"#);
+    let running = answer("200", r#"{"state":"Running"}"#);
+    let answers: Vec<String> = (0..REFUSALS).flat_map(|_| [refused.clone(), running.clone()]).collect();
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
+    for _ in 1..REFUSALS {
+        assert_eq!(fake.vmm.hold().await.unwrap(), Hold::NotYet("running".into()));
+    }
+    let held = fake.vmm.hold().await.unwrap();
+    assert!(
+        matches!(&held, Hold::Runs(text) if text.contains("a device cannot be paused (status 500)")),
+        "{held:?}"
+    );
+    // Then there is nothing to resume.
+    fake.vmm.release(&Release::Continue).await.unwrap();
+    assert_eq!(fake.asked().len(), answers.len());
+}
+
+#[tokio::test]
+async fn threads_are_complete_and_have_their_places() {
+    let info = |vcpus: u32| {
+        let topology = r#"{"threads_per_core":2,"cores_per_die":1,"dies_per_package":1,"packages":1}"#;
+        let cpus = format!(r#"{{"boot_vcpus":{vcpus},"max_vcpus":4,"topology":{topology}}}"#);
+        answer("200", &format!(r#"{{"config":{{"cpus":{cpus}}},"state":"Paused"}}"#))
+    };
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &[info(2), info(3), answer("200", "{}")]);
+    let threads = fake.vmm.threads().await.unwrap();
+    let of = |vcpu: &Vcpu| (vcpu.cpu_index, vcpu.thread_id, vcpu.props["thread-id"].as_u64());
+    assert_eq!(
+        threads.vcpus.iter().map(of).collect::<Vec<_>>(),
+        [(0, 42, Some(0)), (1, 43, Some(1))]
+    );
+    assert!(threads.may_grow);
+    let error = fake.vmm.threads().await.unwrap_err().to_string();
+    assert!(
+        error.contains("Cloud Hypervisor has 3 vCPUs, and 2 threads with their names"),
+        "{error}"
+    );
+    let error = fake.vmm.threads().await.unwrap_err().to_string();
+    assert!(error.contains("unexpected answer: missing field `config`"), "{error}");
+}
+
+#[tokio::test]
+async fn a_lost_answer_to_resume_is_made_good() {
+    let refused = || answer("500", "no");
+    let state = |text: &str| answer("200", &format!(r#"{{"state":"{text}"}}"#));
+    let answers = [refused(), state("Running"), refused(), state("Paused")];
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
+    fake.vmm.held = true;
+    assert!(fake.vmm.release(&Release::Continue).await.is_ok());
+    let error = fake.vmm.release(&Release::Continue).await.unwrap_err();
+    assert!(error.to_string().contains("vm.resume"), "{error}");
+}
+
+#[tokio::test]
+async fn each_is_ended_in_its_own_way() {
+    let state = |text: &str| answer("200", &format!(r#"{{"state":"{text}"}}"#));
+    let answers = [state("Running"), NO_CONTENT.into(), state("Paused"), NO_CONTENT.into()];
+    let mut fake = Fake::new(CloudHypervisor, &TWO, &answers);
+    assert_eq!(fake.vmm.power_down().await.unwrap(), PowerDown::Requested);
+    assert_eq!(fake.vmm.power_down().await.unwrap(), PowerDown::NotRunning);
+    assert_eq!(fake.vmm.quit().await.unwrap(), Quit::Told);
+    let commands = [fake.asked()[1].clone(), fake.asked()[3].clone()];
+    assert_eq!(commands, ["PUT /api/v1/vm.power-button", "PUT /api/v1/vmm.shutdown"]);
+
+    let refused = answer(
+        "400",
+        r#"{"fault_message":"SendCtrlAltDel does not supported on aarch64."}"#,
+    );
+    let mut fake = Fake::new(Firecracker, &TWO, &[state("Running"), refused]);
+    let refused = fake.vmm.power_down().await.unwrap();
+    assert!(
+        matches!(&refused, PowerDown::Refused(text) if text.contains("aarch64")),
+        "{refused:?}"
+    );
+    assert_eq!(fake.asked()[1], r#"PUT /actions {"action_type":"SendCtrlAltDel"}"#);
+    assert_eq!(fake.vmm.quit().await.unwrap(), Quit::BySignal);
+}

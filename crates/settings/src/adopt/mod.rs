@@ -1,0 +1,143 @@
+//! Which VMs are adopted that do not register themselves: the rules of `[[adopt]]`, and those that are ready-made.
+
+mod keys;
+mod pattern;
+mod raw;
+
+use stelia_text::named;
+
+use crate::PlacementPolicy;
+
+pub(crate) use keys::RULE_KEYS;
+pub use pattern::{LONGEST_NAME, Pattern, ThreadName};
+pub(crate) use raw::{Raw, merged, tables};
+
+/// VMs that are adopted. Nothing is without a rule.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(into = "Described")]
+pub struct AdoptRule {
+    /// What it is called where a VM or a refusal is shown.
+    pub name: String,
+    /// The pod's namespace is one of these; so with all lists.
+    pub namespaces: Vec<Pattern>,
+    pub pods: Vec<Pattern>,
+    pub containers: Vec<Pattern>,
+    /// The VMM's program: the last part of its `argv[0]`, and its name (`comm`), which the kernel cuts after 15 bytes.
+    pub vmm: Vec<Pattern>,
+    /// The names of its vCPU threads.
+    pub threads: ThreadName,
+    pub placement: AdoptPlacement,
+    /// `STELIA_ADOPT=no` in the container's environment is heeded.
+    pub container_may_refuse: bool,
+    pub tree: Tree,
+}
+
+/// How an adopted VM's vCPUs are placed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdoptPlacement {
+    /// Each on the one CPU that its affinity has, as libvirt's `vcpupin` makes it; where a vCPU has no such CPU, as `Auto`.
+    Keep,
+    /// By the setting `placement`.
+    Auto,
+    By(PlacementPolicy),
+}
+
+impl AdoptPlacement {
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Keep => "keep",
+            Self::Auto => "auto",
+            Self::By(policy) => policy.name(),
+        }
+    }
+
+    pub fn parse(name: &str) -> Option<Self> {
+        match name {
+            "keep" => Some(Self::Keep),
+            "auto" => Some(Self::Auto),
+            name => PlacementPolicy::parse(name).map(Self::By),
+        }
+    }
+}
+
+/// Where an adopted VM's cgroups are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tree {
+    /// In the container's own cgroup where its runtime copes with that, else in `stelia.slice`.
+    #[default]
+    Auto,
+    /// In the container's own cgroup, or the VM is not adopted.
+    InPlace,
+    /// In `stelia.slice`, as a registered VM's.
+    Slice,
+}
+
+named!(Tree {
+    Auto = "auto",
+    InPlace = "in-place",
+    Slice = "slice"
+});
+
+/// The rules that can be asked for by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReadyMade {
+    KubeVirt,
+    Libvirt,
+    Qemu,
+    CloudHypervisor,
+    Firecracker,
+    Crosvm,
+}
+
+named!(ReadyMade {
+    KubeVirt = "kubevirt",
+    Libvirt = "libvirt",
+    Qemu = "qemu",
+    CloudHypervisor = "cloud-hypervisor",
+    Firecracker = "firecracker",
+    Crosvm = "crosvm"
+});
+
+/// QEMU's programs: Debian's and others' by architecture, Red Hat's and KubeVirt's.
+const QEMU: [&str; 2] = ["qemu-system-*", "qemu-kvm"];
+
+impl ReadyMade {
+    /// The rule's values, as in a file: `None` for a key that has its default.
+    pub(crate) fn value(self, key: &str) -> Option<toml::Value> {
+        let list = |words: &[&str]| toml::Value::from(words.to_vec());
+        let qemu = matches!(self, Self::KubeVirt | Self::Libvirt | Self::Qemu);
+        Some(match (key, self) {
+            ("name", one) => one.name().into(),
+            ("pods", Self::KubeVirt) => list(&["virt-launcher-*"]),
+            ("containers", Self::KubeVirt) => list(&["compute"]),
+            ("vmm", _) if qemu => list(&QEMU),
+            ("vmm", one) => list(&[one.name()]),
+            // Where `-name …,debug-threads=on` is given, as libvirt does.
+            ("threads", _) if qemu => "CPU {n}/KVM".into(),
+            ("threads", Self::CloudHypervisor) => "vcpu{n}".into(),
+            ("threads", Self::Firecracker) => "fc_vcpu {n}".into(),
+            ("threads", Self::Crosvm) => "crosvm_vcpu{n}".into(),
+            ("placement", Self::KubeVirt | Self::Libvirt) => AdoptPlacement::Keep.name().into(),
+            _ => return None,
+        })
+    }
+}
+
+/// As JSON: the keys and values of a file.
+#[derive(serde::Serialize)]
+#[serde(transparent)]
+struct Described(toml::Table);
+
+impl From<AdoptRule> for Described {
+    fn from(rule: AdoptRule) -> Self {
+        let pairs = RULE_KEYS.iter().map(|key| (key.name.to_owned(), (key.get)(&rule)));
+        Self(pairs.collect())
+    }
+}
+
+impl AdoptRule {
+    /// A ready-made rule, none of its keys changed.
+    pub fn ready_made(which: ReadyMade) -> Option<Self> {
+        keys::rule(&|key| which.value(key).or_else(|| keys::default(key))).ok()
+    }
+}

@@ -1,0 +1,152 @@
+//! Rules as files have them: not checked yet, because a later file may replace one.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use stelia_text::excerpt;
+use toml::{Spanned, Value};
+
+use super::keys::{self, RULE_KEYS, is_name};
+use super::{AdoptRule, ReadyMade};
+use crate::SettingsError;
+use crate::file::{Entry, line_of, list};
+
+/// Most rules in one file.
+const MOST: usize = 64;
+/// The key that asks for a ready-made rule.
+const USE: &str = "use";
+
+/// One `[[adopt]]` table.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Raw {
+    /// By its key `name`, else by `use`.
+    pub(crate) name: String,
+    ready_made: Option<ReadyMade>,
+    keys: BTreeMap<&'static str, Entry>,
+    pub(crate) path: PathBuf,
+    line: usize,
+}
+
+#[derive(Deserialize)]
+struct Tables {
+    adopt: Vec<Spanned<BTreeMap<Spanned<String>, Value>>>,
+}
+
+/// The rules in a file's text, whose key `adopt` is known to be there.
+///
+/// # Errors
+/// They are not tables, a key is unknown, or a name is missing, not one or there twice.
+pub(crate) fn tables(text: &str, path: &Path) -> Result<Vec<Raw>, SettingsError> {
+    let refused = |line, why: String| SettingsError::Rule {
+        path: path.to_owned(),
+        line,
+        why,
+    };
+    let Tables { adopt } = toml::from_str(text).map_err(|_| {
+        refused(
+            key_line(text),
+            "adopt: expected tables, each of which begins with [[adopt]]".into(),
+        )
+    })?;
+    let mut rules: Vec<Raw> = Vec::new();
+    for table in adopt {
+        let line = line_of(text, table.span().start);
+        let rule = one(text, path, table.into_inner(), line)?;
+        if rules.iter().any(|other| other.name == rule.name) {
+            let why = format!(
+                "two rules of this file have the name {:?}: give one of them another name",
+                rule.name
+            );
+            return Err(refused(line, why));
+        }
+        if rules.len() == MOST {
+            return Err(refused(line, format!("more than {MOST} rules")));
+        }
+        rules.push(rule);
+    }
+    Ok(rules)
+}
+
+/// Where a key `adopt` that is no list of tables is.
+fn key_line(text: &str) -> usize {
+    let found = text
+        .lines()
+        .position(|line| line.trim_start().trim_start_matches('[').starts_with("adopt"));
+    found.map_or(1, |index| index + 1)
+}
+
+fn one(text: &str, path: &Path, table: BTreeMap<Spanned<String>, Value>, line: usize) -> Result<Raw, SettingsError> {
+    let mut keys: BTreeMap<&'static str, Entry> = BTreeMap::new();
+    for (name, value) in table {
+        let at = line_of(text, name.span().start);
+        let known = RULE_KEYS.iter().map(|key| key.name).chain([USE]);
+        let Some(key) = known.into_iter().find(|known| known == name.get_ref()) else {
+            return Err(SettingsError::UnknownOfRule {
+                path: path.to_owned(),
+                line: at,
+                key: excerpt::excerpt(name.get_ref()),
+            });
+        };
+        let path = path.to_owned();
+        keys.insert(key, Entry { value, path, line: at });
+    }
+    let ready_made = match keys.remove(USE) {
+        None => None,
+        Some(entry) => {
+            let found = entry.value.as_str().and_then(ReadyMade::parse);
+            let names = ReadyMade::ALL.map(ReadyMade::name);
+            Some(found.ok_or_else(|| entry.refused(USE, list(names.into_iter(), "or")))?)
+        }
+    };
+    let name = match keys.get("name") {
+        Some(entry) => entry.value.as_str().filter(|name| is_name(name)).map(str::to_owned),
+        None => ready_made.map(|which| which.name().to_owned()),
+    };
+    let name = name.ok_or_else(|| SettingsError::Rule {
+        path: path.to_owned(),
+        line,
+        why: "a rule of [[adopt]] needs use or name, a name being 1 to 64 letters, digits and - . _".into(),
+    })?;
+    Ok(Raw {
+        name,
+        ready_made,
+        keys,
+        path: path.to_owned(),
+        line,
+    })
+}
+
+/// A later file's rule replaces one of the same name; others are added.
+pub(crate) fn merged(mut rules: Vec<Raw>, over: Vec<Raw>) -> Vec<Raw> {
+    for rule in over {
+        match rules.iter_mut().find(|other| other.name == rule.name) {
+            Some(other) => *other = rule,
+            None => rules.push(rule),
+        }
+    }
+    rules
+}
+
+impl Raw {
+    /// # Errors
+    /// A value that is missing or not allowed.
+    pub(crate) fn check(&self) -> Result<AdoptRule, SettingsError> {
+        let value = |key: &str| {
+            let given = self.keys.get(key).map(|entry| entry.value.clone());
+            let ready_made = || self.ready_made.and_then(|which| which.value(key));
+            given.or_else(ready_made).or_else(|| keys::default(key))
+        };
+        keys::rule(&value).map_err(|key| match self.keys.get(key.name) {
+            Some(entry) => entry.refused(key.name, list(key.allowed.iter().copied(), "or")),
+            None => SettingsError::Rule {
+                path: self.path.clone(),
+                line: self.line,
+                why: format!(
+                    "the rule {:?} needs {}, or use with a ready-made rule",
+                    self.name, key.name
+                ),
+            },
+        })
+    }
+}

@@ -1,0 +1,91 @@
+//! Pods have names: what a command is called with, and what it prints.
+
+use super::*;
+
+/// Two pods of one name in two namespaces, and one that the runtime does not name.
+const SCENARIO: &str = r#"
+[host]
+sockets = 2
+cores = 2
+threads = 2
+
+[[pod]]
+uid = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"
+name = "team-a/web"
+cpus = "2-3"
+vcpus = 2
+
+[[pod]]
+uid = "b9e40000-21de-472d-817c-fa9d4306cb7d"
+name = "team-b/web"
+cpus = "4"
+vcpus = 0
+
+[[pod]]
+uid = "416de7c2-21de-472d-817c-fa9d4306cb7d"
+cpus = "6"
+vcpus = 0
+"#;
+const OTHER: &str = "b9e40000-21de-472d-817c-fa9d4306cb7d";
+
+impl Simulation {
+    /// The exit code, standard output and standard error.
+    fn told(&self, arguments: &[&str]) -> (Option<i32>, String, String) {
+        let out = self.run(env!("CARGO_BIN_EXE_steliactl-simulated"), arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        (out.status.code(), text(&out.stdout), text(&out.stderr))
+    }
+}
+
+#[test]
+fn a_vm_is_called_by_its_pods_name() {
+    let simulation = Simulation::start(SCENARIO);
+    let uid = |asked: &str| {
+        let shown = simulation.ctl(&["--json", "show", asked]);
+        let shown: serde_json::Value = serde_json::from_str(&shown).expect("JSON");
+        (shown["pod_uid"].clone(), shown["pod_name"].clone())
+    };
+    for asked in ["team-a/web", VM, &VM[..6]] {
+        assert_eq!(uid(asked), (VM.into(), "web".into()), "{asked}");
+    }
+    assert_eq!(uid(WAITING), (WAITING.into(), "".into()));
+    for asked in ["web", "b9e4"] {
+        let (code, _, why) = simulation.told(&["show", asked]);
+        assert_eq!(code, Some(2), "{why}");
+        let candidates = format!("team-b/web ({OTHER}), team-a/web ({VM})");
+        assert!(why.contains(&candidates), "{why}");
+    }
+    for asked in ["team-c/web", "team-a", "we"] {
+        assert_eq!(simulation.told(&["show", asked]).0, Some(3), "{asked}");
+    }
+    assert!(simulation.ctl(&["explain", "team-a/web"]).contains("team-a/web"));
+    assert!(simulation.ctl(&["verify", "team-b/web"]).starts_with("1 "));
+    // A pod on its own socket has the same words for itself, and none for others.
+    let address = format!("--address=unix:path={}/{VM}.socket", simulation.sockets.display());
+    assert!(simulation.ctl(&[&address, "show", "web"]).contains(VM));
+    assert_eq!(simulation.told(&[&address, "show", "team-b/web"]).0, Some(3));
+    simulation.ctl(&["deregister", "team-b/web"]);
+    assert!(simulation.ctl(&["show", "web"]).contains(VM));
+}
+
+#[test]
+fn names_are_printed_and_completed() {
+    let simulation = Simulation::start(SCENARIO);
+    let list = simulation.ctl(&["--no-legend", "list"]);
+    let firsts: Vec<&str> = list.lines().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(firsts, [WAITING, "team-b/web", "team-a/web"]);
+    let told = simulation.completed(&simulation.address);
+    let told = String::from_utf8_lossy(&told.stdout).into_owned();
+    let words: Vec<&str> = told.lines().filter(|line| !line.starts_with('-')).collect();
+    assert!(words.contains(&"team-a/web") && words.contains(&WAITING), "{told}");
+    assert!(!words.contains(&VM), "{told}");
+    let mut monitor = simulation.spawn(&["monitor"]);
+    let mut lines = BufReader::new(monitor.stdout.take().expect("stdout")).lines();
+    assert!(lines.next().expect("text").expect("a line").ends_with("DaemonAppeared"));
+    simulation.ctl(&["deregister", "team-b/web"]);
+    let gone = lines.map(|line| line.expect("a line")).take(20);
+    let mut gone = gone.filter(|line| line.contains("InstanceRemoved"));
+    assert!(gone.next().expect("an end").contains(" team-b/web "));
+    watching::signal(&monitor, nix::sys::signal::Signal::SIGTERM);
+    watching::ends(monitor);
+}

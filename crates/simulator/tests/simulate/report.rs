@@ -1,0 +1,129 @@
+//! `report`, and the advice of `rebind --dry-run` where kubelet chose the CPUs.
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_testnode::kubelet::Checkpoint;
+
+use super::*;
+
+fn write(root: &Path, path: &str, text: &str) {
+    let path = root.join(path.trim_start_matches('/'));
+    fs::create_dir_all(path.parent().expect("a folder")).expect("folders");
+    fs::write(path, text).expect("write");
+}
+
+fn uid(text: &str) -> PodUid {
+    PodUid::parse(text).expect("a UID")
+}
+
+/// A thread of `pid` as the kernel shows it, which ran on this CPU last.
+fn thread(root: &Path, pid: u64, tid: u64, start: u64, cgroup: &str, cpu: u32) {
+    let task = format!("proc/{pid}/task/{tid}");
+    let zeros = "0 ".repeat(16);
+    write(root, &format!("{task}/comm"), "qemu\n");
+    write(root, &format!("{task}/status"), &format!("Cpus_allowed_list:\t{cpu}\n"));
+    write(root, &format!("{task}/cgroup"), &format!("0::{cgroup}\n"));
+    let stat = format!("{tid} (qemu) S 1 1 1 0 -1 0 0 0 0 0 1 1 0 0 20 0 1 0 {start} {zeros}{cpu} 0\n");
+    write(root, &format!("{task}/stat"), &stat);
+}
+
+#[test]
+fn the_report_has_the_node_each_vms_threads_and_what_verify_finds() {
+    let simulation = Simulation::start(&scenario(""));
+    let described: serde_json::Value = serde_json::from_str(&simulation.ctl(&["describe"])).expect("JSON");
+    let instance = &described["node"]["instances"][VM];
+    let scope = instance["scope"].as_str().expect("a scope");
+    let files = tempfile::tempdir().expect("directory");
+    let root = files.path();
+    write(root, "proc/sys/kernel/hostname", "worker-1\n");
+    write(root, &format!("sys/fs/cgroup{scope}/instance/cgroup.procs"), "9000\n");
+    write(root, "proc/9000/comm", "qemu\n");
+    write(root, "proc/9000/status", "NSpid:\t9000\t7\n");
+    thread(root, 9000, 9000, 1, &format!("{scope}/instance/float"), 6);
+    for vcpu in instance["vcpus"].as_array().expect("vCPUs") {
+        let of_task = |name: &str| vcpu["task"][name].as_u64().expect("a number");
+        let cpu = u32::try_from(vcpu["cpu"].as_u64().expect("a CPU")).expect("a CPU");
+        let cgroup = format!("{scope}/instance/vcpu");
+        thread(root, 9000, of_task("id"), of_task("start"), &cgroup, cpu);
+    }
+    let root = format!("--root={}", root.display());
+    let text = simulation.ctl(&[&root, "report", "--seconds", "0.1"]);
+    for part in [
+        "Host:       worker-1\n",
+        "== Node ==\n",
+        "Daemon: steliad",
+        "== CPUs by NUMA node ==\nNODE  SOCKET  EXCLUSIVE",
+        &format!("Pod UID:             {VM}\n"),
+        "== Verified ==\n1 isolated, 1 floating",
+    ] {
+        assert!(text.contains(part), "{part}\nis not in\n{text}");
+    }
+    let row = |role: &str| {
+        let line = text.lines().find(|line| line.starts_with(role));
+        line.unwrap_or_else(|| panic!("{role}: {text}"))
+            .split_whitespace()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(row("vcpu 0")[4..], ["qemu", "vcpu", "2", "2", "0"]);
+    assert_eq!(row("vcpu 1")[4..], ["qemu", "vcpu", "3", "3", "0"]);
+    assert_eq!(row("emulator")[1..], ["9000", "9000", "qemu", "float", "6", "6", "0"]);
+    let json = simulation.ctl(&[&root, "--json", "report", "-s", "0.1"]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let vms = json["vms"].as_array().expect("VMs");
+    assert_eq!(vms.len(), 2);
+    let vm = vms.iter().find(|vm| vm["pod_uid"] == VM).expect("the VM");
+    assert_eq!(
+        (&vm["exclusive"], &vm["threads"][1]["ran_on"]),
+        (&"2-3".into(), &"3".into())
+    );
+}
+
+#[test]
+fn where_kubelet_chose_the_cpus_a_dry_run_advises_restarts() {
+    let simulation = Simulation::start(&scenario(""));
+    let files = tempfile::tempdir().expect("directory");
+    let root = files.path();
+    write(root, "sys/devices/system/cpu/online", "0-7\n");
+    for cpu in 0..8 {
+        let topology = format!("sys/devices/system/cpu/cpu{cpu}/topology");
+        write(root, &format!("{topology}/physical_package_id"), &(cpu / 4).to_string());
+        write(root, &format!("{topology}/core_id"), &(cpu / 2 % 2).to_string());
+    }
+    write(root, "sys/devices/system/node/online", "0-1\n");
+    for (node, cpus) in [(0, "0-3"), (1, "4-7")] {
+        let folder = format!("sys/devices/system/node/node{node}");
+        write(root, &format!("{folder}/cpulist"), cpus);
+        write(root, &format!("{folder}/distance"), "10 21");
+        let meminfo = format!("Node {node} MemTotal: 1024 kB\nNode {node} MemFree: 1024 kB\n");
+        write(root, &format!("{folder}/meminfo"), &meminfo);
+    }
+    write(root, "proc/1/comm", "systemd\n");
+    let set = |text: &str| text.parse::<CpuSet>().expect("CPUs");
+    let kubelet = root.join("var/lib/kubelet");
+    let advice = |root: &Path| simulation.ctl(&[&format!("--root={}", root.display()), "rebind", "--dry-run"]);
+    let mut state = Checkpoint::create(&kubelet, &set("0-7")).expect("a checkpoint");
+    state.admit(&uid(WAITING), "vm", &set("4-5")).expect("an entry");
+    state.admit(&uid(VM), "vm", &set("2-3")).expect("an entry");
+    assert!(advice(root).starts_with("No restart would give a VM better CPUs.\n"));
+    state.release(&uid(VM)).expect("no entry");
+    state.admit(&uid(VM), "vm", &set("2,6")).expect("an entry");
+    let text = advice(root);
+    assert!(
+        text.contains(&format!("1     {VM}  2,6 → ")) && text.contains("1 NUMA node instead of 2"),
+        "{text}"
+    );
+    assert!(text.contains("Nothing was done."), "{text}");
+    let json = simulation.ctl(&[
+        &format!("--root={}", root.display()),
+        "--json",
+        "rebind",
+        "--dry-run",
+        VM,
+    ]);
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    assert_eq!(
+        (&json["moves"], &json["job"]),
+        (&serde_json::json!([]), &serde_json::Value::Null)
+    );
+    assert_eq!(json["advice"]["restarts"][0]["before"]["cpus"], "2,6");
+}

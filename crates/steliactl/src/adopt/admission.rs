@@ -1,0 +1,115 @@
+//! What registration would refuse, as far as it can be told from files: the daemon asks the same when it adopts. Its own answer
+//! counts; it also knows the other instances.
+
+use std::collections::BTreeMap;
+
+use stelia_api::ErrorKind;
+use stelia_cpus::CpuSet;
+use stelia_kubelet::checkpoint::{Schema, Use};
+use stelia_kubelet::{ContainerCgroup, CpuManagerState};
+use stelia_node::containers::{LiveContainer, uses};
+
+/// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
+pub(super) const HOUSEKEEPING: &str = "housekeeping";
+
+/// A container as registration looks at it.
+#[derive(Debug)]
+pub(super) struct Looked<'a> {
+    pub(super) cgroup: &'a ContainerCgroup,
+    /// It itself, by name where the runtime tells it.
+    pub(super) own: LiveContainer,
+    /// The pod's other containers that have processes.
+    pub(super) others: Vec<LiveContainer>,
+    /// The pod, or this container, is an instance.
+    pub(super) is_instance: bool,
+    /// Names of the cgroups in it that have processes.
+    pub(super) children: Vec<String>,
+    /// The number of each of its processes in every PID namespace.
+    pub(super) numbers: Vec<Vec<i32>>,
+}
+
+/// The name of a reason, and the sentence.
+pub(super) type Refusal = (String, String);
+
+fn refusal(kind: ErrorKind, text: String) -> Refusal {
+    (kind.name().to_owned(), text)
+}
+
+/// Why it is not admitted, whatever its CPUs.
+pub(super) fn refused(looked: &Looked<'_>) -> Option<Refusal> {
+    if looked.is_instance {
+        return Some(refusal(ErrorKind::InstanceExists, "it is an instance already".into()));
+    }
+    if looked.children.iter().any(|name| name == HOUSEKEEPING) {
+        let text = "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread): turn that off and restart the VM";
+        return Some(("Housekeeping".into(), text.into()));
+    }
+    if let Some(child) = looked.children.first() {
+        let text = format!("it has processes in a cgroup of its own, {child}");
+        return Some(refusal(ErrorKind::InvalidArgument, text));
+    }
+    // As in admission: its own first process, and only one.
+    let depth = looked.numbers.iter().map(Vec::len).min().unwrap_or_default();
+    let first = |numbers: &&Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
+    let is_private = depth >= 2 && looked.numbers.iter().filter(first).count() == 1;
+    let text = "it has no PID namespace of its own (hostPID or shareProcessNamespace)";
+    (!is_private).then(|| refusal(ErrorKind::SharedPidNamespace, text.into()))
+}
+
+/// The container's exclusive CPUs by kubelet's file.
+///
+/// # Errors
+/// It has none, or they cannot be told.
+pub(super) fn exclusive(looked: &Looked<'_>, state: &Result<CpuManagerState, String>) -> Result<CpuSet, Refusal> {
+    let state = state
+        .as_ref()
+        .map_err(|why| refusal(ErrorKind::KubeletStateUnusable, why.clone()))?;
+    let (pod, own) = (&looked.cgroup.pod, &looked.own);
+    let none = || {
+        let text = "kubelet gave it no exclusive CPUs: it must be a Guaranteed pod with whole CPUs, and the CPU manager's policy static";
+        refusal(ErrorKind::NotGuaranteed, text.into())
+    };
+    let nothing = BTreeMap::new();
+    let (entry, entries) = match state.schema {
+        Schema::V0 | Schema::V1 => (state.container_entries.get(&own.id), &nothing),
+        Schema::V2 | Schema::V3 | Schema::V4 => {
+            let entries = state.entries.get(pod).ok_or_else(none)?;
+            (own.name.as_ref().and_then(|name| entries.get(name)), entries)
+        }
+    };
+    let entry = entry.ok_or_else(none)?;
+    if *entry != own.cpus {
+        let text = format!(
+            "its cpuset.cpus is {:?}, and kubelet gave it {entry}",
+            own.cpus.to_string()
+        );
+        return Err(refusal(ErrorKind::CpusetMismatch, text));
+    }
+    let running: Vec<LiveContainer> = std::iter::once(own).chain(&looked.others).cloned().collect();
+    let shared = own
+        .name
+        .as_ref()
+        .and_then(|name| uses(state, pod, &running).remove(name));
+    if shared == Some(Use::Shared) {
+        let text = format!("{entry} is its pod's shared pool, not its own CPUs");
+        return Err(refusal(ErrorKind::NotGuaranteed, text));
+    }
+    let of_others = looked
+        .others
+        .iter()
+        .filter(|other| other.name != own.name)
+        .filter_map(|other| {
+            let named = other.name.as_ref().and_then(|name| entries.get(name));
+            named.or_else(|| state.container_entries.get(&other.id))
+        });
+    let exclusive = entry.difference(&of_others.flat_map(CpuSet::iter).collect());
+    if exclusive.is_empty() {
+        let text = format!("the pod's other containers run on its CPUs {entry}");
+        return Err(refusal(ErrorKind::CpusetConflict, text));
+    }
+    if state.shared_pool().difference(&exclusive).is_empty() {
+        let text = "kubelet's shared pool is empty: there is nowhere to float";
+        return Err(refusal(ErrorKind::KubeletStateUnusable, text.into()));
+    }
+    Ok(exclusive)
+}

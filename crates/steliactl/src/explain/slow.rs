@@ -1,0 +1,342 @@
+//! What may slow a VM down: a sample of a second, and what is known of where it runs. Each line says what was measured,
+//! whether it is much, and what an operator does about it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::time::Duration;
+
+use serde::Serialize;
+use stelia_api::Amiss;
+use stelia_api::view::Instance;
+use stelia_cpus::CpuSet;
+use stelia_node::locality::{list, nodes};
+
+use super::cpu::pod_of;
+use super::guest::GuestNode;
+use super::strangers::{self, Stranger, Tasks};
+use super::why::not_isolated;
+use crate::node::{Description, owner};
+use crate::sample::{Sample, number};
+use crate::threads::{self, Roots};
+use crate::top::rates::{InstanceRates, rates};
+use crate::view::{Column, Look, Meaning, column, table};
+
+/// How long is measured.
+pub(super) const SECOND: Duration = Duration::from_secs(1);
+/// A vCPU that waits for its CPU longer than this, in percent of the time, is one that its guest notices.
+pub(crate) const MUCH_DELAY: f64 = 1.0;
+/// Other tasks on the VM's CPUs, in percent of one CPU.
+const MUCH_OTHERS: f64 = 1.0;
+/// Of the time, in percent, that the VM stood still because of a CPU limit.
+pub(crate) const MUCH_THROTTLED: f64 = 1.0;
+/// Of the time, in percent, that a hypervisor below this host had the CPUs.
+const MUCH_STOLEN: f64 = 1.0;
+/// Above this, in percent, what QEMU does beside its vCPUs waits for the shared CPUs.
+const MUCH_LOAD: f64 = 80.0;
+/// So many of the other tasks are named.
+const NAMED: usize = 3;
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub(super) struct Line {
+    pub measured: String,
+    /// Whether it is so much that the guest may notice.
+    pub much: bool,
+    /// What to do; empty where it is not much.
+    pub cure: String,
+}
+
+const COLUMNS: [Column<Line>; 3] = [
+    column("MEASURED", |line: &Line| line.measured.clone()).yields(1),
+    column("MUCH", |line: &Line| if line.much { "yes" } else { "no" }.to_owned()).means(|line| match line.much {
+        true => Meaning::Attention,
+        false => Meaning::Plain,
+    }),
+    column("WHAT TO DO", |line: &Line| line.cure.clone()).yields(2),
+];
+
+/// What was measured; the text of an empty list says so too.
+pub(super) fn text(lines: &[Line], look: Look) -> String {
+    let mut text = match lines.is_empty() {
+        true => String::new(),
+        false => table(&COLUMNS, lines, look),
+    };
+    if !lines.iter().any(|line| line.much) {
+        text += "Nothing that steliad knows of slows it down.\n";
+    }
+    text
+}
+
+/// The kernel's counters at one moment.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Reading {
+    sample: Sample,
+    tasks: Tasks,
+    cpus: BTreeMap<u32, CpuTime>,
+    throttled: [Throttled; 2],
+}
+
+/// A line of `/proc/stat`, in ticks.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct CpuTime {
+    busy: u64,
+    stolen: u64,
+    total: u64,
+}
+
+/// Of a `cpu.stat`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+struct Throttled {
+    times: u64,
+    us: u64,
+}
+
+impl Reading {
+    pub(super) fn take(description: &Description, pod: &str, roots: &Roots, at: Duration) -> Self {
+        let mut one = description.clone();
+        one.node.instances.retain(|uid, _| uid == pod);
+        let scope = one
+            .node
+            .instances
+            .get(pod)
+            .map(|one| one.scope.clone())
+            .unwrap_or_default();
+        let float = threads::tree(&scope).map(|tree| tree.float().as_str().to_owned());
+        let throttled = [scope, float.unwrap_or_default()].map(|cgroup| {
+            let cgroup = roots.cgroup.join(cgroup.trim_matches('/'));
+            let text = fs::read_to_string(cgroup.join("cpu.stat")).unwrap_or_default();
+            let count = |name| number(&text, name).unwrap_or(0);
+            Throttled {
+                times: count("nr_throttled"),
+                us: count("throttled_usec"),
+            }
+        });
+        let stat = fs::read_to_string(roots.proc.join("stat")).unwrap_or_default();
+        Self {
+            cpus: stat.lines().filter_map(cpu_time).collect(),
+            throttled,
+            tasks: strangers::read(&roots.proc),
+            sample: Sample::read(&one, roots, at),
+        }
+    }
+}
+
+/// `cpu3 user nice system idle iowait irq softirq steal …` (proc(5)).
+fn cpu_time(line: &str) -> Option<(u32, CpuTime)> {
+    let (name, numbers) = line.split_once(' ')?;
+    let cpu = name.strip_prefix("cpu")?.parse().ok()?;
+    let ticks: Vec<u64> = numbers.split_whitespace().filter_map(|one| one.parse().ok()).collect();
+    let at = |field: usize| ticks.get(field).copied().unwrap_or(0);
+    let total = ticks.iter().take(8).sum();
+    let time = CpuTime {
+        busy: at(0) + at(1) + at(2) + at(5) + at(6),
+        stolen: at(7),
+        total,
+    };
+    Some((cpu, time))
+}
+
+/// The share of these CPUs' time, in percent; `None` where nothing is known.
+fn share(before: &Reading, now: &Reading, cpus: &CpuSet, of: fn(&CpuTime) -> u64) -> Option<f64> {
+    let (mut part, mut whole) = (0, 0);
+    for (cpu, now) in now.cpus.iter().filter(|(cpu, _)| cpus.contains(**cpu)) {
+        let before = before.cpus.get(cpu)?;
+        part += of(now).saturating_sub(of(before));
+        whole += now.total.saturating_sub(before.total);
+    }
+    (whole > 0).then(|| part as f64 / whole as f64 * 100.0)
+}
+
+/// The lines that are gathered.
+struct Lines(Vec<Line>);
+
+impl Lines {
+    fn add(&mut self, measured: String, much: bool, cure: impl Into<String>) {
+        let cure = if much { cure.into() } else { String::new() };
+        self.0.push(Line { measured, much, cure });
+    }
+}
+
+/// What two readings, a second apart, and the daemon's view say of an instance.
+pub(super) fn lines(
+    description: &Description,
+    pod: &str,
+    instance: &Instance,
+    guest: &[GuestNode],
+    (before, now): (&Reading, &Reading),
+) -> Vec<Line> {
+    let mut lines = Lines(Vec::new());
+    let sampled = rates(&before.sample, &now.sample);
+    let seconds = sampled.seconds;
+    state(instance, &mut lines);
+    if let Some(rates) = sampled.instances.iter().find(|one| one.pod.pod_uid == pod) {
+        waits(rates, &mut lines);
+    }
+    let own = instance.vcpus.iter().map(|vcpu| vcpu.task.id).collect();
+    let others = strangers::between(&before.tasks, &now.tasks, &instance.exclusive, &own);
+    ran(&others, seconds, &mut lines);
+    throttled(before, now, seconds, &mut lines);
+    shares(before, now, instance, &mut lines);
+    spread(description, instance, guest, &mut lines);
+    siblings(description, instance, &mut lines);
+    if let Some(locality) = description.locality.instances.get(pod) {
+        if let Some(problem) = locality.memory_problem() {
+            lines.add(problem, true, locality.memory_cure());
+        }
+        if let Some(problem) = locality.devices_problem() {
+            let cure = "a topologyManagerPolicy other than none, then start the container anew (docs/locality.md)";
+            lines.add(problem, true, cure);
+        }
+    }
+    lines.0
+}
+
+fn state(instance: &Instance, lines: &mut Lines) {
+    if let Some(why) = not_isolated(instance) {
+        let effect = match instance.state.as_str() {
+            "floating" => "its vCPUs share CPUs with other tasks",
+            _ => "unbound kernel workers and other slices may run on its CPUs",
+        };
+        lines.add(format!("{}: {effect} ({})", instance.state, why.text), true, why.cure);
+    }
+    for reason in &instance.reasons {
+        let cure = Amiss::parse(&reason.kind).map_or("docs/troubleshooting.md", |kind| kind.cure().text);
+        lines.add(format!("isolation degraded: {}", reason.text), true, cure);
+    }
+}
+
+/// What the vCPUs waited for their CPUs.
+fn waits(rates: &InstanceRates, lines: &mut Lines) {
+    let delay = |one: &&crate::top::rates::VcpuRates| one.rates.delay_percent.unwrap_or(0.0);
+    let worst = rates.vcpus.iter().max_by(|a, b| delay(a).total_cmp(&delay(b)));
+    let Some(worst) = worst.filter(|worst| delay(worst) > 0.0) else {
+        return;
+    };
+    let preempted = worst.rates.involuntary_per_second.unwrap_or(0.0);
+    lines.add(
+        format!(
+            "vCPU {} waited {:.1} % of the time for a CPU, the most of all, and was preempted {preempted:.0} times a second",
+            worst.name,
+            delay(&worst)
+        ),
+        delay(&worst) >= MUCH_DELAY,
+        "what took the CPU is in the next lines; steliactl top shows how it goes on",
+    );
+}
+
+/// The other tasks on its CPUs: those that could run elsewhere, and the kernel's bound ones.
+fn ran(others: &[Stranger], seconds: f64, lines: &mut Lines) {
+    let kinds = [
+        (
+            false,
+            "other tasks",
+            "steliactl verify; steliactl explain with the CPU's number says who may run there",
+        ),
+        (
+            true,
+            "the kernel's bound threads",
+            "they cannot be moved: keep interrupts and their work off these CPUs (steliactl doctor, irqbalance)",
+        ),
+    ];
+    for (bound, who, cure) in kinds {
+        let these: Vec<&Stranger> = others.iter().filter(|one| one.bound == bound).collect();
+        let percent = |ns: u64| if seconds > 0.0 { ns as f64 / 1e7 / seconds } else { 0.0 };
+        let all = percent(these.iter().map(|one| one.ns).sum());
+        if these.is_empty() {
+            continue;
+        }
+        let named = these.iter().take(NAMED);
+        let named = named.map(|one| format!("{} ({}) on {}", one.name, one.tid, one.cpu));
+        let named: Vec<String> = named.collect();
+        let more = match these.len().saturating_sub(NAMED) {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        lines.add(
+            format!(
+                "{who} ran on its CPUs, {all:.1} % of one CPU: {}{more}",
+                named.join(", ")
+            ),
+            all >= MUCH_OTHERS,
+            cure,
+        );
+    }
+}
+
+fn throttled(before: &Reading, now: &Reading, seconds: f64, lines: &mut Lines) {
+    let of = ["the whole VM", "everything but its vCPUs"];
+    for (what, (before, now)) in of.into_iter().zip(before.throttled.iter().zip(&now.throttled)) {
+        let times = now.times.saturating_sub(before.times);
+        if times == 0 || seconds <= 0.0 {
+            continue;
+        }
+        let percent = now.us.saturating_sub(before.us) as f64 / 1e4 / seconds;
+        lines.add(
+            format!("{what} was throttled {times} times, {percent:.1} % of the time, by its CPU limit"),
+            percent >= MUCH_THROTTLED,
+            "a higher CPU limit of the container, or a VM with less beside its vCPUs",
+        );
+    }
+}
+
+/// What of the CPUs' time went elsewhere.
+fn shares(before: &Reading, now: &Reading, instance: &Instance, lines: &mut Lines) {
+    if let Some(load) = share(before, now, &instance.float, |time| time.busy) {
+        let much = load >= MUCH_LOAD;
+        lines.add(
+            format!(
+                "the shared CPUs that the rest of QEMU runs on, {}, were {load:.0} % busy",
+                instance.float
+            ),
+            much,
+            "more shared CPUs (float-policy), less on them, or --iothread-cpus of the runner for its I/O threads",
+        );
+    }
+    let stolen = share(before, now, &instance.exclusive, |time| time.stolen);
+    if let Some(stolen) = stolen.filter(|stolen| *stolen > 0.0) {
+        lines.add(
+            format!("a hypervisor below this host took {stolen:.1} % of its CPUs' time"),
+            stolen >= MUCH_STOLEN,
+            "this host is a VM itself: look there",
+        );
+    }
+}
+
+/// CPUs on several NUMA nodes matter where the guest does not know it.
+fn spread(description: &Description, instance: &Instance, guest: &[GuestNode], lines: &mut Lines) {
+    let host = nodes(&description.node.topology, &instance.exclusive);
+    if host.len() < 2 {
+        return;
+    }
+    let spread = guest.iter().any(|node| node.spread);
+    let words = match spread {
+        true => "a NUMA node of the guest is spread over several of them",
+        false => "each NUMA node of the guest is within one of them",
+    };
+    lines.add(
+        format!("its CPUs are on the NUMA nodes {}: {words}", list(&host)),
+        spread,
+        "NUMA nodes for the guest (QEMU's -numa), or CPUs of one NUMA node: topologyManagerPolicy single-numa-node",
+    );
+}
+
+fn siblings(description: &Description, instance: &Instance, lines: &mut Lines) {
+    let topology = &description.node.topology;
+    let mut foreign: BTreeSet<u32> = BTreeSet::new();
+    for cpu in instance.exclusive.iter() {
+        let own = owner(description, cpu);
+        let others = topology.siblings(cpu);
+        foreign.extend(
+            others
+                .iter()
+                .filter(|other| pod_of(&owner(description, *other)) != pod_of(&own)),
+        );
+    }
+    if foreign.is_empty() {
+        return;
+    }
+    lines.add(
+        format!("CPUs {} share cores with its own and are not its own", list(&foreign)),
+        true,
+        "full-pcpus-only of kubelet, or the bind policy FullPCPUs of steliad",
+    );
+}

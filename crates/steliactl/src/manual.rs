@@ -1,0 +1,42 @@
+//! Holds steliactl(1) to the code: the names of columns, of lines and of events. What they mean is written by hand there.
+
+use std::fs;
+
+use crate::layout::Column;
+use crate::{list, show, top, verify};
+
+const PAGE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/man/steliactl.1");
+
+/// The names that a part of a section explains, or a section without parts; in its order.
+pub(crate) fn explained(section: &str, part: Option<&str>) -> Vec<String> {
+    let page = fs::read_to_string(PAGE)
+        .unwrap()
+        .replace("\\-", "-")
+        .replace("\\(ti", "~");
+    let begins = format!(".SH {section}\n");
+    let (_, text) = page.split_once(&begins).unwrap_or_else(|| panic!("no {begins}"));
+    let text = text.split("\n.SH ").next().unwrap();
+    let text = match part {
+        Some(part) => {
+            let begins = format!(".SS {part}\n");
+            let (_, text) = text.split_once(&begins).unwrap_or_else(|| panic!("no {begins}"));
+            text.split("\n.SS ").next().unwrap()
+        }
+        None => text,
+    };
+    let items = text.split(".TP\n.B ").skip(1);
+    items.map(|item| item.lines().next().unwrap().to_owned()).collect()
+}
+
+fn headings<T>(columns: &[Column<T>]) -> Vec<&'static str> {
+    columns.iter().map(Column::heading).collect()
+}
+
+#[test]
+fn every_column_is_explained() {
+    let columns = |part| explained("COLUMNS", Some(part));
+    assert_eq!(columns("list"), headings(&list::COLUMNS));
+    assert_eq!(columns("show: threads"), headings(&show::COLUMNS));
+    assert_eq!(columns("verify"), headings(&verify::COLUMNS));
+    assert_eq!(columns("top"), top::headings());
+}

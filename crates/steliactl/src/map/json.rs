@@ -1,0 +1,98 @@
+//! The map as JSON.
+
+use serde::{Serialize, Serializer};
+use serde_json::{Map as Object, Value, json};
+use stelia_node::locality::Device;
+
+use super::marks::mark;
+use super::{Core, Cpu, Instance, Map, Pod, Whose};
+
+impl Serialize for Map {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let nodes = self
+            .nodes
+            .iter()
+            .map(|(node, memory)| json!({ "node": node, "memory_bytes": memory }));
+        let caches = self
+            .caches
+            .iter()
+            .map(|cache| json!({ "level": 3, "cpus": cache.cpus, "size_bytes": cache.bytes }));
+        json!({
+            "host": self.host,
+            "time_us": self.time_us,
+            "nodes": nodes.collect::<Vec<_>>(),
+            "caches": caches.collect::<Vec<_>>(),
+            "cores": self.cores.iter().map(|core| self.core(core)).collect::<Vec<_>>(),
+            "pods": self.pods.iter().enumerate().map(|(n, pod)| self.pod(n, pod)).collect::<Vec<_>>(),
+            "devices_unknown": self.devices_unknown,
+        })
+        .serialize(serializer)
+    }
+}
+
+impl Map {
+    fn core(&self, core: &Core) -> Value {
+        let cache = core.cache.and_then(|cache| self.caches.get(cache));
+        json!({
+            "socket": core.socket, "node": core.node, "l3": cache.map(|cache| &cache.cpus), "core": core.core,
+            "cpus": core.cpus.iter().map(|cpu| self.cpu(cpu)).collect::<Vec<_>>(),
+        })
+    }
+
+    fn cpu(&self, cpu: &Cpu) -> Value {
+        let owner = match cpu.whose {
+            Whose::Shared => "shared",
+            Whose::Reserved => "reserved",
+            Whose::Kubelet => "kubelet",
+            Whose::Unknown => "unknown",
+            Whose::Pod(n) => match self.pods.get(n).and_then(|pod| pod.instance.as_ref()) {
+                Some(_) => "instance",
+                None => "pod",
+            },
+        };
+        let pod = match cpu.whose {
+            Whose::Pod(n) => self.pods.get(n).map(|pod| (n, pod)),
+            _ => None,
+        };
+        let mut object = identity(pod);
+        object.insert("cpu".to_owned(), cpu.number.into());
+        object.insert("owner".to_owned(), owner.into());
+        Value::Object(object)
+    }
+
+    fn pod(&self, n: usize, pod: &Pod) -> Value {
+        let instance = pod.instance.as_ref();
+        let device = |device: &Device| json!({ "name": device.name, "node": device.node, "count": device.count });
+        let mut object = identity(Some((n, pod)));
+        let class = instance
+            .map(|instance| &instance.class)
+            .filter(|class| !class.is_empty());
+        object.extend([
+            ("cpus".to_owned(), json!(pod.cpus)),
+            ("class".to_owned(), json!(class)),
+            (
+                "degraded".to_owned(),
+                json!(instance.map_or(&[][..], |instance| &instance.degraded)),
+            ),
+            ("devices".to_owned(), pod.devices.iter().map(device).collect()),
+        ]);
+        Value::Object(object)
+    }
+}
+
+/// The pod, its mark on the map, and the state of its instance; null where there is none.
+fn identity(pod: Option<(usize, &Pod)>) -> Object<String, Value> {
+    let of_pod = |member: fn(&Pod) -> &String| json!(pod.map(|(_, pod)| member(pod)));
+    let instance = pod.and_then(|(_, pod)| pod.instance.as_ref());
+    let of_instance = |member: fn(&Instance) -> &String| json!(instance.map(member));
+    let members = [
+        ("mark", json!(pod.map(|(n, _)| mark(n)))),
+        ("pod_uid", of_pod(|pod| &pod.uid)),
+        ("pod_namespace", of_pod(|pod| &pod.namespace)),
+        ("pod_name", of_pod(|pod| &pod.name)),
+        ("container", of_instance(|instance| &instance.container)),
+        ("state", of_instance(|instance| &instance.state)),
+    ];
+    let members = members.into_iter().map(|(name, value)| (name.to_owned(), value));
+    members.collect()
+}

@@ -1,0 +1,147 @@
+use serde_json::json;
+
+use super::*;
+use crate::node::testing::{PODS, node};
+use crate::view::{Form, How, Look};
+
+/// When it is, in these tests: 3 minutes after the second VM registered.
+const NOW: u64 = 180_000_001;
+
+/// A node with an isolated VM, and one whose QEMU is not attached.
+fn waiting() -> Description {
+    let mut node = node();
+    let second = node.node.instances.get_mut(PODS[1]).unwrap();
+    second.degraded.clear();
+    second.registered_us = 1;
+    (second.pod_namespace, second.pod_name) = ("team-a".to_owned(), "vm".to_owned());
+    node
+}
+
+fn preview(plan: &[&str], reasons: &[[&str; 3]], degraded: &[&str]) -> Map<String, Value> {
+    let preview = json!({ "plan": plan, "reasons": reasons, "degraded": degraded });
+    preview.as_object().cloned().unwrap()
+}
+
+fn whole() -> Map<String, Value> {
+    preview(&[], &[], &[])
+}
+
+fn printed(verified: &Verified, form: Form) -> (String, Option<String>) {
+    match (How {
+        form,
+        look: Look::from(true),
+    }
+    .print(verified))
+    {
+        Ok(text) => (text, None),
+        Err(Failure::Partial { printed, reason }) => (printed, Some(reason)),
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn where_every_promise_holds_the_states_are_counted_and_a_wait_is_told() {
+    let verified = verified(&waiting(), &whole(), None, None, NOW);
+    insta::assert_snapshot!(printed(&verified, Form::Text).0, @"
+    1 isolated, 1 floating (QEMU not attached for 3 min)
+    Every promise of these states holds: CPU lists, partitions, pinning, limits, and the NUMA nodes of the memory
+    ");
+    assert_eq!(verified.failure(), None);
+}
+
+#[test]
+fn without_a_vm_nothing_is_said_to_hold() {
+    let mut node = node();
+    node.node.instances.clear();
+    assert_eq!(
+        printed(&verified(&node, &whole(), None, None, NOW), Form::Text),
+        ("No instances.\n".to_owned(), None)
+    );
+    node.node.kubelet_problem = Some("no file".to_owned());
+    let (text, failure) = printed(&verified(&node, &whole(), None, None, NOW), Form::Text);
+    assert!(text.contains("kubelet's state cannot be used: no file"), "{text}");
+    assert_eq!(failure.unwrap(), "1 promise does not hold");
+}
+
+#[test]
+fn each_finding_has_a_problem_and_a_cure_and_a_fault_of_the_node_is_one() {
+    let mut node = waiting();
+    node.node.kubelet_problem = Some("no file".to_owned());
+    let [a, b, _] = PODS;
+    let (unusable, offline) = ("kubelet's state cannot be used", "CPUs 4 are offline");
+    let preview = preview(
+        &[
+            "-: set CPUWeight=200 of stelia.slice",
+            &format!("{a}: pin thread 7 to CPU 4"),
+        ],
+        &[
+            ["-", "kubelet-unusable", unusable],
+            [a, "cpus-offline", offline],
+            [b, "newer", "who knows"],
+        ],
+        &[
+            &format!("{a}: {unusable}"),
+            &format!("{a}: {offline}"),
+            &format!("{b}: {unusable}"),
+            &format!("{b}: who knows"),
+        ],
+    );
+    let all = verified(&node, &preview, None, None, NOW);
+    let (text, failure) = printed(&all, Form::Text);
+    insta::assert_snapshot!(text, @"
+    1 isolated, 1 floating (QEMU not attached for 3 min)
+
+    POD        PROBLEM                                                  CURE
+    -          kubelet's state cannot be used (2 VMs)                   steliactl kubelet-state says more; the cure depends on the message
+    aaaaaaaa   CPUs 4 are offline                                       echo 1 > /sys/devices/system/cpu/cpuN/online
+    team-a/vm  who knows                                                docs/troubleshooting.md
+    -          differs: a pass would set CPUWeight=200 of stelia.slice  steliactl reconcile, or wait for the next pass
+    aaaaaaaa   differs: a pass would pin thread 7 to CPU 4              steliactl reconcile, or wait for the next pass
+    ");
+    assert_eq!(failure.unwrap(), "5 promises do not hold");
+    let of_a = verified(&node, &preview, Some(a), None, NOW);
+    let whose: Vec<&str> = of_a.findings.iter().map(|one| one.pod.pod_uid.as_str()).collect();
+    assert_eq!(whose, ["-", a, "-", a]);
+    assert_eq!(of_a.instances.len(), 1);
+}
+
+#[test]
+fn a_state_below_what_is_required_fails_and_names_the_vm() {
+    let require = |required| verified(&waiting(), &whole(), None, Some(required), NOW);
+    assert_eq!(require(Required::Floating).failure(), None);
+    for required in [Required::Contained, Required::Isolated] {
+        let verified = require(required);
+        assert_eq!(
+            verified.failure().unwrap(),
+            "1 instance below what is required: team-a/vm"
+        );
+        let finding = &verified.findings[0];
+        assert!(
+            finding.problem.starts_with("floating, ") && finding.problem.contains("for 3 min"),
+            "{finding:?}"
+        );
+        assert!(finding.cure.contains("container's log"), "{finding:?}");
+    }
+    let json: Value = serde_json::from_str(&printed(&require(Required::Isolated), Form::Json).0).unwrap();
+    assert_eq!(
+        (&json["required"], &json["findings"][0]["kind"]),
+        (&json!("isolated"), &json!("below-required"))
+    );
+    assert_eq!(json["findings"][0]["pod_name"], "vm");
+    assert_eq!(
+        (&json["instances"][1]["state"], &json["instances"][1]["waits_since_us"]),
+        (&json!("floating"), &json!(1))
+    );
+}
+
+#[test]
+fn of_an_older_daemon_the_same_words_for_several_vms_are_of_the_node() {
+    let [a, b, _] = PODS;
+    let degraded = [format!("{a}: no file"), format!("{b}: no file"), format!("{b}: own")];
+    let preview = json!({ "degraded": degraded }).as_object().cloned().unwrap();
+    let findings = verified(&node(), &preview, None, None, NOW).findings;
+    let told: Vec<(&str, usize)> = findings.iter().map(|one| (one.pod.pod_uid.as_str(), one.vms)).collect();
+    assert_eq!(told, [("-", 2), (b, 1)]);
+    assert!(findings.iter().all(|finding| finding.cure == PAGE));
+    assert!(verified(&node(), &Map::new(), None, None, NOW).findings.is_empty());
+}

@@ -1,0 +1,65 @@
+//! Why an instance is contained instead of isolated.
+
+use stelia_allocator::Qos;
+use stelia_record::{Phase, Record};
+use stelia_settings::{Partition, Policies};
+use stelia_text::named;
+
+use super::{Instance, Snapshot};
+
+/// What keeps an instance from a partition.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContainedReason {
+    /// Class LSR: BE may run on its CPUs, and a partition would keep it out.
+    Class,
+    /// This kernel has no `cpuset.cpus.exclusive`.
+    NoPartitions,
+    /// The setting `partition` is `member`.
+    Setting,
+    /// The kernel refused it twice when the vCPUs were handed over; the journal has its words.
+    Refused,
+}
+
+named!(ContainedReason {
+    Class = "class",
+    NoPartitions = "no-partitions",
+    Setting = "setting",
+    Refused = "refused"
+});
+
+/// What forbids a partition to an instance whatever the kernel would say of its CPUs.
+pub(super) fn forbidden(snapshot: &Snapshot, policies: &Policies, record: &Record) -> Option<ContainedReason> {
+    match policies.partition {
+        _ if record.qos() == Some(Qos::Lsr) => Some(ContainedReason::Class),
+        _ if !snapshot.has_partitions() => Some(ContainedReason::NoPartitions),
+        Some(Partition::Member) => Some(ContainedReason::Setting),
+        _ => None,
+    }
+}
+
+/// By what holds now. The setting may have been another one when the instance was contained.
+pub(super) fn contained(snapshot: &Snapshot, policies: &Policies, instance: &Instance) -> Option<ContainedReason> {
+    let record = &instance.record;
+    let why = || forbidden(snapshot, policies, record).unwrap_or(ContainedReason::Refused);
+    (record.phase == Phase::Contained).then(why)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::decide::steps::tests::isolated;
+
+    #[test]
+    fn each_reason_is_found_and_an_isolated_instance_has_none() {
+        let mut snapshot = isolated();
+        let mut policies = Policies::default();
+        let why = |snapshot: &Snapshot, policies: &Policies| contained(snapshot, policies, snapshot.first());
+        assert_eq!(why(&snapshot, &policies), None);
+        snapshot.first_mut().record.phase = Phase::Contained;
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Refused));
+        policies.partition = Some(Partition::Member);
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::Setting));
+        snapshot.slice.exclusive = None;
+        assert_eq!(why(&snapshot, &policies), Some(ContainedReason::NoPartitions));
+    }
+}

@@ -1,0 +1,355 @@
+//! VMs of other VMMs than QEMU, by `crates/test-vmm` (theirs are not in Debian), and how the daemon gets to know of a VM that
+//! nobody registers: KVM's uevents, as they arrive in the sandbox of its unit.
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+
+use stelia_node::kvm_events::{Change, Heard, KvmEvents, VmEvent};
+
+use crate::client::block_on;
+use crate::guest::Accel;
+use crate::host::{Thread, container_of, output, read, run, threads_of, wait_until, wait_until_or};
+use crate::kvm::needs_kvm;
+use crate::pods::{Pod, on_node, on_node_undoing};
+
+const TEST_VMM: &str = "/job/test-vmm";
+/// The guest's memory, within the container.
+const MEMORY: &str = "/tmp/guest";
+
+/// A VMM that `test-vmm` can look like: the thread that makes the VM, the names of its vCPU threads without their numbers, some of its
+/// other threads, and how many processes it has.
+struct Shape {
+    like: &'static str,
+    maker: &'static str,
+    vcpu: &'static str,
+    others: &'static [&'static str],
+    processes: usize,
+}
+
+const SHAPES: [Shape; 3] = [
+    Shape {
+        like: "cloud-hypervisor",
+        maker: "vmm",
+        vcpu: "vcpu",
+        others: &["cloud-hyperviso", "http-server", "_disk0_q0", "vmm_signal_hand"],
+        processes: 1,
+    },
+    Shape {
+        like: "firecracker",
+        maker: "firecracker",
+        vcpu: "fc_vcpu ",
+        others: &["fc_api"],
+        processes: 1,
+    },
+    Shape {
+        like: "crosvm",
+        maker: "crosvm",
+        vcpu: "crosvm_vcpu",
+        others: &["pcivirtio-block", "pcivirtio-net"],
+        processes: 3,
+    },
+];
+
+/// A pod whose container runs such a VMM, with 2 vCPUs, and whose guest runs.
+fn start(shape: &Shape) -> Pod {
+    let command = [TEST_VMM, "--like", shape.like, "--vcpus", "2", "--memory", MEMORY];
+    let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
+    let pod = Pod::start(&format!("like-{}", shape.like), &options, &command);
+    pod.wait_running();
+    pod
+}
+
+/// Every thread of the container, once all have the names that they give themselves.
+fn threads(pod: &Pod, shape: &Shape) -> Vec<Thread> {
+    let seen = || container_of(pod.pid);
+    let vcpus = (0..2).map(|vcpu| format!("{}{vcpu}", shape.vcpu));
+    let others = [shape.maker].into_iter().chain(shape.others.iter().copied());
+    let names: Vec<String> = vcpus.chain(others.map(str::to_owned)).collect();
+    wait_until_or(
+        &format!("processes and threads of {}", pod.name),
+        || format!(": {:#?}", seen()),
+        || {
+            let found = seen();
+            let threads: Vec<Thread> = found.values().flatten().cloned().collect();
+            let once = |name: &String| threads.iter().filter(|thread| thread.name == *name).count() == 1;
+            (found.len() == shape.processes && names.iter().all(once)).then_some(threads)
+        },
+    )
+}
+
+fn number_of(threads: &[Thread], name: &str) -> u32 {
+    let found = threads.iter().find(|thread| thread.name == name);
+    found.unwrap_or_else(|| panic!("no {name}: {threads:#?}")).tid
+}
+
+/// What a vCPU has counted, as its memory has it.
+fn counted(pod: &Pod, vcpu: u64) -> u32 {
+    let path = format!("/proc/{}/root{MEMORY}", pod.pid);
+    let file = fs::File::open(&path).expect("the guest's memory");
+    let mut bytes = [0; 4];
+    file.read_exact_at(&mut bytes, 0x2000 + 4 * vcpu).expect("a counter");
+    u32::from_le_bytes(bytes)
+}
+
+fn assert_runs(pod: &Pod) {
+    for vcpu in 0..2 {
+        let before = counted(pod, vcpu);
+        wait_until(&format!("vCPU {vcpu} of {} counts on", pod.name), || {
+            (counted(pod, vcpu) != before).then_some(())
+        });
+    }
+}
+
+const UNIT: &str = "kvm-events-test.service";
+const UNIT_FILE: &str = "/run/systemd/system/kvm-events-test.service";
+const HEARD: &str = "/run/kvm-events-test.txt";
+
+/// A process with the sandbox of the daemon's unit that prints what it hears of KVM.
+struct Listener {
+    /// How much of it was looked at.
+    lines: usize,
+}
+
+impl Listener {
+    fn start() -> Self {
+        // What starts and ends the daemon is left out, everything else is as it is installed.
+        let unit = run(&["systemctl", "cat", "steliad.service"]);
+        let own = ["Type", "BusName", "Sockets", "Exec", "Watchdog", "Restart", "Runtime"];
+        let sandbox: Vec<&str> = unit
+            .lines()
+            .skip_while(|line| *line != "[Service]")
+            .skip(1)
+            .take_while(|line| *line != "[Install]")
+            .filter(|line| !own.iter().any(|key| line.starts_with(key)))
+            .collect();
+        let me = std::env::current_exe().expect("own path");
+        let text = format!(
+            "[Service]\nType=exec\nEnvironment=STELIA_LISTEN=1\nStandardOutput=truncate:{HEARD}\n\
+             ExecStart={} adopt_vmm::listener --exact --ignored --nocapture\n{}\n",
+            me.display(),
+            sandbox.join("\n")
+        );
+        assert!(
+            text.contains("PrivateNetwork=yes") && text.contains("NoNewPrivileges=yes"),
+            "{text}"
+        );
+        fs::write(UNIT_FILE, text).expect(UNIT_FILE);
+        let _ = fs::remove_file(HEARD);
+        run(&["systemctl", "daemon-reload"]);
+        run(&["systemctl", "start", UNIT]);
+        let status = || {
+            format!(
+                ": {}",
+                run(&["journalctl", "-b", "-u", UNIT, "-o", "cat", "--no-pager"])
+            )
+        };
+        wait_until_or("the listener listens", status, || {
+            Self::said().iter().any(|line| line == "LISTENING").then_some(())
+        });
+        Self { lines: 0 }
+    }
+
+    /// Also what another test left behind.
+    fn stop() {
+        let _ = output(&["systemctl", "stop", UNIT]);
+        let _ = fs::remove_file(UNIT_FILE);
+        let _ = output(&["systemctl", "daemon-reload"]);
+        let _ = output(&["systemctl", "reset-failed", UNIT]);
+    }
+
+    fn said() -> Vec<String> {
+        let text = fs::read_to_string(HEARD).unwrap_or_default();
+        // The last line may still be on its way.
+        let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+        whole.lines().map(str::to_owned).collect()
+    }
+
+    /// The next thing it hears.
+    fn next(&mut self, what: &str) -> Heard {
+        wait_until_or(
+            what,
+            || format!(", only {:?}", Self::said()),
+            || {
+                let said = Self::said();
+                let mut new = said.iter().enumerate().skip(self.lines);
+                let (at, heard) = new.find_map(|(at, line)| Some((at, line.split_once("HEARD ")?.1.to_owned())))?;
+                self.lines = at + 1;
+                Some(parse(&heard))
+            },
+        )
+    }
+
+    fn next_vm(&mut self, what: &str) -> VmEvent {
+        match self.next(what) {
+            Heard::Vm(event) => event,
+            Heard::Lost => panic!("{what}: events were dropped: {:?}", Self::said()),
+        }
+    }
+
+    fn pid() -> u32 {
+        let pid = run(&["systemctl", "show", "-P", "MainPID", UNIT]);
+        pid.parse().expect("a process")
+    }
+}
+
+fn print(heard: Heard) {
+    match heard {
+        Heard::Vm(event) => {
+            let change = match event.change {
+                Change::Created => "created",
+                Change::Destroyed => "destroyed",
+            };
+            println!("HEARD {change} {} {} {}", event.thread, event.created, event.count);
+        }
+        Heard::Lost => println!("HEARD lost"),
+    }
+}
+
+fn parse(text: &str) -> Heard {
+    let words: Vec<&str> = text.split(' ').collect();
+    let number = |at: usize| words[at].parse::<u64>().expect("a number");
+    let change = match words[0] {
+        "created" => Change::Created,
+        "destroyed" => Change::Destroyed,
+        _ => return Heard::Lost,
+    };
+    Heard::Vm(VmEvent {
+        change,
+        thread: i32::try_from(number(1)).expect("a thread"),
+        created: number(2),
+        count: number(3),
+    })
+}
+
+/// Runs in the sandbox.
+#[test]
+#[ignore = "a process of the other tests"]
+fn listener() {
+    if std::env::var("STELIA_LISTEN").is_err() {
+        return;
+    }
+    block_on(async {
+        let mut events = KvmEvents::listen().expect("a socket");
+        println!("LISTENING");
+        loop {
+            print(events.next().await.expect("an event"));
+        }
+    });
+}
+
+/// What root may have the kernel report at any time, of the device as it is.
+fn report_once_more() {
+    fs::write("/sys/class/misc/kvm/uevent", "change").expect("uevent");
+}
+
+#[test]
+fn a_vm_of_any_vmm_is_heard_to_begin_and_to_end_in_the_daemons_sandbox() {
+    needs_kvm();
+    on_node_undoing(Listener::stop, || {
+        let mut listener = Listener::start();
+        let own = |pid: u32, kind: &str| fs::read_link(format!("/proc/{pid}/ns/{kind}")).expect("a namespace");
+        assert_ne!(own(Listener::pid(), "net"), own(1, "net"), "PrivateNetwork=yes");
+        report_once_more();
+        let mut created = None;
+        for shape in &SHAPES {
+            let pod = start(shape);
+            let threads = threads(&pod, shape);
+            let maker = number_of(&threads, shape.maker).cast_signed();
+            let began = listener.next_vm(&format!("a VM like {}'s", shape.like));
+            println!("  {}: {began:?}", shape.like);
+            assert_eq!(
+                (began.change, began.thread, began.count),
+                (Change::Created, maker, 1),
+                "{threads:#?}"
+            );
+            assert!(created.is_none_or(|before| before + 1 == began.created), "{created:?}");
+            created = Some(began.created);
+            // It is the node's number of the thread: the container counts its own from 1.
+            let status = read(format!("/proc/{maker}/status"));
+            let numbers = status
+                .lines()
+                .find_map(|line| line.strip_prefix("NSpid:"))
+                .expect("NSpid");
+            assert_eq!(numbers.split_whitespace().count(), 2, "{numbers}");
+            assert_runs(&pod);
+            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "10"]);
+            let ended = listener.next_vm(&format!("the end of a VM like {}'s", shape.like));
+            let expected = VmEvent {
+                change: Change::Destroyed,
+                count: 0,
+                ..began
+            };
+            assert_eq!(ended, expected, "{:?}", Listener::said());
+        }
+        // The real thing, started by nobody who registers, and killed.
+        let options = [Accel::Kvm.device(), &["--cpus", "2"]].concat();
+        let qemu = Pod::start("bare", &options, &Accel::Kvm.qemu());
+        let began = listener.next_vm("QEMU's VM");
+        assert_eq!((began.change, began.thread), (Change::Created, qemu.pid.cast_signed()));
+        qemu.kill();
+        let ended = listener.next_vm("the end of QEMU's VM");
+        assert_eq!((ended.change, ended.thread), (Change::Destroyed, began.thread));
+    });
+}
+
+#[test]
+fn threads_and_processes_are_those_of_the_vmm_that_is_looked_like() {
+    needs_kvm();
+    on_node(|| {
+        for shape in &SHAPES {
+            let pod = start(shape);
+            let found = threads(&pod, shape);
+            println!(
+                "  {}: {:?}",
+                shape.like,
+                found.iter().map(|one| &one.name).collect::<Vec<_>>()
+            );
+            let vcpus: Vec<u32> = (0..2)
+                .map(|vcpu| number_of(&found, &format!("{}{vcpu}", shape.vcpu)))
+                .collect();
+            let own: Vec<u32> = threads_of(pod.pid).iter().map(|thread| thread.tid).collect();
+            assert!(vcpus.iter().all(|vcpu| own.contains(vcpu)), "{found:#?}");
+            let command = fs::read(format!("/proc/{}/cmdline", pod.pid)).expect("a command line");
+            assert!(
+                command.starts_with(format!("{}\0", shape.like).as_bytes()),
+                "{command:?}"
+            );
+            // Nobody registered it: it is where its runtime put it.
+            assert!(found.iter().all(|thread| thread.cgroup == pod.origin()), "{found:#?}");
+            assert_runs(&pod);
+            run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+        }
+    });
+}
+
+#[test]
+fn a_listener_that_was_not_read_is_told_so_once_and_hears_the_next_vm() {
+    needs_kvm();
+    on_node_undoing(Listener::stop, || {
+        let mut listener = Listener::start();
+        let table = PathBuf::from(format!("/proc/{}/net/netlink", Listener::pid()));
+        // Protocol 15 is that of uevents; the ninth column counts what was dropped.
+        let dropped = || {
+            let text = read(&table);
+            let rows = text.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let counts = rows
+                .filter(|row| row.get(1) == Some(&"15"))
+                .filter_map(|row| row[8].parse::<u64>().ok());
+            counts.sum::<u64>()
+        };
+        run(&["systemctl", "kill", "-s", "STOP", UNIT]);
+        let mut reports = 0;
+        while dropped() == 0 {
+            assert!(reports < 20_000, "nothing is dropped: {}", read(&table));
+            report_once_more();
+            reports += 1;
+        }
+        println!("  dropped after {reports} reports");
+        run(&["systemctl", "kill", "-s", "CONT", UNIT]);
+        assert_eq!(listener.next("that events were dropped"), Heard::Lost);
+        let pod = start(&SHAPES[1]);
+        let began = listener.next_vm("the VM after that");
+        assert_eq!((began.change, began.thread), (Change::Created, pod.pid.cast_signed()));
+    });
+}

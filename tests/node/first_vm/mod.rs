@@ -1,0 +1,318 @@
+//! The examples that the packages install (`packaging/kubernetes/`) run as they are but for what `REPLACED` lists, and
+//! `docs/first-vm.md` shows what `steliactl` says of them.
+
+mod disk;
+mod page;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use serde::Deserialize;
+
+use crate::host::{keep_huge_pages, output, read, run, scopes};
+use crate::kvm::needs_kvm;
+use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::promise::assert_isolated;
+use page::Page;
+
+/// Nothing else of a manifest is changed. The node has no registry: an init container of `localhost/NAME` has that folder of
+/// `IMAGES` for its root, one of `localhost/node` the node's own files, as the main container has.
+const REPLACED: [(&str, &str); 6] = [
+    ("docker.io/library/busybox:1.37.0-musl", "localhost/node"),
+    ("docker.io/tianon/qemu:10.0-native", "localhost/node"),
+    ("quay.io/kubevirt/virt-launcher:v1.9.0", "localhost/node"),
+    // Debian's name for the program.
+    ("/usr/libexec/qemu-kvm", "qemu-system-x86_64"),
+    ("quay.io/kubevirt/cirros-container-disk-demo:v1.9.0", "localhost/disk"),
+    ("steliad.example/stelia-runner:0.1.0", "localhost/runner"),
+];
+
+/// Those that are started side by side: three leave two CPUs of the node's eight to be shared.
+const ROUNDS: [[&str; 3]; 2] = [
+    ["vm", "vm-virtiofsd", "vm-userns"],
+    ["vm-hugepages", "vm-privileged", "vm-emulated"],
+];
+/// Where steliad chooses the CPUs: `allocator/` has that node.
+const OF_STELIAD: [&str; 1] = ["vm-koordinator"];
+
+/// Made as in a cluster, by containerd and runc, which takes longer.
+const OF_RUNC: [&str; 1] = ["vm-userns"];
+
+const IMAGES: &str = "/run/kubelet-standin/images";
+/// Of the NUMA node whose CPUs the first of a round is given: no memory manager looks at that here.
+const PAGES: &str = "/sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages";
+/// The runner's --grace: a guest that heeds its power button needs less.
+const GRACE: Duration = Duration::from_secs(25);
+/// For a guest to say that it is up, on a node that is emulated and busy.
+const UP: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Deserialize)]
+struct Manifest {
+    spec: Spec,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Spec {
+    #[serde(default)]
+    init_containers: Vec<Container>,
+    containers: Vec<Container>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Container {
+    image: String,
+    startup_probe: Option<Probe>,
+    readiness_probe: Option<Probe>,
+    liveness_probe: Option<Probe>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Probe {
+    exec: Exec,
+}
+
+#[derive(Debug, Deserialize)]
+struct Exec {
+    command: Vec<String>,
+}
+
+/// A manifest with what is replaced.
+fn text(name: &str) -> String {
+    let me = std::env::current_exe().expect("own path");
+    let text = read(me.with_file_name(format!("{name}.yaml")));
+    REPLACED
+        .iter()
+        .fold(text, |text, (image, ours)| text.replace(image, ours))
+}
+
+fn manifest(name: &str) -> Manifest {
+    serde_saphyr::from_str(&text(name)).unwrap_or_else(|e| panic!("{name}.yaml: {e}"))
+}
+
+/// The images that the node has instead of those that are pulled.
+fn make_images(disk: &[u8]) {
+    for image in ["disk/disk", "runner"] {
+        fs::create_dir_all(Path::new(IMAGES).join(image)).expect("an image");
+    }
+    // Under a name that nothing depends on.
+    disk::write_qcow2(&Path::new(IMAGES).join("disk/disk/downloaded"), disk);
+    fs::copy("/usr/bin/stelia-runner", Path::new(IMAGES).join("runner/stelia-runner")).expect("the runner");
+}
+
+/// The pod of an example whose guest says that it runs.
+pub fn start(name: &str) -> Pod {
+    make_images(&disk::button());
+    apply(name)
+}
+
+fn apply(name: &str) -> Pod {
+    let file = format!("/run/{name}.yaml");
+    fs::write(&file, text(name)).expect("the manifest");
+    let runtime = if OF_RUNC.contains(&name) { "runc" } else { "direct" };
+    run(&["kubelet-standin", "pod", "apply", &file, "--runtime", runtime]);
+    Pod::show(name)
+}
+
+/// The pod of an example, when its guest says these words. One that does not is told with what its vCPUs did, and started once more:
+/// once in 30 starts the first guest of a node stood in its BIOS, its vCPUs isolated, and QEMU said that it ran. The cause is not known.
+fn up(name: &str, words: &str) -> Pod {
+    for _ in 0..2 {
+        let pod = apply(name);
+        pod.wait_running();
+        let started = Instant::now();
+        while started.elapsed() < UP {
+            if pod.logs().contains(words) || said(&pod).contains(words) {
+                println!("  {name} says {words:?}: after {} ms", started.elapsed().as_millis());
+                return pod;
+            }
+            sleep(Duration::from_millis(50));
+        }
+        println!("  {name} does not say {words:?}, {}\n{}", vcpus_do(&pod), pod.logs());
+        run(&["kubelet-standin", "pod", "delete", name, "--grace", "0"]);
+    }
+    panic!("{name} does not say {words:?}");
+}
+
+/// Whether its vCPU threads run, and the last of what KVM did for them in a second.
+fn vcpus_do(pod: &Pod) -> String {
+    let tids: Vec<String> = pod.threads().vcpus.iter().map(|vcpu| vcpu.tid.to_string()).collect();
+    let look = "cd /sys/kernel/tracing
+        for t in $0 $@; do echo \"vCPU thread $t: $(grep State /proc/$t/status), $(cat /proc/$t/schedstat), $(cat /proc/$t/wchan)\"; done
+        echo 1 > events/kvm/enable; sleep 1; echo 0 > events/kvm/enable; tail -n 40 trace
+        for t in $0 $@; do echo \"vCPU thread $t: $(cat /proc/$t/schedstat)\"; done";
+    let words: Vec<&str> = ["sh", "-c", look]
+        .into_iter()
+        .chain(tids.iter().map(String::as_str))
+        .collect();
+    String::from_utf8_lossy(&output(&words).stdout).into_owned()
+}
+
+/// The guest is up, isolated, and kubelet would call the pod ready.
+fn assert_runs(pod: &Pod) {
+    let container = manifest(&pod.name).spec.containers.remove(0);
+    let probes = [
+        container.startup_probe,
+        container.readiness_probe,
+        container.liveness_probe,
+    ];
+    let commands: BTreeSet<Vec<String>> = probes.into_iter().flatten().map(|probe| probe.exec.command).collect();
+    assert_eq!(commands.len(), if pod.name == "vm-emulated" { 0 } else { 2 });
+    for command in &commands {
+        let words: Vec<&str> = command.iter().map(String::as_str).collect();
+        run(&[&["kubelet-standin", "pod", "exec", &pod.name, "--"], &words[..]].concat());
+    }
+    assert_isolated(pod, 2);
+}
+
+/// All end by their power button, before the runner would end them otherwise.
+fn assert_end(pods: &[Pod]) {
+    let started = Instant::now();
+    for pod in pods {
+        run(&["kill", "-TERM", &pod.pid.to_string()]);
+    }
+    for pod in pods.iter().filter(|pod| pod.name != "vm-emulated") {
+        assert_eq!(
+            run(&["kubelet-standin", "pod", "wait", &pod.name]),
+            "0",
+            "{}",
+            pod.logs()
+        );
+        assert!(said(pod).contains("guest: power button"), "{}", pod.logs());
+        assert!(!pod.scope().exists(), "{pod:?}");
+    }
+    assert!(started.elapsed() < GRACE, "after {:?}", started.elapsed());
+}
+
+/// What the guest wrote to its serial line. The runner writes to the same file, in the middle of the guest's lines too.
+fn said(pod: &Pod) -> String {
+    let mut text = pod.logs();
+    let level = |text: &str| [" INFO ", " WARN "].iter().filter_map(|level| text.find(level)).min();
+    let stamp = "2026-01-01T00:00:00.000000Z ".len();
+    while let Some(start) = level(&text)
+        .and_then(|at| at.checked_sub(stamp))
+        .filter(|at| text.is_char_boundary(*at))
+    {
+        let end = text[start..].find('\n').map_or(text.len(), |end| start + end + 1);
+        text.replace_range(start..end, "");
+    }
+    text
+}
+
+/// What each is an example of.
+fn assert_special(pod: &Pod) {
+    let status = |field: &str| {
+        let status = read(format!("/proc/{}/status", pod.pid));
+        let line = status.lines().find_map(|line| line.strip_prefix(field));
+        line.expect("a field").trim().to_owned()
+    };
+    match pod.name.as_str() {
+        "vm-userns" => {
+            assert_eq!(status("CapBnd:"), "0000000000000000");
+            let map = read(format!("/proc/{}/uid_map", pod.pid));
+            assert_ne!(map.split_whitespace().nth(1), Some("0"), "{map}");
+        }
+        // The guest's memory, counted on the scope: QEMU touched it after the move.
+        "vm-hugepages" => assert_eq!(read(pod.scope().join("hugetlb.2MB.current")), (256 << 20).to_string()),
+        "vm-privileged" => assert_ne!(status("CapBnd:"), "00000000a80425fb"),
+        "vm-virtiofsd" => {
+            let others = pod.threads().others;
+            assert!(others.iter().any(|thread| thread.name == "virtiofsd"), "{others:#?}");
+        }
+        "vm-emulated" => assert!(pod.threads().vcpus.iter().all(|vcpu| vcpu.name.ends_with("/TCG"))),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_example_runs_as_it_is_and_ends_by_its_power_button() {
+    needs_kvm();
+    on_node_undoing(
+        || fs::write(PAGES, "0").expect(PAGES),
+        || {
+            make_images(&disk::button());
+            let mut page = Page::read();
+            for round in ROUNDS {
+                if round.contains(&"vm-hugepages") {
+                    keep_huge_pages(PAGES, 128);
+                }
+                let pods = round.map(|name| {
+                    // The one without a disk has nothing to say.
+                    let words = if name == "vm-emulated" {
+                        "guest running"
+                    } else {
+                        "guest: up"
+                    };
+                    let pod = up(name, words);
+                    assert_runs(&pod);
+                    assert_special(&pod);
+                    // While it is the newest of its round: what the page shows of it.
+                    page.hold(&pod);
+                    pod
+                });
+                run(&["steliactl", "verify"]);
+                pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
+                assert_end(&pods);
+                for pod in &pods {
+                    run(&["kubelet-standin", "pod", "delete", &pod.name, "--grace", "0"]);
+                }
+            }
+            assert_eq!(scopes().len(), 0);
+            page.assert_as_seen();
+        },
+    );
+}
+
+#[test]
+fn every_example_is_run_and_names_no_image_but_those_that_are_replaced() {
+    let me = std::env::current_exe().expect("own path");
+    let files = fs::read_dir(me.parent().expect("a folder")).expect("the job").flatten();
+    let names = files.filter_map(|file| Some(file.file_name().to_str()?.strip_suffix(".yaml")?.to_owned()));
+    let names: Vec<String> = names.filter(|name| name != "kubelet-config").collect();
+    let run: Vec<&str> = ROUNDS.as_flattened().iter().chain(&OF_STELIAD).copied().collect();
+    assert_eq!(names.len(), run.len(), "{names:?}");
+    for name in &names {
+        assert!(run.contains(&name.as_str()), "{name}.yaml is not run");
+        let spec = manifest(name).spec;
+        for container in spec.init_containers.iter().chain(&spec.containers) {
+            assert!(
+                container.image.starts_with("localhost/"),
+                "{name}.yaml: {}",
+                container.image
+            );
+        }
+    }
+}
+
+/// A Linux boots from those disks, too: longer than `make check` has time for.
+#[test]
+fn a_linux_in_the_examples_has_its_cpus_its_network_and_its_share() {
+    needs_kvm();
+    on_node(|| {
+        make_images(&disk::linux());
+        let data = Path::new("/run/kubelet-standin/volumes/vm-virtiofsd-data");
+        fs::create_dir_all(data).expect("a volume");
+        fs::write(data.join("said"), "hello").expect("a file to share");
+        let pods = ["vm", "vm-virtiofsd"].map(|name| up(name, "guest: up with 2 CPUs"));
+        pods.iter().for_each(|pod| drop(assert_isolated(pod, 2)));
+        // As `kubectl port-forward` does it.
+        let pid = pods[0].pid.to_string();
+        let ask = "ip link set lo up; timeout 20 busybox nc 127.0.0.1 2222 < /dev/null";
+        let answer = output(&["nsenter", "-t", &pid, "-n", "sh", "-c", ask]);
+        assert!(
+            String::from_utf8_lossy(&answer.stdout).contains("hello from the guest"),
+            "{answer:?}"
+        );
+        assert!(
+            pods[1].logs().contains("guest: the share says hello"),
+            "{}",
+            pods[1].logs()
+        );
+        assert_eq!(read(data.join("answered")), "from the guest");
+        assert_end(&pods);
+    });
+}

@@ -1,0 +1,211 @@
+//! A release's files in `target/dist`: the SBOM names what was compiled for the programs and nothing else, the checksums are right.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{given, run, text};
+
+const PROGRAMS: [(&str, &str); 3] = [
+    ("steliad", "usr/libexec/stelia/steliad"),
+    ("steliactl", "usr/bin/steliactl"),
+    ("stelia-runner", "usr/bin/stelia-runner"),
+];
+
+fn names(folder: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(folder).expect("a folder").flatten();
+    entries
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
+}
+
+fn sbom() -> Value {
+    let dist = given("STELIA_DIST");
+    let name = names(&dist).into_iter().find(|name| name.ends_with(".cdx.json"));
+    let file = fs::read(dist.join(name.expect("an SBOM"))).expect("it");
+    serde_json::from_slice(&file).expect("JSON")
+}
+
+fn components(sbom: &Value) -> &[Value] {
+    sbom["components"].as_array().expect("components")
+}
+
+fn string<'a>(of: &'a Value, key: &str) -> &'a str {
+    of[key].as_str().unwrap_or_else(|| panic!("no {key}: {of}"))
+}
+
+/// name@version of every crate that it lists; what is no crate has no version in its reference.
+fn crates(sbom: &Value) -> BTreeSet<String> {
+    let references = components(sbom).iter().map(|one| string(one, "bom-ref").to_owned());
+    references.filter(|reference| reference.contains('@')).collect()
+}
+
+/// Every crate that cargo reports to have compiled for the programs' own target. What runs while they are built is compiled for the
+/// host, into another folder.
+fn compiled() -> BTreeSet<String> {
+    let target = given("STELIA_BIN");
+    let log = fs::read_to_string(given("STELIA_BUILT")).expect("cargo's messages");
+    let messages = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).expect("JSON"));
+    let artifacts = messages.filter(|message| message["reason"] == "compiler-artifact");
+    let theirs = artifacts.filter(|message| {
+        let files = message["filenames"].as_array().expect("files").iter();
+        files
+            .filter_map(Value::as_str)
+            .any(|file| Path::new(file).starts_with(&target))
+    });
+    // "…#name@1.2.3", or "path+file:///…/name#1.2.3"
+    let reference = |message: Value| {
+        let (place, id) = string(&message, "package_id").rsplit_once('#').expect("an id");
+        match (id.contains('@'), place.rsplit_once('/')) {
+            (false, Some((_, folder))) => format!("{folder}@{id}"),
+            _ => id.to_owned(),
+        }
+    };
+    theirs.map(reference).collect()
+}
+
+#[test]
+fn the_sbom_lists_what_was_compiled_for_the_programs_and_nothing_else() {
+    let (listed, compiled) = (crates(&sbom()), compiled());
+    assert!(compiled.len() >= 100, "{compiled:?}");
+    assert_eq!(listed, compiled);
+}
+
+#[test]
+fn the_sbom_lists_what_cargo_tree_has_of_each_program() {
+    let target = given("STELIA_BIN");
+    let target = target
+        .parent()
+        .and_then(Path::file_name)
+        .expect("a target")
+        .to_string_lossy();
+    let listed = crates(&sbom());
+    for (program, _) in PROGRAMS {
+        let options = [
+            "--edges",
+            "normal,no-proc-macro",
+            "--prefix",
+            "none",
+            "--target",
+            &target,
+        ];
+        let tree = Command::new(env!("CARGO"))
+            .args(["tree", "--quiet", "--locked", "--offline", "--package", program])
+            .args(options)
+            .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .output()
+            .expect("cargo tree");
+        assert!(tree.status.success(), "{}", String::from_utf8_lossy(&tree.stderr));
+        let tree = String::from_utf8(tree.stdout).expect("text");
+        let package = |line: &str| {
+            let (name, rest) = line.split_once(" v").expect("name and version");
+            format!("{name}@{}", rest.split(' ').next().unwrap_or_default())
+        };
+        let tree: BTreeSet<String> = tree.lines().map(package).collect();
+        let missing: Vec<&String> = tree.difference(&listed).collect();
+        assert!(tree.len() >= 50 && missing.is_empty(), "{program}: {missing:?}");
+    }
+}
+
+#[test]
+fn every_component_of_the_sbom_can_be_identified_and_belongs_to_a_program() {
+    let sbom = sbom();
+    let mut ours = BTreeSet::new();
+    for component in components(&sbom) {
+        let reference = string(component, "bom-ref");
+        assert!(!string(component, "version").is_empty());
+        let licence = component["licenses"][0]["expression"].as_str().unwrap_or_default();
+        assert!(!licence.is_empty(), "{reference} has no licence");
+        match component["purl"].as_str() {
+            Some(purl) => assert!(
+                purl.starts_with("pkg:cargo/") == (component["hashes"][0]["alg"] == "SHA-256"),
+                "{purl}"
+            ),
+            None => assert!(ours.insert(string(component, "name").to_owned())),
+        }
+    }
+    // Crates of this repository, which no registry has.
+    let here = |name: &String| name.starts_with("steli") || name == "kubelet-planner";
+    assert!(ours.len() >= 10 && ours.iter().all(here), "{ours:?}");
+    // Along the arrows from the release everything is reached.
+    let arrows = sbom["dependencies"].as_array().expect("dependencies");
+    let uses = |from: &str| -> Vec<&str> {
+        let arrow = arrows.iter().find(|arrow| arrow["ref"] == from);
+        let to = arrow.unwrap_or_else(|| panic!("{from}"))["dependsOn"]
+            .as_array()
+            .expect("a list");
+        to.iter().filter_map(Value::as_str).collect()
+    };
+    let (mut reached, mut open) = (BTreeSet::new(), uses("release"));
+    assert_eq!(open.len(), PROGRAMS.len());
+    while let Some(next) = open.pop() {
+        if reached.insert(next) {
+            open.extend(uses(next));
+        }
+    }
+    let all: BTreeSet<&str> = components(&sbom).iter().map(|one| string(one, "bom-ref")).collect();
+    assert_eq!(reached, all);
+    assert!(
+        all.contains("rust-std") && all.contains("glibc"),
+        "they are linked statically"
+    );
+    // Nothing of the machine that built it.
+    assert!(!sbom.to_string().contains(env!("CARGO_MANIFEST_DIR")));
+}
+
+#[test]
+fn the_programs_of_the_package_are_those_of_the_sbom() {
+    let sbom = sbom();
+    let deb = tempfile::tempdir().expect("root");
+    run(&["dpkg-deb", "-x", text(&given("STELIA_DEB")), text(deb.path())]);
+    for (program, path) in PROGRAMS {
+        let sum = run(&["sha256sum", text(&deb.path().join(path))]);
+        let listed = components(&sbom).iter().find(|one| one["name"] == program).expect("it");
+        assert_eq!(listed["type"], "application");
+        let listed = listed["hashes"][0]["content"].as_str();
+        assert_eq!(sum.split_whitespace().next(), listed, "{program}");
+    }
+}
+
+fn check(folder: &Path) -> bool {
+    let mut check = Command::new("sha256sum");
+    check
+        .args(["--check", "--strict", "--quiet", "SHA256SUMS"])
+        .current_dir(folder);
+    check.output().expect("sha256sum").status.success()
+}
+
+#[test]
+fn the_checksums_are_of_every_file_and_notice_a_changed_one() {
+    let dist = given("STELIA_DIST");
+    let sums = fs::read_to_string(dist.join("SHA256SUMS")).expect("checksums");
+    let listed = sums.lines().filter_map(|line| line.split_once("  "));
+    let mut listed: BTreeSet<String> = listed.map(|(_, name)| name.to_owned()).collect();
+    assert!(listed.insert("SHA256SUMS".to_owned()));
+    assert_eq!(listed, names(&dist));
+    for ending in [".deb", ".rpm", ".tar", ".cdx.json"] {
+        assert_eq!(
+            listed.iter().filter(|name| name.ends_with(ending)).count(),
+            1,
+            "{ending}: {listed:?}"
+        );
+    }
+    assert!(check(&dist));
+    let copy = tempfile::tempdir().expect("a folder");
+    for name in &listed {
+        fs::copy(dist.join(name), copy.path().join(name)).expect("copied");
+    }
+    assert!(check(copy.path()));
+    let changed: PathBuf = copy
+        .path()
+        .join(listed.iter().find(|name| name.ends_with(".tar")).expect("it"));
+    let mut bytes = fs::read(&changed).expect("bytes");
+    bytes[0] ^= 1;
+    fs::write(&changed, bytes).expect("written");
+    assert!(!check(copy.path()));
+}
