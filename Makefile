@@ -34,7 +34,8 @@ FUZZ_TARGETS ?=
 VERSION  := $(shell sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 # What the packages hold; nothing else of the workspace is built for them.
 PROGRAMS := --bins -p steliad -p steliactl -p stelia-runner
-STATIC   := RUSTFLAGS="-C target-feature=+crt-static"
+# Relative relocations packed: unpacked they are half a megabyte that every start reads and that stays resident.
+STATIC   := RUSTFLAGS="-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs"
 DEB_DIR  := target/debian
 DEB_DONE := $(DEB_DIR)/.done-$(PROFILE)
 # What cargo compiled for them, as it says itself.
