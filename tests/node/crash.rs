@@ -40,10 +40,7 @@ fn pause(below: u32) {
 
 pub fn wait_state(pod: &Pod, wanted: &str) {
     wait_until(&format!("{} {wanted} again", pod.name), || {
-        let list = output(&["steliactl", "--no-legend", "-o", "wide", "list"]);
-        let text = String::from_utf8_lossy(&list.stdout).into_owned();
-        let line = text.lines().find(|line| line.contains(&pod.uid))?.to_owned();
-        (line.split_whitespace().nth(3) == Some(wanted)).then_some(())
+        (state(pod).as_deref() == Some(wanted)).then_some(())
     });
 }
 
