@@ -299,6 +299,7 @@ async fn restart(model: &Model, settings: Settings, meter: &Meter, vms: u32) -> 
             origin: None,
             anchor: None,
             patience: Duration::from_secs(5),
+            adopting: None,
         };
         let handle = handle.on_behalf_of(&pod);
         calls.push(tokio::spawn(async move { handle.register(request).await }));

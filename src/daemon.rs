@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{dbus, engine, journal, trial};
+use crate::{adoption, dbus, engine, journal, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -191,6 +191,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
             "no runner socket was passed: pods cannot register"
         );
     }
+    tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`daemon`] | the program: command line, start, threads, watchdog, end |
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
+//! | `adoption` | the third door: VMs that do not register themselves, by the administrator's rules |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
@@ -20,6 +21,7 @@
 //! assert!(Arguments::try_parse_from(["steliad", "--print-config"]).is_ok());
 //! ```
 
+pub(crate) mod adoption;
 pub(crate) mod authz;
 pub mod daemon;
 pub mod dbus;

@@ -20,7 +20,7 @@ type Property<'a> = (&'static str, bool, fn(&'a InstanceView) -> Variant<'a>);
 
 /// The body of the signal, where any property differs between two views of an instance.
 fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
-    let properties: [Property<'a>; 8] = [
+    let properties: [Property<'a>; 9] = [
         ("State", old.state != new.state, |view| view.state.into()),
         ("Degraded", old.degraded != new.degraded, |view| {
             let reasons = view.degraded.iter().map(Reason::to_string);
@@ -38,6 +38,9 @@ fn body<'a>(old: &InstanceView, new: &'a InstanceView) -> Option<Body<'a>> {
         }),
         ("Placement", old.placement != new.placement, |view| {
             view.placement.into()
+        }),
+        ("AdoptedBy", old.adopted_by != new.adopted_by, |view| {
+            view.adopted_by.as_deref().unwrap_or_default().into()
         }),
         ("IsolatedTimestamp", old.isolated_us != new.isolated_us, |view| {
             view.isolated_us.into()
@@ -83,6 +86,7 @@ mod tests {
         let old = InstanceView::registered(pod.clone());
         let new = InstanceView {
             container: "other".to_owned(),
+            adopted_by: Some("rule".to_owned()),
             state: "leaving",
             degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPU 2 is offline")],
             exclusive: CpuSet::below(2),

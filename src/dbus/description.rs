@@ -44,7 +44,7 @@ mod tests {
     use stelia_node::proc::TaskId;
 
     use super::*;
-    use crate::engine::{Counters, InstanceView, LastPass, PinnedThread, PoolsView, View};
+    use crate::engine::{Counters, InstanceView, LastPass, PinnedThread, PoolsView, Unadopted, View};
 
     fn cpus(list: &str) -> CpuSet {
         list.parse().unwrap()
@@ -66,6 +66,7 @@ mod tests {
         };
         let instance = InstanceView {
             container: "compute".to_owned(),
+            adopted_by: Some("kubevirt".to_owned()),
             pod_name: PodName::new("team-a", "vm"),
             degraded: vec![Reason::of(&pod, Amiss::CpusOffline, "CPUs 3 are offline")],
             exclusive: cpus("2-3"),
@@ -131,9 +132,18 @@ mod tests {
                 moves: 7,
                 failures: 8,
             }),
-            instances: [(pod, Arc::new(instance))].into(),
+            instances: [(pod.clone(), Arc::new(instance))].into(),
             jobs: vec![serde_json::from_str(job).unwrap()],
             unreadable: vec![("a.scope".to_owned(), "schema 9".to_owned())],
+            unadopted: Arc::new(vec![Unadopted {
+                pod: pod.clone(),
+                pod_name: PodName::new("team-a", "vm"),
+                container: "compute".to_owned(),
+                rule: "kubevirt".to_owned(),
+                reason: "Gap".to_owned(),
+                text: "none of vCPU 1".to_owned(),
+                since_us: 3,
+            }]),
         }
     }
 

@@ -17,7 +17,7 @@ use super::manager::Options;
 use super::options;
 use super::report::report_dict;
 use crate::authz::Operation;
-use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest};
+use crate::engine::{AttachRequest, Handle, InstanceView, VcpuRequest, Vmm};
 use crate::journal::{self, Pod, about};
 
 pub(super) struct Instance {
@@ -139,7 +139,7 @@ impl Instance {
                 .engine
                 .attach(AttachRequest {
                     pod: self.pod.clone(),
-                    qemu,
+                    vmm: Vmm::Pidfd(qemu),
                     vcpus: requests,
                     iothreads,
                 })
@@ -252,6 +252,11 @@ impl Instance {
     #[zbus(property)]
     fn partition(&self) -> String {
         self.show(|view| view.partition.clone())
+    }
+
+    #[zbus(property)]
+    fn adopted_by(&self) -> String {
+        self.show(|view| view.adopted_by.clone().unwrap_or_default())
     }
 
     #[zbus(property)]

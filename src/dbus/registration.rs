@@ -34,6 +34,7 @@ pub(super) async fn register(
         origin,
         anchor,
         patience: REGISTRATION_PATIENCE,
+        adopting: None,
     };
     engine.register(request).await.inspect_err(|error| {
         let text = error.to_string();

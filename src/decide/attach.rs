@@ -5,11 +5,20 @@ use std::collections::BTreeMap;
 use stelia_api::ThreadRole;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record, Vcpu, VcpuThread};
-use stelia_settings::{Partition, Policies};
+use stelia_settings::{Partition, PlacementPolicy, Policies};
 
 use super::contained::forbidden;
-use super::placement::place;
+use super::placement::{Placement, kept, place};
 use super::{Instance, Snapshot, placed};
+
+/// How the vCPUs of an adopted VM are to be placed.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Wanted {
+    /// The CPU that each vCPU was found pinned to; `None`: they are placed by `policy`.
+    pub kept: Option<BTreeMap<u32, u32>>,
+    /// `None`: that of the settings.
+    pub policy: Option<PlacementPolicy>,
+}
 
 /// The record of an instance with these threads attached, and a note if the placement policy could not be kept.
 pub(crate) fn attached(
@@ -18,15 +27,24 @@ pub(crate) fn attached(
     known: &Instance,
     tasks: BTreeMap<ThreadRole, TaskId>,
     guest: Vec<Vcpu>,
+    wanted: &Wanted,
 ) -> (Record, Option<String>) {
     let former = &known.record;
-    let placement = place(
-        policies.placement,
-        &guest,
-        tasks.keys().copied(),
-        &former.exclusive,
-        &snapshot.topology,
-    );
+    let policy = wanted.policy.unwrap_or(policies.placement);
+    let pins = wanted
+        .kept
+        .as_ref()
+        .and_then(|pins| kept(pins, &guest, &former.exclusive));
+    let placement = match pins {
+        Some(pins) => Placement { pins, note: None },
+        None => place(
+            policy,
+            &guest,
+            tasks.keys().copied(),
+            &former.exclusive,
+            &snapshot.topology,
+        ),
+    };
     let threads: Vec<VcpuThread> = tasks
         .into_iter()
         .map(|(role, task)| VcpuThread { role, task, cpu: None })
@@ -40,16 +58,16 @@ pub(crate) fn attached(
     } else {
         snapshot.safe_partition
     };
-    let wanted = match forbidden(snapshot, policies, former) {
+    let partition = match forbidden(snapshot, policies, former) {
         Some(_) => Partition::Member,
         None => policies.partition.unwrap_or(auto),
     };
-    let (vcpus, partition) = placed(&threads, &placement.pins, wanted);
+    let (vcpus, partition) = placed(&threads, &placement.pins, partition);
     let next = Record {
         vcpus,
         partition,
         props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
-        placement: policies.placement,
+        placement: policy,
         ..former.clone()
     };
     // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the

@@ -64,7 +64,7 @@ pub(super) fn degraded(
         _ => {}
     }
     container(instance, &mut reasons);
-    if record.phase.has_vcpus() {
+    if record.phase.has_vcpus() && !instance.is_over() {
         vcpus(facts, instance, &mut reasons);
     }
     match (&instance.unwatched, &snapshot.unwatched) {

@@ -120,7 +120,11 @@ fn compare(before: &Instance, now: &Instance, findings: &mut Vec<Finding>) {
         let (Some(was), Some(is)) = (was, is) else { continue };
         let what = |what: &str| format!("{what} of thread {} ({})", thread.task.id, thread.role);
         differ(what("the cgroup"), was.cgroup.to_string(), is.cgroup.to_string());
-        differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
+        // Where others may pin the vCPUs, another one of the instance's CPUs is no drift.
+        let keeps = before.record.adopted.as_ref().is_some_and(|adopted| adopted.keeps);
+        if !(keeps && is.affinity.len() == 1 && is.affinity.is_subset(&before.record.exclusive)) {
+            differ(what("the affinity"), was.affinity.to_string(), is.affinity.to_string());
+        }
     }
     // A thread that is new in `vcpu/` was created there (KVM creates threads from a vCPU's): moving it to float is not
     // drift.

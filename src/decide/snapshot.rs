@@ -284,6 +284,18 @@ impl Instance {
         self.record.home == TreeHome::InPlace
     }
 
+    /// Whether the VM of an adopted instance ended: none of its vCPU threads is left. Other processes of the container may live
+    /// on. Who registered itself deregisters itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        let ended = !self.vcpus.is_empty() && self.vcpus.iter().all(Option::is_none);
+        ended && self.record.adopted.is_some()
+    }
+
+    /// The same while its CPUs are not given back yet.
+    pub(crate) fn is_over(&self) -> bool {
+        self.has_ended() && self.record.phase.has_vcpus()
+    }
+
     /// The cgroup that has its record: its unit's, or in place the container's own.
     pub(crate) fn scope(&self) -> &CgroupPath {
         self.tree.scope()

@@ -19,7 +19,7 @@ use super::inbox::Asker;
 use super::pass::Numbers;
 use super::task::Engine;
 use super::{late, store};
-use crate::decide::attached;
+use crate::decide::{Wanted, attached};
 use crate::journal::{self, about};
 
 /// More vCPUs than this in one call are refused: twice what QEMU's largest machine has.
@@ -30,7 +30,7 @@ const MAX_VCPUS: usize = 8192;
 pub struct VcpuRequest {
     /// vCPU index and QMP properties.
     pub vcpu: Vcpu,
-    /// Thread id as the container's PID namespace numbers it.
+    /// Thread id, as [`Vmm`] says.
     pub thread: i32,
 }
 
@@ -38,11 +38,19 @@ pub struct VcpuRequest {
 #[derive(Debug)]
 pub struct AttachRequest {
     pub pod: PodUid,
-    /// QEMU's pidfd.
-    pub qemu: OwnedFd,
+    pub vmm: Vmm,
     pub vcpus: Vec<VcpuRequest>,
-    /// I/O threads, as the container's PID namespace numbers them: each gets a CPU of its own while the vCPUs leave some over.
+    /// I/O threads, numbered as the vCPUs' threads: each gets a CPU of its own while the vCPUs leave some over.
     pub iothreads: Vec<i32>,
+}
+
+/// The process whose threads are attached.
+#[derive(Debug)]
+pub enum Vmm {
+    /// As its pod handed it over, with threads as the container's PID namespace numbers them.
+    Pidfd(OwnedFd),
+    /// As it was found on the host, with threads as the host numbers them, and how they are to be placed.
+    Found(TaskId, Wanted),
 }
 
 impl AttachRequest {
@@ -148,7 +156,11 @@ impl Engine {
         }
         let guest = request.vcpus.into_iter().map(|request| request.vcpu).collect();
         let (snapshot, policies) = (&self.picture.snapshot, &self.settings.policies);
-        let (next, note) = attached(snapshot, policies, known, tasks, guest);
+        let wanted = match request.vmm {
+            Vmm::Pidfd(_) => Wanted::default(),
+            Vmm::Found(_, wanted) => wanted,
+        };
+        let (next, note) = attached(snapshot, policies, known, tasks, guest, &wanted);
         if let Some(note) = note {
             let pod = self.named(&pod);
             about!(warn, journal::PLACEMENT, pod, STELIA_REASON = %note, "placement of pod {pod}: {note}");
@@ -293,7 +305,14 @@ fn resolve(
     }
     let foreign = |text: String| ErrorKind::ForeignProcess.because(text);
     let unclear = ErrorKind::ForeignProcess.context("qemu_pidfd");
-    let qemu = identify_pidfd(system, &request.qemu).map_err(&unclear)?;
+    let qemu = match &request.vmm {
+        Vmm::Pidfd(fd) => identify_pidfd(system, fd).map_err(&unclear)?,
+        Vmm::Found(task, _) => match system.procs.identify(task.id) {
+            Ok(now) if now == *task => now,
+            Ok(_) => return Err(foreign(format!("process {} ended", task.id))),
+            Err(error) => return Err(unclear(error)),
+        },
+    };
     let cgroup = system.procs.cgroup(qemu.id).map_err(&unclear)?;
     if !cgroup.is_within(scope) {
         let text = format!("the process of qemu_pidfd does not belong to pod {}", request.pod);
@@ -302,7 +321,10 @@ fn resolve(
     let threads = system.procs.threads(qemu.id).map_err(&unclear)?;
     let by_number: BTreeMap<i32, TaskId> = threads
         .iter()
-        .filter_map(|thread| Some((*thread.numbers.last()?, thread.task)))
+        .filter_map(|thread| match request.vmm {
+            Vmm::Found(..) => Some((thread.task.id, thread.task)),
+            Vmm::Pidfd(_) => Some((*thread.numbers.last()?, thread.task)),
+        })
         .collect();
     asked
         .into_iter()

@@ -111,6 +111,9 @@ impl Engine {
     }
 
     pub(super) fn come_in(&mut self, asker: Asker, command: Command) {
+        if let Command::ShowUnadopted(unadopted) = command {
+            return self.publisher.show_unadopted(unadopted);
+        }
         // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
@@ -157,6 +160,7 @@ impl Engine {
                 self.sweep(SweepAnswer::Reload(reply));
                 self.inbox.release(&asker);
             }
+            Command::ShowUnadopted(unadopted) => self.publisher.show_unadopted(unadopted),
             Command::Rebind(request, reply) => {
                 let planned = self.rebind(&request);
                 self.finish(&asker, [reply], planned);

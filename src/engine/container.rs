@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
-use crate::decide::Instance;
 pub(super) use crate::decide::admission::NOT_THE_CALLERS;
+use crate::decide::{Instance, Wanted};
 use stelia_allocator::RunningContainer;
 use stelia_api::{Error, ErrorKind};
 use stelia_cpus::CpuSet;
@@ -14,6 +14,8 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numb
 use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
+use stelia_record::Vcpu;
+use stelia_settings::AdoptRule;
 
 use crate::decide::admission::{Candidate, CheckedClaim, Claim};
 
@@ -75,6 +77,20 @@ pub struct RegisterRequest {
     pub anchor: Option<OwnedFd>,
     /// How long to wait where the cause of a refusal may pass: kubelet's second write, an old scope's end.
     pub patience: Duration,
+    /// What makes the instance; `None` where its pod asks for it.
+    pub adopting: Option<Adopting>,
+}
+
+/// A VM that is to become an instance by the administrator's rule.
+#[derive(Debug, Clone)]
+pub struct Adopting {
+    pub rule: AdoptRule,
+    /// Its VMM. It is moved, so it is no anchor.
+    pub vmm: TaskId,
+    /// Its vCPU threads by index.
+    pub threads: BTreeMap<u32, TaskId>,
+    pub guest: Vec<Vcpu>,
+    pub wanted: Wanted,
 }
 
 /// The process of a pidfd, with its start time.
@@ -145,14 +161,6 @@ pub(super) fn candidate(
     container: ContainerCgroup,
 ) -> Result<Candidate, Error> {
     let cgroups = &*system.cgroups;
-    let anchor = match &request.anchor {
-        None => None,
-        Some(fd) => {
-            let bad = ErrorKind::NoAnchor.context("anchor");
-            let task = identify_pidfd(system, fd).map_err(&bad)?;
-            Some((task, system.procs.cgroup(task.id).map_err(&bad)?))
-        }
-    };
     let cpus = cgroups.read(&origin, File::Cpus)?;
     let cpus = cpus.parse().map_err(ErrorKind::Failed.context(&origin))?;
     let mut processes = Vec::new();
@@ -170,6 +178,16 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
+    let bad = ErrorKind::NoAnchor.context("anchor");
+    let anchor = match (&request.anchor, &request.adopting) {
+        (Some(fd), _) => Some(identify_pidfd(system, fd).map_err(&bad)?),
+        (None, Some(adopting)) => first(system, &processes).filter(|first| *first != adopting.vmm),
+        (None, None) => None,
+    };
+    let anchor = match anchor {
+        Some(task) => Some((task, system.procs.cgroup(task.id).map_err(&bad)?)),
+        None => None,
+    };
     let elsewhere = elsewhere(cgroups, &origin)?;
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime::container(&system.run, &container);
@@ -192,8 +210,17 @@ pub(super) fn candidate(
         request: request_of_cpus,
         live_containers,
         anchor,
+        needs_anchor: request.adopting.is_none(),
         caller,
     })
+}
+
+/// The first process of a container's PID namespace: the container lives as long as it does.
+fn first(system: &System, processes: &[(i32, Vec<i32>)]) -> Option<TaskId> {
+    let depth = processes.iter().map(|(_, numbers)| numbers.len()).min()?;
+    let is_first = |numbers: &Vec<i32>| numbers.len() == depth && numbers.last() == Some(&1);
+    let (id, _) = processes.iter().find(|(_, numbers)| is_first(numbers))?;
+    system.procs.identify(*id).ok()
 }
 
 /// The container's other cgroups that have processes.

@@ -2,19 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
-use stelia_settings::Settings;
+use stelia_settings::{AdoptRule, Settings};
 use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
 use super::audience::{Restrict, restricted};
 use super::inbox::Asker;
 use super::rebind::{RebindAnswer, RebindRequest};
-use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, View};
+use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, Unadopted, View};
 
 /// Where an answer goes.
 pub(super) type Reply<T> = oneshot::Sender<Result<T, Error>>;
@@ -28,6 +29,8 @@ pub(super) enum Command {
     Preview(Reply<Preview>),
     Reload(Box<Settings>, Reply<()>),
     Rebind(RebindRequest, Reply<RebindAnswer>),
+    /// What is known of VMs that are not adopted; nobody waits for an answer.
+    ShowUnadopted(Vec<Unadopted>),
 }
 
 impl Command {
@@ -55,7 +58,7 @@ impl Command {
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
             // New settings are used although the caller left.
-            Self::Reload(..) => false,
+            Self::Reload(..) | Self::ShowUnadopted(_) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
@@ -63,6 +66,22 @@ impl Command {
 
 /// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
+
+/// What the settings say of VMs that do not register themselves.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct AdoptSettings {
+    pub(crate) rules: Vec<AdoptRule>,
+    pub(crate) audit_interval: Duration,
+}
+
+impl AdoptSettings {
+    pub(super) fn of(settings: &Settings) -> Arc<Self> {
+        Arc::new(Self {
+            rules: settings.policies.adopt.clone(),
+            audit_interval: settings.audit_interval,
+        })
+    }
+}
 
 /// How doors speak to the engine.
 #[derive(Clone)]
@@ -72,6 +91,7 @@ pub struct Handle {
     pub(super) followers: Followers,
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
+    pub(super) adoption: watch::Receiver<Arc<AdoptSettings>>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -120,6 +140,17 @@ impl Handle {
     /// What a pod with an instance is called. For the journal, whoever asks: pass it to no caller.
     pub(crate) fn pod_name(&self, pod: &PodUid) -> Option<PodName> {
         self.view.borrow().instances.get(pod)?.pod_name.clone()
+    }
+
+    /// The settings in force of VMs that do not register themselves.
+    pub(crate) fn adoption(&self) -> watch::Receiver<Arc<AdoptSettings>> {
+        self.adoption.clone()
+    }
+
+    /// Show these VMs as not adopted, and no others.
+    pub(crate) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
+        // The daemon may be stopping.
+        let _ = self.commands.send((None, Command::ShowUnadopted(unadopted)));
     }
 
     /// For doors, which must look up the cgroup of a calling process.

@@ -33,16 +33,17 @@ impl Homes {
         self.tried.insert(pod.clone(), failure);
     }
 
-    /// Where the instance of a container with this record is to be made.
+    /// Where the instance of a container with this record is to be made, by what is wanted.
     pub(super) fn choose(
         &mut self,
         system: &System,
         snapshot: &Snapshot,
         policies: &Policies,
+        wanted: TreeHome,
         record: &Record,
     ) -> Home {
         let tried = self.tried.remove(&record.pod);
-        if policies.tree == TreeHome::Slice {
+        if wanted == TreeHome::Slice {
             return Home::Slice(None);
         }
         if let Err(reason) = decide::in_place(snapshot, policies, record) {

@@ -12,7 +12,7 @@
 //! | `turn`, `pass` | one turn; the turns from the first with work to the last, and what they did |
 //! | `apply`, `systemd_calls` | taking steps; those that systemd takes, without waiting for it |
 //! | `patience` | how often an instance or a shared step is tried in a row, and how long it then rests |
-//! | `register`, `container`, `attach`, `leave` | what a call checks and records |
+//! | `register`, `adopting`, `container`, `attach`, `leave` | what a call checks and records |
 //! | `calls`, `reconcile` | when a call about one instance, or about all, is answered |
 //! | `store` | the one writer of records |
 //! | `publish`, `view` | the view that doors read |
@@ -21,6 +21,7 @@
 //! | `metrics`, `report`, `locality` | counters; facts for schedulers; where memory and devices are |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
+mod adopting;
 mod alarm;
 mod apply;
 mod attach;
@@ -65,13 +66,14 @@ mod view;
 mod watch;
 
 pub use crate::decide::admission::Claim;
-pub use attach::{AttachRequest, Placed, VcpuRequest};
-pub use container::{Peer, RegisterRequest};
+pub use attach::{AttachRequest, Placed, VcpuRequest, Vmm};
+pub use container::{Adopting, Peer, RegisterRequest};
 pub use handle::Handle;
 pub use task::Engine;
 
-pub(crate) use apply::release_host;
+pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_PATIENCE;
+pub(crate) use handle::AdoptSettings;
 pub(crate) use locality::localities;
 pub(crate) use metrics::{Metrics, Trigger};
 pub(crate) use pass::{Preview, Report};
@@ -79,6 +81,6 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use view::{Counters, InstanceView, LastPass, Usage, View, usage};
+pub(crate) use view::{Counters, InstanceView, LastPass, Unadopted, Usage, View, usage};
 #[cfg(test)]
 pub(crate) use view::{PinnedThread, PoolsView};

@@ -11,7 +11,7 @@ use super::audience::Restrict;
 use super::handle::Followers;
 use super::picture::Picture;
 use super::rebind::Job;
-use super::{Counters, InstanceView, LastPass, View, apply};
+use super::{Counters, InstanceView, LastPass, Unadopted, View, apply};
 use crate::decide::{Assessment, Snapshot};
 
 /// The view that doors read, and the subscribers to single instances.
@@ -71,6 +71,11 @@ impl Publisher {
             });
         }
         self.show_followers(changed);
+    }
+
+    pub(super) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
+        self.view
+            .send_modify(|view| Arc::make_mut(view).unadopted = Arc::new(unadopted));
     }
 
     fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {

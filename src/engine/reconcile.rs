@@ -6,7 +6,7 @@ use stelia_api::{Amiss, Reason};
 use stelia_kubelet::PodUid;
 use stelia_settings::Settings;
 
-use super::handle::Reply;
+use super::handle::{AdoptSettings, Reply};
 use super::pass::Numbers;
 use super::task::Engine;
 use super::{Report, Trigger};
@@ -28,6 +28,7 @@ impl Engine {
         self.passes.trigger = Some(Trigger::Reload);
         self.next_audit_in(settings.audit_interval);
         self.settings = settings;
+        self.adoption.send_replace(AdoptSettings::of(&self.settings));
         self.picture.use_settings(&self.settings);
         self.audit(Trigger::Reload);
         self.dirty.everyone = true;

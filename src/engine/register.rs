@@ -9,8 +9,8 @@ use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Limits};
 use stelia_node::holder::Hold;
-use stelia_record::{Phase, Record};
-use stelia_settings::TreeHome;
+use stelia_record::{Adopted, Phase, Record};
+use stelia_settings::{AdoptPlacement, AdoptTree, TreeHome};
 
 use super::apply::now_us;
 use super::calls::{Goal, Made, failed, no_instance, undoing};
@@ -66,11 +66,18 @@ impl Engine {
         }
         // kubelet may have written since the last event was read.
         self.dirty.kubelet = true;
+        // The cgroup of all pods may be newer than the last look.
+        let pods = self.picture.snapshot.kubepods.as_ref();
+        self.dirty.slice |= pods.is_none_or(|level| level.exclusive.is_none());
         let mut found = Default::default();
         self.dirty.everyone |= self.look_at_node(&mut found);
         self.dirty.plan.extend(found);
         let mut pod = None;
         match self.admit(&waiting.request, &mut pod) {
+            Ok(Admitted::Known(pod)) if waiting.request.caller.is_some() && self.is_adopted(&pod) => {
+                let taken_over = self.take_over(&pod);
+                self.finish(&waiting.asker, [waiting.reply], taken_over);
+            }
             Ok(Admitted::Known(pod)) if self.is_registering(&pod) => {
                 self.dirty.changed(pod.clone());
                 let (reply, made) = (waiting.reply, None);
@@ -136,13 +143,26 @@ impl Engine {
         let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
         record.registered_us = now_us();
         let policies = &self.settings.policies;
+        let rule = request.adopting.as_ref().map(|adopting| &adopting.rule);
+        record.adopted = rule.map(|rule| Adopted {
+            rule: rule.name.clone(),
+            keeps: rule.placement == AdoptPlacement::Keep,
+        });
+        let wanted = match rule.map(|rule| rule.tree) {
+            None => policies.tree,
+            Some(AdoptTree::Slice) => TreeHome::Slice,
+            Some(AdoptTree::Auto | AdoptTree::InPlace) => TreeHome::InPlace,
+        };
         match self
             .homes
-            .choose(&self.system, &self.picture.snapshot, policies, &record)
+            .choose(&self.system, &self.picture.snapshot, policies, wanted, &record)
         {
             Home::InPlace => {
                 record.home = TreeHome::InPlace;
                 record.anchor = None;
+                if let Some(adopting) = &request.adopting {
+                    record = self.with_vcpus(record, adopting);
+                }
                 return Ok(Admitted::New {
                     record: Box::new(record),
                     pod_name: candidate.pod_name,
@@ -150,6 +170,19 @@ impl Engine {
                 });
             }
             Home::Untried(unit) => return Ok(Admitted::Untried(record.pod, unit)),
+            Home::Slice(Some(reason)) if rule.is_some_and(|rule| rule.tree == AdoptTree::InPlace) => {
+                let text = format!("its rule wants it in place: {reason}");
+                return Err(ErrorKind::Failed.because(text).of(&record.pod));
+            }
+            Home::Slice(reason) if record.anchor.is_none() => {
+                let reason = reason
+                    .map(|reason| format!("it cannot be in place: {reason}; and "))
+                    .unwrap_or_default();
+                let text = format!(
+                    "{reason}its VMM is the container's first process: nothing would stay in the container if it were moved to stelia.slice"
+                );
+                return Err(ErrorKind::NoAnchor.because(text).of(&record.pod));
+            }
             Home::Slice(None) => {}
             Home::Slice(Some(reason)) => {
                 let pod = Pod::new(record.pod.as_str(), candidate.pod_name.as_ref());
@@ -315,10 +348,12 @@ impl Engine {
             .map(|qos| format!(" as {}", qos.name()))
             .unwrap_or_default();
         let pod = self.named(pod);
+        let rule = record.adopted.as_ref().map(|adopted| adopted.rule.as_str());
+        let by = rule.map(|rule| format!(" by rule {rule}")).unwrap_or_default();
         about!(
             info, journal::REGISTERED, pod, STELIA_CPUSET = %record.exclusive, STELIA_CONTAINER = record.container,
-            STELIA_QOS = record.qos().map(Qos::name),
-            "registered pod {pod}{class}: {} moves, {} writes", did.moves, did.writes
+            STELIA_QOS = record.qos().map(Qos::name), STELIA_RULE = rule,
+            "registered pod {pod}{class}{by}: {} moves, {} writes", did.moves, did.writes
         );
         tell_company(pod, record.allocation.as_ref());
     }

@@ -110,7 +110,8 @@ impl Last {
     /// what was last reported stands.
     fn of(snapshot: &Snapshot, instance: &Instance, assessment: &Assessment, before: Option<&Self>) -> Self {
         let record = &instance.record;
-        let leaving = record.phase == Phase::Leaving;
+        // An adopted VM that ended is not deregistered by anybody.
+        let leaving = record.phase == Phase::Leaving && !instance.has_ended();
         let mut now = Self {
             name: instance.pod_name.clone(),
             leaving,

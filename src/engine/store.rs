@@ -16,11 +16,17 @@ pub(super) fn write(
     next: &Record,
 ) -> Result<(), CgroupError> {
     let had = former.map(Record::attributes).unwrap_or_default();
-    for (name, value) in next.attributes() {
-        if had.iter().any(|(known, was)| *known == name && *was == value) {
+    let attributes = next.attributes();
+    for (name, value) in &attributes {
+        if had.iter().any(|(known, was)| known == name && was == value) {
             continue;
         }
-        system.cgroups.set_attribute(scope, name, &value)?;
+        system.cgroups.set_attribute(scope, name, value)?;
+    }
+    for (name, _) in &had {
+        if !attributes.iter().any(|(now, _)| now == name) {
+            system.cgroups.remove_attribute(scope, name)?;
+        }
     }
     Ok(())
 }

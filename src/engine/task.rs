@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
-use super::handle::{Command, Followers, Handle};
+use super::handle::{AdoptSettings, Command, Followers, Handle};
 use super::home::Homes;
 use super::inbox::{Asker, Inbox};
 use super::pass::Passes;
@@ -55,6 +55,8 @@ pub struct Engine {
     pub(super) jobs: Jobs,
     /// Where new instances are made.
     pub(super) homes: Homes,
+    /// What the door for VMs that do not register themselves follows.
+    pub(super) adoption: watch::Sender<Arc<AdoptSettings>>,
     next_audit: Instant,
     alarm: Alarm,
 }
@@ -67,12 +69,14 @@ impl Engine {
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
+        let (adoption, adopting) = watch::channel(AdoptSettings::of(&settings));
         let handle = Handle {
             commands: sender,
             view: receiver,
             followers: Followers::default(),
             system: system.clone(),
             metrics: Arc::default(),
+            adoption: adopting,
             asker: None,
         };
         let mut engine = Self {
@@ -95,6 +99,7 @@ impl Engine {
             reported: Reported::default(),
             jobs: Jobs::default(),
             homes: Homes::default(),
+            adoption,
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
             system,

@@ -56,6 +56,25 @@ pub struct View {
     pub jobs: Vec<Job>,
     /// Scopes whose record cannot be used, with the reason.
     pub unreadable: Vec<(String, String)>,
+    /// VMs that a rule is of and that are no instances.
+    pub unadopted: Arc<Vec<Unadopted>>,
+}
+
+/// A VM that a rule is of and that is not adopted. In JSON it is [`stelia_api::view::Unadopted`].
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Unadopted {
+    pub pod: PodUid,
+    /// `None` where the runtime does not tell it.
+    #[serde(flatten, serialize_with = "named")]
+    pub pod_name: Option<PodName>,
+    pub container: String,
+    /// The rule's name.
+    pub rule: String,
+    /// The name of the reason: one of the rules', or of the error that registration answers.
+    pub reason: String,
+    pub text: String,
+    /// When it was first refused, microseconds since the epoch.
+    pub since_us: u64,
 }
 
 /// The pools of the online CPUs, and the CPUs and policies they were made from. In JSON it is [`stelia_api::view::Pools`].
@@ -81,6 +100,9 @@ pub struct InstanceView {
     pub pod_name: Option<PodName>,
     /// The container's name in kubelet's state.
     pub container: String,
+    /// The rule that made it an instance; `None` where its pod registered itself.
+    #[serde(serialize_with = "or_empty")]
+    pub adopted_by: Option<String>,
     /// Where it is in its life, by the names of the D-Bus property `State`.
     pub state: &'static str,
     /// The reasons of degradation; empty where there are none. In JSON `degraded` has their texts, `reasons` their kinds too.
@@ -142,6 +164,10 @@ fn with_kinds<S: serde::Serializer>(reasons: &[Reason], serializer: S) -> Result
     members.serialize_entry("degraded", reasons)?;
     members.serialize_entry("reasons", &kinds)?;
     members.end()
+}
+
+fn or_empty<S: serde::Serializer>(text: &Option<String>, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(text.as_deref().unwrap_or_default())
 }
 
 /// The members `pod_namespace` and `pod_name`, empty where they are not known.
@@ -227,6 +253,7 @@ impl InstanceView {
             pod,
             pod_name: None,
             container: String::new(),
+            adopted_by: None,
             state: Phase::Floating.name(),
             degraded: Vec::new(),
             exclusive: CpuSet::new(),
@@ -251,6 +278,7 @@ impl InstanceView {
             pod: record.pod.clone(),
             pod_name: instance.pod_name.clone(),
             container: record.container.clone(),
+            adopted_by: record.adopted.as_ref().map(|adopted| adopted.rule.clone()),
             state: if assessment.evicted {
                 Phase::Floating.name()
             } else {

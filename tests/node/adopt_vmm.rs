@@ -13,21 +13,21 @@ use crate::host::{Thread, container_of, output, read, run, threads_of, wait_unti
 use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node, on_node_undoing};
 
-const TEST_VMM: &str = "/job/test-vmm";
+pub const TEST_VMM: &str = "/job/test-vmm";
 /// The guest's memory, within the container.
 const MEMORY: &str = "/tmp/guest";
 
 /// A VMM that `test-vmm` can look like: the thread that makes the VM, the names of its vCPU threads without their numbers, some of its
 /// other threads, and how many processes it has.
-struct Shape {
-    like: &'static str,
+pub struct Shape {
+    pub like: &'static str,
     maker: &'static str,
-    vcpu: &'static str,
+    pub vcpu: &'static str,
     others: &'static [&'static str],
     processes: usize,
 }
 
-const SHAPES: [Shape; 3] = [
+pub const SHAPES: [Shape; 3] = [
     Shape {
         like: "cloud-hypervisor",
         maker: "vmm",

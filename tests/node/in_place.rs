@@ -35,7 +35,7 @@ fn assert_given_back(pod: &Pod) {
     assert!(lists(pod).iter().all(String::is_empty), "{:?}", lists(pod));
 }
 
-fn is_sid() -> bool {
+pub fn is_sid() -> bool {
     std::env::var("NODE_IMAGE").is_ok_and(|image| image == "sid")
 }
 

@@ -3,6 +3,7 @@
 #![allow(clippy::expect_used, clippy::panic)]
 
 mod adopt_vmm;
+mod adopted;
 mod allocator;
 mod attack;
 mod bad_input;

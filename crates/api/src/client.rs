@@ -101,6 +101,9 @@ pub trait Instance {
     #[zbus(property)]
     fn partition(&self) -> zbus::Result<String>;
     #[zbus(property)]
+    fn adopted_by(&self) -> zbus::Result<String>;
+
+    #[zbus(property)]
     fn placement(&self) -> zbus::Result<String>;
     #[zbus(property(emits_changed_signal = "const"))]
     fn unit(&self) -> zbus::Result<String>;

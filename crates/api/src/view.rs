@@ -84,6 +84,8 @@ pub struct Node {
     pub jobs: Vec<Value>,
     /// Scopes whose record cannot be used, with the reason; the daemon does not touch them.
     pub unreadable: Vec<(String, String)>,
+    /// VMs that a rule is of and that are not adopted; empty also where the daemon is older.
+    pub unadopted: Vec<Unadopted>,
 }
 
 /// Drift: what another program changed.
@@ -123,6 +125,8 @@ pub struct Instance {
     pub pod_name: String,
     /// The container's name in kubelet's state.
     pub container: String,
+    /// The rule that made it an instance; empty where its pod registered itself.
+    pub adopted_by: String,
     /// The D-Bus property `State`.
     pub state: String,
     /// The reasons of degradation; empty where there are none.
@@ -155,6 +159,24 @@ pub struct Instance {
     pub isolated_us: u64,
     /// The vCPU threads, and I/O threads that are pinned.
     pub vcpus: Vec<VcpuThread>,
+}
+
+/// A VM that a rule is of and that is not adopted (`docs/adopt.md`).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Unadopted {
+    pub pod: String,
+    /// Empty, as `pod_name` is, where the runtime does not tell it.
+    pub pod_namespace: String,
+    pub pod_name: String,
+    pub container: String,
+    /// The rule's name.
+    pub rule: String,
+    /// The name of the reason: one of the rules', or of the error that registration answers.
+    pub reason: String,
+    pub text: String,
+    /// When it was first refused.
+    pub since_us: u64,
 }
 
 /// A reason of degradation.

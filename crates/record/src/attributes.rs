@@ -9,7 +9,7 @@ use stelia_node::proc::TaskId;
 use stelia_settings::{Partition, PlacementPolicy, TreeHome};
 use stelia_text::excerpt::excerpt;
 
-use super::{Phase, Record, UNPINNED, VcpuThread};
+use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
 
 /// Version of the attributes' meaning. A scope with an unknown version is left alone.
 const SCHEMA: &str = "1";
@@ -57,6 +57,23 @@ fn vcpu(text: &str) -> Option<VcpuThread> {
         },
     };
     parts.next().is_none().then_some(thread)
+}
+
+/// What follows the rule's name where the vCPUs run where others pin them.
+const KEEPS: &str = " keep";
+
+/// A rule's name has no spaces.
+fn adopted_text(adopted: &Adopted) -> String {
+    let keeps = if adopted.keeps { KEEPS } else { "" };
+    format!("{}{keeps}", adopted.rule)
+}
+
+fn adopted(text: &str) -> Adopted {
+    let rule = text.strip_suffix(KEEPS);
+    Adopted {
+        rule: rule.unwrap_or(text).to_owned(),
+        keeps: rule.is_some(),
+    }
 }
 
 /// Whether a vCPU's property may have this name: what separates names in `vcpu-props` cannot be part of one.
@@ -140,6 +157,7 @@ impl Record {
         let home = (self.home != TreeHome::default()).then(|| self.home.name().to_owned());
         let optional = [
             ("tree", home),
+            ("adopted", self.adopted.as_ref().map(adopted_text)),
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
@@ -202,6 +220,7 @@ impl Record {
             .unwrap_or_default();
         Ok(Self {
             home,
+            adopted: attributes.get("adopted").map(|text| adopted(text)),
             allocation,
             pod_pool,
             scheduled: attributes.contains_key("scheduled"),

@@ -92,6 +92,15 @@ impl fmt::Display for VcpuThread {
     }
 }
 
+/// That an instance was made by a rule of the node's administrator (`[[adopt]]`), not by its pod.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Adopted {
+    /// The rule's name.
+    pub rule: String,
+    /// The vCPUs run where others pin them, as far as each has a CPU of its own there (placement "keep").
+    pub keeps: bool,
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Record {
     pub pod: PodUid,
@@ -103,6 +112,8 @@ pub struct Record {
     pub home: TreeHome,
     /// The sleeping process that stays in the origin and keeps the container's cgroup alive; `None` where nothing leaves it.
     pub anchor: Option<TaskId>,
+    /// `None` where the pod registered itself.
+    pub adopted: Option<Adopted>,
     /// The container's exclusive CPUs: its entry without the CPUs that other containers of the pod use.
     pub exclusive: CpuSet,
     /// The container's entry in kubelet's state when `exclusive` was derived from it; where steliad chose the CPUs,

@@ -8,7 +8,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
 use stelia_settings::{Partition, PlacementPolicy};
 
-use crate::{Phase, Record, VcpuThread};
+use crate::{Adopted, Phase, Record, VcpuThread};
 
 /// One of kubelet's CPUs.
 pub fn record() -> Record {
@@ -18,6 +18,7 @@ pub fn record() -> Record {
         origin: CgroupPath::parse("/kubepods.slice/x.scope").unwrap(),
         home: Default::default(),
         anchor: Some(TaskId { id: 40, start: 400 }),
+        adopted: None,
         exclusive: "2-3".parse().unwrap(),
         entry: "2-3".parse().unwrap(),
         allocation: None,
@@ -63,5 +64,16 @@ pub fn in_place() -> Record {
         home: stelia_settings::TreeHome::InPlace,
         anchor: None,
         ..record()
+    }
+}
+
+/// One of a VM that did not register itself, with two vCPUs.
+pub fn adopted() -> Record {
+    Record {
+        adopted: Some(Adopted {
+            rule: "kubevirt".into(),
+            keeps: true,
+        }),
+        ..in_place()
     }
 }

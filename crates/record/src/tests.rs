@@ -1,6 +1,6 @@
 use super::*;
 
-use crate::testing::{allocated, in_place, record};
+use crate::testing::{adopted, allocated, in_place, record};
 
 fn map(record: &Record) -> BTreeMap<String, String> {
     record
@@ -12,7 +12,9 @@ fn map(record: &Record) -> BTreeMap<String, String> {
 
 #[test]
 fn a_record_comes_back_as_it_was_written() {
-    for record in [record(), allocated(), in_place()] {
+    let mut by_name = adopted();
+    by_name.adopted.as_mut().unwrap().keeps = false;
+    for record in [record(), allocated(), in_place(), adopted(), by_name] {
         assert_eq!(Record::parse(&map(&record)), Ok(record));
     }
 }

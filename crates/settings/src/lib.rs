@@ -14,7 +14,7 @@ mod settings;
 mod tests;
 mod tree;
 
-pub use adopt::{AdoptPlacement, AdoptRule, LONGEST_NAME, Pattern, ReadyMade, ThreadName, Tree};
+pub use adopt::{AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName};
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use partition::{Partition, isolated_is_safe};

@@ -16,7 +16,7 @@ use stelia_settings::Settings;
 use stelia_testnode::scenario::{PodSpec, Scenario};
 use stelia_testnode::{Model, Pod, Qemu};
 use steliad::dbus;
-use steliad::engine::{AttachRequest, Claim, Engine, Handle, Peer, RegisterRequest, VcpuRequest};
+use steliad::engine::{AttachRequest, Claim, Engine, Handle, Peer, RegisterRequest, VcpuRequest, Vmm};
 use tokio::net::UnixListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
@@ -114,6 +114,7 @@ pub fn register_request(model: &Model, pod: &Pod) -> anyhow::Result<RegisterRequ
         origin: None,
         anchor: Some(model.pidfd(pod.anchor)?),
         patience: Duration::ZERO,
+        adopting: None,
     })
 }
 
@@ -135,7 +136,7 @@ pub fn attach_request(model: &Model, pod: &Pod, qemu: &Qemu) -> anyhow::Result<A
     }
     Ok(AttachRequest {
         pod: pod.uid.clone(),
-        qemu: model.pidfd(qemu.pid)?,
+        vmm: Vmm::Pidfd(model.pidfd(qemu.pid)?),
         vcpus,
         iothreads: Vec::new(),
     })

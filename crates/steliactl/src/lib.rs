@@ -130,7 +130,15 @@ async fn run(
         }),
         Command::Adopt { .. } => how.print(&adopt::gather(root, roots)?),
         Command::Status => how.print(&status::Status::of(&client().await?.describe().await?)),
-        Command::List => how.print(&list::Instances::of(client().await?.instances().await?)),
+        Command::List => {
+            let client = client().await?;
+            // A pod may not ask for it, and has nothing there.
+            let described = client.describe_running().await.unwrap_or_default();
+            how.print(&list::Instances::of(
+                client.instances().await?,
+                described.node.unadopted,
+            ))
+        }
         Command::Show { vm, numa_maps } => how.print(&show::gather(&client().await?, roots, vm, *numa_maps).await?),
         Command::Map { svg, html } => {
             let map = map::gather(&client().await?.describe().await?, roots);

@@ -1,9 +1,10 @@
-//! `list`: one line per instance.
+//! `list`: one line per instance; below, VMs that a rule is of and that are not adopted.
 
 use serde::Serialize;
+use stelia_api::view::Unadopted;
 
 use crate::pod::{Found, Pod};
-use crate::view::{Column, Look, Meaning, Render, column, table, text_of, texts_of};
+use crate::view::{Column, Look, Meaning, Render, column, table, text_of, texts_of, time};
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct Instance {
@@ -16,11 +17,13 @@ pub(crate) struct Instance {
     exclusive_cpus: String,
     /// The CPUs of all other threads of the instance.
     float_cpus: String,
+    /// The rule that made it an instance; empty where its pod registered itself.
+    adopted_by: String,
     /// Why isolation is degraded; empty where it is not.
     degraded: Vec<String>,
 }
 
-pub(crate) const COLUMNS: [Column<Instance>; 8] = [
+pub(crate) const COLUMNS: [Column<Instance>; 9] = [
     column("POD", |instance: &Instance| instance.pod.to_string()).yields(2),
     column("POD UID", |instance: &Instance| instance.pod.pod_uid.clone()).wide(),
     column("CONTAINER", |instance: &Instance| instance.container.clone()).yields(3),
@@ -30,18 +33,41 @@ pub(crate) const COLUMNS: [Column<Instance>; 8] = [
     column("OBJECT", |instance: &Instance| instance.object.clone())
         .wide()
         .yields(5),
+    column("ADOPTED BY", |instance: &Instance| instance.adopted_by.clone()).wide(),
     column("DEGRADED", |instance: &Instance| instance.degraded.join("; "))
         .yields(5)
         .means(|_| Meaning::Broken),
 ];
 
+const UNADOPTED: [Column<Unadopted>; 6] = [
+    column("NOT ADOPTED", |one: &Unadopted| pod_of(one).to_string()).yields(2),
+    column("CONTAINER", |one: &Unadopted| one.container.clone()).yields(3),
+    column("RULE", |one: &Unadopted| one.rule.clone()).yields(3),
+    column("REASON", |one: &Unadopted| one.reason.clone()).means(|_| Meaning::Attention),
+    column("SINCE", |one: &Unadopted| time(one.since_us)).wide(),
+    column("WHY", |one: &Unadopted| one.text.clone()).yields(5),
+];
+
+fn pod_of(one: &Unadopted) -> Pod {
+    Pod {
+        pod_uid: one.pod.clone(),
+        pod_namespace: one.pod_namespace.clone(),
+        pod_name: one.pod_name.clone(),
+    }
+}
+
+/// As JSON the instances alone.
 #[derive(Debug, Serialize)]
 #[serde(transparent)]
-pub(crate) struct Instances(Vec<Instance>);
+pub(crate) struct Instances {
+    instances: Vec<Instance>,
+    #[serde(skip)]
+    unadopted: Vec<Unadopted>,
+}
 
 impl Instances {
     /// One that disappeared meanwhile is left out.
-    pub(crate) fn of(found: Vec<Found>) -> Self {
+    pub(crate) fn of(found: Vec<Found>, unadopted: Vec<Unadopted>) -> Self {
         let instance = |found: Found| {
             let properties = found.properties?;
             let (_, container, object, state, exclusive_cpus) = found.row;
@@ -52,22 +78,30 @@ impl Instances {
                 state,
                 exclusive_cpus,
                 float_cpus: text_of(&properties, "FloatCPUs").to_owned(),
+                adopted_by: text_of(&properties, "AdoptedBy").to_owned(),
                 degraded: texts_of(&properties, "Degraded").map(str::to_owned).collect(),
             })
         };
-        Self(found.into_iter().filter_map(instance).collect())
+        Self {
+            instances: found.into_iter().filter_map(instance).collect(),
+            unadopted,
+        }
     }
 }
 
 impl Render for Instances {
     fn pods(&self) -> Vec<Pod> {
-        self.0.iter().map(|instance| instance.pod.clone()).collect()
+        self.instances.iter().map(|instance| instance.pod.clone()).collect()
     }
 
     fn text(&self, look: Look) -> String {
-        match self.0.is_empty() {
+        let instances = match self.instances.is_empty() {
             true => "No instances.\n".to_owned(),
-            false => table(&COLUMNS, &self.0, look),
+            false => table(&COLUMNS, &self.instances, look),
+        };
+        match self.unadopted.is_empty() {
+            true => instances,
+            false => format!("{instances}\n{}", table(&UNADOPTED, &self.unadopted, look)),
         }
     }
 }
@@ -88,6 +122,7 @@ mod tests {
             state: state.to_owned(),
             exclusive_cpus: cpus.to_owned(),
             float_cpus: "0-1,18-63,82-127".to_owned(),
+            adopted_by: String::new(),
             degraded: degraded.iter().map(|reason| (*reason).to_owned()).collect(),
         }
     }
@@ -95,10 +130,13 @@ mod tests {
     #[test]
     fn the_list_fits_a_narrow_and_a_wide_terminal() {
         let why = ["QEMU has not attached its vCPUs", "CPU 20 is offline"];
-        let list = Instances(vec![
-            instance("virt-launcher-database-0-x7k2p", "isolated", "2-17,66-81", &[]),
-            instance("web", "floating", "20-21", &why),
-        ]);
+        let list = Instances {
+            instances: vec![
+                instance("virt-launcher-database-0-x7k2p", "isolated", "2-17,66-81", &[]),
+                instance("web", "floating", "20-21", &why),
+            ],
+            unadopted: Vec::new(),
+        };
         let at = |width: usize| {
             list.text(Look {
                 width: Some(width),
@@ -120,7 +158,27 @@ mod tests {
 
     #[test]
     fn an_empty_list_says_so() {
-        assert_eq!(Instances(Vec::new()).text(Look::from(true)), "No instances.\n");
-        assert_eq!(crate::view::Form::Json.write(&Instances(Vec::new())).unwrap(), "[]\n");
+        let none = |unadopted| Instances {
+            instances: Vec::new(),
+            unadopted,
+        };
+        assert_eq!(none(Vec::new()).text(Look::from(true)), "No instances.\n");
+        assert_eq!(crate::view::Form::Json.write(&none(Vec::new())).unwrap(), "[]\n");
+        let refused = none(vec![Unadopted {
+            pod: "3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(),
+            pod_namespace: "kubevirt".to_owned(),
+            pod_name: "virt-launcher-web-x7k2p".to_owned(),
+            container: "compute".to_owned(),
+            rule: "kubevirt".to_owned(),
+            reason: "NotGuaranteed".to_owned(),
+            text: "kubelet gave the container no exclusive CPUs".to_owned(),
+            since_us: 1,
+        }]);
+        insta::assert_snapshot!(refused.text(Look::from(true)), @r"
+        No instances.
+
+        NOT ADOPTED                       CONTAINER  RULE      REASON         WHY
+        kubevirt/virt-launcher-web-x7k2p  compute    kubevirt  NotGuaranteed  kubelet gave the container no exclusive CPUs
+        ");
     }
 }

@@ -10,11 +10,12 @@ use crate::threads::{self, Process, Roots};
 use crate::view::{Column, Look, Render, column, members, printable, snake_case, table, text_of};
 
 /// The properties' names in the D-Bus contract, in the order in which they are shown.
-const ORDER: [&str; 17] = [
+const ORDER: [&str; 18] = [
     "PodNamespace",
     "PodName",
     "PodUID",
     "Container",
+    "AdoptedBy",
     "State",
     "Qos",
     "Degraded",

@@ -215,7 +215,7 @@ impl Model {
         let (namespace, name) = (name.namespace(), name.name());
         let config = format!(
             r#"{{"annotations":{{"io.kubernetes.cri.sandbox-namespace":"{namespace}","io.kubernetes.cri.sandbox-name":"{name}",
-                "io.kubernetes.cri.sandbox-uid":"{}"}}}}"#,
+                "io.kubernetes.cri.sandbox-uid":"{}","io.kubernetes.cri.container-name":"vm"}}}}"#,
             pod.uid
         );
         self.configure(pod, &config)

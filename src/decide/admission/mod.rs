@@ -86,6 +86,8 @@ pub struct Candidate {
     pub live_containers: Vec<LiveContainer>,
     /// The anchor handed over and the cgroup it is in.
     pub anchor: Option<(TaskId, CgroupPath)>,
+    /// Without an anchor it is refused.
+    pub needs_anchor: bool,
     /// The calling process, if it is one of the container's.
     pub caller: Option<i32>,
     /// The least CPU limit of the container and its pod, thousandths of a CPU; `None` without one.
@@ -270,7 +272,7 @@ fn is_kubelets(candidate: &Candidate, kubelet: &CpuManagerState) -> bool {
 }
 
 /// The checks that do not depend on what chooses the CPUs; returns the anchor.
-fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<TaskId, Error> {
+fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Record]) -> Result<Option<TaskId>, Error> {
     let pod = &candidate.container.pod;
     if let Some(claimed) = &claim.pod
         && claimed != pod
@@ -290,13 +292,14 @@ fn admit_container(claim: &CheckedClaim, candidate: &Candidate, others: &[&Recor
 }
 
 /// The record of a container without CPUs yet.
-fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
+fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
     Record {
         pod: candidate.container.pod.clone(),
         container: String::new(),
         origin: candidate.origin.clone(),
         home: TreeHome::Slice,
-        anchor: Some(anchor),
+        anchor,
+        adopted: None,
         entry: CpuSet::new(),
         allocation: None,
         pod_pool: None,
@@ -313,8 +316,11 @@ fn blank(candidate: &Candidate, anchor: TaskId) -> Record {
     }
 }
 
-fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Error> {
+fn admit_anchor(candidate: &Candidate) -> Result<Option<TaskId>, Error> {
     let Some((anchor, cgroup)) = &candidate.anchor else {
+        if !candidate.needs_anchor {
+            return Ok(None);
+        }
         let text = "no anchor: option \"anchor\" must be the pidfd of a process that stays in the container's cgroup";
         return Err(ErrorKind::NoAnchor.because(text));
     };
@@ -328,7 +334,7 @@ fn admit_anchor(candidate: &Candidate) -> Result<TaskId, Error> {
             ErrorKind::NoAnchor.because("the anchor must be a process other than the caller: the caller is moved")
         );
     }
-    Ok(*anchor)
+    Ok(Some(*anchor))
 }
 
 fn admit_processes(candidate: &Candidate) -> Result<(), Error> {

@@ -18,6 +18,7 @@ pub(super) fn candidate() -> Candidate {
         request: CpuRequest::default(),
         live_containers: vec![],
         anchor: Some((TaskId { id: 101, start: 5 }, origin.clone())),
+        needs_anchor: true,
         caller: Some(100),
         origin,
     }
@@ -173,6 +174,13 @@ fn the_anchor_must_be_there_in_the_origin_and_not_the_caller() {
             ErrorKind::NoAnchor
         );
     }
+    let without = Candidate {
+        anchor: None,
+        needs_anchor: false,
+        ..candidate()
+    };
+    let record = admit_given(&CheckedClaim::default(), &without, &state, &[]).unwrap();
+    assert_eq!(record.anchor, None);
 }
 
 #[rstest]

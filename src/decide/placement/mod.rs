@@ -3,6 +3,8 @@
 mod guest;
 mod order;
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use stelia_api::ThreadRole;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_record::Vcpu;
@@ -39,6 +41,15 @@ pub fn place(
         .filter(|role| matches!(role, ThreadRole::IoThread(_)));
     placement.pins.extend(iothreads.map(|role| (role, free.next())));
     placement
+}
+
+/// The CPU of every vCPU by what was found; `None` unless each has a CPU of its own among `cpus`.
+pub(crate) fn kept(pins: &BTreeMap<u32, u32>, guest: &[Vcpu], cpus: &CpuSet) -> Option<Vec<(ThreadRole, Option<u32>)>> {
+    let pin = |vcpu: &Vcpu| pins.get(&vcpu.index).filter(|cpu| cpus.contains(**cpu)).copied();
+    let used: BTreeSet<u32> = guest.iter().filter_map(pin).collect();
+    let mut found: Vec<(ThreadRole, Option<u32>)> = guest.iter().map(|vcpu| (vcpu.index.into(), pin(vcpu))).collect();
+    found.sort_by_key(|(role, _)| *role);
+    (used.len() == guest.len()).then_some(found)
 }
 
 fn place_vcpus(policy: PlacementPolicy, vcpus: Vec<&Vcpu>, cpus: &CpuSet, topology: &Topology) -> Placement {

@@ -46,6 +46,9 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.push(Step::ResetProcess(*pid));
         steps.push(Step::MoveProcess(*pid, instance.record.origin.clone()));
     }
+    if is_populated {
+        steps.extend(pinned_as_found(instance));
+    }
     if inner.vcpu.is_some() {
         steps.push(Step::Remove(instance.tree.vcpu().clone()));
     }
@@ -58,6 +61,22 @@ pub(super) fn steps(instance: &Instance) -> Vec<Step> {
         steps.push(Step::Remove(instance.tree.inner().clone()));
     }
     steps
+}
+
+/// vCPUs that ran where others had pinned them stay pinned there.
+fn pinned_as_found(instance: &Instance) -> Vec<Step> {
+    let record = &instance.record;
+    if !record.adopted.as_ref().is_some_and(|adopted| adopted.keeps) {
+        return Vec::new();
+    }
+    let living = record
+        .vcpus
+        .iter()
+        .zip(&instance.vcpus)
+        .filter(|(_, now)| now.is_some());
+    living
+        .filter_map(|(thread, _)| Some(Step::Pin(thread.task.id, thread.cpu?)))
+        .collect()
 }
 
 /// Scopes that systemd did not remove, with the cgroups below them.

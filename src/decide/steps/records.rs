@@ -2,13 +2,14 @@
 //! from the record.
 
 use stelia_api::ThreadRole;
+use stelia_cpus::CpuSet;
 use stelia_record::{Phase, VcpuThread};
 use stelia_settings::Partition;
 
 use super::Step;
 use crate::decide::entitlement::Entitlement;
 use crate::decide::placement::place;
-use crate::decide::{Assessment, Instance, Snapshot, pod_pool};
+use crate::decide::{Assessment, Instance, Snapshot, VcpuNow, pod_pool};
 
 /// After so many refusals of a partition in a row the instance is contained instead.
 pub(super) const REFUSALS: u32 = 2;
@@ -19,6 +20,9 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
         return Vec::new();
     }
     let scope = || instance.scope().clone();
+    if instance.is_over() {
+        return vec![Step::Enter(scope(), Phase::Leaving)];
+    }
     if let Entitlement::Changed { entry, exclusive } = &assessment.entitlement {
         return vec![Step::Entitle {
             scope: scope(),
@@ -40,6 +44,9 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
         Some(cpu) => !record.exclusive.contains(cpu),
         None => fits,
     };
+    if let Some(vcpus) = repinned(instance) {
+        return vec![Step::Place(scope(), vcpus, record.partition)];
+    }
     if !record.phase.has_vcpus() || !record.vcpus.iter().any(misplaced) {
         return Vec::new();
     }
@@ -55,6 +62,32 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
         return Vec::new();
     }
     vec![Step::Place(scope(), vcpus, partition)]
+}
+
+/// The vCPUs of a VM that is to run where others pin it (libvirt's `vcpupin`), where somebody has moved one since; each must have
+/// a CPU of its own among the instance's. Else the recorded CPUs hold, and are restored.
+fn repinned(instance: &Instance) -> Option<Vec<VcpuThread>> {
+    let record = &instance.record;
+    let settled = matches!(record.phase, Phase::Isolated | Phase::Contained);
+    if !settled || !record.adopted.as_ref()?.keeps {
+        return None;
+    }
+    let now = |(thread, now): (&VcpuThread, &Option<VcpuNow>)| {
+        let affinity = &now.as_ref()?.affinity;
+        let cpu = affinity.iter().next().filter(|_| affinity.len() == 1)?;
+        record.exclusive.contains(cpu).then_some(VcpuThread {
+            cpu: Some(cpu),
+            ..*thread
+        })
+    };
+    let found: Vec<VcpuThread> = record
+        .vcpus
+        .iter()
+        .zip(&instance.vcpus)
+        .map(now)
+        .collect::<Option<_>>()?;
+    let used: CpuSet = found.iter().filter_map(|thread| thread.cpu).collect();
+    (used.len() == found.len() && found != record.vcpus).then_some(found)
 }
 
 /// The threads with the CPUs chosen for them. An I/O thread without a CPU is left out: it floats. vCPUs that share CPUs

@@ -8,7 +8,7 @@ use super::*;
 
 impl Node {
     /// Wait until this holds.
-    async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
+    pub(super) async fn until(&self, what: &str, holds: impl Fn(&Self) -> bool) {
         let began = Instant::now();
         while !holds(self) {
             assert!(began.elapsed() < Duration::from_secs(60), "{what}");

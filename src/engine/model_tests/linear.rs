@@ -118,6 +118,7 @@ async fn everybody_returns(node: &mut Node, vms: u32) {
             origin: None,
             anchor: None,
             patience: Duration::ZERO,
+            adopting: None,
         };
         let handle = node.handle.on_behalf_of(&uid(number));
         tokio::spawn(async move { handle.register(request).await })

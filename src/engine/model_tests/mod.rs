@@ -1,5 +1,6 @@
 //! The real engine on the model of a node: everything but the kernel, systemd and kubelet themselves.
 
+mod adopt;
 mod allocator;
 mod crash;
 mod crun;
@@ -36,7 +37,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::kubelet_file::KubeletRoot;
 use super::picture::Picture;
-use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest};
+use super::{AttachRequest, Engine, Handle, Peer, Placed, RegisterRequest, Report, VcpuRequest, Vmm};
 use crate::decide;
 use crate::decide::admission::Claim;
 
@@ -156,6 +157,7 @@ impl Node {
             origin: None,
             anchor: Some(self.model.pidfd(pod.anchor).unwrap()),
             patience: Duration::ZERO,
+            adopting: None,
         }
     }
 
@@ -173,7 +175,7 @@ impl Node {
         };
         AttachRequest {
             pod: pod.uid.clone(),
-            qemu: self.model.pidfd(qemu.pid).unwrap(),
+            vmm: Vmm::Pidfd(self.model.pidfd(qemu.pid).unwrap()),
             vcpus: qemu.vcpus.iter().enumerate().map(vcpu).collect(),
             iothreads: Vec::new(),
         }

@@ -95,7 +95,7 @@ async fn vcpus_that_are_not_this_pods_threads_are_refused() {
     let (other, foreign) = node.isolated(2, "4-5").await;
 
     let mut request = node.attach_request(&pod, &qemu);
-    request.qemu = node.model.pidfd(foreign.pid).unwrap();
+    request.vmm = Vmm::Pidfd(node.model.pidfd(foreign.pid).unwrap());
     refused(&node, node.handle.attach(request), ErrorKind::ForeignProcess).await;
     let mut request = node.attach_request(&pod, &qemu);
     request.vcpus[1].thread = *node.model.numbers(pod.other).unwrap().last().unwrap();

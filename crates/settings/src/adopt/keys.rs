@@ -2,7 +2,7 @@
 
 use toml::Value;
 
-use super::{AdoptPlacement, AdoptRule, Pattern, ThreadName, Tree};
+use super::{AdoptPlacement, AdoptRule, AdoptTree, Pattern, ThreadName};
 
 /// Most patterns in one list.
 const MOST: usize = 64;
@@ -29,7 +29,7 @@ struct Draft {
     threads: Option<ThreadName>,
     placement: Option<AdoptPlacement>,
     container_may_refuse: bool,
-    tree: Tree,
+    tree: AdoptTree,
 }
 
 const NAMES: &[&str] = &["a list of 1 to 64 names, in which * stands for anything"];
@@ -96,7 +96,7 @@ pub(crate) const RULE_KEYS: [RuleKey; 9] = [
         name: "tree",
         allowed: &["auto", "in-place", "slice"],
         set: |draft, value| {
-            draft.tree = Tree::parse(value.as_str()?)?;
+            draft.tree = AdoptTree::parse(value.as_str()?)?;
             Some(())
         },
         get: |rule| rule.tree.name().into(),
@@ -109,7 +109,7 @@ pub(super) fn default(key: &str) -> Option<Value> {
         "namespaces" | "pods" | "containers" => Some(vec!["*"].into()),
         "placement" => Some(AdoptPlacement::Auto.name().into()),
         "container-may-refuse" => Some(true.into()),
-        "tree" => Some(Tree::default().name().into()),
+        "tree" => Some(AdoptTree::default().name().into()),
         _ => None,
     }
 }

@@ -29,7 +29,7 @@ pub struct AdoptRule {
     pub placement: AdoptPlacement,
     /// `STELIA_ADOPT=no` in the container's environment is heeded.
     pub container_may_refuse: bool,
-    pub tree: Tree,
+    pub tree: AdoptTree,
 }
 
 /// How an adopted VM's vCPUs are placed.
@@ -62,7 +62,7 @@ impl AdoptPlacement {
 
 /// Where an adopted VM's cgroups are.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Tree {
+pub enum AdoptTree {
     /// In the container's own cgroup where its runtime copes with that, else in `stelia.slice`.
     #[default]
     Auto,
@@ -72,7 +72,7 @@ pub enum Tree {
     Slice,
 }
 
-named!(Tree {
+named!(AdoptTree {
     Auto = "auto",
     InPlace = "in-place",
     Slice = "slice"

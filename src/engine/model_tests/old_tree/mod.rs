@@ -163,7 +163,7 @@ fn handed_over(model: &Model, vcpus: &[i32], iothreads: &[i32]) -> AttachRequest
     };
     AttachRequest {
         pod: PodUid::parse(IO).unwrap(),
-        qemu: model.pidfd(478).unwrap(),
+        vmm: Vmm::Pidfd(model.pidfd(478).unwrap()),
         vcpus: vcpus.iter().enumerate().map(vcpu).collect(),
         iothreads: iothreads.to_vec(),
     }

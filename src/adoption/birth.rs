@@ -1,0 +1,298 @@
+//! When a container is looked at, and when what is seen there counts as a whole VM.
+
+use std::time::{Duration, Instant};
+
+use stelia_kubelet::ContainerCgroup;
+
+use super::look::{FoundVm, Looked};
+use crate::engine::Unadopted;
+
+/// Before the first look, and doubled before each further one: QEMU's vCPU threads are there some 10 ms after it made its VM.
+const FIRST: Duration = Duration::from_millis(10);
+/// A VM that is not whole by then is not adopted before something of it changes.
+const LAST: Duration = Duration::from_secs(30);
+/// A VMM whose command line does not say how many vCPUs there are starts their threads one after the other.
+const COUNTED: Duration = Duration::from_millis(250);
+/// libvirt pins vCPUs once all their threads are there, after it has asked QEMU for them.
+const PINNED: Duration = Duration::from_secs(2);
+
+/// A container in which a VM begins, or may be.
+#[derive(Debug)]
+pub(super) struct Birth {
+    pub(super) container: ContainerCgroup,
+    began: Instant,
+    /// `None` while a look or a call is under way.
+    due: Option<Instant>,
+    pause: Duration,
+    /// What the last look saw, and when it was first seen like that.
+    seen: Option<(FoundVm, Instant)>,
+    /// Another VM was made there meanwhile.
+    again: bool,
+    patience: Patience,
+}
+
+/// For how long a container is looked at that has no whole VM.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// A VM was made there: as long as it may take.
+    Begun,
+    /// Nothing is known of it: as long, if something in it looks like a VMM.
+    Swept,
+    /// It was looked at before: one look decides.
+    Known,
+}
+
+/// What follows from a look.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    LookOn,
+    /// There is no VM to adopt; `stranger`: no rule is of the container.
+    Forget {
+        stranger: bool,
+    },
+    Refuse(Box<Unadopted>),
+    Adopt(Box<FoundVm>),
+}
+
+impl Birth {
+    /// A VM was made, or may be there.
+    pub(super) fn begun(container: ContainerCgroup, now: Instant) -> Self {
+        Self {
+            container,
+            began: now,
+            due: Some(now + FIRST),
+            pause: FIRST,
+            seen: None,
+            again: false,
+            patience: Patience::Begun,
+        }
+    }
+
+    /// A container that a rule is of. Most have no VM.
+    pub(super) fn swept(container: ContainerCgroup, now: Instant) -> Self {
+        Self {
+            patience: Patience::Swept,
+            due: Some(now),
+            ..Self::begun(container, now)
+        }
+    }
+
+    /// A VM that is known is looked at again.
+    pub(super) fn known(container: ContainerCgroup, now: Instant) -> Self {
+        Self {
+            patience: Patience::Known,
+            due: Some(now),
+            ..Self::begun(container, now)
+        }
+    }
+
+    pub(super) fn age(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.began)
+    }
+
+    /// When it is to be looked at.
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.due
+    }
+
+    /// A look begins.
+    pub(super) fn look(&mut self) {
+        self.due = None;
+    }
+
+    /// Another VM was made while this one is looked at.
+    pub(super) fn again(&mut self) {
+        self.again = true;
+    }
+
+    pub(super) fn is_to_begin_again(&self) -> bool {
+        self.again
+    }
+
+    /// A look ended at `now`.
+    pub(super) fn saw(&mut self, looked: Looked, now: Instant) -> Next {
+        match looked {
+            Looked::NoRule => Next::Forget { stranger: true },
+            Looked::Nothing => Next::Forget { stranger: false },
+            Looked::Refused(refused) => Next::Refuse(refused),
+            Looked::Waiting(waiting) => {
+                self.seen = None;
+                let more = match self.patience {
+                    Patience::Begun => true,
+                    Patience::Swept => waiting.is_some(),
+                    Patience::Known => false,
+                };
+                if more && now < self.began + LAST {
+                    return self.look_in(self.pause.saturating_mul(2), now);
+                }
+                // Where nothing looks like a VMM there may be none.
+                waiting.map_or(Next::Forget { stranger: false }, Next::Refuse)
+            }
+            Looked::Vm(vm) => {
+                let first = match self.seen.take() {
+                    Some((seen, first)) if seen.is_same(&vm) => first,
+                    _ => now,
+                };
+                let whole = first + settling(&vm);
+                if first < now && whole <= now {
+                    return Next::Adopt(vm);
+                }
+                if self.began + LAST <= now {
+                    let text = "its vCPU threads, or where they are pinned, change from look to look".to_owned();
+                    return Next::Refuse(Box::new(vm.refused("Changing", text)));
+                }
+                self.seen = Some((*vm, first));
+                // There is something to adopt: it is looked at like one that begins.
+                self.patience = Patience::Begun;
+                let rest = whole.saturating_duration_since(now).max(FIRST);
+                self.look_in(rest.min(self.pause.saturating_mul(2)), now)
+            }
+        }
+    }
+
+    fn look_in(&mut self, pause: Duration, now: Instant) -> Next {
+        self.pause = pause;
+        self.due = Some(now + pause);
+        Next::LookOn
+    }
+}
+
+/// For how long a VM must be seen unchanged before it counts as whole.
+fn settling(vm: &FoundVm) -> Duration {
+    match vm {
+        vm if vm.is_unpinned => PINNED,
+        vm if vm.is_counted => Duration::ZERO,
+        _ => COUNTED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_kubelet::PodUid;
+    use stelia_node::proc::TaskId;
+    use stelia_settings::{AdoptRule, ReadyMade};
+
+    use super::*;
+
+    const ORIGIN: &str =
+        "/kubepods.slice/kubepods-podb9e4f71c_64a5_4f8d_8574_41363cbaf8e5.slice/cri-containerd-a1.scope";
+
+    fn container() -> ContainerCgroup {
+        ContainerCgroup::parse(ORIGIN).unwrap()
+    }
+
+    fn vm(threads: i32, is_counted: bool, is_unpinned: bool) -> Looked {
+        let task = |id: i32| TaskId { id, start: 1 };
+        Looked::Vm(Box::new(FoundVm {
+            pod: container().pod,
+            pod_name: None,
+            container: "compute".to_owned(),
+            rule: AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap(),
+            process: task(20),
+            threads: (0..threads)
+                .map(|index| (index.unsigned_abs(), task(21 + index)))
+                .collect(),
+            guest: Vec::new(),
+            wanted: Default::default(),
+            is_unpinned,
+            is_counted,
+        }))
+    }
+
+    fn waiting() -> Looked {
+        Looked::Waiting(Some(Box::new(refused())))
+    }
+
+    fn refused() -> Unadopted {
+        Unadopted {
+            pod: PodUid::parse("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5").unwrap(),
+            pod_name: None,
+            container: String::new(),
+            rule: "kubevirt".to_owned(),
+            reason: "NoVcpus".to_owned(),
+            text: "no thread".to_owned(),
+            since_us: 1,
+        }
+    }
+
+    /// Looks whenever one is due, at what `at` says is there by then (milliseconds), until something follows; when that was, how
+    /// many looks it took, and what.
+    fn looks(mut birth: Birth, began: Instant, at: impl Fn(u128) -> Looked) -> (u128, u32, Next) {
+        for count in 1.. {
+            let now = birth.due().unwrap();
+            birth.look();
+            let after = (now - began).as_millis();
+            match birth.saw(at(after), now) {
+                Next::LookOn => {}
+                next => return (after, count, next),
+            }
+        }
+        unreachable!()
+    }
+
+    fn from_the_beginning(at: impl Fn(u128) -> Looked) -> (u128, u32, Next) {
+        let began = Instant::now();
+        looks(Birth::begun(container(), began), began, at)
+    }
+
+    #[test]
+    fn a_vm_is_whole_when_two_looks_agree_and_longer_where_more_may_follow() {
+        // QEMU's command line says how many vCPUs there are: two looks.
+        let (after, count, next) = from_the_beginning(|_| vm(2, true, false));
+        assert_eq!((after, count, matches!(next, Next::Adopt(_))), (20, 2, true));
+        // Without it threads may still be starting.
+        let (after, ..) = from_the_beginning(|after| vm(if after < 100 { 1 } else { 2 }, false, false));
+        assert!((350..600).contains(&after), "{after}");
+        // libvirt has not pinned the vCPUs yet, and then does.
+        let (after, ..) = from_the_beginning(|after| vm(2, true, after < 400));
+        assert!((400..1000).contains(&after), "{after}");
+        let (after, count, next) = from_the_beginning(|_| vm(2, true, true));
+        assert!((2000..2100).contains(&after) && count < 10, "{after} {count}");
+        assert!(matches!(next, Next::Adopt(_)));
+    }
+
+    #[test]
+    fn looks_become_rare_and_end() {
+        let (after, count, next) = from_the_beginning(|_| waiting());
+        assert!((30_000..60_000).contains(&after) && count < 14, "{after} {count}");
+        assert_eq!(next, Next::Refuse(Box::new(refused())));
+        let (_, _, next) = from_the_beginning(|_| Looked::Waiting(None));
+        assert_eq!(next, Next::Forget { stranger: false });
+        // Threads that come and go are no VM.
+        let flips = std::cell::Cell::new(1);
+        let (after, _, next) = from_the_beginning(|_| {
+            flips.set(3 - flips.get());
+            vm(flips.get(), false, false)
+        });
+        let Next::Refuse(refused) = next else {
+            panic!("{next:?}")
+        };
+        assert_eq!((after >= 30_000, refused.reason.as_str()), (true, "Changing"));
+    }
+
+    #[test]
+    fn a_known_vm_is_looked_at_once_unless_it_is_another_now() {
+        let began = Instant::now();
+        let once = || Birth::known(container(), began);
+        assert_eq!(
+            looks(once(), began, |_| Looked::Nothing),
+            (0, 1, Next::Forget { stranger: false })
+        );
+        assert_eq!(
+            looks(once(), began, |_| waiting()),
+            (0, 1, Next::Refuse(Box::new(refused())))
+        );
+        let (_, count, next) = looks(once(), began, |_| vm(2, true, false));
+        assert_eq!((count, matches!(next, Next::Adopt(_))), (2, true));
+    }
+
+    #[test]
+    fn of_all_containers_at_a_start_only_those_with_a_vmm_are_looked_at_twice() {
+        let began = Instant::now();
+        let swept = || Birth::swept(container(), began);
+        let nothing = (0, 1, Next::Forget { stranger: false });
+        assert_eq!(looks(swept(), began, |_| Looked::Waiting(None)), nothing);
+        let (after, count, _) = looks(swept(), began, |_| waiting());
+        assert!(after >= 30_000 && count > 5, "{after} {count}");
+    }
+}

@@ -1,0 +1,227 @@
+//! One look at a container: whether a rule is of it, and the VM in it. Nothing is changed. What is read of processes and threads a
+//! pod has chosen itself: it selects among that container's own threads only.
+
+use std::collections::BTreeMap;
+
+use stelia_adopt::{Names, Why, is_vcpu, is_vmm, rules_for, vm};
+use stelia_kubelet::{ContainerCgroup, PodName, PodUid};
+use stelia_node::cgroup::{CgroupError, CgroupPath, File, populated, set};
+use stelia_node::proc::TaskId;
+use stelia_node::processes::{self, Process};
+use stelia_node::{System, containers, runtime};
+use stelia_record::{Tree, Vcpu};
+use stelia_settings::{AdoptPlacement, AdoptRule};
+
+use crate::decide::Wanted;
+use crate::engine::{Handle, InstanceView, Unadopted, now_us};
+
+/// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
+const HOUSEKEEPING: &str = "housekeeping";
+
+/// A VM that a rule adopts, with all that the engine is told of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct FoundVm {
+    pub(super) pod: PodUid,
+    pub(super) pod_name: Option<PodName>,
+    pub(super) container: String,
+    pub(super) rule: AdoptRule,
+    /// The VMM.
+    pub(super) process: TaskId,
+    /// Its vCPU threads by index.
+    pub(super) threads: BTreeMap<u32, TaskId>,
+    pub(super) guest: Vec<Vcpu>,
+    pub(super) wanted: Wanted,
+    /// Its vCPUs are to stay where they are pinned, and are not pinned to a CPU each.
+    pub(super) is_unpinned: bool,
+    /// Its command line says how many vCPUs there are.
+    pub(super) is_counted: bool,
+}
+
+impl FoundVm {
+    /// Whether another look saw the same: threads, and where they are pinned.
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        self.process == other.process && self.threads == other.threads && self.wanted == other.wanted
+    }
+
+    /// Why it is not adopted.
+    pub(super) fn refused(&self, reason: &str, text: String) -> Unadopted {
+        Unadopted {
+            pod: self.pod.clone(),
+            pod_name: self.pod_name.clone(),
+            container: self.container.clone(),
+            rule: self.rule.name.clone(),
+            reason: reason.to_owned(),
+            text,
+            since_us: now_us(),
+        }
+    }
+}
+
+/// What a look saw.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Looked {
+    /// No rule is of the container.
+    NoRule,
+    /// The container is gone, registered itself, or its VM is adopted as it is.
+    Nothing,
+    Refused(Box<Unadopted>),
+    /// It has no whole VM yet; why, where something in it looks like one.
+    Waiting(Option<Box<Unadopted>>),
+    Vm(Box<FoundVm>),
+}
+
+/// The containers of this node that a rule is of.
+pub(super) fn with_rules(system: &System, rules: &[AdoptRule]) -> Vec<(CgroupPath, ContainerCgroup)> {
+    let all = containers::all(&*system.cgroups).unwrap_or_else(|error| {
+        tracing::warn!("VMs to adopt are not looked for: {error}");
+        Vec::new()
+    });
+    let has_rule = |(origin, container): &(CgroupPath, ContainerCgroup)| {
+        let lives = populated(&*system.cgroups, origin).unwrap_or_default();
+        lives
+            && !matches!(
+                rules_for(&names(system, container), rules),
+                Err(Why::NoRule | Why::Unnamed)
+            )
+    };
+    all.into_iter().filter(has_rule).collect()
+}
+
+fn names(system: &System, container: &ContainerCgroup) -> Names {
+    let written = runtime::container(&system.run, container);
+    Names {
+        pod: written.pod,
+        container: written.name,
+        refuses: written.refuses_adoption,
+    }
+}
+
+/// Look at a container.
+pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, container: &ContainerCgroup) -> Looked {
+    let system = engine.system();
+    let names = names(system, container);
+    let refused = |rule: &str, reason: &str, text: String| {
+        Box::new(Unadopted {
+            pod: container.pod.clone(),
+            pod_name: names.pod.clone(),
+            container: names.container.clone().unwrap_or_default(),
+            rule: rule.to_owned(),
+            reason: reason.to_owned(),
+            text,
+            since_us: now_us(),
+        })
+    };
+    let refuses = matches!(rules_for(&names, rules), Err(Why::ContainerRefuses { .. }));
+    let willing = Names {
+        refuses: names.refuses && !refuses,
+        ..names.clone()
+    };
+    let Ok(rules) = rules_for(&willing, rules) else {
+        return Looked::NoRule;
+    };
+    let rule = rules.first().map(|rule| rule.name.as_str()).unwrap_or_default();
+    let view = engine.view();
+    let known = view.instances.get(&container.pod);
+    // A pod that registers itself is not adopted as well; nor is one of which another container is an instance.
+    if known.is_some_and(|known| known.adopted_by.is_none() || known.origin != *origin) {
+        return Looked::Nothing;
+    }
+    let found = match read(system, origin, known.map(|known| &**known), &rules) {
+        Ok(Some(found)) => found,
+        Ok(None) => return Looked::Nothing,
+        Err(text) => return Looked::Refused(refused(rule, "Unreadable", text)),
+    };
+    let Found {
+        processes,
+        cpus,
+        housekeeping,
+    } = found;
+    match vm(&rules, &processes, &cpus) {
+        // Only of a VM is it worth saying.
+        Ok(vm) if refuses => {
+            let rule = vm.rule.name.clone();
+            let why = Why::ContainerRefuses { rule: rule.clone() };
+            Looked::Refused(refused(&rule, why.name(), why.to_string()))
+        }
+        Err(_) if refuses => Looked::Waiting(None),
+        Ok(_) if housekeeping => {
+            let text = "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread): turn that off and restart the VM";
+            Looked::Refused(refused(rule, "Housekeeping", text.to_owned()))
+        }
+        Ok(vm) => {
+            let as_it_is = |known: &InstanceView| {
+                let threads = known
+                    .vcpus
+                    .iter()
+                    .map(|pinned| (pinned.thread.role.into(), pinned.thread.task));
+                threads.collect::<BTreeMap<u32, TaskId>>() == vm.threads
+            };
+            if known.is_some_and(|known| as_it_is(known)) {
+                return Looked::Nothing;
+            }
+            Looked::Vm(Box::new(FoundVm {
+                pod: container.pod.clone(),
+                pod_name: names.pod.clone(),
+                container: names.container.clone().unwrap_or_default(),
+                is_unpinned: vm.rule.placement == AdoptPlacement::Keep && vm.kept.is_none(),
+                is_counted: vm.guest.iter().any(|vcpu| !vcpu.props.is_empty()),
+                rule: vm.rule.clone(),
+                process: vm.process,
+                threads: vm.threads,
+                guest: vm.guest,
+                wanted: Wanted {
+                    kept: vm.kept,
+                    policy: vm.policy,
+                },
+            }))
+        }
+        Err(why) if why.may_pass() => {
+            let is_vmm = !matches!(why, Why::NoVmm { .. });
+            Looked::Waiting(is_vmm.then(|| refused(rule, why.name(), why.to_string())))
+        }
+        Err(why) => Looked::Refused(refused(rule, why.name(), why.to_string())),
+    }
+}
+
+/// What is read of a container's processes.
+struct Found {
+    processes: Vec<Process>,
+    /// The container's CPUs.
+    cpus: stelia_cpus::CpuSet,
+    housekeeping: bool,
+}
+
+/// `None` where the container is gone.
+fn read(
+    system: &System,
+    origin: &CgroupPath,
+    known: Option<&InstanceView>,
+    rules: &[&AdoptRule],
+) -> Result<Option<Found>, String> {
+    let cgroups = &*system.cgroups;
+    let gone = |error: CgroupError| match error.is_gone() {
+        true => Ok(None),
+        false => Err(error.to_string()),
+    };
+    let cpus = match set(cgroups, origin, File::Cpus) {
+        Ok(cpus) => cpus,
+        Err(error) => return gone(error),
+    };
+    let children = match cgroups.children(origin) {
+        Ok(children) => children,
+        Err(error) => return gone(error),
+    };
+    let housekeeping = children.iter().any(|name| name == HOUSEKEEPING);
+    let housekeeping = housekeeping && populated(cgroups, &origin.child(HOUSEKEEPING)).unwrap_or_default();
+    // Where its processes are: in stelia.slice, once they were moved there.
+    let place = known.map_or_else(|| origin.clone(), |known| Tree::at(known.scope.clone()).inner().clone());
+    let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
+    let vcpu = |name: &str| is_vcpu(rules, name);
+    let processes = processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
+    let processes = processes.map_err(|error| error.to_string())?;
+    Ok(Some(Found {
+        processes,
+        cpus,
+        housekeeping,
+    }))
+}
