@@ -15,9 +15,6 @@ use stelia_settings::{AdoptPlacement, AdoptRule};
 use crate::decide::Wanted;
 use crate::engine::{Handle, InstanceView, Unadopted, now_us};
 
-/// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
-const HOUSEKEEPING: &str = "housekeeping";
-
 /// A VM that a rule adopts, with all that the engine is told of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct FoundVm {
@@ -131,11 +128,7 @@ pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, cont
         Ok(None) => return Looked::Nothing,
         Err(text) => return Looked::Refused(refused(rule, "Unreadable", text)),
     };
-    let Found {
-        processes,
-        cpus,
-        housekeeping,
-    } = found;
+    let Found { processes, cpus } = found;
     match vm(&rules, &processes, &cpus) {
         // Only of a VM is it worth saying.
         Ok(vm) if refuses => {
@@ -144,10 +137,6 @@ pub(super) fn at(engine: &Handle, rules: &[AdoptRule], origin: &CgroupPath, cont
             Looked::Refused(refused(&rule, why.name(), why.to_string()))
         }
         Err(_) if refuses => Looked::Waiting(None),
-        Ok(_) if housekeeping => {
-            let text = "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread): turn that off and restart the VM";
-            Looked::Refused(refused(rule, "Housekeeping", text.to_owned()))
-        }
         Ok(vm) => {
             let as_it_is = |known: &InstanceView| {
                 let threads = known
@@ -188,7 +177,6 @@ struct Found {
     processes: Vec<Process>,
     /// The container's CPUs.
     cpus: stelia_cpus::CpuSet,
-    housekeeping: bool,
 }
 
 /// `None` where the container is gone.
@@ -207,21 +195,11 @@ fn read(
         Ok(cpus) => cpus,
         Err(error) => return gone(error),
     };
-    let children = match cgroups.children(origin) {
-        Ok(children) => children,
-        Err(error) => return gone(error),
-    };
-    let housekeeping = children.iter().any(|name| name == HOUSEKEEPING);
-    let housekeeping = housekeeping && populated(cgroups, &origin.child(HOUSEKEEPING)).unwrap_or_default();
     // Where its processes are: in stelia.slice, once they were moved there.
     let place = known.map_or_else(|| origin.clone(), |known| Tree::at(known.scope.clone()).inner().clone());
     let vmm = |name: &str, program: &str| is_vmm(rules, name, program);
     let vcpu = |name: &str| is_vcpu(rules, name);
     let processes = processes::candidates(cgroups, &*system.procs, &place, &vmm, &vcpu);
     let processes = processes.map_err(|error| error.to_string())?;
-    Ok(Some(Found {
-        processes,
-        cpus,
-        housekeeping,
-    }))
+    Ok(Some(Found { processes, cpus }))
 }

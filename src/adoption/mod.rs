@@ -176,10 +176,12 @@ impl Adoption {
         let Ok(cgroup) = system.procs.cgroup(thread) else {
             return;
         };
-        match Peer::of(cgroup) {
+        match Peer::of(cgroup.clone()) {
             Peer::Container(origin, container) if !self.strangers.contains(&origin) => self.look_at(origin, container),
             // Another VMM in an adopted container, while the former one's instance is there.
-            Peer::Instance(pod) => self.look_again(&pod),
+            Peer::Instance(pod) if self.engine.view().instances.contains_key(&pod) => self.look_again(&pod),
+            // Of that name, but KubeVirt's.
+            Peer::Instance(_) => self.look_at_parent(&cgroup),
             Peer::Container(..) | Peer::Other(_) => {}
         }
     }
@@ -192,6 +194,15 @@ impl Adoption {
         };
         if let Some(container) = ContainerCgroup::parse(known.origin.as_str()) {
             self.look_at(known.origin.clone(), container);
+        }
+    }
+
+    /// Look at the container that this cgroup is a part of.
+    fn look_at_parent(&mut self, part: &CgroupPath) {
+        let Some(origin) = part.parent() else { return };
+        let container = ContainerCgroup::parse(origin.as_str());
+        if let Some(container) = container.filter(|_| !self.strangers.contains(&origin)) {
+            self.look_at(origin, container);
         }
     }
 

@@ -30,20 +30,12 @@ pub(crate) fn attached(
     wanted: &Wanted,
 ) -> (Record, Option<String>) {
     let former = &known.record;
+    let own = former.own();
     let policy = wanted.policy.unwrap_or(policies.placement);
-    let pins = wanted
-        .kept
-        .as_ref()
-        .and_then(|pins| kept(pins, &guest, &former.exclusive));
+    let pins = wanted.kept.as_ref().and_then(|pins| kept(pins, &guest, &own));
     let placement = match pins {
         Some(pins) => Placement { pins, note: None },
-        None => place(
-            policy,
-            &guest,
-            tasks.keys().copied(),
-            &former.exclusive,
-            &snapshot.topology,
-        ),
+        None => place(policy, &guest, tasks.keys().copied(), &own, &snapshot.topology),
     };
     let threads: Vec<VcpuThread> = tasks
         .into_iter()
@@ -69,7 +61,8 @@ pub(crate) fn attached(
         props: guest.into_iter().map(|vcpu| (vcpu.index, vcpu.props)).collect(),
         placement: policy,
         ..former.clone()
-    };
+    }
+    .with_own(own);
     // The same list again moves nothing, nor does one without the threads that ended (a vCPU was unplugged): the
     // isolation was not interrupted, so the state stays. What was refused a partition stays contained.
     let living: Vec<VcpuThread> = former
@@ -84,6 +77,8 @@ pub(crate) fn attached(
         Record {
             vcpus: next.vcpus,
             props: next.props,
+            exclusive: next.exclusive,
+            spare: next.spare,
             ..former.clone()
         }
     } else {

@@ -19,8 +19,8 @@ pub(crate) enum Entitlement {
     /// The container has other CPUs now (a resize in place).
     Changed {
         entry: CpuSet,
-        /// The CPUs of the entry that are exclusive to this container.
-        exclusive: CpuSet,
+        /// The CPUs of the entry that are this container's own.
+        own: CpuSet,
     },
     /// Some CPUs are another pod's now: the VM's threads must leave before the new owner runs.
     Lost {
@@ -65,9 +65,10 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
             None => Entitlement::Same,
         };
     }
+    let own = record.own();
     let entry = entry(state, record);
     // CPUs that are in this entry and in another pod's are kubelet's contradiction: nothing is taken from either.
-    let without_entry = entry.map_or_else(|| record.exclusive.clone(), |entry| record.exclusive.difference(entry));
+    let without_entry = entry.map_or_else(|| own.clone(), |entry| own.difference(entry));
     if let Some((cpus, to)) = lost(state, facts, record, &without_entry) {
         return Entitlement::Lost { cpus, to };
     }
@@ -78,14 +79,14 @@ pub(crate) fn entitlement(snapshot: &Snapshot, facts: &Facts, instance: &Instanc
         Some(entry) if *entry == record.entry => Entitlement::Same,
         Some(entry) => {
             // CPUs of the entry that other containers of the pod use stay theirs.
-            let theirs = record.entry.difference(&record.exclusive);
-            let exclusive = entry.difference(&theirs);
-            if exclusive.is_empty() {
+            let theirs = record.entry.difference(&own);
+            let own = entry.difference(&theirs);
+            if own.is_empty() {
                 return Entitlement::Gone;
             }
             Entitlement::Changed {
                 entry: entry.clone(),
-                exclusive,
+                own,
             }
         }
     }
@@ -122,7 +123,7 @@ mod tests {
         assert_eq!(says(&[]), Entitlement::Gone);
         let changed = Entitlement::Changed {
             entry: cpus("2-5"),
-            exclusive: cpus("2-5"),
+            own: cpus("2-5"),
         };
         assert_eq!(says(&[(&own, "instance", "2-5")]), changed);
         let lost = Entitlement::Lost {
@@ -147,9 +148,9 @@ mod tests {
         let state = snapshot.kubelet.as_mut().unwrap();
         let containers = state.entries.entry(pod).or_default();
         containers.insert("instance".into(), "2-5".parse().unwrap());
-        let Entitlement::Changed { exclusive, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
+        let Entitlement::Changed { own, .. } = entitlement(&snapshot, &snapshot.facts(), snapshot.first()) else {
             panic!("not changed")
         };
-        assert_eq!(exclusive.to_string(), "2-3,5");
+        assert_eq!(own.to_string(), "2-3,5");
     }
 }

@@ -13,6 +13,7 @@ use super::contained::{ContainedReason, contained};
 use super::degraded::degraded;
 use super::entitlement::{Entitlement, entitlement};
 use super::float::FloatReason;
+use super::float::with_spare;
 use super::steps::{evicted, float_cpus};
 use super::totals::Totals;
 use super::{Instance, Snapshot, allocator};
@@ -62,7 +63,10 @@ pub(crate) struct Assessment {
 impl Assessment {
     pub(crate) fn of(snapshot: &Snapshot, facts: &Facts, policies: &Policies, instance: &Instance) -> Self {
         let entitlement = entitlement(snapshot, facts, instance);
-        let float = float_cpus(snapshot, facts, policies, instance);
+        let float = match entitlement {
+            Entitlement::Lost { .. } => float_cpus(snapshot, facts, policies, instance),
+            _ => with_spare(instance, float_cpus(snapshot, facts, policies, instance)),
+        };
         let (float, float_reason) = float.map_or((None, FloatReason::Kept), |(cpus, why)| (Some(cpus), why));
         Self {
             float_reason,

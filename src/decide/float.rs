@@ -4,6 +4,8 @@ use stelia_cpus::CpuSet;
 use stelia_settings::FloatPolicy;
 use stelia_text::named;
 
+use super::Instance;
+
 /// What decided which CPUs an instance floats on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FloatReason {
@@ -19,6 +21,8 @@ pub(crate) enum FloatReason {
     NodePool,
     /// Class BE: the BE shared pool.
     BePool,
+    /// Where others pin its vCPUs: the container's own CPUs that no vCPU is pinned to; in a scope the shared pool, too.
+    Spare,
     /// None could be chosen: it keeps what it had. The reasons of degradation say why.
     Kept,
 }
@@ -30,6 +34,7 @@ named!(FloatReason {
     Pool = "pool",
     NodePool = "node-pool",
     BePool = "be-pool",
+    Spare = "spare",
     Kept = "kept"
 });
 
@@ -73,6 +78,19 @@ pub(crate) fn choose(
         .map(because(FloatReason::PodPool))
         .or_else(|| of_nodes().map(because(FloatReason::Near)))
         .or_else(|| usable(shared.pool).map(because(of_all)))
+}
+
+/// The same with the container's own CPUs that are no vCPU's. In place these alone: while the container has CPUs of its own left, the
+/// kernel lets nothing below it use others.
+pub(crate) fn with_spare(instance: &Instance, chosen: Option<(CpuSet, FloatReason)>) -> Option<(CpuSet, FloatReason)> {
+    let spare = &instance.record.spare;
+    if spare.is_empty() {
+        return chosen;
+    }
+    if !instance.is_in_place() {
+        return chosen.map(|(pool, _)| (pool.union(spare), FloatReason::Spare));
+    }
+    Some((spare.clone(), FloatReason::Spare))
 }
 
 #[cfg(test)]

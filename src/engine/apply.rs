@@ -13,7 +13,7 @@ use stelia_node::{System, workqueue};
 use super::outside::{OWN, TAKEN, outside, saved_attribute, taken};
 use super::pass::Numbers;
 use super::{in_place, store};
-use crate::decide::{Instance, Planned, Step, workers};
+use crate::decide::{Instance, Planned, Step, Tree, workers};
 
 /// Steps of one instance in one turn. The rest is planned again after other instances had theirs.
 const STEPS: usize = 1024;
@@ -82,7 +82,7 @@ fn count(outcome: &mut Outcome, step: &Step) {
         _ => outcome.did.writes += 1,
     }
     outcome.recorded_only = false;
-    outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if cgroup.name() == "float");
+    outcome.float_only &= matches!(step, Step::Write(cgroup, File::Cpus, _) if Tree::is_float(cgroup));
     let partition = |name: &str| name != "member";
     outcome.asked_for_partition |= match step {
         Step::Write(_, File::Partition, name) => partition(name),

@@ -14,7 +14,7 @@ use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, CpuQuota, File, numb
 use stelia_node::containers::{all, beside, inner, levels, live, of_pod, request as request_of, whole};
 use stelia_node::proc::{ProcError, TaskId};
 use stelia_node::{System, runtime};
-use stelia_record::Vcpu;
+use stelia_record::{IN_PLACE, Tree, Vcpu};
 use stelia_settings::AdoptRule;
 
 use crate::decide::admission::{Candidate, CheckedClaim, Claim};
@@ -47,7 +47,7 @@ impl Peer {
             return Self::Container(cgroup, container);
         }
         // Of an instance in place. Only who may write the host's cgroups makes one of that name.
-        let within = cgroup.parent().filter(|_| matches!(cgroup.name(), "float" | "vcpu"));
+        let within = cgroup.parent().filter(|_| IN_PLACE.contains(&cgroup.name()));
         match within.and_then(|within| ContainerCgroup::parse(within.as_str())) {
             Some(container) => Self::Instance(container.pod),
             None => Self::Other(cgroup),
@@ -178,9 +178,14 @@ pub(super) fn candidate(
             processes.push((pid, ns));
         }
     }
+    let mut elsewhere = elsewhere(cgroups, &origin)?;
+    let float = Tree::in_place(origin.clone()).float().clone();
+    let housekeeping = request.adopting.is_some() && elsewhere.contains(&float);
+    elsewhere.retain(|cgroup| !housekeeping || *cgroup != float);
     let bad = ErrorKind::NoAnchor.context("anchor");
     let anchor = match (&request.anchor, &request.adopting) {
         (Some(fd), _) => Some(identify_pidfd(system, fd).map_err(&bad)?),
+        (None, Some(_)) if housekeeping => None,
         (None, Some(adopting)) => first(system, &processes).filter(|first| *first != adopting.vmm),
         (None, None) => None,
     };
@@ -188,7 +193,6 @@ pub(super) fn candidate(
         Some(task) => Some((task, system.procs.cgroup(task.id).map_err(&bad)?)),
         None => None,
     };
-    let elsewhere = elsewhere(cgroups, &origin)?;
     let mems = optional(cgroups.read(&origin, File::Mems))?.unwrap_or_default();
     let written = runtime::container(&system.run, &container);
     let request_of_cpus = request_of(cgroups, &origin, written.shares)?;
@@ -205,6 +209,7 @@ pub(super) fn candidate(
         mems,
         processes,
         elsewhere,
+        housekeeping,
         annotated_name: written.name,
         pod_name: written.pod,
         request: request_of_cpus,
@@ -298,7 +303,7 @@ mod tests {
             uid.replace('-', "_")
         );
         assert!(matches!(of(&container), Peer::Container(..)));
-        for name in ["float", "vcpu"] {
+        for name in IN_PLACE {
             let Peer::Instance(pod) = of(&format!("{container}/{name}")) else {
                 panic!("{name} is in the container")
             };

@@ -174,6 +174,15 @@ impl Engine {
                 let text = format!("its rule wants it in place: {reason}");
                 return Err(ErrorKind::Failed.because(text).of(&record.pod));
             }
+            Home::Slice(reason) if candidate.housekeeping => {
+                let reason = reason
+                    .map(|reason| format!(", where it cannot be: {reason}"))
+                    .unwrap_or_default();
+                let text = format!(
+                    "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread), which works in place only{reason}"
+                );
+                return Err(ErrorKind::Failed.because(text).of(&record.pod));
+            }
             Home::Slice(reason) if record.anchor.is_none() => {
                 let reason = reason
                     .map(|reason| format!("it cannot be in place: {reason}; and "))

@@ -6,6 +6,7 @@ use anyhow::{Context, bail};
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, File, KernelCgroups};
 use stelia_node::holder::{Hold, Holders, KernelHolders};
 use stelia_node::proc::{start_time, unified_cgroup};
+use stelia_record::IN_PLACE;
 
 use super::state::Process;
 
@@ -15,7 +16,7 @@ const HIERARCHY: &str = "/sys/fs/cgroup";
 pub(super) enum Shape {
     /// A container that nobody has touched: a cgroup with a process in it.
     Plain,
-    /// One that is isolated in place: a threaded domain, with a process in each of `float` and `vcpu`.
+    /// One that is isolated in place: a threaded domain, with a process in each of `housekeeping` and `vcpu`.
     Threaded,
 }
 
@@ -24,7 +25,7 @@ impl Shape {
     fn children(self) -> &'static [&'static str] {
         match self {
             Self::Plain => &[],
-            Self::Threaded => &["float", "vcpu"],
+            Self::Threaded => &IN_PLACE,
         }
     }
 }

@@ -42,7 +42,7 @@ fn kill_vmm(pod: &Pod, shape: &Shape) {
 }
 
 /// The reason and the text why the VM of this pod is not adopted.
-fn refused(pod: &Pod) -> Option<(String, String)> {
+pub fn refused(pod: &Pod) -> Option<(String, String)> {
     let described = describe();
     let all = described["node"]["unadopted"].as_array().expect("a list");
     let one = all.iter().find(|one| one["pod"] == *pod.uid)?;

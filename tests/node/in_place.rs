@@ -29,7 +29,7 @@ fn assert_given_back(pod: &Pod) {
     assert_eq!(state(pod), None);
     assert_eq!(read(pod.origin().join("cgroup.type")), "domain");
     assert_eq!(read(pod.origin().join("cgroup.subtree_control")), "");
-    for child in ["float", "vcpu"] {
+    for child in ["housekeeping", "vcpu"] {
         assert!(!pod.origin().join(child).exists(), "{child}");
     }
     assert!(lists(pod).iter().all(String::is_empty), "{:?}", lists(pod));

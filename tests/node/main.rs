@@ -26,6 +26,7 @@ mod host;
 mod in_place;
 mod isolation;
 mod kubelet;
+mod kubevirt;
 mod kvm;
 mod life;
 mod limits;

@@ -194,7 +194,8 @@ impl Pod {
     }
 
     pub fn float(&self) -> PathBuf {
-        self.domain().join("float")
+        self.domain()
+            .join(if self.is_in_place() { "housekeeping" } else { "float" })
     }
 
     pub fn vcpu(&self) -> PathBuf {

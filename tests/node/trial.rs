@@ -57,7 +57,7 @@ fn tried(pod: &Pod) -> (Runtime, Verdict) {
 
 /// Whether the runtime lists the processes of this very container when that has threaded cgroups.
 fn copes(pod: &Pod, runtime: &Runtime) -> bool {
-    let children = ["float", "vcpu"].map(|name| pod.origin().join(name));
+    let children = ["housekeeping", "vcpu"].map(|name| pod.origin().join(name));
     for child in &children {
         fs::create_dir(child).expect("create");
         fs::write(child.join("cgroup.type"), "threaded").expect("threaded");

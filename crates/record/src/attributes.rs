@@ -76,6 +76,24 @@ fn adopted(text: &str) -> Adopted {
     }
 }
 
+/// `EXCLUSIVE of ENTRY`, and ` spare SPARE` where there are such; all in one, so that no crash parts them.
+fn cpus_text(record: &Record) -> String {
+    let mut text = format!("{} of {}", record.exclusive, record.entry);
+    if !record.spare.is_empty() {
+        text.push_str(&format!("{SPARE}{}", record.spare));
+    }
+    text
+}
+
+/// The exclusive CPUs, the entry and the spare ones.
+fn cpus(text: &str) -> Option<(CpuSet, CpuSet, CpuSet)> {
+    let (text, spare) = text.split_once(SPARE).unwrap_or((text, ""));
+    let (exclusive, entry) = text.split_once(" of ")?;
+    Some((exclusive.parse().ok()?, entry.parse().ok()?, spare.parse().ok()?))
+}
+
+const SPARE: &str = " spare ";
+
 /// Whether a vCPU's property may have this name: what separates names in `vcpu-props` cannot be part of one.
 pub fn is_prop_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
@@ -169,7 +187,7 @@ impl Record {
             ("placement", self.placement.name().to_owned()),
             ("partition", self.partition.name().to_owned()),
             ("vcpus", vcpus.join(",")),
-            ("exclusive-cpus", format!("{} of {}", self.exclusive, self.entry)),
+            ("exclusive-cpus", cpus_text(self)),
             ("isolated-us", self.isolated_us.to_string()),
             ("phase", self.phase.name().to_owned()),
             (SCHEMA_ATTRIBUTE, schema.to_owned()),
@@ -202,10 +220,7 @@ impl Record {
             "" => Some(Vec::new()),
             text => text.split(',').map(vcpu).collect(),
         };
-        let (exclusive, entry) = field(attributes, "exclusive-cpus", |text| {
-            let (exclusive, entry) = text.split_once(" of ")?;
-            Some((exclusive.parse().ok()?, entry.parse().ok()?))
-        })?;
+        let (exclusive, entry, spare) = field(attributes, "exclusive-cpus", cpus)?;
         let allocation = is_allocated
             .then(|| field(attributes, "allocation", |text| serde_json::from_str(text).ok()))
             .transpose()?;
@@ -232,6 +247,7 @@ impl Record {
                 _ => Some(Some(task(text)?)),
             })?,
             exclusive,
+            spare,
             entry,
             mems: field(attributes, "mems", |text| Some(text.to_owned()))?,
             vcpus: field(attributes, "vcpus", vcpus)?,

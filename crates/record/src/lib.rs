@@ -22,7 +22,7 @@ use stelia_settings::{Partition, PlacementPolicy, TreeHome};
 use stelia_text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
-pub use tree::Tree;
+pub use tree::{IN_PLACE, Tree};
 pub use vcpu::Vcpu;
 
 /// What stands for "not pinned" in the attribute `vcpus`.
@@ -114,8 +114,11 @@ pub struct Record {
     pub anchor: Option<TaskId>,
     /// `None` where the pod registered itself.
     pub adopted: Option<Adopted>,
-    /// The container's exclusive CPUs: its entry without the CPUs that other containers of the pod use.
+    /// The container's exclusive CPUs: its entry without the CPUs that other containers of the pod use, and without spare ones.
     pub exclusive: CpuSet,
+    /// Where others pin the vCPUs of an adopted VM: those of the container's own CPUs that no vCPU is pinned to. Its other
+    /// threads run there.
+    pub spare: CpuSet,
     /// The container's entry in kubelet's state when `exclusive` was derived from it; where steliad chose the CPUs,
     /// equal to `exclusive`.
     pub entry: CpuSet,
@@ -153,6 +156,22 @@ impl Record {
             ThreadRole::IoThread(_) => None,
         };
         self.vcpus.iter().filter_map(one).collect()
+    }
+
+    /// The container's own CPUs: the vCPUs' and the spare ones.
+    pub fn own(&self) -> CpuSet {
+        self.exclusive.union(&self.spare)
+    }
+
+    /// The record with these CPUs as the container's own. Where others pin the vCPUs, those that no vCPU is pinned to are spare.
+    #[must_use]
+    pub fn with_own(mut self, own: CpuSet) -> Self {
+        let keeps = self.adopted.as_ref().is_some_and(|adopted| adopted.keeps);
+        let pins: Option<CpuSet> = self.vcpus.iter().map(|thread| thread.cpu).collect();
+        let pins = pins.filter(|pins| keeps && self.allocation.is_none() && !pins.is_empty() && pins.is_subset(&own));
+        self.exclusive = pins.unwrap_or_else(|| own.clone());
+        self.spare = own.difference(&self.exclusive);
+        self
     }
 
     /// The class, where steliad's own allocator decides; `None` where kubelet chose the CPUs.

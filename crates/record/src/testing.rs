@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use stelia_api::ThreadRole;
+use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
@@ -22,6 +23,7 @@ pub fn record() -> Record {
         exclusive: "2-3".parse().unwrap(),
         entry: "2-3".parse().unwrap(),
         allocation: None,
+        spare: CpuSet::new(),
         pod_pool: None,
         scheduled: false,
         mems: "0".into(),

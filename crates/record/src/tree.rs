@@ -6,6 +6,15 @@ use stelia_settings::TreeHome;
 
 use crate::Record;
 
+/// The cgroups of an instance in a scope: for everything except vCPU threads, and for these.
+const IN_SCOPE: [&str; 2] = ["float", "vcpu"];
+
+/// The same in place: for everything except vCPU threads, and for these.
+///
+/// The first name is KubeVirt's, of its cgroup for the same threads (`isolateEmulatorThread`). virt-handler looks for a container's
+/// cgroup by its processes, and takes this one name for a part of it (`managerPath` in its `pkg/virt-handler/cgroup`).
+pub const IN_PLACE: [&str; 2] = ["housekeeping", "vcpu"];
+
 /// Where an instance's cgroups are.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tree {
@@ -38,19 +47,19 @@ impl Tree {
     pub fn in_scope(scope: CgroupPath) -> Self {
         let inner = scope.child("instance");
         Self {
-            float: inner.child("float"),
-            vcpu: inner.child("vcpu"),
+            float: inner.child(IN_SCOPE[0]),
+            vcpu: inner.child(IN_SCOPE[1]),
             inner,
             outer: scope.clone(),
             scope,
         }
     }
 
-    /// In the cgroup that the container's processes are in: `float/` and `vcpu/`.
+    /// In the cgroup that the container's processes are in: `housekeeping/` and `vcpu/`.
     pub fn in_place(origin: CgroupPath) -> Self {
         Self {
-            float: origin.child("float"),
-            vcpu: origin.child("vcpu"),
+            float: origin.child(IN_PLACE[0]),
+            vcpu: origin.child(IN_PLACE[1]),
             outer: whole(&origin),
             inner: origin.clone(),
             scope: origin,
@@ -70,6 +79,11 @@ impl Tree {
     /// The root of the threaded domain.
     pub fn inner(&self) -> &CgroupPath {
         &self.inner
+    }
+
+    /// Whether this is an instance's cgroup for everything except vCPU threads, by its name.
+    pub fn is_float(cgroup: &CgroupPath) -> bool {
+        [IN_SCOPE[0], IN_PLACE[0]].contains(&cgroup.name())
     }
 
     /// For everything except vCPU threads.

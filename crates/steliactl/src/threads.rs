@@ -120,9 +120,11 @@ impl Places<'_> {
     fn name(&self, cgroup: &str) -> String {
         let path = trim(cgroup);
         let tree = tree(self.scope);
-        let own = tree.iter().flat_map(|tree| [tree.float(), tree.vcpu()]);
-        if let Some(cgroup) = own.into_iter().find(|cgroup| trim(cgroup.as_str()) == path) {
-            return cgroup.name().to_owned();
+        let own = tree
+            .iter()
+            .flat_map(|tree| [(tree.float(), "float"), (tree.vcpu(), "vcpu")]);
+        if let Some((_, name)) = own.into_iter().find(|(cgroup, _)| trim(cgroup.as_str()) == path) {
+            return name.to_owned();
         }
         match below(path, self.origin) {
             Some("") => "origin".to_owned(),

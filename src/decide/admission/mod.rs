@@ -76,6 +76,8 @@ pub struct Candidate {
     /// Other cgroups of the container that hold processes: below the origin, and where that is a subgroup of the container's
     /// scope, the scope itself and what is beside it.
     pub elsewhere: Vec<CgroupPath>,
+    /// A container that is adopted: it has processes in KubeVirt's `housekeeping`, which becomes its float.
+    pub housekeeping: bool,
     /// The container's name by the runtime's annotations, where one was found.
     pub annotated_name: Option<String>,
     /// The pod's name by the same.
@@ -305,6 +307,7 @@ fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
         pod_pool: None,
         scheduled: false,
         exclusive: CpuSet::new(),
+        spare: CpuSet::new(),
         mems: candidate.mems.clone(),
         phase: Phase::Registered,
         vcpus: Vec::new(),

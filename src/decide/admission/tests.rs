@@ -13,6 +13,7 @@ pub(super) fn candidate() -> Candidate {
         mems: "0".into(),
         processes: vec![(100, vec![100, 1]), (101, vec![101, 7])],
         elsewhere: vec![],
+        housekeeping: false,
         annotated_name: None,
         pod_name: None,
         request: CpuRequest::default(),

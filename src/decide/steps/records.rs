@@ -23,11 +23,11 @@ pub(super) fn record_steps(snapshot: &Snapshot, instance: &Instance, assessment:
     if instance.is_over() {
         return vec![Step::Enter(scope(), Phase::Leaving)];
     }
-    if let Entitlement::Changed { entry, exclusive } = &assessment.entitlement {
+    if let Entitlement::Changed { entry, own } = &assessment.entitlement {
         return vec![Step::Entitle {
             scope: scope(),
             entry: entry.clone(),
-            exclusive: exclusive.clone(),
+            own: own.clone(),
         }];
     }
     if record.phase == Phase::Attaching && record.partition != Partition::Member && instance.refusals >= REFUSALS {

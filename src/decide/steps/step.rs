@@ -28,7 +28,7 @@ pub(crate) enum Step {
         /// The container's entry.
         entry: CpuSet,
         /// The part of it that no other container of the pod uses.
-        exclusive: CpuSet,
+        own: CpuSet,
     },
     /// Record which of the pod's own CPUs its containers share; the scope is the instance's.
     Share(CgroupPath, CpuSet),
@@ -81,8 +81,9 @@ impl Step {
                 }
                 next.phase = *phase;
             }
-            Self::Entitle { entry, exclusive, .. } => {
-                (next.entry, next.exclusive) = (entry.clone(), exclusive.clone());
+            Self::Entitle { entry, own, .. } => {
+                next.entry = entry.clone();
+                next = next.with_own(own.clone());
             }
             Self::Share(_, pool) => next.pod_pool = Some(pool.clone()),
             Self::Place(_, vcpus, partition) => (next.vcpus, next.partition) = (vcpus.clone(), *partition),

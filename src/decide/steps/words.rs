@@ -18,13 +18,9 @@ impl fmt::Display for Step {
             Self::Pin(tid, cpu) => write!(f, "pin thread {tid} to CPU {cpu}"),
             Self::Remove(cgroup) => write!(f, "remove cgroup {}", cgroup.as_str()),
             Self::Enter(scope, phase) => write!(f, "record that {} is {}", scope.as_str(), phase.state()),
-            Self::Entitle {
-                scope,
-                entry,
-                exclusive,
-            } => write!(
+            Self::Entitle { scope, entry, own } => write!(
                 f,
-                "record that kubelet gives {} CPUs {entry}, of which {exclusive} are its alone",
+                "record that kubelet gives {} CPUs {entry}, of which {own} are its alone",
                 scope.as_str()
             ),
             Self::Share(scope, pool) => write!(

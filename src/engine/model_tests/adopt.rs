@@ -8,13 +8,13 @@ use super::*;
 use crate::adoption;
 use crate::engine::{InstanceView, Unadopted};
 
-fn rule() -> AdoptRule {
+pub(super) fn rule() -> AdoptRule {
     AdoptRule::ready_made(ReadyMade::Libvirt).unwrap()
 }
 
 impl Node {
     /// A daemon with these rules.
-    async fn adopting(rules: Vec<AdoptRule>) -> Self {
+    pub(super) async fn adopting(rules: Vec<AdoptRule>) -> Self {
         let mut node = Self::new();
         node.settings.policies.adopt = rules;
         node.restart().await;
@@ -23,16 +23,16 @@ impl Node {
     }
 
     /// Have it look for VMs: no kernel tells it of those of the model.
-    async fn look(&self) {
+    pub(super) async fn look(&self) {
         self.handle.reload(self.settings.clone()).await.unwrap();
     }
 
-    fn adopt(&self) {
+    pub(super) fn adopt(&self) {
         tokio::spawn(adoption::run(self.handle.clone(), self.cancel.clone()));
     }
 
     /// A launcher with QEMU, as its vCPUs are pinned.
-    fn launched(&mut self, number: u32, list: &str, pins: &[u32]) -> (Pod, Qemu) {
+    pub(super) fn launched(&mut self, number: u32, list: &str, pins: &[u32]) -> (Pod, Qemu) {
         let pod = self.pod(number, list);
         let name = PodName::new("team-a", &format!("vm-{number}")).unwrap();
         self.model.name_pod(&pod, &name).unwrap();
@@ -40,7 +40,7 @@ impl Node {
         (pod, qemu)
     }
 
-    fn qemu(&self, pod: &Pod, pins: &[u32]) -> Qemu {
+    pub(super) fn qemu(&self, pod: &Pod, pins: &[u32]) -> Qemu {
         let qemu = self.model.add_qemu(pod.other, pins.len() as u32).unwrap();
         let count = pins.len().to_string();
         self.model
@@ -52,11 +52,11 @@ impl Node {
         qemu
     }
 
-    fn known(&self, pod: &Pod) -> Option<std::sync::Arc<InstanceView>> {
+    pub(super) fn known(&self, pod: &Pod) -> Option<std::sync::Arc<InstanceView>> {
         self.handle.view().instances.get(&pod.uid).cloned()
     }
 
-    async fn until_adopted(&self, pod: &Pod) {
+    pub(super) async fn until_adopted(&self, pod: &Pod) {
         self.look().await;
         self.until("the VM is adopted", |node| node.phase(pod) == Some("isolated"))
             .await;
@@ -68,12 +68,12 @@ impl Node {
         .await;
     }
 
-    fn unadopted(&self, pod: &Pod) -> Option<Unadopted> {
+    pub(super) fn unadopted(&self, pod: &Pod) -> Option<Unadopted> {
         let view = self.handle.view();
         view.unadopted.iter().find(|one| one.pod == pod.uid).cloned()
     }
 
-    fn pins(&self, qemu: &Qemu) -> Vec<String> {
+    pub(super) fn pins(&self, qemu: &Qemu) -> Vec<String> {
         let affinity = |tid: &i32| self.model.affinity(*tid).unwrap().to_string();
         qemu.vcpus.iter().map(affinity).collect()
     }
@@ -101,21 +101,23 @@ async fn a_vm_that_runs_already_is_adopted_in_place_where_it_was_pinned_and_give
 #[tokio::test]
 async fn a_pin_that_is_changed_within_the_vms_cpus_is_kept_and_one_outside_is_put_right() {
     let mut node = Node::adopting(vec![rule()]).await;
-    let (pod, qemu) = node.launched(1, "2-5", &[2, 3]);
+    let (pod, qemu) = node.launched(1, "2-3", &[2, 3]);
     node.until_adopted(&pod).await;
     let drift = node.handle.view().counters.drift_found;
-    node.model.pin(qemu.vcpus[0], &cpus("5")).unwrap();
+    for (vcpu, cpu) in qemu.vcpus.iter().zip(["3", "2"]) {
+        node.model.pin(*vcpu, &cpus(cpu)).unwrap();
+    }
     node.reconcile().await;
     node.quiet().await;
-    assert_eq!(node.pins(&qemu), ["5", "3"]);
+    assert_eq!(node.pins(&qemu), ["3", "2"]);
     assert_eq!(node.handle.view().counters.drift_found, drift, "no drift");
     let known = node.known(&pod).unwrap();
-    assert_eq!(known.vcpus[0].thread.cpu, Some(5));
+    assert_eq!(known.vcpus[0].thread.cpu, Some(3));
     // Two on one CPU.
-    node.model.pin(qemu.vcpus[1], &cpus("5")).unwrap();
+    node.model.pin(qemu.vcpus[1], &cpus("3")).unwrap();
     node.reconcile().await;
     node.quiet().await;
-    assert_eq!(node.pins(&qemu), ["5", "3"]);
+    assert_eq!(node.pins(&qemu), ["3", "2"]);
     node.check().await;
 }
 

@@ -53,7 +53,7 @@ async fn a_vm_is_isolated_where_it_is_and_given_back() {
         assert!(!node.model.exists(&scope(&pod)), "no scope is made");
         assert_eq!(node.lists(&pod), ["2-3", "2-3", "2-3"]);
         for pid in [pod.init, pod.anchor, pod.other, qemu.pid] {
-            assert_eq!(node.model.cgroup(pid).unwrap(), pod.origin.child("float"));
+            assert_eq!(node.model.cgroup(pid).unwrap(), pod.origin.child("housekeeping"));
         }
         assert_eq!(node.model.affinity(qemu.vcpus[1]).unwrap(), cpus("3"));
         node.check().await;
@@ -61,7 +61,7 @@ async fn a_vm_is_isolated_where_it_is_and_given_back() {
         let shell = node.model.spawn(pod.init, "sh").unwrap();
         node.model.write(&pod.origin, File::Procs, &shell.to_string()).unwrap();
         node.reconcile().await;
-        assert_eq!(node.model.cgroup(shell).unwrap(), pod.origin.child("float"));
+        assert_eq!(node.model.cgroup(shell).unwrap(), pod.origin.child("housekeeping"));
         node.check().await;
         // A daemon that starts anew knows it again by its record.
         node.restart().await;
@@ -188,7 +188,7 @@ async fn cut_off_after(changes: u32) -> bool {
     assert_eq!(node.phase(&pod), Some("isolated"), "cut after {changes}");
     assert_eq!(node.lists(&pod), ["2-3", "2-3", "2-3"], "cut after {changes}");
     let other = node.model.cgroup(pod.other).unwrap();
-    assert_eq!(other, pod.origin.child("float"), "cut after {changes}");
+    assert_eq!(other, pod.origin.child("housekeeping"), "cut after {changes}");
     node.check().await;
     done
 }

@@ -7,6 +7,7 @@ mod crun;
 mod fair;
 mod in_place;
 mod journal;
+mod kubevirt;
 mod large;
 mod laws;
 mod life;
@@ -251,17 +252,21 @@ impl Node {
         let mut vcpu_threads = BTreeMap::new();
         for instance in &live {
             let inner = instance.tree.inner().clone();
-            let float = cpus(&self.read(&inner.child("float"), File::CpusEffective));
+            let float = cpus(&self.read(instance.tree.float(), File::CpusEffective));
             // In place, before there is a partition, everything runs on the container's own CPUs.
             if instance.is_in_place() && !instance.record.phase.has_vcpus() {
-                assert_eq!(float, instance.record.exclusive, "{}", instance.record.pod);
+                assert_eq!(float, instance.record.own(), "{}", instance.record.pod);
                 continue;
             }
             let closed = snapshot.closed_to(instance.record.qos());
             assert!(float.is_disjoint(&closed), "{} floats on {float}", instance.record.pod);
+            let spare = &instance.record.spare;
+            if instance.is_in_place() && !spare.is_empty() {
+                assert!(float.is_subset(spare), "{} floats on {float}", instance.record.pod);
+            }
             if let Ok(state) = &snapshot.kubelet {
                 // Of its own pod's CPUs it may have those that the pod's containers share.
-                let shared = instance.record.pod_pool.clone().unwrap_or_default();
+                let shared = instance.record.pod_pool.clone().unwrap_or_default().union(spare);
                 assert!(
                     float.difference(&shared).is_disjoint(&state.assigned()),
                     "{} floats on {float}",

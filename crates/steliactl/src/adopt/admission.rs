@@ -8,6 +8,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 use stelia_node::containers::{LiveContainer, uses};
+use stelia_settings::AdoptTree;
 
 /// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
 pub(super) const HOUSEKEEPING: &str = "housekeeping";
@@ -36,15 +37,17 @@ fn refusal(kind: ErrorKind, text: String) -> Refusal {
 }
 
 /// Why it is not admitted, whatever its CPUs.
-pub(super) fn refused(looked: &Looked<'_>) -> Option<Refusal> {
+pub(super) fn refused(looked: &Looked<'_>, tree: AdoptTree) -> Option<Refusal> {
     if looked.is_instance {
         return Some(refusal(ErrorKind::InstanceExists, "it is an instance already".into()));
     }
-    if looked.children.iter().any(|name| name == HOUSEKEEPING) {
-        let text = "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread): turn that off and restart the VM";
-        return Some(("Housekeeping".into(), text.into()));
+    let housekeeping = |name: &&String| *name == HOUSEKEEPING;
+    if tree == AdoptTree::Slice && looked.children.iter().any(|name| housekeeping(&name)) {
+        let text =
+            "KubeVirt moves its threads to a cgroup of its own (isolateEmulatorThread), which works in place only";
+        return Some(refusal(ErrorKind::Failed, text.into()));
     }
-    if let Some(child) = looked.children.first() {
+    if let Some(child) = looked.children.iter().find(|name| !housekeeping(name)) {
         let text = format!("it has processes in a cgroup of its own, {child}");
         return Some(refusal(ErrorKind::InvalidArgument, text));
     }

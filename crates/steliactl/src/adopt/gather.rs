@@ -11,7 +11,7 @@ use stelia_node::containers::{self, LiveContainer};
 use stelia_node::proc::{KernelProcs, Procs};
 use stelia_node::processes::{self, Process};
 use stelia_node::runtime;
-use stelia_settings::{AdoptRule, ReadyMade, Settings};
+use stelia_settings::{AdoptRule, AdoptTree, ReadyMade, Settings};
 
 use super::admission::{HOUSEKEEPING, Looked, Refusal, exclusive, refused};
 use super::{Candidate, Preview};
@@ -121,13 +121,13 @@ impl Node {
         match self.by_rules(origin, &names, &known) {
             Ok((vm, found)) => {
                 candidate.has(&vm, &found, known.len());
-                match refused(&looked).or_else(|| cpus.err()) {
+                match refused(&looked, vm.rule.tree).or_else(|| cpus.err()) {
                     Some(refusal) => candidate.refused(refusal),
                     None => candidate.adopted(&vm, self.placement),
                 }
             }
             // A registered VM's processes are not in its container's cgroup any more.
-            Err(missing) if looked.is_instance => match refused(&looked) {
+            Err(missing) if looked.is_instance => match refused(&looked, AdoptTree::Auto) {
                 Some(refusal) if !missing.rule.is_empty() => {
                     candidate.rule = missing.rule;
                     candidate.refused(refusal);

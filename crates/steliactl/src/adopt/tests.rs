@@ -232,8 +232,11 @@ fn what_registration_would_refuse_is_not_adopted() {
     let housekeeping = format!("sys/fs/cgroup/{}/housekeeping/cgroup.events", scope(WEB));
     node.write(&housekeeping, "populated 1\n");
     let preview = node.preview();
-    assert_eq!(reasons(&preview)[0], ("virt-launcher-web-x7k2p", Some("Housekeeping")));
+    assert_eq!(reasons(&preview)[0], ("virt-launcher-web-x7k2p", None));
     assert!(preview.vms[0].housekeeping && preview.spare_cpus == 1, "{preview:?}");
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\ntree = \"slice\"\n");
+    assert_eq!(reasons(&node.preview())[0], ("virt-launcher-web-x7k2p", Some("Failed")));
+    node.rules("[[adopt]]\nuse = \"kubevirt\"\n");
     fs::remove_file(node.root.path().join(&housekeeping)).unwrap();
     // Its cpuset is not what kubelet's file says.
     node.write(&format!("sys/fs/cgroup/{}/cpuset.cpus", scope(WEB)), "2-5\n");

@@ -269,6 +269,9 @@ fn float(instance: &Instance) -> Vec<Fact> {
         "pool" => "float-policy is node, or it has no CPUs to be near to: the whole shared pool",
         "node-pool" => "class LS: the shared pool of the NUMA node that was chosen for it",
         "be-pool" => "class BE: the BE shared pool",
+        "spare" => {
+            "the VM's vCPUs are pinned by others: it has the container's CPUs that no vCPU is pinned to; in stelia.slice the shared pool, too"
+        }
         "kept" => "no CPUs can be chosen now: it keeps those it had",
         other => {
             facts.say(other, SETTINGS);

@@ -1,0 +1,114 @@
+//! KubeVirt's `isolateEmulatorThread` beside adoption: the CPU that it costs is float's, and virt-handler's own work changes
+//! nothing. Its steps are those of `configureHousekeepingCgroup` in KubeVirt's `pkg/virt-handler`.
+
+use stelia_settings::{AdoptRule, AdoptTree};
+
+use super::adopt::rule;
+use super::*;
+
+/// What virt-handler does each time it looks at a VM: make its cgroup, give it the emulator's CPU, and move the threads that
+/// are in the container's own cgroup there, but for the vCPUs'.
+fn synced(node: &Node, pod: &Pod, qemu: &Qemu, emulator: &str) {
+    let housekeeping = pod.origin.child("housekeeping");
+    if !node.model.exists(&housekeeping) {
+        node.handle.system().cgroups.create(&housekeeping).unwrap();
+    }
+    node.model.meddle(&housekeeping, File::Type, "threaded").unwrap();
+    node.model.meddle(&pod.origin, File::SubtreeControl, "+cpuset").unwrap();
+    node.model.meddle(&housekeeping, File::Cpus, emulator).unwrap();
+    for thread in node.read(&pod.origin, File::Threads).split_whitespace() {
+        if !qemu.vcpus.iter().any(|vcpu| vcpu.to_string() == thread) {
+            node.model.meddle(&housekeeping, File::Threads, thread).unwrap();
+        }
+    }
+}
+
+/// Its vCPUs have 2 and 3, everything else runs on 4.
+async fn assert_whole(node: &mut Node, pod: &Pod, qemu: &Qemu) {
+    node.quiet().await;
+    let known = node.known(pod).unwrap();
+    assert_eq!(
+        (known.exclusive.to_string(), known.float_reason),
+        ("2-3".to_owned(), "spare")
+    );
+    assert!(known.degraded.is_empty(), "{:?}", known.degraded);
+    assert_eq!(node.pins(qemu), ["2", "3"]);
+    let housekeeping = pod.origin.child("housekeeping");
+    assert_eq!(node.read(&housekeeping, File::CpusEffective), "4");
+    for thread in [pod.init, pod.other, qemu.pid, qemu.io] {
+        assert_eq!(node.model.cgroup(thread).unwrap(), housekeeping, "{thread}");
+    }
+    node.check().await;
+}
+
+#[tokio::test]
+async fn the_cpu_of_isolate_emulator_thread_is_floats_whether_virt_handler_comes_before_or_after() {
+    for before in [true, false] {
+        let mut node = Node::adopting(vec![rule()]).await;
+        let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
+        if before {
+            synced(&node, &pod, &qemu, "4");
+        }
+        node.until_adopted(&pod).await;
+        assert_whole(&mut node, &pod, &qemu).await;
+        // Again at each look of virt-handler's.
+        let drift = node.handle.view().counters.drift_found;
+        synced(&node, &pod, &qemu, "4");
+        node.reconcile().await;
+        assert_whole(&mut node, &pod, &qemu).await;
+        assert_eq!(node.handle.view().counters.drift_found, drift, "no drift");
+        // A daemon that starts anew takes it as it is.
+        node.restart().await;
+        assert_whole(&mut node, &pod, &qemu).await;
+        node.handle.deregister(pod.uid.clone()).await.unwrap();
+        node.quiet().await;
+        assert_eq!(node.model.children(&pod.origin).unwrap(), Vec::<String>::new());
+        assert_eq!(node.pins(&qemu), ["2", "3"]);
+    }
+}
+
+#[tokio::test]
+async fn in_a_scope_a_vm_that_is_pinned_by_others_floats_on_its_spare_cpus_too() {
+    let in_slice = AdoptRule {
+        tree: AdoptTree::Slice,
+        ..rule()
+    };
+    let mut node = Node::adopting(vec![in_slice]).await;
+    let (pod, _) = node.launched(1, "2-4", &[2, 3]);
+    node.until_adopted(&pod).await;
+    node.quiet().await;
+    assert_eq!(node.read(&float(&pod), File::Cpus), "0-1,4-7");
+    assert_eq!(node.read(&vcpu(&pod), File::CpusEffective), "2-3");
+    node.check().await;
+    // With KubeVirt's cgroup in the container it is adopted in place or not at all.
+    let (other, qemu) = node.launched(2, "5-7", &[5, 6]);
+    synced(&node, &other, &qemu, "7");
+    node.look().await;
+    node.until("it is refused", |node| node.unadopted(&other).is_some())
+        .await;
+    let refused = node.unadopted(&other).unwrap();
+    assert_eq!(refused.reason, "Failed");
+    assert!(refused.text.contains("isolateEmulatorThread"), "{}", refused.text);
+    assert_eq!(node.model.children(&other.origin).unwrap(), ["housekeeping"]);
+    node.reconcile().await;
+    node.check().await;
+}
+
+#[tokio::test]
+async fn a_resize_gives_the_spare_cpus_to_float_again() {
+    let mut node = Node::adopting(vec![rule()]).await;
+    let (pod, qemu) = node.launched(1, "2-4", &[2, 3]);
+    node.until_adopted(&pod).await;
+    for (list, float) in [("2-5", "4-5"), ("2-4", "4")] {
+        node.checkpoint.release(&pod.uid).unwrap();
+        node.checkpoint.admit(&pod.uid, "vm", &cpus(list)).unwrap();
+        node.model.meddle(&pod.origin, File::Cpus, list).unwrap();
+        node.reconcile().await;
+        node.quiet().await;
+        let known = node.known(&pod).unwrap();
+        assert_eq!(known.exclusive.to_string(), "2-3");
+        assert_eq!(node.read(&pod.origin.child("housekeeping"), File::Cpus), float);
+        assert_eq!(node.pins(&qemu), ["2", "3"]);
+        node.check().await;
+    }
+}
