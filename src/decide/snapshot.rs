@@ -287,8 +287,11 @@ impl Instance {
     /// Whether the VM of an adopted instance ended: none of its vCPU threads is left. Other processes of the container may live
     /// on. Who registered itself deregisters itself.
     pub(crate) fn has_ended(&self) -> bool {
-        let ended = !self.vcpus.is_empty() && self.vcpus.iter().all(Option::is_none);
-        ended && self.record.adopted.is_some()
+        // A thread that ends has left its cgroup before it has left /proc.
+        let left = self.vcpu().is_some_and(|vcpu| vcpu.threads.is_empty());
+        let ends = |now: &VcpuNow| left && now.cgroup == *self.tree.vcpu();
+        let ended = self.vcpus.iter().all(|now| now.as_ref().is_none_or(ends));
+        ended && !self.vcpus.is_empty() && self.record.adopted.is_some()
     }
 
     /// The same while its CPUs are not given back yet.

@@ -209,7 +209,11 @@ fn limited(system: &System, instance: &Instance) -> Vec<PathBuf> {
 fn watched(system: &System, instance: &Instance) -> Vec<PathBuf> {
     let mut paths = vec![directory(system, instance.scope()).join(File::Events.name())];
     if instance.inner.is_some() {
-        paths.push(directory(system, instance.tree.vcpu()));
+        let vcpu = directory(system, instance.tree.vcpu());
+        // The end of a VM that does not deregister. A watch on the directory is none on this file: the kernel tells of a change of its own
+        // only where somebody has the file open or watches it.
+        paths.extend(instance.record.adopted.as_ref().map(|_| vcpu.join(File::Events.name())));
+        paths.push(vcpu);
     }
     if instance.record.phase == Phase::Leaving {
         paths.push(directory(system, instance.tree.inner()).join(File::Events.name()));
