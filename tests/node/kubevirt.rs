@@ -18,7 +18,7 @@ use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::{counters, near_pool, state};
 
-const RULE: &str = "audit-interval-s = 3600\n[[adopt]]\nuse = \"kubevirt\"\ncontainers = [\"vm\"]\n";
+const RULE: &str = "audit-interval-s = 3600\n[[adopt]]\nuse = \"kubevirt\"\ncontainers = [\"instance\"]\n";
 
 /// `virt-launcher-monitor`, below it `virt-launcher`, below that `virtqemud` and QEMU with two vCPUs; three CPUs.
 fn launched() -> Pod {
