@@ -100,6 +100,13 @@ impl Birth {
         self.due = None;
     }
 
+    /// The rules are others: what was seen by the former ones does not make this one wait.
+    pub(super) fn anew(&mut self, now: Instant) {
+        self.began = now;
+        self.pause = FIRST;
+        self.due = self.due.map(|_| now);
+    }
+
     /// Another VM was made while this one is looked at.
     pub(super) fn again(&mut self) {
         self.again = true;

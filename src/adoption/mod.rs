@@ -126,6 +126,7 @@ impl Adoption {
         let now = Instant::now();
         self.next_audit = Some(now + settings.audit_interval);
         let refused: Vec<CgroupPath> = self.unadopted.keys().cloned().collect();
+        self.births.values_mut().for_each(|birth| birth.anew(now));
         self.look_once(refused, now);
         self.sweep();
     }
