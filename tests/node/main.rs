@@ -27,6 +27,7 @@ mod in_place;
 mod isolation;
 mod kubelet;
 mod kvm;
+mod libvirt;
 mod life;
 mod limits;
 mod linux_guest;
