@@ -243,7 +243,7 @@ impl Launcher {
 /// The CPU of each vCPU as the daemon has it.
 fn recorded(pod: &Pod) -> BTreeMap<u32, u32> {
     let described = describe();
-    let vcpus = described["instances"][&pod.uid]["vcpus"].as_array().cloned();
+    let vcpus = described["node"]["instances"][&pod.uid]["vcpus"].as_array().cloned();
     let number = |value: &serde_json::Value| value.as_u64().and_then(|number| u32::try_from(number).ok());
     let pin = |vcpu: &serde_json::Value| Some((number(&vcpu["index"])?, number(&vcpu["cpu"])?));
     vcpus.unwrap_or_default().iter().filter_map(pin).collect()
