@@ -38,6 +38,8 @@ struct Domain {
     most: usize,
     /// The CPU of each vCPU from the first on, also of those that are not plugged.
     pins: Vec<u32>,
+    /// The CPU of QEMU's other threads.
+    emulator: Option<u32>,
     /// A Linux, from which a vCPU can be taken; else the firmware, which looks for something to boot.
     is_linux: bool,
 }
@@ -48,6 +50,7 @@ impl Domain {
             vcpus: pins.len(),
             most: pins.len(),
             pins: pins.to_vec(),
+            emulator: None,
             is_linux: false,
         }
     }
@@ -58,6 +61,8 @@ impl Domain {
         let pins: String = pins
             .map(|(vcpu, cpu)| format!("<vcpupin vcpu='{vcpu}' cpuset='{cpu}'/>"))
             .collect();
+        let emulator = self.emulator.map(|cpu| format!("<emulatorpin cpuset='{cpu}'/>"));
+        let emulator = emulator.unwrap_or_default();
         let (memory, boot) = match self.is_linux {
             true => (
                 256,
@@ -75,7 +80,7 @@ impl Domain {
   <memory unit='MiB'>{memory}</memory>
   <vcpu placement='static' current='{vcpus}'>{most}</vcpu>
   <iothreads>1</iothreads>
-  <cputune>{pins}</cputune>
+  <cputune>{pins}{emulator}</cputune>
   <os><type arch='x86_64' machine='q35'>hvm</type>{boot}</os>
   <features><acpi/><apic/></features>
   <cpu mode='host-passthrough'/>

@@ -23,14 +23,23 @@ fn threads_are_pinned_within_what_is_theirs_and_a_vm_is_stopped_and_reset_where_
         let [one, two, three] = launcher.cpus()[..] else {
             panic!("three CPUs")
         };
-        launcher.create(&Domain::pinned(&[three, one]));
         let pins = [three, one];
+        // What libvirt pins to the VM's CPUs before it is adopted does not stay there.
+        launcher.create(&Domain {
+            emulator: Some(two),
+            ..Domain::pinned(&pins)
+        });
         let threads = launcher.pod.threads();
         let shared = pool().iter().next().expect("a shared CPU").to_string();
         let (own, spare) = (three.to_string(), two.to_string());
 
         // vCPUs: any CPU of the VM's, no other.
         launcher.refuses(&["vcpupin", VM, "0", &shared], REFUSED);
+        // Two on one CPU is not what a VM's owner means: the audit puts back the one that came.
+        launcher.pin(0, one);
+        run(&["steliactl", "reconcile"]);
+        let expected: BTreeMap<u32, u32> = [(0, three), (1, one)].into();
+        wait_until("back where it was", || (seats(&launcher.pod) == expected).then_some(()));
         let info = launcher.does(&["vcpuinfo", VM]);
         assert_eq!(info.matches("VCPU:").count(), 2, "{info}");
 
@@ -120,6 +129,17 @@ fn a_vm_is_adopted_anew_when_it_is_started_from_what_was_saved_of_it() {
         launcher.does(&["start", VM]);
         launcher.until_isolated(&[two, one]);
         assert_eq!(launcher.does(&["domstate", VM]), "running");
+        // At once, libvirt may come before its CPUs are given back, and is refused them; later it is not.
+        launcher.does(&["destroy", VM]);
+        wait_until("it is started once more", || match launcher.virsh(&["start", VM]) {
+            Ok(_) => Some(()),
+            Err(error) => {
+                println!("  {error}");
+                assert!(error.contains(REFUSED), "{error}");
+                None
+            }
+        });
+        launcher.until_isolated(&[two, one]);
     });
 }
 
