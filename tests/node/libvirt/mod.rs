@@ -276,6 +276,14 @@ fn a_vm_stays_where_libvirt_pins_it_and_its_cpus_are_given_back_when_it_is_destr
         }
         let list = run(&["steliactl", "list", "-o", "wide"]);
         assert!(list.contains("libvirt"), "{list}");
+        // libvirt is the pod's alone: nothing of its packages runs as a unit of the node's.
+        let units = ["libvirt*", "virt*", "systemd-machined*", "machine*"];
+        let active = [
+            &["systemctl", "list-units", "--state=active", "--plain", "--no-legend"],
+            &units[..],
+        ]
+        .concat();
+        assert_eq!(run(&active), "");
 
         // The two change places by the third CPU: never do both have the same.
         let counted = counters();
