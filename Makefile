@@ -15,7 +15,7 @@ IMAGE   ?= trixie
 QUICK    := isolation:: kubelet:: cold_start:: noise::under drift::every a_container_restarted what_a_pod_may kvm::the_threads crun:: pod_level::
 EMULATED := isolation:: kubelet:: life:: drift:: runner:: contained:: crash:: migration::
 # The sections of check-long.
-SECTIONS ?= sid soak emulated laws scale upgrade linux release browser
+SECTIONS ?= sid soak emulated laws scale upgrade linux libvirt release browser
 # How often the section "laws" tries each property, and those two that act out a node's whole day in every case.
 CASES    ?= 20000
 DAYS     ?= 4000
@@ -59,7 +59,7 @@ INSTALL  := CARGO_PROFILE_RELEASE_OPT_LEVEL=1 CARGO_PROFILE_RELEASE_LTO=off CARG
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
+.PHONY: check-quick check-long node-test-quick long-sid long-soak long-emulated long-laws long-scale long-upgrade long-release long-linux long-libvirt long-browser help setup build deb image rpm selinux sbom release dist install fmt lint deny test vectors bench bench-scale bench-peers package-test package-lint fuzz fuzz-short node-test soak check demo clean
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -206,6 +206,7 @@ node-test: deb ## the tests in the test node (FILTER="names" for some of them, I
 	done
 	@$(STATIC) $(CARGO) build --locked -p test-vmm --profile $(PROFILE) --target $(TARGET) --message-format=json-render-diagnostics > $(NODE_JOB)/.built-vmm
 	@cp "$$(packaging/test-binary test-vmm < $(NODE_JOB)/.built-vmm)" $(NODE_JOB)/test-vmm
+	@cp tests/node/libvirt/launcher $(NODE_JOB)/libvirt-launcher
 	@cp tests/node/run.sh packaging/kubernetes/*.yaml docs/cookbook.md docs/first-vm.md $(NODE_JOB)/
 	@for sector in boot button; do \
 	  $(CC) -m32 -c -o $(NODE_JOB)/.$$sector.o tests/node/first_vm/$$sector.S && \
@@ -226,7 +227,7 @@ node-test-quick:
 	@$(MAKE) --no-print-directory node-test FILTER="$(QUICK)"
 
 # What is too dear for every change. A section is seen whole, by hand, when what it is about changes.
-check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux release browser")
+check-long: ## what is too dear for every change, by section (SECTIONS="sid soak emulated laws scale upgrade linux libvirt release browser")
 	@packaging/timed $(MAKE) $(SECTIONS:%=long-%)
 
 long-sid: # the next Debian: every node test that runs there, and the demo
@@ -258,6 +259,10 @@ $(OLDER)/steliad.deb: | $(TOOLS)/bin/cargo-deb
 
 long-linux: # a Linux from the disk of the examples that the packages install: its network, its share
 	@$(MAKE) --no-print-directory node-test FILTER=first_vm::a_linux_in_the_examples
+
+long-libvirt: # what libvirt's verbs do to an adopted VM (docs/adopt.md): in the slice, and in place
+	@$(MAKE) --no-print-directory node-test FILTER=libvirt::verbs
+	@$(MAKE) --no-print-directory node-test IMAGE=sid FILTER=libvirt::verbs
 
 long-upgrade: $(OLDER)/steliad.deb # the package of 0.1.0 upgraded to this one while its VMs run
 	@$(MAKE) --no-print-directory node-test FROM_DEB=$(OLDER)/steliad.deb

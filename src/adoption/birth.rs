@@ -15,6 +15,8 @@ const LAST: Duration = Duration::from_secs(30);
 const COUNTED: Duration = Duration::from_millis(250);
 /// libvirt pins vCPUs once all their threads are there, after it has asked QEMU for them.
 const PINNED: Duration = Duration::from_secs(2);
+/// A container that makes VMs without end is looked at as one that begins no more often than that.
+const AFRESH: Duration = Duration::from_secs(1);
 
 /// A container in which a VM begins, or may be.
 #[derive(Debug)]
@@ -107,9 +109,18 @@ impl Birth {
         self.due = self.due.map(|_| now);
     }
 
-    /// Another VM was made while this one is looked at.
-    pub(super) fn again(&mut self) {
-        self.again = true;
+    /// Another VM was made while this one is looked at. That may be the one that counts: libvirt has QEMU make some of its own
+    /// before, to ask what it can do.
+    pub(super) fn again(&mut self, now: Instant) {
+        match self.due {
+            Some(due) if self.began + AFRESH <= now => {
+                *self = Self {
+                    due: Some(due.min(now + FIRST)),
+                    ..Self::begun(self.container.clone(), now)
+                };
+            }
+            _ => self.again = true,
+        }
     }
 
     pub(super) fn is_to_begin_again(&self) -> bool {
@@ -256,6 +267,56 @@ mod tests {
         let (after, count, next) = from_the_beginning(|_| vm(2, true, true));
         assert!((2000..2100).contains(&after) && count < 10, "{after} {count}");
         assert!(matches!(next, Next::Adopt(_)));
+    }
+
+    #[test]
+    fn a_vm_that_follows_another_is_looked_at_as_soon_but_not_one_after_the_other_without_end() {
+        let began = Instant::now();
+        let mut birth = Birth::begun(container(), began);
+        let mut count = 0;
+        let mut now = began;
+        // What libvirt asks QEMU takes a while, and then the VM begins.
+        while now < began + Duration::from_secs(7) {
+            now = birth.due().unwrap();
+            birth.look();
+            count += 1;
+            assert_eq!(birth.saw(waiting(), now), Next::LookOn);
+        }
+        assert!(
+            count < 12 && birth.due().unwrap() > now + Duration::from_secs(5),
+            "{count}"
+        );
+        birth.again(now);
+        assert_eq!(birth.due(), Some(now + FIRST));
+        let (after, ..) = looks(birth, now, |_| vm(2, true, false));
+        assert_eq!(after, 20);
+        let mut birth = Birth::begun(container(), began);
+        let mut count = 0;
+        for now in (0..10_000).map(|ms| began + Duration::from_millis(ms)) {
+            birth.again(now);
+            if birth.due().unwrap() <= now {
+                birth.look();
+                count += 1;
+                assert_eq!(birth.saw(waiting(), now), Next::LookOn);
+            }
+        }
+        assert!(count < 80, "{count} looks in 10 s");
+    }
+
+    #[test]
+    fn with_other_rules_one_that_is_looked_at_rarely_is_looked_at_at_once() {
+        let began = Instant::now();
+        let mut birth = Birth::begun(container(), began);
+        let mut now = began;
+        while now < began + Duration::from_secs(10) {
+            now = birth.due().unwrap();
+            birth.look();
+            assert_eq!(birth.saw(waiting(), now), Next::LookOn);
+        }
+        birth.anew(now);
+        assert_eq!((birth.due(), birth.age(now)), (Some(now), Duration::ZERO));
+        let (after, ..) = looks(birth, now, |_| vm(2, true, false));
+        assert!(after <= 20, "{after} ms");
     }
 
     #[test]

@@ -211,7 +211,7 @@ impl Adoption {
         let now = Instant::now();
         let birth = self.births.entry(origin);
         birth
-            .and_modify(Birth::again)
+            .and_modify(|birth| birth.again(now))
             .or_insert_with(|| Birth::begun(container, now));
     }
 

@@ -11,7 +11,7 @@ use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node_undoing};
 use crate::promise::{describe, near_pool, state};
 
-const ADOPTED: &str = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
+pub const ADOPTED: &str = "3d1f0b7c5e9a4c62a8f4d2b96071ce58";
 const NOT_ADOPTED: &str = "c84e6a1f92d74b0bb35d7e08f1a6429c";
 
 fn options(env: &[&'static str]) -> Vec<&'static str> {
@@ -50,7 +50,7 @@ pub fn refused(pod: &Pod) -> Option<(String, String)> {
     Some((text("reason"), text("text")))
 }
 
-fn journal(id: &str, pod: &Pod) -> Vec<String> {
+pub fn journal(id: &str, pod: &Pod) -> Vec<String> {
     let of_pod = format!("STELIA_POD_UID={}", pod.uid);
     let told = run(&[
         "journalctl",
@@ -97,7 +97,7 @@ fn until_adopted(pod: &Pod, shape: &Shape) {
     assert_adopted(pod, shape);
 }
 
-fn adopting(rules: &str, body: impl FnOnce()) {
+pub fn adopting(rules: &str, body: impl FnOnce()) {
     needs_kvm();
     on_node_undoing(unconfigure, || {
         configure(rules);

@@ -8,7 +8,8 @@ use std::path::Path;
 use crate::host::{read, run, wait_until};
 use crate::pods::Pod;
 
-const KERNEL: &str = "/boot/node-vmlinuz";
+pub const KERNEL: &str = "/boot/node-vmlinuz";
+pub const KERNEL_WORDS: &str = "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable";
 /// For every pod: containers see the node's files.
 const INITRAMFS: &str = "/job/guest-initramfs";
 
@@ -37,7 +38,6 @@ pub struct GuestCpu {
 
 /// QEMU's words for it: 2 cores of 2 threads, each core a socket and a NUMA node of its own.
 pub fn words() -> Vec<&'static str> {
-    make_initramfs();
     vec![
         "-m",
         "256",
@@ -54,17 +54,18 @@ pub fn words() -> Vec<&'static str> {
         "-kernel",
         KERNEL,
         "-initrd",
-        INITRAMFS,
+        initramfs(),
         "-append",
-        "console=ttyS0 quiet panic=-1 mitigations=off tsc=reliable",
+        KERNEL_WORDS,
         "-serial",
         "file:/run/serial",
     ]
 }
 
-fn make_initramfs() {
+/// Its file, made where it is not there yet.
+pub fn initramfs() -> &'static str {
     if Path::new(INITRAMFS).exists() {
-        return;
+        return INITRAMFS;
     }
     let script = format!(
         "d=$(mktemp -d); mkdir -p $d/bin $d/dev $d/sys; cp /bin/busybox $d/bin/; cat > $d/init; chmod +x $d/init
@@ -74,6 +75,7 @@ fn make_initramfs() {
     let init = format!("{INITRAMFS}.init");
     fs::write(&init, INIT).expect("the guest's init");
     run(&["sh", "-ec", &format!("exec < {init}\n{script}")]);
+    INITRAMFS
 }
 
 fn serial(pod: &Pod) -> String {

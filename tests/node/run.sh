@@ -5,10 +5,12 @@
 noise=noise::of_eight_vms_under_a_minute_of_noise_none_sees_anybody_on_its_cpus
 # Boots a Linux from the examples' disks: run where it is asked for.
 linux=first_vm::a_linux_in_the_examples
+# What libvirt does to a VM, verb by verb: many minutes, so it is run where it is asked for.
+libvirt=libvirt::verbs
 # in_place::here: neither runc nor crun of trixie copes with threaded cgroups in a container.
 # What was seen to hold on Debian unstable; the other tests of trixie were not tried there yet (FILTER runs them). conformance is known
 # to differ: kernel 7.2 lets cpuset.cpus and cpuset.mems of a cgroup with processes be emptied, which 6.12 refuses.
-unstable="sid:: runner::a_plugged runner::an_io_thread crun:: in_place:: trial:: isolation:: movers:: doors::a_pod limits::memory drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
+unstable="sid:: runner::a_plugged runner::an_io_thread crun:: in_place:: trial:: isolation:: movers:: doors::a_pod limits::memory libvirt:: drift::a_cpu allocator::bounds::where allocator::life::a_container_that_dies"
 case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   upgrade.*) set -- ${FILTER:-upgrade::} ;;
   bookworm.*) set -- bookworm:: ;;
@@ -18,6 +20,7 @@ case ${STELIA_FROM:+upgrade.}$NODE_IMAGE.$(nproc) in
   *) set -- --skip bookworm:: --skip sid:: --skip in_place::here:: --skip $noise --skip scale::of_many --skip cost::on_many_cpus --skip upgrade:: $FILTER
     case $FILTER in *$linux*) ;; *) set -- --skip $linux "$@" ;; esac ;;
 esac
+case $FILTER in *$libvirt*) ;; *) set -- --skip $libvirt "$@" ;; esac
 if [ -n "$SHARD" ]; then
   set -- --exact $(/job/node-tests --list --format terse --include-ignored "$@" | sed -n 's/: test$//p' | awk -v k="${SHARD%/*}" -v n="${SHARD#*/}" 'NR % n == k % n')
 fi

@@ -27,6 +27,7 @@ fn process(id: i32, name: &str, command: &[&str], threads: &[(&str, &str)]) -> P
         task: task(id + 1 + place),
         name: (*name).to_owned(),
         affinity: cpus(affinity),
+        has_run: false,
     };
     Process {
         task: task(id),
@@ -205,6 +206,23 @@ fn what_is_missing_or_forged_is_said() {
 }
 
 #[test]
+fn a_guest_that_libvirt_has_not_let_run_is_adopted_once_its_vcpus_are_pinned_or_it_runs() {
+    let command = [&QEMU[..], &["-S"]].concat();
+    let unpinned = process(20, "qemu-kvm", &command, &[("CPU 0/KVM", "2-3"), ("CPU 1/KVM", "2-3")]);
+    let held = why(std::slice::from_ref(&unpinned));
+    assert!(held.name() == "NotStarted" && held.may_pass(), "{held}");
+    let pinned = process(20, "qemu-kvm", &command, &[("CPU 0/KVM", "3"), ("CPU 1/KVM", "2")]);
+    let mut running = unpinned.clone();
+    running.vcpus[0].has_run = true;
+    let (keep, auto) = (rule(ReadyMade::KubeVirt), rule(ReadyMade::Qemu));
+    let kept = |rule, process| vm(&[rule], &[process], &cpus("2-3")).unwrap().kept;
+    assert_eq!(kept(&keep, pinned).unwrap()[&0], 3);
+    assert_eq!(kept(&keep, running), None);
+    // Where nothing is kept there is nothing to wait for.
+    assert_eq!(kept(&auto, unpinned), None);
+}
+
+#[test]
 fn of_several_rules_the_first_that_finds_a_vm_counts_else_the_reason_that_comes_closest() {
     let (first, second) = (rule(ReadyMade::Firecracker), rule(ReadyMade::Qemu));
     let found = [launcher()];
@@ -258,6 +276,7 @@ fn made((id, (name, command, threads)): (i32, Words)) -> Process {
         task: task(id + 1 + place),
         name,
         affinity: cpus.into_iter().collect(),
+        has_run: place % 2 == 0,
     };
     Process {
         task: task(id),

@@ -59,6 +59,7 @@ fn rank(why: &Why) -> u8 {
         Why::NoVcpus { .. } => 4,
         Why::TooFewVcpus { .. } | Why::Gap { .. } => 5,
         Why::Doubled { .. } | Why::TooManyVcpus { .. } | Why::SeveralVmms { .. } => 6,
+        Why::NotStarted { .. } => 7,
     }
 }
 
@@ -72,6 +73,9 @@ fn by_rule<'r>(rule: &'r AdoptRule, processes: &[Process], exclusive: &CpuSet) -
     };
     let (kept, note) = match (rule.placement, kept(&threads, exclusive)) {
         (AdoptPlacement::Keep, Ok(pins)) => (Some(pins), None),
+        (AdoptPlacement::Keep, Err(_)) if is_held(process) => {
+            return Err(Why::NotStarted { pid: process.task.id });
+        }
         (AdoptPlacement::Keep, Err(note)) => (None, Some(note)),
         _ => (None, None),
     };
@@ -164,6 +168,13 @@ fn indexed<'p>(pid: i32, vcpus: &Vcpus<'p>, shape: Option<&Shape>) -> Result<BTr
         Some((index, _)) => Err(Why::Gap { pid, index, found }),
         None => Ok(threads),
     }
+}
+
+/// Whether somebody has yet to let the guest run. libvirt starts QEMU so, and pins the vCPUs when QEMU answers it: after minutes,
+/// where QEMU has much memory to make ready. Were they moved to `stelia.slice` before, the kernel would refuse libvirt their CPUs,
+/// and libvirt would end the VM.
+fn is_held(process: &Process) -> bool {
+    process.command.iter().any(|word| word == "-S") && process.vcpus.iter().all(|vcpu| !vcpu.has_run)
 }
 
 /// The CPU of each vCPU, where each may run on one of its own and that is the container's.

@@ -52,6 +52,10 @@ pub enum Why {
         found: usize,
         most: u32,
     },
+    /// Its guest does not run yet, and who keeps it from that may pin the vCPUs first.
+    NotStarted {
+        pid: i32,
+    },
     SeveralVmms {
         pids: Vec<i32>,
     },
@@ -71,6 +75,7 @@ impl Why {
             Self::Gap { .. } => "Gap",
             Self::Doubled { .. } => "Doubled",
             Self::TooManyVcpus { .. } => "TooManyVcpus",
+            Self::NotStarted { .. } => "NotStarted",
             Self::SeveralVmms { .. } => "SeveralVmms",
         }
     }
@@ -84,6 +89,7 @@ impl Why {
                 | Self::NoVcpus { .. }
                 | Self::TooFewVcpus { .. }
                 | Self::Gap { .. }
+                | Self::NotStarted { .. }
         )
     }
 }
@@ -136,6 +142,11 @@ impl fmt::Display for Why {
             Self::TooManyVcpus { pid, found, most } => {
                 write!(f, "process {pid} has {found} threads named as vCPUs, more than {most}")
             }
+            Self::NotStarted { pid } => write!(
+                f,
+                "process {pid} was started with -S and its guest has not run: its vCPUs are not pinned, which libvirt does before it lets \
+                 the guest run"
+            ),
             Self::SeveralVmms { pids } => {
                 let pids: Vec<String> = pids.iter().take(4).map(i32::to_string).collect();
                 write!(f, "processes {} are all VMMs with vCPUs", pids.join(", "))

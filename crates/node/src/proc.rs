@@ -71,6 +71,8 @@ pub trait Procs: Send + Sync {
     fn process_and_affinity(&self, tid: i32) -> Result<(i32, CpuSet), ProcError> {
         Ok((self.process(tid)?, self.affinity(tid)?))
     }
+    /// Whether a vCPU thread has run its guest. One too short for the kernel's clock to see counts as none.
+    fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError>;
     /// Pin a thread (`Some`) or let it run wherever its cpuset allows (`None`). EINVAL for a CPU outside its cpuset.
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError>;
     /// The process a pidfd stands for, numbered as on the host.
@@ -140,6 +142,11 @@ fn bad(operation: String, text: &str) -> ProcError {
 pub fn start_time(stat: &str) -> Option<u64> {
     // The name (field 2) may hold spaces and parentheses: count from the last ')', after which field 3 begins.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+/// Field 43 of `/proc/<pid>/stat`: how long a thread has run a guest, in clock ticks.
+fn guest_time(stat: &str) -> Option<u64> {
+    stat.rsplit_once(')')?.1.split_whitespace().nth(40)?.parse().ok()
 }
 
 /// `NSpid` of `/proc/<pid>/status`: the number in each PID namespace, outermost first.
@@ -244,6 +251,12 @@ impl Procs for KernelProcs {
         })
     }
 
+    fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError> {
+        let stat = self.read(&format!("{tid}/stat"))?;
+        let ticks = guest_time(&stat).ok_or_else(|| bad(format!("read guest time of {tid}"), "unexpected form"))?;
+        Ok(ticks > 0)
+    }
+
     fn set_affinity(&self, tid: i32, cpu: Option<u32>) -> Result<(), ProcError> {
         let cpus = match cpu {
             Some(cpu) => std::iter::once(cpu).collect(),
@@ -268,8 +281,9 @@ mod tests {
 
     #[test]
     fn a_name_with_parentheses_does_not_shift_the_start_time() {
-        let fields: Vec<String> = (3..=25).map(|field| field.to_string()).collect();
-        assert_eq!(start_time(&format!("7 (a) b) S) {}", fields.join(" "))), Some(22));
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = format!("7 (a) b) S) {}", fields.join(" "));
+        assert_eq!((start_time(&stat), guest_time(&stat)), (Some(22), Some(43)));
     }
 
     #[test]
@@ -282,7 +296,7 @@ mod tests {
             let status = b"Name:\tCPU \xff\nTgid:\t7\nNSpid:\t7\t3\nCpus_allowed_list:\t2\n";
             fs::write(place.join("status"), status).unwrap();
             fs::write(place.join("cgroup"), b"0::/a\n").unwrap();
-            let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+            let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
             let stat = [b"7 (CPU \xff) S ", fields.join(" ").as_bytes()].concat();
             fs::write(place.join("stat"), stat).unwrap();
         }
@@ -291,6 +305,7 @@ mod tests {
         assert_eq!(procs.identify(7).unwrap(), task);
         assert_eq!(procs.process(7).unwrap(), 7);
         assert_eq!(procs.process_and_affinity(7).unwrap(), (7, "2".parse().unwrap()));
+        assert!(procs.has_run_guest(7).unwrap());
         let numbers = vec![7, 3];
         assert_eq!(procs.numbers(7).unwrap(), numbers);
         assert_eq!(procs.threads(7).unwrap(), [Thread { task, numbers }]);

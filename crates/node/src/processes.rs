@@ -38,6 +38,8 @@ pub struct NamedThread {
     pub task: TaskId,
     pub name: String,
     pub affinity: CpuSet,
+    /// [`Procs::has_run_guest`]
+    pub has_run: bool,
 }
 
 /// Why the processes of a container are not known.
@@ -126,10 +128,15 @@ fn candidate(
         }
         let thread = procs
             .identify(id)
-            .and_then(|task| Ok((task, procs.process_and_affinity(id)?)));
+            .and_then(|task| Ok((task, procs.process_and_affinity(id)?, procs.has_run_guest(id)?)));
         match thread {
             // The number may be another process's thread by now.
-            Ok((task, (process, affinity))) if process == pid => vcpus.push(NamedThread { task, name, affinity }),
+            Ok((task, (process, affinity), has_run)) if process == pid => vcpus.push(NamedThread {
+                task,
+                name,
+                affinity,
+                has_run,
+            }),
             Ok(_) => {}
             Err(error) if error.is_gone() => {}
             Err(error) => return Err(error.into()),
@@ -193,7 +200,7 @@ mod tests {
 
     /// A process or, with another `pid`, a thread of it.
     fn task(root: &Path, pid: i32, tid: i32, name: &str, command: &[u8], cgroup: &str) {
-        let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+        let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
         let mut places: Vec<PathBuf> = vec![format!("proc/{tid}").into()];
         places.push(format!("proc/{tid}/task/{tid}").into());
         places.push(format!("proc/{pid}/task/{tid}").into());

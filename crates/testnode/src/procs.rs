@@ -287,6 +287,12 @@ impl Procs for Model {
         )
     }
 
+    /// A guest runs as soon as its vCPU's thread is there.
+    fn has_run_guest(&self, tid: i32) -> Result<bool, ProcError> {
+        let what = || format!("read guest time of {tid}");
+        self.look(what, |state| state.task(tid).map(|_| true))
+    }
+
     fn name(&self, id: i32) -> String {
         let state = self.ask(Call::Read, || format!("read name of {id}"));
         state.tasks.get(&id).map(|task| task.name.clone()).unwrap_or_default()

@@ -26,6 +26,13 @@ systemctl -q mask \
   modprobe@configfs.service modprobe@fuse.service modprobe@efi_pstore.service modprobe@drm.service \
   sys-fs-fuse-connections.mount sys-kernel-config.mount
 systemctl -q disable containerd.service dnsmasq.service 2>/dev/null || true
+# libvirt runs in pods only, and what its packages bring along (systemd-container, logrotate) not at all: no unit of theirs may
+# start by itself, at boot or by a call on the bus.
+systemctl -q mask \
+  libvirtd.service libvirtd.socket libvirtd-ro.socket libvirtd-admin.socket libvirtd-tcp.socket libvirtd-tls.socket \
+  libvirt-guests.service virtlogd.service virtlogd.socket virtlogd-admin.socket \
+  systemd-machined.service systemd-machined.socket systemd-importd.service systemd-importd.socket systemd-portabled.service \
+  systemd-mountfsd.socket systemd-nsresourced.socket machines.target var-lib-machines.mount logrotate.timer
 systemctl -q set-default multi-user.target
 mkdir -p /etc/systemd/journald.conf.d
 printf '[Journal]\nStorage=volatile\nRuntimeMaxUse=200M\nRateLimitBurst=0\n' > /etc/systemd/journald.conf.d/node.conf
