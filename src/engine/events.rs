@@ -35,6 +35,8 @@ impl Engine {
                 dirty.topology = true;
             }
             Event::Limits(pod) => dirty.limited(pod),
+            // All of it is to be read, perhaps because this program wrote this very list among others.
+            Event::Float(pod) if dirty.instances.contains_key(&pod) => {}
             Event::Float(pod) => drop(dirty.floats.entry(pod).or_insert(false)),
             Event::Lost => {
                 self.audit(Trigger::Event);

@@ -12,7 +12,7 @@ use stelia_cpus::CpuSet;
 use crate::adopted::refused;
 use crate::contained::{configure, unconfigure};
 use crate::guest::Accel;
-use crate::host::{Thread, all_pids, container_of, cpus, partitioned, read, run, wait_until, wait_until_or};
+use crate::host::{Thread, all_pids, container_of, cpus, kind, partitioned, read, run, wait_until, wait_until_or};
 use crate::in_place::is_sid;
 use crate::kvm::needs_kvm;
 use crate::pods::{Pod, on_node_undoing};
@@ -121,7 +121,7 @@ impl Web {
                 None => assert_eq!((&thread.cgroup, &thread.allowed), (&pod.float(), &float), "{thread:?}"),
             }
         }
-        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), "isolated");
+        assert_eq!(read(pod.vcpu().join("cpuset.cpus.partition")), kind());
         assert!(own.is_subset(&partitioned()) && self.emulator.is_disjoint(&partitioned()));
         run(&["steliactl", "verify", "--require=isolated", &pod.uid]);
     }
