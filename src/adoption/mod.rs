@@ -34,7 +34,7 @@ use look::{FoundVm, Looked};
 pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
     let mut adoption = Adoption {
         settings: engine.adoption(),
-        engine,
+        engine: engine.clone(),
         events: None,
         births: BTreeMap::new(),
         unadopted: BTreeMap::new(),
@@ -53,6 +53,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
                 Err(_) => return,
             },
             heard = hear(&mut adoption.events) => adoption.heard(heard),
+            () = engine.reconciled(), if adoption.next_audit.is_some() => adoption.audit(Instant::now()),
             Some(ended) = adoption.tasks.join_next() => adoption.ended(ended),
             () = until(next) => adoption.in_time(Instant::now()),
         }

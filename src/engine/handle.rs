@@ -9,7 +9,7 @@ use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::{AdoptRule, Settings};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
 use super::audience::{Restrict, restricted};
@@ -92,6 +92,8 @@ pub struct Handle {
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
     pub(super) adoption: watch::Receiver<Arc<AdoptSettings>>,
+    /// An administrator asked for an audit of everything.
+    pub(super) reconciled: Arc<Notify>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -145,6 +147,11 @@ impl Handle {
     /// The settings in force of VMs that do not register themselves.
     pub(crate) fn adoption(&self) -> watch::Receiver<Arc<AdoptSettings>> {
         self.adoption.clone()
+    }
+
+    /// Returns once everything was audited because an administrator asked for it. For one listener.
+    pub(crate) async fn reconciled(&self) {
+        self.reconciled.notified().await;
     }
 
     /// Show these VMs as not adopted, and no others.
@@ -205,6 +212,7 @@ impl Handle {
     /// The daemon is stopping.
     pub async fn reconcile(&self) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
+        self.reconciled.notify_one();
         Ok(self.restrict(report))
     }
 

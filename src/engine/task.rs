@@ -77,6 +77,7 @@ impl Engine {
             system: system.clone(),
             metrics: Arc::default(),
             adoption: adopting,
+            reconciled: Arc::default(),
             asker: None,
         };
         let mut engine = Self {

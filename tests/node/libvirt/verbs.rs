@@ -97,11 +97,16 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         // It gives back a vCPU once it is up.
         topology(&launcher.pod);
         launcher.does(&["setvcpus", VM, "3", "--live"]);
+        run(&["steliactl", "reconcile"]);
         // libvirt has not pinned it, so all of them are placed anew.
         launcher.until_isolated(&[one, two, three]);
         // Now it is where libvirt may pin it.
         launcher.pin(2, three);
         launcher.does(&["setvcpus", VM, "2", "--live"]);
+        wait_until("the guest has let go of it", || {
+            (launcher.pod.threads().vcpus.len() == 2).then_some(())
+        });
+        run(&["steliactl", "reconcile"]);
         wait_until("two vCPUs are recorded", || {
             (recorded(&launcher.pod).len() == 2).then_some(())
         });
@@ -114,6 +119,7 @@ fn a_plugged_vcpu_is_isolated_at_the_next_audit_where_its_pin_in_the_xml_is() {
         launcher.create(&domain);
         topology(&launcher.pod);
         launcher.does(&["setvcpus", VM, "3", "--live"]);
+        run(&["steliactl", "reconcile"]);
         launcher.until_isolated(&[three, two, one]);
     });
 }
