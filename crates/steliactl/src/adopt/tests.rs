@@ -79,7 +79,7 @@ impl Node {
             &config,
         );
         for (place, (pid, tid, name, command, cpus)) in tasks.iter().enumerate() {
-            let fields: Vec<String> = (4..=25).map(|field| field.to_string()).collect();
+            let fields: Vec<String> = (4..=52).map(|field| field.to_string()).collect();
             for folder in [
                 format!("proc/{tid}"),
                 format!("proc/{tid}/task/{tid}"),
