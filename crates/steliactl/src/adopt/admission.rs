@@ -8,10 +8,11 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::checkpoint::{Schema, Use};
 use stelia_kubelet::{ContainerCgroup, CpuManagerState};
 use stelia_node::containers::{LiveContainer, uses};
+use stelia_record::IN_PLACE;
 use stelia_settings::AdoptTree;
 
 /// KubeVirt's cgroup for all threads of a VM but its vCPUs (`isolateEmulatorThread`).
-pub(super) const HOUSEKEEPING: &str = "housekeeping";
+pub(super) const HOUSEKEEPING: &str = IN_PLACE[0];
 
 /// A container as registration looks at it.
 #[derive(Debug)]
