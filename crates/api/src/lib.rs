@@ -11,6 +11,7 @@ pub mod dict;
 mod error;
 pub mod metrics;
 mod names;
+pub mod quiet;
 pub mod reason;
 mod thread;
 pub mod view;

@@ -11,6 +11,7 @@ use serde_json::Value;
 use stelia_cpus::{CpuSet, Topology};
 
 use crate::metrics::Counted;
+use crate::quiet::Quiet;
 use crate::reason::Reason;
 
 /// The answer. `L` is `stelia_node::locality::Localities`, which this crate cannot name: stelia-node depends on it. `N` is
@@ -86,6 +87,8 @@ pub struct Node {
     pub unreadable: Vec<(String, String)>,
     /// VMs that a rule is of and that are not adopted; empty also where the daemon is older.
     pub unadopted: Vec<Unadopted>,
+    /// What is done about device interrupts and other disturbances (`docs/quiet-cpus.md`).
+    pub quiet: Quiet,
 }
 
 /// Drift: what another program changed.

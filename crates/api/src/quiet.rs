@@ -1,0 +1,139 @@
+//! What is done about everything that disturbs a VM's CPUs besides tasks: `steliad-quiet` answers it, Describe shows it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stelia_cpus::CpuSet;
+use stelia_text::named;
+
+/// As Describe has it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Quiet {
+    /// The setting `irq-steering`; empty: the daemon is older.
+    pub steering: String,
+    /// Why nothing is known of what follows, such as that `steliad-quiet` does not answer.
+    pub problem: Option<String>,
+    /// When that was answered, microseconds since the epoch; 0: never.
+    pub answered_us: u64,
+    #[serde(flatten)]
+    pub report: Report,
+}
+
+/// What `steliad-quiet` found and did.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Report {
+    /// Device interrupts that the kernel has.
+    pub interrupts: u32,
+    /// Those whose mask was changed for the VMs and is as wanted.
+    pub moved: u32,
+    /// Files written for this answer.
+    pub writes: u32,
+    /// Device interrupts that reach CPUs of VMs although they should not.
+    pub remaining: Vec<Remaining>,
+    pub irqbalance: Irqbalance,
+    /// Kernel threads that were given the shared CPUs since `steliad-quiet` started.
+    pub threads_moved: u64,
+    /// Kernel threads that may run on CPUs of VMs and could not be moved.
+    pub threads_remaining: Vec<Thread>,
+    /// What else could not be done, for the operator: operation, path and cause.
+    pub problems: Vec<Problem>,
+    /// By pod UID, where resctrl counts.
+    pub caches: BTreeMap<String, CacheUse>,
+}
+
+/// A device interrupt that reaches CPUs of VMs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Remaining {
+    pub irq: u32,
+    /// The kernel's name of it, as in `/proc/interrupts`; the numbers of a PCI device are part of it.
+    pub name: String,
+    /// The CPUs of VMs that it reaches.
+    pub cpus: CpuSet,
+    pub why: Remains,
+    /// The system's words, or what was counted.
+    pub text: String,
+    /// How often it was seen on those CPUs since `steliad-quiet` first wanted it off them.
+    pub count: u64,
+}
+
+/// Why a device interrupt remains.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Remains {
+    /// The kernel places it and lets nobody else (`managed_irq`).
+    Managed,
+    /// No other CPU has an interrupt vector left.
+    NoVector,
+    /// The mask cannot be written for another reason.
+    #[default]
+    Refused,
+    /// The mask is as wanted, and it fires there nevertheless.
+    StillFires,
+    /// Another program writes the mask again and again.
+    Overwritten,
+}
+
+named!(Remains {
+    Managed = "managed",
+    NoVector = "no-vector",
+    Refused = "refused",
+    StillFires = "still-fires",
+    Overwritten = "overwritten"
+});
+
+/// irqbalance, which moves interrupts by itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Irqbalance {
+    /// It does not run, or nothing is steered.
+    #[default]
+    Absent,
+    /// It was told by its socket.
+    Told,
+    /// It was restarted with a drop-in, because it has no socket.
+    Restarted,
+    /// It runs and could not be told: see the problems.
+    NotTold,
+}
+
+named!(Irqbalance {
+    Absent = "absent",
+    Told = "told",
+    Restarted = "restarted",
+    NotTold = "not-told"
+});
+
+/// A kernel thread.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Thread {
+    pub id: i32,
+    /// The kernel's name of it.
+    pub name: String,
+    /// The CPUs of VMs that it may run on.
+    pub cpus: CpuSet,
+    /// The system's words.
+    pub text: String,
+}
+
+/// What could not be done.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Problem {
+    /// The pod it concerns; empty: all.
+    pub pod: String,
+    pub text: String,
+}
+
+/// What a VM's resctrl group counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct CacheUse {
+    /// The class it is in; empty: resctrl's default group.
+    pub class: String,
+    /// Bytes of L3 cache, all caches together; `None`: not counted here.
+    pub llc_bytes: Option<u64>,
+    /// Bytes moved to and from memory, since the group was made; `None`: not counted here.
+    pub memory_bytes: Option<u64>,
+}

@@ -1,0 +1,36 @@
+//! The one seam to the system: files below /proc, /sys and /run.
+
+use std::io;
+
+/// Files of the kernel's, by absolute path.
+pub trait Files {
+    /// The whole file.
+    ///
+    /// # Errors
+    /// The system's.
+    fn read(&self, path: &str) -> io::Result<String>;
+
+    /// In one `write`, with a newline appended: the kernel's files take a value at a time.
+    ///
+    /// # Errors
+    /// The system's, with its number.
+    fn write(&self, path: &str, value: &str) -> io::Result<()>;
+
+    /// The names in a directory, sorted.
+    ///
+    /// # Errors
+    /// The system's.
+    fn list(&self, path: &str) -> io::Result<Vec<String>>;
+
+    /// The last part of what a symbolic link points at.
+    ///
+    /// # Errors
+    /// The system's.
+    fn link(&self, path: &str) -> io::Result<String>;
+
+    /// The permission bits.
+    ///
+    /// # Errors
+    /// The system's.
+    fn mode(&self, path: &str) -> io::Result<u32>;
+}

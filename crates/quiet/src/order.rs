@@ -1,0 +1,79 @@
+//! What the daemon orders of `steliad-quiet`, and what that answers: one line of JSON each way on a connection of its own.
+//!
+//! An order is always whole: what is in force follows from it and from the base records alone, so the same order again
+//! changes nothing, and an order without VMs restores everything.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stelia_api::quiet::Report;
+use stelia_cpus::CpuSet;
+
+/// Where `steliad-quiet` listens. Only root may connect, and only the daemon's unit is answered.
+pub const SOCKET: &str = "/run/stelia/quiet.sock";
+
+/// An order, and an answer, longer than this is refused.
+pub const MAX_LINE: usize = 4 << 20;
+
+/// What is wanted on the node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Order {
+    /// Device interrupts are kept off the CPUs of all [`vms`](Self::vms), and irqbalance is told of them.
+    pub steer: bool,
+    /// Where an interrupt goes whose base mask has only CPUs of VMs.
+    pub shared: CpuSet,
+    /// By pod UID: each live instance that has CPUs of its own.
+    pub vms: BTreeMap<String, Vm>,
+    /// The administrator's cache classes, by name, if resctrl is used.
+    pub cache_classes: BTreeMap<String, CacheClass>,
+    /// Whether each VM gets a group of resctrl's of its own, to be counted.
+    pub cache_monitoring: bool,
+}
+
+/// What is wanted for one VM.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Vm {
+    /// The exclusive CPUs of its record: checked against it.
+    pub cpus: CpuSet,
+    /// PCI addresses of its VFIO devices whose interrupts go to its own CPUs; all other VFIO interrupts go where any
+    /// device's do.
+    pub own_devices: BTreeSet<String>,
+    /// `None`: nothing is written.
+    pub latency: Option<Latency>,
+    /// cpufreq's governor for its CPUs; `None`: nothing is written.
+    pub governor: Option<String>,
+    /// A name of [`Order::cache_classes`]; `None`: resctrl's default group.
+    pub cache_class: Option<String>,
+}
+
+/// `pm_qos_resume_latency_us` of a CPU (Documentation/ABI/testing/sysfs-devices-power).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Latency {
+    /// At most so many microseconds, 1 or more: 0 would mean no constraint.
+    Microseconds(u32),
+    /// `n/a`: none is tolerated, the CPU polls.
+    Polling,
+}
+
+/// What a cache class allows (Documentation/filesystems/resctrl.rst).
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct CacheClass {
+    /// How many ways of each L3 cache; `None`: all.
+    pub l3_ways: Option<u32>,
+    /// Per cent of memory bandwidth; `None`: all.
+    pub memory_bandwidth: Option<u32>,
+}
+
+/// The answer to an order.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Answer {
+    /// Carried out, as far as the report says.
+    Done(Report),
+    /// Nothing was changed, and why.
+    Refused(String),
+}
