@@ -34,3 +34,25 @@ pub trait Files {
     /// The system's.
     fn mode(&self, path: &str) -> io::Result<u32>;
 }
+
+/// Where what was there before the first change is kept. It dies with the boot, as the kernel's values do.
+pub trait Store {
+    /// `None` where nothing was kept.
+    ///
+    /// # Errors
+    /// The system's.
+    fn load(&self, name: &str) -> io::Result<Option<String>>;
+
+    /// Replaces the whole value at once, or not at all.
+    ///
+    /// # Errors
+    /// The system's; what was kept before still is.
+    fn save(&self, name: &str, value: &str) -> io::Result<()>;
+}
+
+/// The system that an order is carried out on.
+#[derive(Clone, Copy)]
+pub struct System<'a> {
+    pub files: &'a dyn Files,
+    pub store: &'a dyn Store,
+}
