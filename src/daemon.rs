@@ -23,7 +23,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, dbus, engine, journal, trial};
+use crate::{adoption, dbus, engine, journal, quiet, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -192,6 +192,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         );
     }
     tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
+    tokio::spawn(quiet::run(handle.clone(), Arc::new(quiet::Program), cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 

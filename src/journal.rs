@@ -62,6 +62,11 @@ messages! {
     /// An instance ended without being deregistered.
     GONE = "77f756195716464fade9e7a86f2fe991";
 
+    /// Device interrupts are kept off the CPUs of VMs: something of it changed.
+    STEERED = "e17c40b95a2d4f0e8c6b3d71f92a5e08";
+    /// They are not, because steliad-quiet does not answer, or refused.
+    NOT_STEERED = "a85d3f6e0c714b2998e1d4a7b3605cf2";
+
     /// The promise to an instance is not kept.
     DEGRADED = "fd923e76039b4c51ad3036c89ae67172";
     /// The same, because the anchor ended.

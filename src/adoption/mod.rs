@@ -21,11 +21,12 @@ use std::time::Instant;
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::kvm_events::{Change, Heard, KvmEvents, KvmEventsError};
+use stelia_settings::Settings;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinSet};
 use tokio_util::sync::CancellationToken;
 
-use crate::engine::{AdoptSettings, Handle, Peer, Unadopted};
+use crate::engine::{Handle, Peer, Unadopted};
 use crate::journal::{self, Pod, about};
 use birth::{Birth, Next};
 use look::{FoundVm, Looked};
@@ -33,7 +34,8 @@ use look::{FoundVm, Looked};
 /// Adopt VMs until cancelled.
 pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
     let mut adoption = Adoption {
-        settings: engine.adoption(),
+        settings: engine.settings(),
+        reconciled: engine.reconciled(),
         engine: engine.clone(),
         events: None,
         births: BTreeMap::new(),
@@ -53,7 +55,7 @@ pub(crate) async fn run(engine: Handle, cancel: CancellationToken) {
                 Err(_) => return,
             },
             heard = hear(&mut adoption.events) => adoption.heard(heard),
-            () = engine.reconciled(), if adoption.next_audit.is_some() => adoption.audit(Instant::now()),
+            Ok(()) = adoption.reconciled.changed(), if adoption.next_audit.is_some() => adoption.audit(Instant::now()),
             Some(ended) = adoption.tasks.join_next() => adoption.ended(ended),
             () = until(next) => adoption.in_time(Instant::now()),
         }
@@ -92,7 +94,8 @@ struct Answer {
 
 struct Adoption {
     engine: Handle,
-    settings: watch::Receiver<Arc<AdoptSettings>>,
+    settings: watch::Receiver<Arc<Settings>>,
+    reconciled: watch::Receiver<()>,
     /// `None` without a rule, or where the socket cannot be made: then VMs are found by the audit.
     events: Option<KvmEvents>,
     /// Containers that are looked at, by their cgroups.
@@ -114,7 +117,7 @@ impl Adoption {
         let settings = self.settings.borrow_and_update().clone();
         self.strangers.clear();
         self.undone.clear();
-        if settings.rules.is_empty() {
+        if settings.policies.adopt.is_empty() {
             self.events = None;
             self.next_audit = None;
             self.births.clear();
@@ -152,7 +155,7 @@ impl Adoption {
     fn sweep(&mut self) {
         let (system, settings) = (self.engine.system().clone(), self.settings.borrow().clone());
         self.tasks
-            .spawn_blocking(move || Done::Swept(look::with_rules(&system, &settings.rules)));
+            .spawn_blocking(move || Done::Swept(look::with_rules(&system, &settings.policies.adopt)));
     }
 
     fn heard(&mut self, heard: Result<Heard, KvmEventsError>) {
@@ -226,7 +229,7 @@ impl Adoption {
             let (engine, settings) = (self.engine.clone(), self.settings.borrow().clone());
             let (origin, container) = (origin.clone(), birth.container.clone());
             self.tasks.spawn_blocking(move || {
-                let looked = look::at(&engine, &settings.rules, &origin, &container);
+                let looked = look::at(&engine, &settings.policies.adopt, &origin, &container);
                 Done::Looked(origin, looked)
             });
         }

@@ -43,6 +43,8 @@ mod tests {
     use stelia_kubelet::{PodName, PodUid};
     use stelia_node::proc::TaskId;
 
+    use stelia_api::quiet::{self, Quiet};
+
     use super::*;
     use crate::engine::{Counters, InstanceView, LastPass, PinnedThread, PoolsView, Unadopted, View};
 
@@ -144,6 +146,50 @@ mod tests {
                 text: "none of vCPU 1".to_owned(),
                 since_us: 3,
             }]),
+            quiet: Arc::new(quiet()),
+        }
+    }
+
+    fn quiet() -> Quiet {
+        let text = |text: &str| text.to_owned();
+        Quiet {
+            steering: text("shared"),
+            problem: Some(text("nothing listens")),
+            answered_us: 9,
+            report: quiet::Report {
+                interrupts: 30,
+                moved: 12,
+                writes: 3,
+                remaining: vec![quiet::Remaining {
+                    irq: 31,
+                    name: text("nvme0q3"),
+                    cpus: cpus("3"),
+                    why: quiet::Remains::Managed,
+                    text: text("Operation not permitted"),
+                    count: 4,
+                }],
+                irqbalance: quiet::Irqbalance::Told,
+                threads_moved: 2,
+                threads_remaining: vec![quiet::Thread {
+                    id: 70,
+                    name: text("napi/eth0-1"),
+                    cpus: cpus("3"),
+                    text: text("Invalid argument"),
+                }],
+                problems: vec![quiet::Problem {
+                    pod: String::new(),
+                    text: text("read"),
+                }],
+                caches: [(
+                    text("b9e4f71c-64a5-4f8d-8574-41363cbaf8e5"),
+                    quiet::CacheUse {
+                        class: text("gold"),
+                        llc_bytes: Some(4096),
+                        memory_bytes: None,
+                    },
+                )]
+                .into(),
+            },
         }
     }
 

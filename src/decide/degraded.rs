@@ -66,6 +66,9 @@ pub(super) fn degraded(
     container(instance, &mut reasons);
     if record.phase.has_vcpus() && !instance.is_over() {
         vcpus(facts, instance, &mut reasons);
+        reasons
+            .found
+            .extend(snapshot.disturbances.of(&record.pod, &record.exclusive));
     }
     match (&instance.unwatched, &snapshot.unwatched) {
         (Some(own), _) => reasons.own(Amiss::Unwatched, own),

@@ -26,6 +26,7 @@ pub(crate) mod float;
 mod in_place;
 pub(crate) mod placement;
 pub(crate) mod pod_pool;
+pub(crate) mod quiet;
 pub(crate) mod rebind;
 #[cfg(test)]
 mod replay;

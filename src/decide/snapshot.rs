@@ -11,6 +11,7 @@ use stelia_record::Record;
 use stelia_settings::{Partition, TreeHome};
 
 use super::Tree;
+use super::quiet::Disturbances;
 use super::workers::Workers;
 
 /// kubelet's file and the cgroup tree at one moment.
@@ -52,6 +53,8 @@ pub(crate) struct Snapshot {
     pub half_registered: BTreeSet<CgroupPath>,
     /// `cpuset.cpus.exclusive` of containers whose record cannot be used: the levels above must go on covering it.
     pub left_in_place: CpuSet,
+    /// What disturbs VMs' CPUs besides tasks.
+    pub disturbances: Disturbances,
 }
 
 /// A cgroup that is not steliad's, on whose `cpuset.cpus.exclusive` it adds CPUs of instances in place.

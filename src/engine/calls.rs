@@ -114,6 +114,9 @@ impl Engine {
         if let Command::ShowUnadopted(unadopted) = command {
             return self.publisher.show_unadopted(unadopted);
         }
+        if let Command::ShowQuiet(quiet) = command {
+            return self.show_quiet(*quiet);
+        }
         // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
@@ -161,6 +164,7 @@ impl Engine {
                 self.inbox.release(&asker);
             }
             Command::ShowUnadopted(unadopted) => self.publisher.show_unadopted(unadopted),
+            Command::ShowQuiet(quiet) => self.show_quiet(*quiet),
             Command::Rebind(request, reply) => {
                 let planned = self.rebind(&request);
                 self.finish(&asker, [reply], planned);

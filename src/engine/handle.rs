@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
+use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_node::System;
 use stelia_node::cgroup::CgroupPath;
-use stelia_settings::{AdoptRule, Settings};
-use tokio::sync::{Notify, mpsc, oneshot, watch};
+use stelia_settings::Settings;
+use tokio::sync::{mpsc, oneshot, watch};
 
 use super::attach::{AttachRequest, Placed};
 use super::audience::{Restrict, restricted};
@@ -31,6 +31,8 @@ pub(super) enum Command {
     Rebind(RebindRequest, Reply<RebindAnswer>),
     /// What is known of VMs that are not adopted; nobody waits for an answer.
     ShowUnadopted(Vec<Unadopted>),
+    /// What is done about interrupts and the like; nobody waits for an answer.
+    ShowQuiet(Box<Quiet>),
 }
 
 impl Command {
@@ -58,7 +60,7 @@ impl Command {
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
             // New settings are used although the caller left.
-            Self::Reload(..) | Self::ShowUnadopted(_) => false,
+            Self::Reload(..) | Self::ShowUnadopted(_) | Self::ShowQuiet(_) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
@@ -66,22 +68,6 @@ impl Command {
 
 /// Subscribers to single instances.
 pub(super) type Followers = Arc<Mutex<BTreeMap<PodUid, watch::Sender<Option<Arc<InstanceView>>>>>>;
-
-/// What the settings say of VMs that do not register themselves.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct AdoptSettings {
-    pub(crate) rules: Vec<AdoptRule>,
-    pub(crate) audit_interval: Duration,
-}
-
-impl AdoptSettings {
-    pub(super) fn of(settings: &Settings) -> Arc<Self> {
-        Arc::new(Self {
-            rules: settings.policies.adopt.clone(),
-            audit_interval: settings.audit_interval,
-        })
-    }
-}
 
 /// How doors speak to the engine.
 #[derive(Clone)]
@@ -91,9 +77,9 @@ pub struct Handle {
     pub(super) followers: Followers,
     pub(super) system: System,
     pub(super) metrics: Arc<Metrics>,
-    pub(super) adoption: watch::Receiver<Arc<AdoptSettings>>,
+    pub(super) settings: watch::Receiver<Arc<Settings>>,
     /// An administrator asked for an audit of everything.
-    pub(super) reconciled: Arc<Notify>,
+    pub(super) reconciled: watch::Sender<()>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -144,20 +130,26 @@ impl Handle {
         self.view.borrow().instances.get(pod)?.pod_name.clone()
     }
 
-    /// The settings in force of VMs that do not register themselves.
-    pub(crate) fn adoption(&self) -> watch::Receiver<Arc<AdoptSettings>> {
-        self.adoption.clone()
+    /// The settings in force.
+    pub(crate) fn settings(&self) -> watch::Receiver<Arc<Settings>> {
+        self.settings.clone()
     }
 
-    /// Returns once everything was audited because an administrator asked for it. For one listener.
-    pub(crate) async fn reconciled(&self) {
-        self.reconciled.notified().await;
+    /// Changes each time that everything was audited because an administrator asked for it.
+    pub(crate) fn reconciled(&self) -> watch::Receiver<()> {
+        self.reconciled.subscribe()
     }
 
     /// Show these VMs as not adopted, and no others.
     pub(crate) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
         // The daemon may be stopping.
         let _ = self.commands.send((None, Command::ShowUnadopted(unadopted)));
+    }
+
+    /// Show this of interrupts and the like, and degrade the instances that they disturb.
+    pub(crate) fn show_quiet(&self, quiet: Quiet) {
+        // The daemon may be stopping.
+        let _ = self.commands.send((None, Command::ShowQuiet(Box::new(quiet))));
     }
 
     /// For doors, which must look up the cgroup of a calling process.
@@ -212,7 +204,7 @@ impl Handle {
     /// The daemon is stopping.
     pub async fn reconcile(&self) -> Result<Report, Error> {
         let report = self.call(|reply| Command::Reconcile(vec![reply])).await?;
-        self.reconciled.notify_one();
+        self.reconciled.send_replace(());
         Ok(self.restrict(report))
     }
 

@@ -52,6 +52,7 @@ mod pass;
 mod patience;
 mod picture;
 mod publish;
+mod quiet;
 mod rebind;
 mod reconcile;
 mod register;
@@ -73,7 +74,6 @@ pub use task::Engine;
 
 pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_PATIENCE;
-pub(crate) use handle::AdoptSettings;
 pub(crate) use locality::localities;
 pub(crate) use metrics::{Metrics, Trigger};
 pub(crate) use pass::{Preview, Report};

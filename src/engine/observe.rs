@@ -40,6 +40,7 @@ pub(super) fn empty(kubelet: Result<CpuManagerState, String>, source: CpuSource,
         unclaimed: BTreeSet::new(),
         half_registered: BTreeSet::new(),
         left_in_place: CpuSet::new(),
+        disturbances: Default::default(),
     }
 }
 

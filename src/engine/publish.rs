@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
+use stelia_api::quiet::Quiet;
 use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
 use tokio::sync::watch;
@@ -76,6 +77,10 @@ impl Publisher {
     pub(super) fn show_unadopted(&self, unadopted: Vec<Unadopted>) {
         self.view
             .send_modify(|view| Arc::make_mut(view).unadopted = Arc::new(unadopted));
+    }
+
+    pub(super) fn show_quiet(&self, quiet: Quiet) {
+        self.set(|view| &mut view.quiet, |view| &view.quiet, Arc::new(quiet));
     }
 
     fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {

@@ -1,12 +1,13 @@
 //! Reconcile and Reload, which are answered once each instance was looked at; and the reports of them and of one instance.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use stelia_api::{Amiss, Reason};
 use stelia_kubelet::PodUid;
 use stelia_settings::Settings;
 
-use super::handle::{AdoptSettings, Reply};
+use super::handle::Reply;
 use super::pass::Numbers;
 use super::task::Engine;
 use super::{Report, Trigger};
@@ -28,7 +29,7 @@ impl Engine {
         self.passes.trigger = Some(Trigger::Reload);
         self.next_audit_in(settings.audit_interval);
         self.settings = settings;
-        self.adoption.send_replace(AdoptSettings::of(&self.settings));
+        self.shown_settings.send_replace(Arc::new(self.settings.clone()));
         self.picture.use_settings(&self.settings);
         self.audit(Trigger::Reload);
         self.dirty.everyone = true;

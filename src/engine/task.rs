@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 use super::alarm::Alarm;
 use super::calls::Calls;
 use super::dirty::Dirty;
-use super::handle::{AdoptSettings, Command, Followers, Handle};
+use super::handle::{Command, Followers, Handle};
 use super::home::Homes;
 use super::inbox::{Asker, Inbox};
 use super::pass::Passes;
@@ -30,6 +30,7 @@ use super::watch::Watcher;
 use super::{Counters, Metrics, Trigger};
 use crate::decide::Instance;
 use crate::decide::drift::Finding;
+use crate::decide::quiet::Firing;
 
 /// How long systemd is waited for before anything is begun.
 const BEGIN: Duration = Duration::from_secs(10);
@@ -53,10 +54,12 @@ pub struct Engine {
     pub(super) publisher: Publisher,
     pub(super) reported: Reported,
     pub(super) jobs: Jobs,
+    /// Which interrupts fire on VMs' CPUs.
+    pub(super) firing: Firing,
     /// Where new instances are made.
     pub(super) homes: Homes,
-    /// What the door for VMs that do not register themselves follows.
-    pub(super) adoption: watch::Sender<Arc<AdoptSettings>>,
+    /// The settings, for the tasks beside the engine that follow them.
+    pub(super) shown_settings: watch::Sender<Arc<Settings>>,
     next_audit: Instant,
     alarm: Alarm,
 }
@@ -69,15 +72,15 @@ impl Engine {
     pub fn new(system: System, settings: Settings) -> std::io::Result<(Self, Handle)> {
         let (sender, commands) = mpsc::unbounded_channel();
         let (view, receiver) = watch::channel(Arc::default());
-        let (adoption, adopting) = watch::channel(AdoptSettings::of(&settings));
+        let (shown_settings, followed) = watch::channel(Arc::new(settings.clone()));
         let handle = Handle {
             commands: sender,
             view: receiver,
             followers: Followers::default(),
             system: system.clone(),
             metrics: Arc::default(),
-            adoption: adopting,
-            reconciled: Arc::default(),
+            settings: followed,
+            reconciled: watch::Sender::default(),
             asker: None,
         };
         let mut engine = Self {
@@ -99,8 +102,9 @@ impl Engine {
             },
             reported: Reported::default(),
             jobs: Jobs::default(),
+            firing: Firing::default(),
             homes: Homes::default(),
-            adoption,
+            shown_settings,
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
             system,

@@ -43,6 +43,12 @@ pub enum Amiss {
     PartitionDiffers,
     /// inotify does not watch everything: changes are found by the audit only.
     Unwatched,
+    /// Device interrupts are not kept off the CPUs of VMs.
+    NotSteered,
+    /// A device interrupt reaches the CPUs although it should not.
+    Interrupts,
+    /// What was ordered for the CPUs besides, such as a wake-up latency, could not be done.
+    NotQuiet,
     /// A step failed.
     NotDone,
     /// A detail of an error, for operators and the pod it concerns.
@@ -64,6 +70,9 @@ named!(Amiss {
     CpusShared = "cpus-shared",
     PartitionDiffers = "partition-differs",
     Unwatched = "unwatched",
+    NotSteered = "not-steered",
+    Interrupts = "interrupts",
+    NotQuiet = "not-quiet",
     NotDone = "not-done",
     Detail = "detail"
 });
@@ -107,6 +116,14 @@ impl Amiss {
                 "raise sysctl fs.inotify.max_user_watches and max_user_instances",
                 DEGRADED,
             ),
+            Self::NotSteered => (
+                "systemctl status steliad-quiet.socket steliad-quiet; steliactl quiet says more",
+                DEGRADED,
+            ),
+            Self::Interrupts | Self::NotQuiet => (
+                "steliactl quiet says what it is, and what can be done about it",
+                DEGRADED,
+            ),
             Self::NotDone | Self::Detail => ("journalctl -u steliad names each refused step with its path", DEGRADED),
         };
         Cure { text, section }
@@ -120,6 +137,8 @@ impl Amiss {
             Self::NothingShared => Some("the shared pool is empty, float keeps its CPUs"),
             Self::Evicted => Some("kubelet gave the CPUs to another pod: the vCPUs run on shared CPUs"),
             Self::Unwatched => Some("not everything on the node is watched, some changes are found by the audit only"),
+            Self::NotSteered => Some("device interrupts are not kept off the CPUs of VMs; steliad's journal says why"),
+            Self::Interrupts => Some("device interrupts reach the CPUs; steliad's journal says which"),
             Self::NotDone => {
                 Some("what the instances of the node share is not as it must be; steliad's journal says why")
             }
@@ -133,6 +152,7 @@ impl Amiss {
             | Self::CpusOffline
             | Self::CpusShared
             | Self::PartitionDiffers
+            | Self::NotQuiet
             | Self::Detail => None,
         }
     }

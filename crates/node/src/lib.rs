@@ -13,6 +13,7 @@ pub mod processes;
 pub mod runtime;
 mod system;
 pub mod systemd;
+pub mod vfio;
 pub mod workqueue;
 
 pub use system::System;

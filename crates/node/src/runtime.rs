@@ -62,6 +62,14 @@ fn adopt<'de, D: serde::Deserializer<'de>>(from: D) -> Result<Option<String>, D:
 struct Linux {
     #[serde(default)]
     resources: Resources,
+    #[serde(default)]
+    devices: Vec<DeviceNode>,
+}
+
+/// A device node of the container's `/dev`.
+#[derive(Debug, Default, Deserialize)]
+struct DeviceNode {
+    path: String,
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -172,6 +180,12 @@ impl Config {
 pub fn container(run: &Path, container: &ContainerCgroup) -> Container {
     let found = config(run, &container.container_id);
     found.map(|config| config.container(&container.pod)).unwrap_or_default()
+}
+
+/// The device nodes that the runtime made in the container, by their paths there. Empty where its configuration is not found.
+pub fn device_paths(run: &Path, id: &str) -> Vec<String> {
+    let nodes = config(run, id).map(|config| config.linux.devices).unwrap_or_default();
+    nodes.into_iter().map(|node| node.path).collect()
 }
 
 /// The devices a container may open, where systemd does not know them: the container is no unit (cgroupfs driver), or its

@@ -1,4 +1,5 @@
 #![doc = include_str!("../README.md")]
 
+pub mod client;
 pub mod files;
 pub mod order;

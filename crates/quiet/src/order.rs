@@ -12,6 +12,9 @@ use stelia_cpus::CpuSet;
 /// Where `steliad-quiet` listens. Only root may connect, and only the daemon's unit is answered.
 pub const SOCKET: &str = "/run/stelia/quiet.sock";
 
+/// Where what was there before the first change is kept.
+pub const STORE: &str = "/run/stelia/quiet";
+
 /// An order, and an answer, longer than this is refused.
 pub const MAX_LINE: usize = 4 << 20;
 

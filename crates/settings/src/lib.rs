@@ -9,6 +9,7 @@ mod file;
 mod float;
 mod partition;
 mod placement;
+mod quiet;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -19,5 +20,6 @@ pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use partition::{Partition, isolated_is_safe};
 pub use placement::PlacementPolicy;
+pub use quiet::{IrqSteering, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
 pub use tree::TreeHome;

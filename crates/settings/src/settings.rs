@@ -11,7 +11,7 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
-use crate::{AdoptRule, FloatPolicy, Partition, PlacementPolicy, TreeHome};
+use crate::{AdoptRule, FloatPolicy, IrqSteering, Partition, PlacementPolicy, QuietSettings, TreeHome, VfioIrqs};
 
 /// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -19,6 +19,7 @@ pub struct Settings {
     /// kubelet's root directory, in which `cpu_manager_state` lies; [`AUTO`] for the one that is found.
     pub kubelet_root: PathBuf,
     pub policies: Policies,
+    pub quiet: QuietSettings,
     /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
@@ -50,6 +51,7 @@ impl Default for Settings {
         Self {
             kubelet_root: AUTO.into(),
             policies: Policies::default(),
+            quiet: QuietSettings::default(),
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
         }
@@ -99,7 +101,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 17] = [
+pub(crate) const KEYS: [Key; 19] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -191,6 +193,8 @@ pub(crate) const KEYS: [Key; 17] = [
         NumaTopologyAlignmentPolicy["None", "BestEffort", "Restricted", "SingleNUMANode"],
         policies.allocator.alignment
     ),
+    choice!("irq-steering", IrqSteering["shared", "off"], quiet.irq_steering),
+    choice!("vfio-irqs", VfioIrqs["float", "own"], quiet.vfio_irqs),
     Key {
         name: "rebind-interval-s",
         allowed: &["0 to 86400"],

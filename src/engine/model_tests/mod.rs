@@ -15,6 +15,7 @@ mod linear;
 mod names;
 mod old_tree;
 mod pod_level;
+mod quiet;
 mod rebind;
 mod refusals;
 mod repair;

@@ -105,6 +105,7 @@ pub(crate) fn snapshot(instances: Vec<Instance>) -> Snapshot {
         unclaimed: BTreeSet::new(),
         half_registered: BTreeSet::new(),
         left_in_place: CpuSet::new(),
+        disturbances: Default::default(),
     }
 }
 

@@ -1,0 +1,72 @@
+//! The PCI devices that a container has by VFIO.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use stelia_kubelet::ContainerCgroup;
+
+use crate::runtime;
+
+/// The PCI addresses of a container's VFIO devices: all that are in the groups which the runtime gave it as `/dev/vfio/GROUP`, and
+/// the devices that it gave as `/dev/vfio/devices/vfioN` (Documentation/driver-api/vfio.rst). Empty where the runtime's
+/// configuration is not found.
+pub fn devices(run: &Path, sys: &Path, container: &ContainerCgroup) -> BTreeSet<String> {
+    let paths = runtime::device_paths(run, &container.container_id);
+    let names = paths.iter().filter_map(|path| path.strip_prefix("/dev/vfio/"));
+    names.flat_map(|name| addresses(sys, name)).collect()
+}
+
+/// `name` is relative to `/dev/vfio`.
+fn addresses(sys: &Path, name: &str) -> Vec<String> {
+    if let Some(device) = name.strip_prefix("devices/") {
+        let is_name = device.bytes().all(|byte| byte.is_ascii_alphanumeric());
+        let link = is_name.then(|| fs::read_link(sys.join("class/vfio-dev").join(device).join("device")).ok());
+        let last = link
+            .flatten()
+            .and_then(|link| Some(link.file_name()?.to_str()?.to_owned()));
+        return last.into_iter().collect();
+    }
+    // `/dev/vfio/vfio` is the container of groups, no group.
+    if name.is_empty() || !name.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Vec::new();
+    }
+    let found = fs::read_dir(sys.join("kernel/iommu_groups").join(name).join("devices"));
+    let found = found.into_iter().flatten().flatten();
+    found.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_group_is_all_of_its_devices_and_a_device_itself() {
+        let root = tempfile::tempdir().unwrap();
+        let (run, sys) = (root.path().join("run"), root.path().join("sys"));
+        let bundle = run.join("containerd/io.containerd.runtime.v2.task/k8s.io/c1");
+        fs::create_dir_all(&bundle).unwrap();
+        let config = r#"{"linux": {"devices": [
+            {"path": "/dev/vfio/vfio", "type": "c", "major": 10, "minor": 196},
+            {"path": "/dev/vfio/12", "type": "c", "major": 243, "minor": 0},
+            {"path": "/dev/vfio/devices/vfio3", "type": "c", "major": 511, "minor": 3},
+            {"path": "/dev/vfio/../../etc", "type": "c", "major": 1, "minor": 3},
+            {"path": "/dev/kvm", "type": "c", "major": 10, "minor": 232}]}}"#;
+        fs::write(bundle.join("config.json"), config).unwrap();
+        for address in ["0000:3b:00.0", "0000:3b:00.1"] {
+            fs::create_dir_all(sys.join("kernel/iommu_groups/12/devices").join(address)).unwrap();
+        }
+        fs::create_dir_all(sys.join("class/vfio-dev/vfio3")).unwrap();
+        symlink("../../../0000:5e:00.0", sys.join("class/vfio-dev/vfio3/device")).unwrap();
+        let pod = "b9e4f71c_64a5_4f8d_8574_41363cbaf8e5";
+        let cgroup = format!("/kubepods.slice/kubepods-pod{pod}.slice/cri-containerd-c1.scope");
+        let container = ContainerCgroup::parse(&cgroup).unwrap();
+        let found = devices(&run, &sys, &container);
+        let expected = ["0000:3b:00.0", "0000:3b:00.1", "0000:5e:00.0"];
+        assert_eq!(found, expected.map(str::to_owned).into());
+        let other = ContainerCgroup::parse(&cgroup.replace("c1.scope", "c2.scope")).unwrap();
+        assert!(devices(&run, &sys, &other).is_empty());
+    }
+}

@@ -1,0 +1,135 @@
+//! What is wanted of `steliad-quiet`: a function of the view and the settings.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_quiet::order::{Order, Vm};
+use stelia_settings::{IrqSteering, QuietSettings};
+
+use crate::engine::View;
+
+/// Of each instance that has CPUs, from its registration on: what is to be done is done before the guest runs. `own_devices`: by pod, the
+/// VFIO devices whose interrupts go to its own CPUs.
+pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeMap<PodUid, BTreeSet<String>>) -> Order {
+    let with_cpus = view.instances.iter().filter(|(_, known)| !known.exclusive.is_empty());
+    let vms = with_cpus.map(|(pod, known)| {
+        let vm = Vm {
+            cpus: known.exclusive.clone(),
+            own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
+            ..Vm::default()
+        };
+        (pod.to_string(), vm)
+    });
+    let vms: BTreeMap<String, Vm> = vms.collect();
+    let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
+    let online = view.topology.online();
+    let free = online.difference(&exclusive);
+    // While kubelet's file cannot be used: whatever is no VM's and was not kubelet's to give away.
+    let unassigned = || free.difference(&view.kubelet_cpus);
+    let pool = view
+        .pool
+        .as_ref()
+        .map_or_else(unassigned, |pool| pool.intersection(&free));
+    Order {
+        steer: settings.irq_steering == IrqSteering::Shared,
+        shared: if pool.is_empty() { free } else { pool },
+        vms,
+        ..Order::default()
+    }
+}
+
+/// A device that several containers have, as privileged ones do, is nobody's own.
+pub(super) fn without_shared(found: BTreeMap<PodUid, BTreeSet<String>>) -> BTreeMap<PodUid, BTreeSet<String>> {
+    let mut times: BTreeMap<&str, u32> = BTreeMap::new();
+    for device in found.values().flatten() {
+        *times.entry(device).or_default() += 1;
+    }
+    let once: BTreeSet<String> = times
+        .iter()
+        .filter(|(_, times)| **times == 1)
+        .map(|(device, _)| (*device).to_owned())
+        .collect();
+    let own = found.into_iter().map(|(pod, devices)| (pod, &devices & &once));
+    own.filter(|(_, devices)| !devices.is_empty()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use stelia_cpus::testing::Shape;
+
+    use super::*;
+    use crate::engine::InstanceView;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn set(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    /// Eight CPUs, of which 0-1 are shared, and VMs with these.
+    fn view(vms: &[(u32, &str)]) -> View {
+        let instances = vms.iter().map(|(number, cpus)| {
+            let known = InstanceView {
+                exclusive: set(cpus),
+                ..InstanceView::registered(pod(*number))
+            };
+            (pod(*number), Arc::new(known))
+        });
+        let shape = Shape {
+            nodes: 2,
+            cores: 4,
+            threads: 1,
+            interleaved: false,
+        };
+        View {
+            pool: Some(set("0-1,6")),
+            kubelet_cpus: set("2-5"),
+            topology: Arc::new(shape.topology()),
+            instances: instances.collect(),
+            ..View::default()
+        }
+    }
+
+    fn order(view: &View) -> Order {
+        wanted(view, &QuietSettings::default(), &BTreeMap::new())
+    }
+
+    #[test]
+    fn each_instance_with_cpus_is_named_and_the_pool_is_what_they_leave() {
+        let order = order(&view(&[(1, "2-3"), (2, ""), (3, "6")]));
+        assert!(order.steer);
+        let named: Vec<String> = order.vms.keys().cloned().collect();
+        assert_eq!(named, [pod(1).to_string(), pod(3).to_string()]);
+        assert_eq!(order.shared, set("0-1"));
+    }
+
+    #[test]
+    fn without_kubelets_file_the_rest_is_what_nobody_was_given() {
+        let mut view = view(&[(1, "2-3")]);
+        view.pool = None;
+        assert_eq!(order(&view).shared, set("0-1,6-7"));
+        view.pool = Some(CpuSet::new());
+        assert_eq!(order(&view).shared, set("0-1,4-7"), "no shared CPU at all");
+    }
+
+    #[test]
+    fn off_steers_nothing() {
+        let off = QuietSettings {
+            irq_steering: IrqSteering::Off,
+            ..QuietSettings::default()
+        };
+        assert!(!wanted(&view(&[(1, "2-3")]), &off, &BTreeMap::new()).steer);
+    }
+
+    #[test]
+    fn a_device_that_two_containers_have_is_nobodys_own() {
+        let devices = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let found = [(pod(1), devices(&["a", "b"])), (pod(2), devices(&["b"]))];
+        assert_eq!(without_shared(found.into()), [(pod(1), devices(&["a"]))].into());
+    }
+}
