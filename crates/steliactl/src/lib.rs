@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod evaluate;
 mod explain;
 mod input;
+mod interrupts;
 mod kubelet_state;
 mod layout;
 mod list;
@@ -26,6 +27,7 @@ mod node_topology;
 mod pager;
 mod plan;
 mod pod;
+mod quiet;
 mod rebind;
 mod reconcile;
 mod remote;
@@ -154,6 +156,7 @@ async fn run(
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, how).await,
         Command::Report { seconds } => how.print(&report::gather(&client().await?, roots, root, *seconds).await?),
         Command::Verify { vm, require } => how.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?),
+        Command::Quiet { vm } => how.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
         Command::Reconcile { dry_run: true } => how.print(&reconcile::preview(&client().await?).await?),
         Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile(false).await?)),
         Command::Rebind { vm, dry_run, deadline } => {
