@@ -197,7 +197,7 @@ pub(crate) enum Command {
         #[arg(long, value_name = "STATE")]
         require: Option<Required>,
     },
-    /// Show what besides tasks disturbs the VMs' CPUs, and what was done
+    /// Show what besides tasks disturbs VMs' CPUs, and what is left
     ///
     /// Device interrupts on the CPUs of each VM, measured for a second; those that were moved away and those that are left, and
     /// kernel threads that are left, each with why and what to do about it. Exit code 1 where something is left.
@@ -264,7 +264,8 @@ pub(crate) enum Command {
     },
     /// Check whether this node is fit for isolated VMs
     ///
-    /// With a cure for what is not. Needs no daemon.
+    /// With a cure for what is not, and advice on what only a boot or the administrator can take off the VMs' CPUs, measured for a
+    /// second. Needs no daemon; one that runs is asked about interrupts.
     Doctor,
     /// Make the daemon read its configuration again
     Reload,

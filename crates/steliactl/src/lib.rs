@@ -123,7 +123,11 @@ async fn run(
     let client = async || Client::new(connect().await?, PATIENCE).await;
     match &cli.command {
         Command::Completions { shell } => completions::script(shell),
-        Command::Doctor => how.print(&doctor::gather(Path::new("/"))),
+        Command::Doctor => {
+            // Not started for it: it may be what is unfit.
+            let described = async { client().await.ok()?.describe_running().await.ok() };
+            how.print(&doctor::gather(Path::new("/"), described.await).await)
+        }
         Command::KubeletState { path } => how.print(&kubelet_state::gather(path.as_deref())?),
         Command::Plan(asked) => plan::run(asked, root, how),
         Command::Evaluate(asked) => how.print(&match &asked.node {

@@ -178,7 +178,11 @@ impl Quietness {
 
     /// "2 device interrupts, 1 kernel thread"; each is counted once, on however many VMs' CPUs; empty where nothing is left.
     fn left(&self) -> String {
-        let irqs = self.vms.iter().flat_map(|vm| &vm.interrupts_remaining).map(|one| one.irq);
+        let irqs = self
+            .vms
+            .iter()
+            .flat_map(|vm| &vm.interrupts_remaining)
+            .map(|one| one.irq);
         let irqs: BTreeSet<u32> = irqs.collect();
         let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining).map(|one| one.tid);
         let tids: BTreeSet<i32> = tids.collect();

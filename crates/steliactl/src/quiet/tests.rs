@@ -71,7 +71,10 @@ fn what_is_not_known_is_not_called_quiet() {
     let told = of(&described);
     assert!(told.failure().unwrap().starts_with("what is left is not known: "));
     let text = told.text(Look::from(true));
-    assert!(text.contains("not known: steliad-quiet does not answer?[2J.\n"), "{text}");
+    assert!(
+        text.contains("not known: steliad-quiet does not answer?[2J.\n"),
+        "{text}"
+    );
 
     let older = of(&node());
     assert_eq!(older.failure().unwrap(), "this daemon is older than irq-steering");
@@ -85,14 +88,21 @@ fn where_it_is_switched_off_nothing_is_promised() {
     let told = of(&described);
     assert_eq!(told.failure(), None);
     let text = told.text(Look::from(true));
-    assert!(text.contains("irq-steering is off: no interrupt is moved") && !text.contains("Nothing is left"), "{text}");
+    assert!(
+        text.contains("irq-steering is off: no interrupt is moved") && !text.contains("Nothing is left"),
+        "{text}"
+    );
 }
 
 #[test]
 fn a_node_without_vms_says_so() {
     let mut described = calm();
     described.node.instances.clear();
-    assert!(of(&described).text(Look::from(true)).starts_with("No VM has CPUs of its own.\n"));
+    assert!(
+        of(&described)
+            .text(Look::from(true))
+            .starts_with("No VM has CPUs of its own.\n")
+    );
 }
 
 #[test]

@@ -16,10 +16,7 @@ pub(super) const fn why(remains: Remains) -> &'static str {
 /// What helps.
 pub(super) const fn cure(remains: Remains) -> &'static str {
     match remains {
-        Remains::Managed => {
-            "boot with isolcpus=managed_irq and the CPUs that VMs may get (steliactl doctor); it fires only for I/O \
-             that these CPUs submit"
-        }
+        Remains::Managed => "boot with isolcpus=managed_irq: steliactl doctor has the CPUs, and what it would gain",
         Remains::NoVector => "more shared CPUs, or fewer queues of the devices (ethtool -L)",
         Remains::Refused => "what the kernel said is beside it; docs/quiet-cpus.md",
         Remains::StillFires => "its interrupt controller does not follow: look for the driver's own queue affinity",
