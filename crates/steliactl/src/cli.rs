@@ -29,6 +29,7 @@ Exit codes:
   0  done; monitor, top, node-topology --watch: also when a signal or the reader ended them
   1  the daemon refused or failed, or could not be reached; a file of kubelet's is refused;
      doctor: a check failed; verify: a promise does not hold, or a VM has less than is required;
+     quiet: interrupts or kernel threads are left on VMs' CPUs, or that is not known;
      evaluate: a pod does not fit;
      plan: a pod is not admitted
   2  wrong usage, or a VM that more than one instance fits
@@ -196,6 +197,15 @@ pub(crate) enum Command {
         #[arg(long, value_name = "STATE")]
         require: Option<Required>,
     },
+    /// Show what besides tasks disturbs VMs' CPUs, and what is left
+    ///
+    /// Device interrupts on the CPUs of each VM, measured for a second; those that were moved away and those that are left, and
+    /// kernel threads that are left, each with why and what to do about it. Exit code 1 where something is left.
+    Quiet {
+        /// Only of this one: namespace/name, name, UID, or the beginning of the UID
+        #[arg(value_name = "VM", add = ArgValueCandidates::new(vms))]
+        vm: Option<String>,
+    },
     /// Give an instance's CPUs back; its VM runs on without isolation
     Deregister {
         /// Its pod: namespace/name, name, UID, or the beginning of the UID
@@ -254,7 +264,8 @@ pub(crate) enum Command {
     },
     /// Check whether this node is fit for isolated VMs
     ///
-    /// With a cure for what is not. Needs no daemon.
+    /// With a cure for what is not, and advice on what only a boot or the administrator can take off the VMs' CPUs, measured for a
+    /// second. Needs no daemon; one that runs is asked about interrupts.
     Doctor,
     /// Make the daemon read its configuration again
     Reload,

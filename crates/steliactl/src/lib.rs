@@ -14,6 +14,7 @@ pub mod doctor;
 pub mod evaluate;
 mod explain;
 mod input;
+mod interrupts;
 mod kubelet_state;
 mod layout;
 mod list;
@@ -26,6 +27,7 @@ mod node_topology;
 mod pager;
 mod plan;
 mod pod;
+mod quiet;
 mod rebind;
 mod reconcile;
 mod remote;
@@ -121,7 +123,11 @@ async fn run(
     let client = async || Client::new(connect().await?, PATIENCE).await;
     match &cli.command {
         Command::Completions { shell } => completions::script(shell),
-        Command::Doctor => how.print(&doctor::gather(Path::new("/"))),
+        Command::Doctor => {
+            // Not started for it: it may be what is unfit.
+            let described = async { client().await.ok()?.describe_running().await.ok() };
+            how.print(&doctor::gather(Path::new("/"), described.await).await)
+        }
         Command::KubeletState { path } => how.print(&kubelet_state::gather(path.as_deref())?),
         Command::Plan(asked) => plan::run(asked, root, how),
         Command::Evaluate(asked) => how.print(&match &asked.node {
@@ -154,6 +160,7 @@ async fn run(
         Command::NodeTopology(asked) => node_topology::run(&client().await?, asked, how).await,
         Command::Report { seconds } => how.print(&report::gather(&client().await?, roots, root, *seconds).await?),
         Command::Verify { vm, require } => how.print(&verify::gather(&client().await?, vm.as_deref(), *require).await?),
+        Command::Quiet { vm } => how.print(&quiet::gather(&client().await?, roots, vm.as_deref()).await?),
         Command::Reconcile { dry_run: true } => how.print(&reconcile::preview(&client().await?).await?),
         Command::Reconcile { dry_run: false } => how.print(&reconcile::Report(client().await?.reconcile(false).await?)),
         Command::Rebind { vm, dry_run, deadline } => {

@@ -11,18 +11,19 @@ use stelia_cpus::CpuSet;
 use stelia_node::proc::start_time;
 
 use super::explain::why::not_isolated;
+use super::interrupts::{self, device_interrupts, total};
 use super::node::Description;
 use super::pod::Pod;
 use super::threads::{self, Roots, field};
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct Sample {
     /// When it was read, by a monotonic clock.
     pub at: Duration,
     pub instances: BTreeMap<String, InstanceCounts>,
 }
 
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub(crate) struct InstanceCounts {
     pub pod: Pod,
     /// isolated, contained, floating, …
@@ -36,7 +37,38 @@ pub(crate) struct InstanceCounts {
     pub float_us: Option<u64>,
     /// Time that the scope was throttled, microseconds (`throttled_usec` of its `cpu.stat`).
     pub throttled_us: Option<u64>,
+    /// Device interrupts on its exclusive CPUs since boot; `None` where it has none, or they cannot be counted.
+    pub device_interrupts: Option<u64>,
+    pub caches: CacheCounts,
     pub vcpus: BTreeMap<u32, ThreadCounts>,
+}
+
+/// What resctrl counts of an instance, as `steliad-quiet` last read it.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct CacheCounts {
+    /// When it was read, microseconds since the epoch.
+    at_us: u64,
+    pub llc_bytes: Option<u64>,
+    /// To and from memory, a counter.
+    pub memory_bytes: Option<u64>,
+    /// Between the last two readings.
+    pub memory_bytes_per_second: Option<f64>,
+}
+
+impl CacheCounts {
+    /// The daemon reads them less often than this program samples: until there is a new reading the last rate stays.
+    fn follow(&mut self, before: &Self) {
+        if self.at_us == before.at_us {
+            self.memory_bytes_per_second = before.memory_bytes_per_second;
+            return;
+        }
+        let seconds = self.at_us.saturating_sub(before.at_us) as f64 / 1e6;
+        let grown = before.memory_bytes.zip(self.memory_bytes);
+        let grown = grown.and_then(|(before, now)| now.checked_sub(before));
+        self.memory_bytes_per_second = grown
+            .filter(|_| seconds > 0.0)
+            .map(|bytes| (bytes as f64 / seconds).round());
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -57,6 +89,8 @@ pub(crate) struct ThreadCounts {
 impl Sample {
     /// Reads the counters of the instances that the daemon describes.
     pub(crate) fn read(description: &Description, roots: &Roots, at: Duration) -> Self {
+        let interrupts = interrupts::read(&roots.proc, "interrupts");
+        let quiet = &description.node.quiet;
         let instances = description.node.instances.iter().map(|(pod, instance)| {
             let scope = roots.cgroup.join(instance.scope.trim_matches('/'));
             let stat = |cgroup: &Path, name: &str| number(&fs::read_to_string(cgroup.join("cpu.stat")).ok()?, name);
@@ -77,6 +111,17 @@ impl Sample {
                     )
                 }),
                 throttled_us: stat(&scope, "throttled_usec"),
+                device_interrupts: total(&device_interrupts(&interrupts, &instance.exclusive)),
+                caches: quiet
+                    .report
+                    .caches
+                    .get(pod)
+                    .map_or_else(CacheCounts::default, |one| CacheCounts {
+                        at_us: quiet.answered_us,
+                        llc_bytes: one.llc_bytes,
+                        memory_bytes: one.memory_bytes,
+                        memory_bytes_per_second: None,
+                    }),
                 vcpus: threads.collect(),
             };
             (pod.clone(), instance)
@@ -84,6 +129,15 @@ impl Sample {
         Self {
             at,
             instances: instances.collect(),
+        }
+    }
+
+    /// Takes over what is only known from one reading of the daemon's to the next.
+    pub(crate) fn follow(&mut self, before: &Self) {
+        for (pod, counts) in &mut self.instances {
+            if let Some(before) = before.instances.get(pod) {
+                counts.caches.follow(&before.caches);
+            }
         }
     }
 }
@@ -221,6 +275,11 @@ mod tests {
             &format!("{scope}/cpu.stat"),
             "usage_usec 9\nthrottled_usec 30\n",
         );
+        write(
+            root.path(),
+            "proc/interrupts",
+            "CPU4 CPU5 CPU6\n 30: 1 2 4 x\n LOC: 9 9 9\n",
+        );
         // Thread 70 started at 1, as the daemon says; number 71 has been reused.
         for (id, start) in [(70, 1), (71, 5)] {
             let task = format!("proc/{id}/task/{id}");
@@ -245,6 +304,9 @@ mod tests {
         let sample = Sample::read(&node, &roots, Duration::from_secs(1));
         let instance = &sample.instances[PODS[0]];
         assert_eq!((instance.float_us, instance.throttled_us), (Some(700), Some(30)));
+        // On its CPUs, 4 and 5; CPU 2 is not online.
+        assert_eq!(instance.device_interrupts, Some(3));
+        assert_eq!(sample.instances[PODS[1]].device_interrupts, None);
         let expected = ThreadCounts {
             task: (70, 1),
             cpu: Some(4),
@@ -256,5 +318,25 @@ mod tests {
         assert_eq!(instance.vcpus[&0], expected);
         assert_eq!((instance.vcpus[&1].run_ns, instance.vcpus[&1].cpu), (None, Some(5)));
         assert_eq!(sample.instances[PODS[1]].float_us, None);
+    }
+
+    #[test]
+    fn the_last_rate_of_memory_stays_until_it_is_counted_anew() {
+        let counts = |at_us: u64, bytes: u64| CacheCounts {
+            at_us,
+            memory_bytes: Some(bytes),
+            ..CacheCounts::default()
+        };
+        let first = counts(1_000_000, 5_000);
+        let mut second = counts(3_000_000, 9_000);
+        second.follow(&first);
+        assert_eq!(second.memory_bytes_per_second, Some(2_000.0));
+        let mut same = counts(3_000_000, 9_000);
+        same.follow(&second);
+        assert_eq!(same.memory_bytes_per_second, Some(2_000.0));
+        // The group was made anew.
+        let mut anew = counts(5_000_000, 10);
+        anew.follow(&same);
+        assert_eq!(anew.memory_bytes_per_second, None);
     }
 }

@@ -20,7 +20,7 @@ pub const GROUPS: [Group; 5] = [
     },
     Group {
         title: "Explain and check",
-        commands: &["explain", "verify", "doctor", "report", "kubelet-state"],
+        commands: &["explain", "verify", "quiet", "doctor", "report", "kubelet-state"],
     },
     Group {
         title: "Plan",
@@ -88,6 +88,10 @@ fn examples_of(command: &str) -> Examples {
                 "one, which must be isolated",
                 "steliactl verify team-a/web --require=isolated",
             ),
+        ],
+        "quiet" => &[
+            ("all VMs", "steliactl quiet"),
+            ("one, for a script", "steliactl quiet team-a/web -o json"),
         ],
         "doctor" => &[("before the first VM", "steliactl doctor")],
         "report" => &[

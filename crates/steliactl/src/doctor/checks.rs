@@ -10,7 +10,7 @@ use stelia_settings::isolated_is_safe;
 
 use super::merge::merge;
 use super::start::start;
-use super::{Check, Facts, Verdict, home, locality};
+use super::{Check, Facts, Verdict, home, locality, noise, quiet};
 
 /// The first version with everything that is used: `Type=notify` with `ExecReload=`, scopes by pidfd where it has them.
 const SYSTEMD: u32 = 252;
@@ -18,7 +18,7 @@ const SYSTEMD: u32 = 252;
 type Named = (&'static str, fn(&Facts) -> Finding);
 
 /// The checks by name, the most basic first.
-const CHECKS: [Named; 16] = [
+const CHECKS: [Named; 18] = [
     ("cgroup", cgroup),
     ("kernel", kernel),
     ("systemd", systemd),
@@ -32,7 +32,9 @@ const CHECKS: [Named; 16] = [
     ("whole-cores", alignment),
     ("isolcpus", isolcpus),
     ("offline", offline),
-    ("irqbalance", irqbalance),
+    ("quiet", quiet::unit),
+    ("irq-steering", quiet::steering),
+    ("irqbalance", quiet::irqbalance),
     ("runner-socket", socket),
     ("daemon", daemon),
 ];
@@ -42,6 +44,7 @@ pub fn checks(facts: &Facts) -> Vec<Check> {
     let basic = CHECKS.iter().map(|(name, check)| (*name, check(facts)));
     let localities = locality::checks(&facts.localities).into_iter();
     let all = basic.chain(localities.map(|finding| ("locality", finding)));
+    let all = all.chain(noise::checks(facts));
     all.map(|(check, Finding { verdict, found, cure })| Check {
         check,
         verdict,
@@ -66,6 +69,10 @@ fn finding(verdict: Verdict, found: impl Into<String>, cure: impl Into<String>) 
 
 pub(super) fn ok(found: impl Into<String>) -> Finding {
     finding(Verdict::Ok, found, "")
+}
+
+pub(super) fn advice(found: impl Into<String>, cure: impl Into<String>) -> Finding {
+    finding(Verdict::Advice, found, cure)
 }
 
 pub(super) fn warning(found: impl Into<String>, cure: impl Into<String>) -> Finding {
@@ -286,7 +293,6 @@ fn alignment(facts: &Facts) -> Finding {
 }
 
 fn isolcpus(facts: &Facts) -> Finding {
-    let both = facts.isolcpus.union(&facts.nohz_full);
     let Ok(state) = &facts.state else {
         return if facts.isolcpus.is_empty() {
             ok("not set")
@@ -308,9 +314,9 @@ fn isolcpus(facts: &Facts) -> Finding {
             "the kernel does not balance load there, so floating threads would gather on one CPU: remove isolcpus= from the kernel's command line and reboot; partitions replace it",
         );
     }
-    if !both.is_empty() {
+    if !facts.isolcpus.is_empty() {
         return warning(
-            format!("isolcpus or nohz_full: {both}"),
+            facts.isolcpus.to_string(),
             "not needed: partitions isolate the CPUs that VMs have now, and only those",
         );
     }
@@ -332,16 +338,6 @@ fn offline(facts: &Facts) -> Finding {
     failed(
         format!("{lost} belong to pods"),
         "bring them back: echo 1 > /sys/devices/system/cpu/cpuN/online; their VMs float or share meanwhile",
-    )
-}
-
-fn irqbalance(facts: &Facts) -> Finding {
-    if !facts.irqbalance {
-        return ok("does not run");
-    }
-    warning(
-        "runs",
-        "it may put interrupts on VMs' CPUs; set IRQBALANCE_BANNED_CPULIST to all but the reserved CPUs, or stop it and set /proc/irq/default_smp_affinity",
     )
 }
 

@@ -5,6 +5,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use stelia_allocator::{AllocatorPolicies, CpuSource};
+use stelia_api::quiet::Quiet;
 use stelia_cpus::{CpuSet, Topology};
 use stelia_kubelet::checkpoint::CPU_MANAGER_STATE;
 use stelia_kubelet::config::{ConfigError, KubeletConfig};
@@ -13,6 +14,7 @@ use stelia_node::cgroup::hierarchy;
 use stelia_node::locality::Localities;
 use stelia_settings::Settings;
 
+use super::noise::{Noise, is_domain, isolcpus_list};
 use super::{KubeletFiles, KubeletHome, locality};
 
 /// Plain values; an error says why one could not be read.
@@ -39,9 +41,12 @@ pub struct Facts {
     pub(crate) state: Result<CpuManagerState, String>,
     /// The files that kubelet reads when it starts.
     pub(crate) files: KubeletFiles,
-    /// CPUs of `isolcpus=`, from `/sys/devices/system/cpu/isolated`, less those of partitions.
+    /// CPUs that `isolcpus=` takes out of the scheduler's balancing.
     pub(crate) isolcpus: CpuSet,
+    /// As the kernel does it.
     pub(crate) nohz_full: CpuSet,
+    /// `/proc/cmdline`.
+    pub(crate) cmdline: String,
     /// CPUs that are present and offline.
     pub(crate) offline: CpuSet,
     /// Whether a process named `irqbalance` runs.
@@ -56,10 +61,14 @@ pub struct Facts {
     pub(crate) virtualization: bool,
     /// The NUMA nodes of the memory and devices of the running VMs.
     pub(crate) localities: Localities,
+    /// What the daemon says of interrupts; `None`: it does not answer, or was not asked.
+    pub(crate) quiet: Option<Quiet>,
+    /// What was counted on the CPUs of VMs; `None` where there are none, or the daemon does not say which.
+    pub(crate) noise: Option<Noise>,
 }
 
 impl Facts {
-    /// Reads the facts; `root` is `/`.
+    /// Reads the facts that need no daemon; `root` is `/`.
     pub fn read(root: &Path) -> Self {
         let sys = root.join("sys");
         let cpus = sys.join("devices/system/cpu");
@@ -84,6 +93,7 @@ impl Facts {
         let state = folder.join(CPU_MANAGER_STATE);
         let topology = Topology::read(&sys).map_err(|error| error.to_string());
         let near = |topology: &Topology| locality::read(root, topology, &folder);
+        let cmdline = text(&root.join("proc/cmdline")).unwrap_or_default();
         Self {
             kernel: text(&root.join("proc/sys/kernel/osrelease")).unwrap_or_default(),
             systemd: systemd(root),
@@ -106,7 +116,8 @@ impl Facts {
                     .map_err(|error| format!("{}: {error}", state.display())),
             },
             allocator,
-            isolcpus: isolcpus(&text(&root.join("proc/cmdline")).unwrap_or_default()),
+            isolcpus: isolcpus(&cmdline),
+            cmdline,
             nohz_full: list(&cpus.join("nohz_full")),
             offline: list(&cpus.join("offline")),
             irqbalance: runs(root, "irqbalance"),
@@ -114,6 +125,8 @@ impl Facts {
             daemon: runs(root, "steliad"),
             kvm: root.join("dev/kvm").exists(),
             virtualization: virtualizes(&text(&root.join("proc/cpuinfo")).unwrap_or_default()),
+            quiet: None,
+            noise: None,
         }
     }
 }
@@ -123,10 +136,9 @@ impl Facts {
 fn isolcpus(cmdline: &str) -> CpuSet {
     let words = cmdline.split_whitespace();
     let values = words.filter_map(|word| word.strip_prefix("isolcpus="));
-    let parts = values.flat_map(|value| value.split(','));
-    parts
-        .filter_map(|part| part.parse::<CpuSet>().ok())
-        .fold(CpuSet::new(), |all, some| all.union(&some))
+    values
+        .filter(|value| is_domain(value))
+        .fold(CpuSet::new(), |all, value| all.union(&isolcpus_list(value)))
 }
 
 /// The flags of any CPU.

@@ -1,4 +1,4 @@
-//! `doctor`: is this node fit for isolated virtual machines? Needs no daemon.
+//! `doctor`: is this node fit for isolated virtual machines? Needs no daemon; one that runs is asked about interrupts.
 
 mod checks;
 mod facts;
@@ -6,6 +6,8 @@ mod home;
 mod kubelet;
 mod locality;
 mod merge;
+mod noise;
+mod quiet;
 mod start;
 
 #[cfg(test)]
@@ -15,18 +17,23 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use serde::Serialize;
+use stelia_cpus::CpuSet;
 
+use super::node::Description;
 use super::view::{Column, Look, Meaning, Render, column, table};
 pub use checks::checks;
 pub use facts::Facts;
 pub(crate) use facts::systemd;
 pub(crate) use home::KubeletHome;
 pub(crate) use kubelet::KubeletFiles;
+use noise::Noise;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Verdict {
     Ok,
+    /// It works, and this would make it better: for the administrator to weigh.
+    Advice,
     /// It works, but less well than it could.
     Warning,
     Failed,
@@ -47,24 +54,36 @@ const COLUMNS: [Column<Check>; 3] = [
     column("CHECK", |check| check.check.to_owned()),
     column("VERDICT", |check: &Check| match check.verdict {
         Verdict::Ok => "ok".to_owned(),
+        Verdict::Advice => "advice".to_owned(),
         Verdict::Warning => "warning".to_owned(),
         Verdict::Failed => "FAILED".to_owned(),
     })
     .means(|check| match check.verdict {
         Verdict::Ok => Meaning::Good,
+        Verdict::Advice => Meaning::Plain,
         Verdict::Warning => Meaning::Attention,
         Verdict::Failed => Meaning::Broken,
     }),
     column("FOUND", |check: &Check| check.found.clone()).yields(1),
 ];
 
-/// The outcome of all checks. Warnings are not failures.
+/// The outcome of all checks. Advice and warnings are not failures.
 #[derive(Debug, Serialize)]
 pub(crate) struct Examined(Vec<Check>);
 
-/// Runs all checks; `root` is `/`.
-pub(crate) fn gather(root: &Path) -> Examined {
-    Examined(checks(&Facts::read(root)))
+/// Runs all checks; `root` is `/`. What only the daemon knows is `None` where it does not answer; where it knows of VMs with CPUs
+/// their noise is measured, which takes a second.
+pub(crate) async fn gather(root: &Path, described: Option<Description>) -> Examined {
+    let mut facts = Facts::read(root);
+    if let Some(described) = described {
+        let instances = described.node.instances.values();
+        let cpus = instances.fold(CpuSet::new(), |all, one| all.union(&one.exclusive));
+        if !cpus.is_empty() {
+            facts.noise = Some(Noise::measure(root, &cpus).await);
+        }
+        facts.quiet = Some(described.node.quiet);
+    }
+    Examined(checks(&facts))
 }
 
 impl Render for Examined {

@@ -57,6 +57,7 @@ impl Map {
         let mut object = identity(pod);
         object.insert("cpu".to_owned(), cpu.number.into());
         object.insert("owner".to_owned(), owner.into());
+        object.insert("interrupted".to_owned(), self.interrupted.contains(cpu.number).into());
         Value::Object(object)
     }
 

@@ -137,7 +137,11 @@ fn cpu(map: &Map, cpu: &Cpu, wide: usize) -> Shape {
             None => (String::new(), String::new()),
         },
     };
-    let title = format!("CPU {}: {owner}", cpu.number);
+    let interrupted = match map.interrupted.contains(cpu.number) {
+        true => "; device interrupts reach it",
+        false => "",
+    };
+    let title = format!("CPU {}: {owner}{interrupted}", cpu.number);
     Shape::cell(format!("cpu {class}"), title, (wide, CELL_HEIGHT), cell(map, cpu))
 }
 

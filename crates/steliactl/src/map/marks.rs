@@ -42,6 +42,9 @@ const NO_INSTANCE: Sign = Sign::of("*", "of a pod without instance", "pod");
 /// A state that only a newer daemon has.
 const OTHER: Sign = Sign::of("?", "of another state", "other");
 
+/// Of a CPU, not of its pod; it comes before the pod's sign.
+const INTERRUPTED: Sign = Sign::of("#", "reached by device interrupts", "interrupted");
+
 /// Of CPUs without a pod: the mark, its meaning and its class.
 const POOLS: [(Whose, &str, &str, &str); 4] = [
     (Whose::Shared, ".", "shared", "shared"),
@@ -77,7 +80,8 @@ pub(super) fn tail(map: &Map, cpu: &Cpu) -> String {
         Whose::Unknown => "?".to_owned(),
         Whose::Pod(pod) => {
             let sign = map.pods.get(pod).map_or("", |pod| sign(pod).sign);
-            mark(pod) + sign
+            let interrupted = map.interrupted.contains(cpu.number);
+            mark(pod) + if interrupted { INTERRUPTED.sign } else { "" } + sign
         }
     }
 }
@@ -100,10 +104,16 @@ pub(super) fn keys(map: &Map) -> Vec<Key> {
         _ => None,
     });
     let signs: BTreeSet<&Sign> = signs.collect();
-    let signs = signs.into_iter().map(|sign| {
-        let mark = format!("A{}", sign.sign);
-        (mark, sign.meaning, sign.class)
-    });
+    let of_pods = |cpu: &&Cpu| matches!(cpu.whose, Whose::Pod(_));
+    let mut of_pods = map.cpus().filter(of_pods);
+    let interrupted = of_pods.any(|cpu| map.interrupted.contains(cpu.number));
+    let signs = signs
+        .into_iter()
+        .chain(interrupted.then_some(&INTERRUPTED))
+        .map(|sign| {
+            let mark = format!("A{}", sign.sign);
+            (mark, sign.meaning, sign.class)
+        });
     let keys = pools.chain(signs);
     keys.map(|(mark, meaning, class)| Key { mark, meaning, class })
         .collect()
@@ -147,7 +157,7 @@ mod tests {
     #[test]
     fn every_sign_is_explained() {
         let pools = POOLS.map(|(_, mark, ..)| mark.to_owned());
-        let signs = SIGNS.iter().chain([&DEGRADED, &NO_INSTANCE, &OTHER]);
+        let signs = SIGNS.iter().chain([&DEGRADED, &NO_INSTANCE, &OTHER, &INTERRUPTED]);
         let signs = signs.map(|sign| format!("A{}", sign.sign));
         let all: Vec<String> = pools.into_iter().chain(signs).collect();
         assert_eq!(crate::manual::explained("THE MAP'S SIGNS", None), all);

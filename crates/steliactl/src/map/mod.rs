@@ -41,6 +41,8 @@ pub(crate) struct Map {
     cores: Vec<Core>,
     /// By UID.
     pods: Vec<Pod>,
+    /// CPUs of VMs that device interrupts still reach.
+    interrupted: CpuSet,
     /// Why kubelet's devices are not known.
     devices_unknown: Option<String>,
 }
@@ -256,8 +258,14 @@ pub(crate) fn gather(description: &Description, roots: &Roots) -> Map {
         cores: cores(description, &pods, &caches),
         caches,
         pods,
+        interrupted: interrupted(description),
         devices_unknown: description.locality.devices_unknown.clone(),
     }
+}
+
+fn interrupted(description: &Description) -> CpuSet {
+    let remaining = description.node.quiet.report.remaining.iter();
+    remaining.fold(CpuSet::new(), |all, one| all.union(&one.cpus))
 }
 
 fn cores(description: &Description, pods: &[Pod], caches: &[Cache]) -> Vec<Core> {

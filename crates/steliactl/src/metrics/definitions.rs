@@ -4,7 +4,7 @@
 use stelia_api::view::Instance;
 use stelia_record::Phase;
 
-use super::families::{Samples, Seen, Value, count, each, moment, nanoseconds, one, owners, seconds, threads};
+use super::families::{Samples, Seen, Value, count, each, left, moment, nanoseconds, one, owners, seconds, threads};
 
 /// The type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
@@ -79,7 +79,7 @@ pub(super) const UP: Definition = Definition::gauge("stelia_up", &[], "Whether t
 });
 
 /// All metrics, in the order in which they are printed.
-pub const ALL: [Definition; 32] = [
+pub const ALL: [Definition; 37] = [
     UP,
     Definition::gauge(
         "stelia_build_info",
@@ -289,6 +289,60 @@ pub const ALL: [Definition; 32] = [
         POD,
         "CPU time of everything of an instance that is no vCPU.",
         |seen| seen.of_pods(&seen.sample.instances, |counts| counts.float_us.map(seconds)),
+    ),
+    Definition::counter(
+        "stelia_device_interrupts",
+        POD,
+        "Device interrupts on an instance's exclusive CPUs since boot, before it had them too; its rate is 0 where nothing disturbs them.",
+        |seen| {
+            seen.of_pods(&seen.sample.instances, |counts| {
+                counts.device_interrupts.map(Value::Count)
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_interrupts_remaining",
+        POD,
+        "Device interrupts that can reach an instance's exclusive CPUs although they should not. Absent where they are not steered or that is not known.",
+        |seen| {
+            let quiet = &seen.described.node.quiet;
+            let steered = quiet.steering != "off";
+            left(seen, |cpus| {
+                let remaining = quiet.report.remaining.iter();
+                steered.then(|| remaining.filter(|one| !one.cpus.is_disjoint(cpus)).count())
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_kernel_threads_remaining",
+        POD,
+        "Kernel threads that may run on an instance's exclusive CPUs and could not be moved. Absent where that is not known.",
+        |seen| {
+            let threads = &seen.described.node.quiet.report.threads_remaining;
+            left(seen, |cpus| {
+                Some(threads.iter().filter(|one| !one.cpus.is_disjoint(cpus)).count())
+            })
+        },
+    ),
+    Definition::gauge(
+        "stelia_llc_occupancy_bytes",
+        POD,
+        "Last-level cache that an instance uses, where resctrl counts it.",
+        |seen| {
+            seen.of_pods(&seen.described.node.quiet.report.caches, |used| {
+                used.llc_bytes.map(Value::Count)
+            })
+        },
+    ),
+    Definition::counter(
+        "stelia_memory_bandwidth_bytes",
+        POD,
+        "Moved between an instance and memory, where resctrl counts it.",
+        |seen| {
+            seen.of_pods(&seen.described.node.quiet.report.caches, |used| {
+                used.memory_bytes.map(Value::Count)
+            })
+        },
     ),
     Definition::counter("stelia_vcpu_run_seconds", VCPU, "Time a vCPU thread ran.", |seen| {
         threads(seen, |thread| thread.run_ns.map(nanoseconds))

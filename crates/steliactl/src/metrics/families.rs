@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use stelia_api::ThreadRole;
 use stelia_api::metrics::Timed;
 use stelia_api::view::Instance;
+use stelia_cpus::CpuSet;
 
 use super::definitions::{ALL, Definition, UP};
 use crate::node::{Description, Owner, owner};
@@ -107,6 +108,18 @@ pub(super) fn threads(seen: &Seen<'_>, of: fn(&ThreadCounts) -> Option<Value>) -
     let sampled = seen.sample.instances.iter();
     let all = sampled.flat_map(|(uid, instance)| instance.vcpus.iter().map(move |thread| (uid, thread)));
     all.filter_map(|(uid, (index, thread))| Some((vcpu_labels(uid, *index, thread.cpu), of(thread)?)))
+        .collect()
+}
+
+/// What is left on each instance's exclusive CPUs; no sample while `steliad-quiet` does not tell.
+pub(super) fn left(seen: &Seen<'_>, of: impl Fn(&CpuSet) -> Option<usize>) -> Samples {
+    let quiet = &seen.described.node.quiet;
+    let is_known = !quiet.steering.is_empty() && quiet.problem.is_none();
+    let instances = seen
+        .instances()
+        .filter(|(_, one)| is_known && !one.exclusive.is_empty());
+    instances
+        .filter_map(|(uid, one)| Some((seen.pod_labels(uid), count(of(&one.exclusive)?))))
         .collect()
 }
 

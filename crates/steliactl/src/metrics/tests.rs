@@ -24,6 +24,9 @@ fn description() -> String {
         r#"{{"version":"0.1.0","node":{{"pool":"0-3,7","offline":"8-9","kubelet_modified_us":1699999999000000,"entries":{{"{POD}":{{"vm":"4-5"}},"c":{{"db":"6"}}}},
         "topology":{{"cpus":{{{cpus}}}}},"slice_exclusive":"4-5","counters":{{"drift_found":3,"drift_repaired":2}},
         "unreadable":[["x.scope","schema 9"]],
+        "quiet":{{"steering":"shared","remaining":[{{"irq":130,"name":"nvme0q3","cpus":"5","why":"managed","text":"","count":3}},{{"irq":31,"cpus":"7"}}],
+        "threads_remaining":[{{"id":9,"name":"kworker/R-x","cpus":"0-7","text":""}}],
+        "caches":{{"{POD}":{{"class":"","llc_bytes":1048576,"memory_bytes":9000000}}}}}},
         "instances":{{"{POD}":{{"pod_namespace":"team-a","pod_name":"vm","container":"v\"m\\\n","state":"isolated","degraded":["CPUs 5 are offline"],"exclusive":"4-5",
         "float":"0-1","scope":"/stelia.slice/a.scope","registered_us":1700000000000000,"isolated_us":1700000001500000,"vcpus":[
         {{"index":0,"task":{{"id":70,"start":9}},"cpu":4}},{{"index":1,"task":{{"id":71,"start":9}},"cpu":null}},
@@ -57,6 +60,7 @@ fn sampled() -> Sample {
     };
     let instance = InstanceCounts {
         float_us: Some(7_500_000),
+        device_interrupts: Some(1234),
         vcpus: [(0, Some(4)), (1, None), (1 << 31, Some(5))].map(thread).into(),
         ..InstanceCounts::default()
     };
@@ -249,12 +253,15 @@ fn names_are_a_small_part_of_what_is_scraped() {
         });
         let counts = InstanceCounts {
             float_us: Some(12_345_678_901),
+            device_interrupts: Some(123_456_789),
             vcpus: vcpus.collect(),
             ..InstanceCounts::default()
         };
         described.node.instances.insert(uid.clone(), named);
         described.locality.instances.insert(uid.clone(), locality.clone());
         described.usage.insert(uid.clone(), usage);
+        let used = described.node.quiet.report.caches[POD].clone();
+        described.node.quiet.report.caches.insert(uid.clone(), used);
         sample.instances.insert(uid, counts);
     }
     let size = |described: &Description| openmetrics(families(described, &sample)).unwrap().len();
@@ -263,9 +270,29 @@ fn names_are_a_small_part_of_what_is_scraped() {
         (instance.pod_namespace, instance.pod_name) = Default::default();
     }
     // As before there were names: without the labels.
-    let before = size(&described) - 300 * 8 * r#",namespace="",pod="""#.len();
+    let before = size(&described) - 300 * 13 * r#",namespace="",pod="""#.len();
     println!("{before} bytes without names, {named} with them");
-    assert!(named < 2_200_000 && named < before + before / 10, "{before}, {named}");
+    assert!(named < 2_300_000 && named < before + before / 8, "{before}, {named}");
+}
+
+#[test]
+fn what_is_left_on_a_vms_cpus_is_told_only_where_it_is_known() {
+    let left = |described: &Description| -> [Option<String>; 2] {
+        let text = openmetrics(families(described, &sampled())).unwrap();
+        ["stelia_interrupts_remaining{", "stelia_kernel_threads_remaining{"].map(|start| {
+            let line = text.lines().find(|line| line.starts_with(start))?;
+            Some(line.rsplit_once(' ').unwrap().1.to_owned())
+        })
+    };
+    let mut described = described();
+    // Of the two interrupts that remain one reaches its CPUs.
+    assert_eq!(left(&described), [Some("1".to_owned()), Some("1".to_owned())]);
+    described.node.quiet.report.remaining.clear();
+    assert_eq!(left(&described)[0].as_deref(), Some("0"));
+    described.node.quiet.steering = "off".to_owned();
+    assert_eq!(left(&described), [None, Some("1".to_owned())]);
+    described.node.quiet.problem = Some("steliad-quiet does not answer".to_owned());
+    assert_eq!(left(&described), [None, None]);
 }
 
 #[test]

@@ -59,12 +59,12 @@ async fn sample(client: &Client, roots: &Roots, began: Instant) -> Result<Sample
     Ok(Sample::read(&client.describe_running().await?, roots, began.elapsed()))
 }
 
-/// The columns of plain tables.
-fn columns<'a>() -> [Column<Row<'a>>; 11] {
+/// The columns of plain tables; those of caches only where resctrl counts any of the VMs.
+fn columns<'a>(caches: bool) -> Vec<Column<Row<'a>>> {
     fn of_instance(row: &Row<'_>, value: Option<f64>) -> String {
         number_text(value.filter(|_| row.vcpu.is_none()))
     }
-    [
+    let mut columns = vec![
         column("POD", |row: &Row<'_>| row.instance.pod.to_string()),
         column("VCPU", |row| row.vcpu.map(|vcpu| vcpu.name.clone()).unwrap_or_default()),
         column("STATE", |row| row.instance.state.clone()),
@@ -78,24 +78,38 @@ fn columns<'a>() -> [Column<Row<'a>>; 11] {
         column("INVOL/S", |row| number_text(row.rates().involuntary_per_second)),
         column("FLOAT%", |row| of_instance(row, row.instance.float_percent)),
         column("THROT%", |row| of_instance(row, row.instance.throttled_percent)),
-        // The last column, because it has blanks.
+        column("IRQ/S", |row| {
+            of_instance(row, row.instance.device_interrupts_per_second)
+        }),
+    ];
+    if caches {
+        columns.extend([
+            column("LLC-MIB", |row: &Row<'_>| of_instance(row, row.instance.llc_mib())),
+            column("MEM-MIB/S", |row| {
+                of_instance(row, row.instance.memory_mib_per_second())
+            }),
+        ]);
+    }
+    // The last column, because it has blanks.
+    columns.push(
         column("REASON", |row: &Row<'_>| row.reason().unwrap_or_default().to_owned())
             .yields(1)
             .means(|row| row.meaning()),
-    ]
+    );
+    columns
 }
 
 /// Their names, for the manual's test.
 #[cfg(test)]
 pub(crate) fn headings() -> Vec<&'static str> {
-    columns().iter().map(Column::heading).collect()
+    columns(true).iter().map(Column::heading).collect()
 }
 
 /// A table with a row per instance (without a vCPU) and a row per vCPU; no cell is empty, for awk.
 fn text(model: &Model, time: u64, look: Look) -> String {
     // As the daemon lists them.
     let rows = table::rows(model, 0, false, false);
-    let table = view::table(&columns(), &rows, look);
+    let table = view::table(&columns(model.has_caches()), &rows, look);
     if look.legend {
         format!("{}\n{table}\n", view::time(time))
     } else {
@@ -121,7 +135,8 @@ async fn batch(client: &Client, roots: &Roots, pace: Pace, how: How) -> Result<(
             () = end.come() => return Ok(()),
             () = tokio::time::sleep(pace.delay) => {}
         }
-        let now = sample(client, roots, began).await?;
+        let mut now = sample(client, roots, began).await?;
+        now.follow(&before);
         let model = rates(&before, &now);
         before = now;
         printed += 1;
@@ -143,20 +158,35 @@ mod tests {
         let text = text(&model(), 951_827_696_000_007, Look::from(true));
         insta::assert_snapshot!(text, @r#"
         2000-02-29T12:34:56.000007Z
-        POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  REASON
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     -
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -
-        3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -
-        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
+        POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  -     isolated  4-5   140.0  0.5     -       1.0      12.3    0.0     0.0    -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  0     isolated  4     40.0   0.5     -       1.0      -       -       -      -
+        3ceda12c-3ee9-40fa-9f42-61428fe654a6  1     isolated  5     100.0  0.0     -       0.0      -       -       -      -
+        b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     floating  2     -      -       -       -        99.0    -       -      degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned
         "#);
         // The reason is the last: before it each cell is a word.
         let rows = text.lines().skip(2).filter(|line| !line.is_empty());
         let rows: Vec<Vec<&str>> = rows.map(|line| line.split_whitespace().collect()).collect();
-        assert!(rows[..3].iter().all(|words| words.len() == 11 && words[10] == "-"));
+        assert!(rows[..3].iter().all(|words| words.len() == 12 && words[11] == "-"));
         assert_eq!(
-            rows[3][10..].join(" "),
+            rows[3][11..].join(" "),
             "degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned"
         );
+    }
+
+    #[test]
+    fn caches_have_columns_only_where_they_are_counted() {
+        let mut model = model();
+        let heads = |model: &Model| {
+            let text = text(model, 0, Look::from(true));
+            text.lines().nth(1).unwrap().contains("LLC-MIB")
+        };
+        assert!(!heads(&model));
+        model.instances[0].llc_bytes = Some(3 << 19);
+        assert!(heads(&model));
+        let text = text(&model, 0, Look::from(true));
+        let row: Vec<&str> = text.lines().nth(2).unwrap().split_whitespace().collect();
+        assert_eq!(row[10..], ["0.0", "1.5", "-", "-"]);
     }
 
     #[test]

@@ -9,6 +9,8 @@ use super::reason;
 use crate::pod::Pod;
 use crate::sample::{InstanceCounts, Sample, ThreadCounts};
 
+const MIB: f64 = 1024.0 * 1024.0;
+
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub(crate) struct Model {
     /// Between the two samples.
@@ -34,6 +36,12 @@ pub(crate) struct InstanceRates {
     /// Time that the scope was throttled, percent.
     #[serde(rename = "throttled_ratio", serialize_with = "ratio")]
     pub throttled_percent: Option<f64>,
+    /// Device interrupts on its exclusive CPUs: 0 is the promise.
+    pub device_interrupts_per_second: Option<f64>,
+    /// Of the last-level caches, by resctrl.
+    pub llc_bytes: Option<u64>,
+    /// To and from memory, by resctrl.
+    pub memory_bytes_per_second: Option<f64>,
     #[serde(flatten)]
     pub rates: Rates,
     /// What disturbs it, in words; `None` where nothing does.
@@ -82,7 +90,23 @@ impl Rates {
     }
 }
 
+impl Model {
+    /// Whether resctrl counts any of the VMs.
+    pub(super) fn has_caches(&self) -> bool {
+        let mut instances = self.instances.iter();
+        instances.any(|one| one.llc_bytes.is_some() || one.memory_bytes_per_second.is_some())
+    }
+}
+
 impl InstanceRates {
+    pub(super) fn llc_mib(&self) -> Option<f64> {
+        self.llc_bytes.map(|bytes| bytes as f64 / MIB)
+    }
+
+    pub(super) fn memory_mib_per_second(&self) -> Option<f64> {
+        self.memory_bytes_per_second.map(|bytes| bytes / MIB)
+    }
+
     /// How busy its threads were, 0 to 1: the mean of those of which it is known.
     pub(super) fn share(&self) -> Option<f64> {
         let shares: Vec<_> = self.vcpus.iter().map(|vcpu| vcpu.rates.share()).collect();
@@ -172,6 +196,17 @@ fn instance(before: Option<&InstanceCounts>, now: &InstanceCounts, seconds: f64)
             percent,
         ),
         throttled_percent,
+        // Of other CPUs it is another counter.
+        device_interrupts_per_second: rate(
+            before
+                .filter(|before| before.cpus == now.cpus)
+                .and_then(|before| before.device_interrupts),
+            now.device_interrupts,
+            seconds,
+            1.0,
+        ),
+        llc_bytes: now.caches.llc_bytes,
+        memory_bytes_per_second: now.caches.memory_bytes_per_second,
         reason: reason::of_instance(&now.shortcomings, throttled_percent, &vcpus),
         recent: Shares::new(),
         rates: Rates {
@@ -212,7 +247,8 @@ mod tests {
         };
         let instance = InstanceCounts {
             float_us: Some(count * 500_000),
-            throttled_us: None,
+            cpus: "2".parse().unwrap(),
+            device_interrupts: Some(count * 7),
             vcpus: [(0, thread.clone()), (ThreadRole::IoThread(0).into(), thread)].into(),
             ..InstanceCounts::default()
         };
@@ -237,8 +273,16 @@ mod tests {
             (Some(100.0), None)
         );
         assert_eq!((a.float_percent, a.throttled_percent), (Some(25.0), None));
+        assert_eq!(a.device_interrupts_per_second, Some(3.5));
         assert_eq!(a.vcpus[1].name, "io0");
         assert_eq!((a.share(), a.vcpus[0].start), (Some(0.5), 1));
+    }
+
+    #[test]
+    fn interrupts_of_other_cpus_are_not_compared() {
+        let (mut before, now) = (sample(10, (7, 1), 4), sample(12, (7, 1), 5));
+        before.instances.get_mut("a").unwrap().cpus = "3".parse().unwrap();
+        assert_eq!(rates(&before, &now).instances[0].device_interrupts_per_second, None);
     }
 
     #[test]

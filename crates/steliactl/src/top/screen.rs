@@ -9,7 +9,7 @@ use super::super::view::{self, Meaning};
 use super::rates::Model;
 use super::table::{COLUMNS, Column, Row, fitting, names_width, rows};
 
-const HELP: [&str; 12] = [
+const HELP: [&str; 14] = [
     "UTIL%    time that the thread ran, of one CPU",
     "DELAY%   time that it waited for a CPU: the guest's steal",
     "BUSY     UTIL% of the last samples, per thread",
@@ -17,6 +17,8 @@ const HELP: [&str; 12] = [
     "INVOL/S  switches that it did not ask for",
     "FLOAT%   CPU time of everything else of the instance",
     "THROT%   time that the instance was throttled",
+    "IRQ/S    device interrupts on its CPUs: 0 is the promise",
+    "LLC, MEM cache used, memory traffic, where resctrl counts",
     "REASON   what disturbs it; red: isolation is degraded",
     "s r      sort by the next column, reverse",
     "j k      down, up (arrows too)",
@@ -60,7 +62,7 @@ impl Screen {
             KeyCode::Char('i') => self.collapsed = !self.collapsed,
             KeyCode::Char('s') => {
                 // Only through the columns that are visible.
-                let columns = fitting(width, names_width(model));
+                let columns = fitting(width, names_width(model), model.has_caches());
                 let next = columns
                     .iter()
                     .position(|(column, _)| *column == self.sort)
@@ -99,7 +101,7 @@ impl Screen {
                 line(row, text, plain);
             }
         } else {
-            let columns = fitting(width, names_width(model));
+            let columns = fitting(width, names_width(model), model.has_caches());
             let header = line_of(&columns, |column| column.title.to_owned());
             line(2, &header, plain.add_modifier(Modifier::REVERSED));
             let rows = self.rows(model);
@@ -229,11 +231,11 @@ mod tests {
         assert_snapshot!(drawn(&screen, 120, 9), @r#"
         "top: 2 instances, 2 vCPUs, by UTIL%, reversed                                                                           "
         "steliad does not answer?[2J                                                                                             "
-        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       INVOL/S FLOAT% REASON                 "
-        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5                1.0   12.3                        "
-        "  vcpu 0                                        4          40.0    0.5                1.0                               "
-        "  vcpu 1                                        5         100.0    0.0                0.0                               "
-        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -                  -   99.0 degraded: kubelet gave…"
+        "INSTANCE                             STATE      CPUS      UTIL% DELAY% BUSY       FLOAT%  IRQ/S REASON                  "
+        "3ceda12c-3ee9-40fa-9f42-61428fe654a6 isolated   4-5       140.0    0.5              12.3    0.0                         "
+        "  vcpu 0                                        4          40.0    0.5                                                  "
+        "  vcpu 1                                        5         100.0    0.0                                                  "
+        "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5 floating   2             -      -              99.0      - degraded: kubelet gave …"
         "                                                                                                                        "
         "q quit  s sort  r reverse  i instances  h help                                                                          "
         "#);
@@ -244,11 +246,11 @@ mod tests {
         assert_snapshot!(drawn_of(&disturbed(), &Screen::default(), 200, 9), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE                                                                                                                                                                  "
         "vCPU 1 waits 12 % for a CPU, preempted 30/s                                                                                                                                                             "
-        "INSTANCE                                        STATE      CPUS      UTIL% DELAY% BUSY       MIGR/S INVOL/S FLOAT% THROT% REASON                                                                        "
-        "kubevirt/virt-launcher-database-0-x7k2p-primary isolated   4-5       140.0    0.5       ▁▃▅▆      -     1.0   12.3    0.0 vCPU 1 waits 12 % for a CPU, preempted 30/s                                   "
+        "INSTANCE                                        STATE      CPUS      UTIL% DELAY% BUSY       MIGR/S INVOL/S FLOAT% THROT%  IRQ/S REASON                                                                 "
+        "kubevirt/virt-launcher-database-0-x7k2p-primary isolated   4-5       140.0    0.5       ▁▃▅▆      -     1.0   12.3    0.0    0.0 vCPU 1 waits 12 % for a CPU, preempted 30/s                            "
         "  vcpu 0                                                   4          40.0    0.5       ▁▁▁▄      -     1.0                                                                                             "
-        "  vcpu 1                                                   5         100.0    0.0        ▅██      -     0.0               waits 12 % for a CPU, preempted 30/s                                          "
-        "kubevirt/virt-launcher-web                      floating   2             -      -                 -       -   99.0      - degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned         "
+        "  vcpu 1                                                   5         100.0    0.0        ▅██      -     0.0                      waits 12 % for a CPU, preempted 30/s                                   "
+        "kubevirt/virt-launcher-web                      floating   2             -      -                 -       -   99.0      -      - degraded: kubelet gave CPU 2 away; floats: its vCPUs are being pinned  "
         "                                                                                                                                                                                                        "
         "q quit  s sort  r reverse  i instances  h help                                                                                                                                                          "
         "#);
@@ -293,7 +295,7 @@ mod tests {
     fn the_help_explains_the_columns_and_keys() {
         let mut screen = Screen::default();
         press(&mut screen, "h");
-        assert_snapshot!(drawn(&screen, 60, 17), @r#"
+        assert_snapshot!(drawn(&screen, 60, 19), @r#"
         "top: 2 instances, 2 vCPUs, by INSTANCE                      "
         "                                                            "
         "                                                            "
@@ -304,6 +306,8 @@ mod tests {
         "INVOL/S  switches that it did not ask for                   "
         "FLOAT%   CPU time of everything else of the instance        "
         "THROT%   time that the instance was throttled               "
+        "IRQ/S    device interrupts on its CPUs: 0 is the promise    "
+        "LLC, MEM cache used, memory traffic, where resctrl counts   "
         "REASON   what disturbs it; red: isolation is degraded       "
         "s r      sort by the next column, reverse                   "
         "j k      down, up (arrows too)                              "
@@ -349,7 +353,7 @@ mod tests {
         let mut screen = Screen::default();
         press(&mut screen, "s");
         assert_eq!(COLUMNS[screen.sort].title, "STATE");
-        press(&mut screen, "ssssssssss");
+        press(&mut screen, "sssssssssss");
         assert_eq!(COLUMNS[screen.sort].title, "INSTANCE");
         press(&mut screen, "ri");
         assert!(screen.reverse && screen.collapsed && screen.rows(&model()).len() == 2);

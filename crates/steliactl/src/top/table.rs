@@ -61,8 +61,11 @@ pub(crate) struct Column {
     value: Value,
 }
 
+/// Of what resctrl counts, where it does.
+const OF_CACHES: [&str; 2] = ["LLC-MIB", "MEM-MIB/S"];
+
 /// The columns from left to right.
-pub(crate) static COLUMNS: [Column; 11] = [
+pub(crate) static COLUMNS: [Column; 14] = [
     Column {
         title: "INSTANCE",
         // Room for the first group of a UID, and for a vCPU's name.
@@ -110,14 +113,27 @@ pub(crate) static COLUMNS: [Column; 11] = [
         rank: 4,
         value: Value::Recent,
     },
-    number("MIGR/S", 6, 9, Value::Rate(|rates| rates.migrations_per_second)),
-    number("INVOL/S", 7, 8, Value::Rate(|rates| rates.involuntary_per_second)),
-    number("FLOAT%", 6, 7, Value::OfInstance(|instance| instance.float_percent)),
+    number("MIGR/S", 6, 10, Value::Rate(|rates| rates.migrations_per_second)),
+    number("INVOL/S", 7, 9, Value::Rate(|rates| rates.involuntary_per_second)),
+    number("FLOAT%", 6, 8, Value::OfInstance(|instance| instance.float_percent)),
     number(
         "THROT%",
         6,
-        10,
+        11,
         Value::OfInstance(|instance| instance.throttled_percent),
+    ),
+    number(
+        "IRQ/S",
+        6,
+        7,
+        Value::OfInstance(|instance| instance.device_interrupts_per_second),
+    ),
+    number("LLC-MIB", 7, 12, Value::OfInstance(InstanceRates::llc_mib)),
+    number(
+        "MEM-MIB/S",
+        9,
+        13,
+        Value::OfInstance(InstanceRates::memory_mib_per_second),
     ),
     // The last, because it has what the others leave over.
     Column {
@@ -186,9 +202,11 @@ pub(crate) fn names_width(model: &Model) -> usize {
 }
 
 /// The columns that fit into `width`, left to right, each by its place in [`COLUMNS`] and with its own width; columns are
-/// one blank apart. The names, of which the longest is `names` wide, come before the reasons: these are cut first.
-pub(crate) fn fitting(width: usize, names: usize) -> Vec<(usize, usize)> {
+/// one blank apart; those of caches only with `caches`. The names, of which the longest is `names` wide, come before the
+/// reasons: these are cut first.
+pub(crate) fn fitting(width: usize, names: usize, caches: bool) -> Vec<(usize, usize)> {
     let mut ranked: Vec<(usize, &Column)> = COLUMNS.iter().enumerate().collect();
+    ranked.retain(|(_, column)| caches || !OF_CACHES.contains(&column.title));
     ranked.sort_by_key(|(_, column)| column.rank);
     let mut used = 0;
     let mut fitting: Vec<(usize, usize)> = Vec::new();
@@ -276,6 +294,7 @@ pub(super) mod testing {
             cpus: "4-5".parse().unwrap(),
             float_percent: Some(12.3),
             throttled_percent: Some(0.0),
+            device_interrupts_per_second: Some(0.0),
             rates: rates(140.0, 0.5),
             vcpus: vec![vcpu("0", 4, rates(40.0, 0.5)), vcpu("1", 5, rates(100.0, 0.0))],
             ..InstanceRates::default()
@@ -332,13 +351,13 @@ mod tests {
     #[test]
     fn columns_go_by_priority_and_never_beyond_the_width() {
         for (width, names) in (20..240).flat_map(|width| [0, 36, 120].map(|names| (width, names))) {
-            let columns = fitting(width, names);
+            let columns = fitting(width, names, true);
             let used: usize = columns.iter().map(|(_, width)| width).sum::<usize>() + columns.len() - 1;
             assert!(used <= width, "{width}: {columns:?}");
             assert!(columns.iter().any(|(column, _)| *column == place("UTIL%")));
         }
         let titles = |width, names| -> Vec<&str> {
-            let columns = fitting(width, names).into_iter();
+            let columns = fitting(width, names, false).into_iter();
             columns.map(|(column, _)| COLUMNS[column].title).collect()
         };
         assert_eq!(titles(40, 36), ["INSTANCE", "CPUS", "UTIL%", "DELAY%"]);
@@ -346,17 +365,18 @@ mod tests {
         assert_eq!(titles(80, 36), eighty);
         assert_eq!(titles(80, 200), eighty);
         assert_eq!(
-            [(132, 36), (140, 200)].map(|(width, names)| titles(width, names).len()),
-            [COLUMNS.len(); 2]
+            [(139, 36), (150, 200)].map(|(width, names)| titles(width, names).len()),
+            [COLUMNS.len() - OF_CACHES.len(); 2]
         );
         // The column of names is always shown.
-        assert_eq!(fitting(3, 36).len(), 1);
+        assert_eq!(fitting(3, 36, true).len(), 1);
+        assert_eq!(fitting(200, 36, true).len(), COLUMNS.len());
     }
 
     #[test]
     fn names_are_whole_where_there_is_room_and_the_reasons_have_the_rest() {
         let of = |width, names| {
-            let columns = fitting(width, names);
+            let columns = fitting(width, names, false);
             (columns[0].1, columns[columns.len() - 1].1)
         };
         assert_eq!(of(100, 36), (36, 18));

@@ -99,7 +99,8 @@ pub(super) async fn run(client: &Client, roots: &Roots, Pace { count, delay }: P
             },
             sampled = &mut next => {
                 match sampled {
-                    Ok(now) => {
+                    Ok(mut now) => {
+                        now.follow(&before);
                         model = rates(&before, &now);
                         history.add(&mut model);
                         before = now;

@@ -1,4 +1,5 @@
 mod merge;
+mod quiet;
 mod start;
 
 use std::fs;
@@ -86,6 +87,9 @@ fn fit() -> Facts {
         kvm: true,
         virtualization: true,
         localities: Localities::default(),
+        cmdline: String::new(),
+        quiet: None,
+        noise: None,
     }
 }
 
@@ -195,7 +199,7 @@ fn an_empty_root_is_an_unfit_node_and_the_text_says_why() {
         form: Form::Text,
         look: Look::from(true),
     };
-    let Err(Failure::Partial { printed, reason }) = how.print(&gather(root.path())) else {
+    let Err(Failure::Partial { printed, reason }) = how.print(&Examined(checks(&Facts::read(root.path())))) else {
         panic!("fit");
     };
     assert!(

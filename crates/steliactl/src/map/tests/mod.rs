@@ -54,6 +54,28 @@ fn every_cpu_is_drawn_once_with_the_mark_of_its_owner_and_a_degraded_vm_keeps_it
 }
 
 #[test]
+fn a_cpu_that_device_interrupts_reach_has_a_sign_of_its_own() {
+    let mut description = node();
+    let left = stelia_api::quiet::Remaining {
+        // CPU 3 is shared: there they may be.
+        cpus: "2-4".parse().unwrap(),
+        ..Default::default()
+    };
+    description.node.quiet.report.remaining = vec![left];
+    let map = map_of(&description);
+    let text = body(&map, &PLAIN);
+    assert!(
+        text.starts_with("socket 0 node 0\n [0r   1r  ] [2B#! 3.  ]\nsocket 1 node 1\n [4A#  5A  ] [6C*  7.  ]\n\n"),
+        "{text}"
+    );
+    assert!(text.contains("A# reached by device interrupts\n"), "{text}");
+    assert!(
+        map.svg()
+            .contains("CPU 4: aaaaaaaa, isolated; device interrupts reach it")
+    );
+}
+
+#[test]
 fn the_heading_has_the_host_the_time_and_what_there_is() {
     let mut map = map_of(&node());
     (map.host, map.time_us) = ("worker-1".to_owned(), 951_827_696_000_007);
@@ -210,12 +232,12 @@ fn json_names_the_place_the_owner_and_the_vm_of_each_cpu() {
         [&core["socket"], &core["node"], &core["core"], &core["l3"]],
         [&1.into(), &1.into(), &0.into(), &serde_json::Value::from("4-5")]
     );
-    let own = serde_json::json!({"cpu": 4, "owner": "instance", "mark": "A", "pod_uid": "aaaaaaaa", "pod_namespace": "team-a",
+    let own = serde_json::json!({"cpu": 4, "owner": "instance", "interrupted": false, "mark": "A", "pod_uid": "aaaaaaaa", "pod_namespace": "team-a",
         "pod_name": "vm", "container": "vm", "state": "isolated"});
     assert_eq!(core["cpus"][0], own);
     assert_eq!(
         json["cores"][1]["cpus"][1],
-        serde_json::json!({"cpu": 3, "owner": "shared", "mark": null, "pod_uid": null, "pod_namespace": null, "pod_name": null,
+        serde_json::json!({"cpu": 3, "owner": "shared", "interrupted": false, "mark": null, "pod_uid": null, "pod_namespace": null, "pod_name": null,
             "container": null, "state": null})
     );
     assert_eq!(json["cores"][3]["cpus"][0]["owner"], "pod");
