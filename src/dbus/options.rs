@@ -7,13 +7,14 @@ use stelia_allocator::{AllocationRequest, Schedule};
 use stelia_api::dict::from_dict;
 use stelia_api::{Error, ErrorKind};
 use stelia_node_report::ApiVersion;
+use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
 use super::manager::Options;
 
-/// Options of RegisterInstance that are not the allocator's: a descriptor, and a path that only administrators may
-/// give.
-const REGISTER: [&str; 2] = ["anchor", "origin-cgroup"];
+/// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
+/// ordered for the CPUs besides.
+const REGISTER: [&str; 4] = ["anchor", "origin-cgroup", "latency", "cache-class"];
 
 /// Options of NodeTopology.
 pub(super) const NODE_TOPOLOGY: [&str; 2] = ["api-version", "node-name"];
@@ -88,6 +89,24 @@ pub(super) fn evaluation(options: &Options) -> Result<Request, Error> {
 pub(super) fn registration(options: &Options) -> Result<AllocationRequest, Error> {
     let (request, schedule): (AllocationRequest, Schedule) = from_dict(options, &REGISTER)?;
     Ok(AllocationRequest { schedule, ..request })
+}
+
+/// The options of RegisterInstance for the CPUs besides keeping tasks off them.
+pub(super) fn quiet(options: &Options) -> Result<QuietRequest, Error> {
+    let invalid = |text: String| ErrorKind::InvalidArgument.because(text);
+    let names = || LatencyLevel::ALL.map(LatencyLevel::name).join(", ");
+    let level = |name: String| {
+        let level = LatencyLevel::parse(&name);
+        level.ok_or_else(|| invalid(format!("option \"latency\" must be one of {}", names())))
+    };
+    let class = |name: String| match is_name(&name) {
+        true => Ok(name),
+        false => Err(invalid("option \"cache-class\" must be a cache class's name".into())),
+    };
+    Ok(QuietRequest {
+        latency: text(options, "latency")?.map(level).transpose()?.unwrap_or_default(),
+        cache_class: text(options, "cache-class")?.map(class).transpose()?,
+    })
 }
 
 #[cfg(test)]
@@ -219,5 +238,24 @@ mod tests {
         let name = text(&options(vec![("node-name", Variant::from(1u32))]), "node-name");
         let refused = name.unwrap_err();
         assert!(refused.kind == ErrorKind::InvalidArgument && refused.text.contains("string"));
+    }
+
+    #[test]
+    fn what_is_ordered_for_the_cpus_is_read_by_name() {
+        let given = options(vec![
+            ("latency", Variant::from("low")),
+            ("cache-class", Variant::from("gold")),
+        ]);
+        let order = quiet(&given).unwrap();
+        assert_eq!((order.latency, order.cache_class.as_deref()), (LatencyLevel::Low, Some("gold")));
+        assert!(registration(&given).is_ok());
+        for (name, value, says) in [
+            ("latency", Variant::from("fast"), "default, low, polling"),
+            ("latency", Variant::from(20u32), "string (s), not u"),
+            ("cache-class", Variant::from("../gold"), "name"),
+        ] {
+            let refusal = quiet(&options(vec![(name, value)])).unwrap_err();
+            assert!(refusal.text.contains(says), "{refusal}");
+        }
     }
 }

@@ -22,6 +22,7 @@ pub(super) async fn register(
     options: &Options,
 ) -> Result<(PodUid, CgroupPath), Error> {
     let request = options::registration(options)?;
+    let quiet = options::quiet(options)?;
     let anchor = options::descriptor(options, "anchor")?;
     let origin = origin(caller, options)?;
     let request = RegisterRequest {
@@ -29,6 +30,7 @@ pub(super) async fn register(
             pod: pod_uid.to_owned(),
             cpuset: cpuset.to_owned(),
             request,
+            quiet,
         },
         caller: door.peer(engine)?,
         origin,

@@ -140,7 +140,9 @@ impl Engine {
         let own = |refusal: Error| refusal.of(&name.pod);
         let candidate = container::candidate(&self.system, request, origin, name.clone()).map_err(own)?;
         let (snapshot, facts) = (&self.picture.snapshot, &self.picture.facts);
+        allow(&claim.quiet, &self.settings.quiet)?;
         let mut record = admit(&claim, &candidate, snapshot, facts, &self.settings.policies.allocator)?;
+        record.quiet = claim.quiet.clone();
         record.registered_us = now_us();
         let policies = &self.settings.policies;
         let rule = request.adopting.as_ref().map(|adopting| &adopting.rule);

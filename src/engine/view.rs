@@ -14,7 +14,7 @@ use stelia_kubelet::checkpoint::Entries;
 use stelia_kubelet::{CpuManagerState, PodName, PodUid};
 use stelia_node::cgroup::{CgroupPath, Cgroups, File};
 use stelia_record::{Phase, Record, VcpuThread};
-use stelia_settings::Policies;
+use stelia_settings::{Policies, QuietRequest};
 
 use super::rebind::Job;
 use crate::decide::{Assessment, ContainedReason, Facts, Instance, Snapshot, allocator};
@@ -119,6 +119,9 @@ pub struct InstanceView {
     pub float: CpuSet,
     /// What decided which CPUs it floats on.
     pub float_reason: &'static str,
+    /// What its pod ordered for its CPUs.
+    #[serde(skip)]
+    pub quiet: QuietRequest,
     /// Why it is contained; `None` unless it is.
     pub contained_reason: Option<&'static str>,
     /// The pod's own memory nodes, as text.
@@ -263,6 +266,7 @@ impl InstanceView {
             allocation: None,
             float: CpuSet::new(),
             float_reason: crate::decide::float::FloatReason::Pool.name(),
+            quiet: QuietRequest::default(),
             contained_reason: None,
             mems: String::new(),
             partition: String::new(),
@@ -292,6 +296,7 @@ impl InstanceView {
             allocation: record.allocation.clone(),
             float: instance.float().map(|leaf| leaf.cpus.clone()).unwrap_or_default(),
             float_reason: assessment.float_reason.name(),
+            quiet: record.quiet.clone(),
             contained_reason: assessment
                 .contained
                 .filter(|_| !assessment.evicted)

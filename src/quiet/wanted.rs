@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_quiet::order::{Order, Vm};
-use stelia_settings::{IrqSteering, QuietSettings};
+use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
+use stelia_settings::{CacheLimits, IrqSteering, LatencyLevel, QuietSettings};
 
 use crate::engine::View;
 
@@ -17,7 +17,9 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         let vm = Vm {
             cpus: known.exclusive.clone(),
             own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
-            ..Vm::default()
+            latency: latency(known.quiet.latency, settings.latency_low_us),
+            governor: settings.cpu_governor.clone(),
+            cache_class: known.quiet.cache_class.clone(),
         };
         (pod.to_string(), vm)
     });
@@ -35,8 +37,25 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         steer: settings.irq_steering == IrqSteering::Shared,
         shared: if pool.is_empty() { free } else { pool },
         vms,
-        ..Order::default()
+        cache_classes: settings.cache_classes.iter().map(class).collect(),
+        cache_monitoring: settings.cache_monitoring,
     }
+}
+
+fn latency(level: LatencyLevel, low_us: u32) -> Option<Latency> {
+    match level {
+        LatencyLevel::Default => None,
+        LatencyLevel::Low => Some(Latency::Microseconds(low_us)),
+        LatencyLevel::Polling => Some(Latency::Polling),
+    }
+}
+
+fn class((name, limits): (&String, &CacheLimits)) -> (String, CacheClass) {
+    let class = CacheClass {
+        l3_ways: limits.l3_ways,
+        memory_bandwidth: limits.memory_bandwidth,
+    };
+    (name.clone(), class)
 }
 
 /// A device that several containers have, as privileged ones do, is nobody's own.

@@ -6,7 +6,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy, TreeHome};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 use stelia_text::excerpt::excerpt;
 
 use super::{Adopted, Phase, Record, UNPINNED, VcpuThread};
@@ -179,6 +179,7 @@ impl Record {
             ("allocation", self.allocation.as_ref().and_then(text)),
             ("pod-pool", self.pod_pool.as_ref().map(CpuSet::to_string)),
             ("scheduled", self.scheduled.then(|| "yes".to_owned())),
+            ("quiet", Some(self.quiet.text()).filter(|text| !text.is_empty())),
         ];
         attributes.extend(optional.into_iter().filter_map(|(name, value)| Some((name, value?))));
         let vcpus: Vec<String> = self.vcpus.iter().map(VcpuThread::to_string).collect();
@@ -233,12 +234,18 @@ impl Record {
             .then(|| field(attributes, "tree", TreeHome::parse))
             .transpose()?
             .unwrap_or_default();
+        let quiet = attributes
+            .contains_key("quiet")
+            .then(|| field(attributes, "quiet", QuietRequest::parse))
+            .transpose()?
+            .unwrap_or_default();
         Ok(Self {
             home,
             adopted: attributes.get("adopted").map(|text| adopted(text)),
             allocation,
             pod_pool,
             scheduled: attributes.contains_key("scheduled"),
+            quiet,
             pod: field(attributes, "pod-uid", |text| PodUid::parse(text).ok())?,
             container: field(attributes, "container", |text| Some(text.to_owned()))?,
             origin: field(attributes, "origin", CgroupPath::parse)?,

@@ -18,7 +18,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy, TreeHome};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 use stelia_text::named;
 
 pub use attributes::{RecordError, SCHEMA_ATTRIBUTE, is_prop_name};
@@ -129,6 +129,8 @@ pub struct Record {
     pub pod_pool: Option<CpuSet>,
     /// Whether a scheduler chose its CPUs or NUMA nodes, and accounts for them: then no rebind job moves the instance.
     pub scheduled: bool,
+    /// What its pod ordered for its CPUs besides keeping tasks off them.
+    pub quiet: QuietRequest,
     /// The origin's `cpuset.mems` text; empty = not restricted.
     pub mems: String,
     pub phase: Phase,

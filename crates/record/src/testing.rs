@@ -7,7 +7,7 @@ use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::CgroupPath;
 use stelia_node::proc::TaskId;
-use stelia_settings::{Partition, PlacementPolicy};
+use stelia_settings::{LatencyLevel, Partition, PlacementPolicy, QuietRequest};
 
 use crate::{Adopted, Phase, Record, VcpuThread};
 
@@ -26,6 +26,7 @@ pub fn record() -> Record {
         spare: CpuSet::new(),
         pod_pool: None,
         scheduled: false,
+        quiet: Default::default(),
         mems: "0".into(),
         phase: Phase::Isolated,
         vcpus: vec![
@@ -56,6 +57,10 @@ pub fn allocated() -> Record {
         allocation: Some(serde_json::from_str(allocation).unwrap()),
         pod_pool: Some("1".parse().unwrap()),
         scheduled: true,
+        quiet: QuietRequest {
+            latency: LatencyLevel::Low,
+            cache_class: Some("gold".into()),
+        },
         ..record()
     }
 }

@@ -20,6 +20,6 @@ pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
 pub use partition::{Partition, isolated_is_safe};
 pub use placement::PlacementPolicy;
-pub use quiet::{IrqSteering, QuietSettings, VfioIrqs};
+pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};
 pub use settings::{Policies, Settings};
 pub use tree::TreeHome;

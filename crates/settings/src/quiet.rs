@@ -2,6 +2,8 @@
 
 use stelia_text::named;
 
+use crate::{LatencyLevel, is_name};
+
 /// The settings of that.
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct QuietSettings {
@@ -38,3 +40,56 @@ named!(VfioIrqs {
     Float = "float",
     Own = "own"
 });
+
+/// What a pod orders for its VM's CPUs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct QuietRequest {
+    pub latency: LatencyLevel,
+    /// A `[cache-class.NAME]`; `None`: as the node is.
+    pub cache_class: Option<String>,
+}
+
+impl QuietRequest {
+    /// As `latency=low cache-class=gold`; empty where nothing is ordered.
+    pub fn text(&self) -> String {
+        let latency = (self.latency != LatencyLevel::Default).then(|| format!("{LATENCY}{}", self.latency.name()));
+        let class = self.cache_class.as_ref().map(|class| format!("{CLASS}{class}"));
+        let words: Vec<String> = latency.into_iter().chain(class).collect();
+        words.join(" ")
+    }
+
+    /// `None` where it is not such a text.
+    pub fn parse(text: &str) -> Option<Self> {
+        let mut request = Self::default();
+        for word in text.split_whitespace() {
+            if let Some(level) = word.strip_prefix(LATENCY) {
+                request.latency = LatencyLevel::parse(level)?;
+            } else {
+                let class = word.strip_prefix(CLASS).filter(|class| is_name(class))?;
+                request.cache_class = Some(class.to_owned());
+            }
+        }
+        Some(request)
+    }
+}
+
+const LATENCY: &str = "latency=";
+const CLASS: &str = "cache-class=";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_pod_orders_is_read_back_as_it_was() {
+        let orders = [LatencyLevel::Default, LatencyLevel::Polling].into_iter().flat_map(|latency| {
+            [None, Some("gold".to_owned())].map(|cache_class| QuietRequest { latency, cache_class })
+        });
+        for order in orders {
+            assert_eq!(QuietRequest::parse(&order.text()), Some(order));
+        }
+        for wrong in ["latency=fast", "cache-class=", "gold", "cache-class=a/b"] {
+            assert_eq!(QuietRequest::parse(wrong), None, "{wrong}");
+        }
+    }
+}

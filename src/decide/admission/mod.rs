@@ -12,7 +12,7 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record};
-use stelia_settings::{Partition, PlacementPolicy, TreeHome};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest, QuietSettings, TreeHome};
 
 use crate::decide::allocator::allot;
 use crate::decide::steps::is_evicted;
@@ -30,6 +30,8 @@ pub struct Claim {
     pub cpuset: String,
     /// The options of steliad's own allocator.
     pub request: AllocationRequest,
+    /// What is ordered for the CPUs besides.
+    pub quiet: QuietRequest,
 }
 
 /// A claim that parsed.
@@ -38,6 +40,7 @@ pub struct CheckedClaim {
     pub pod: Option<PodUid>,
     pub cpuset: Option<CpuSet>,
     pub request: AllocationRequest,
+    pub quiet: QuietRequest,
 }
 
 impl Claim {
@@ -57,6 +60,7 @@ impl Claim {
             pod,
             cpuset,
             request: self.request.clone(),
+            quiet: self.quiet.clone(),
         })
     }
 }
@@ -127,6 +131,30 @@ pub fn admit(
     let record = admit_given(claim, candidate, &snapshot.kubelet, &others)?;
     scheduled(claim, snapshot, &record.entry)?;
     Ok(record)
+}
+
+/// Whether the administrator allows what a pod orders for its CPUs.
+///
+/// # Errors
+/// `InvalidArgument`: it is refused, not left out, or the VM would run otherwise than its pod says.
+pub fn allow(order: &QuietRequest, settings: &QuietSettings) -> Result<(), Error> {
+    let most = settings.latency_allowed;
+    if order.latency > most {
+        let text = format!(
+            "latency {:?} is more than this node allows (latency-allowed = {:?})",
+            order.latency.name(),
+            most.name()
+        );
+        return Err(ErrorKind::InvalidArgument.because(text));
+    }
+    match &order.cache_class {
+        Some(class) if !settings.cache_classes.contains_key(class) => {
+            // Which classes there are is the administrator's affair.
+            let text = format!("this node has no cache class {class:?}");
+            Err(ErrorKind::InvalidArgument.because(text))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// With CPUs that kubelet assigned.
@@ -306,6 +334,7 @@ fn blank(candidate: &Candidate, anchor: Option<TaskId>) -> Record {
         allocation: None,
         pod_pool: None,
         scheduled: false,
+        quiet: QuietRequest::default(),
         exclusive: CpuSet::new(),
         spare: CpuSet::new(),
         mems: candidate.mems.clone(),

@@ -68,6 +68,7 @@ fn a_guaranteed_container_becomes_an_instance_with_kubelets_cpus() {
 fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[case] named: &str) {
     let refusal = Claim {
         request: AllocationRequest::default(),
+        quiet: Default::default(),
         pod: pod.into(),
         cpuset: cpuset.into(),
     }
@@ -81,6 +82,7 @@ fn words_that_do_not_parse_are_named(#[case] pod: &str, #[case] cpuset: &str, #[
 fn a_pod_uid_of_10_kb_is_refused_with_a_short_text() {
     let refusal = Claim {
         request: AllocationRequest::default(),
+        quiet: Default::default(),
         pod: "a".repeat(10_000),
         cpuset: String::new(),
     }
@@ -104,6 +106,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
     // A claim is on the entry: it is what the caller sees in its cgroup.
     let claim = CheckedClaim {
         request: AllocationRequest::default(),
+        quiet: Default::default(),
         pod: None,
         cpuset: "2-3".parse().ok(),
     };
@@ -118,6 +121,7 @@ fn the_record_keeps_the_entry_and_what_of_it_is_exclusive() {
 fn claims_must_match_what_is_known() {
     let other = CheckedClaim {
         request: AllocationRequest::default(),
+        quiet: Default::default(),
         pod: PodUid::parse(&POD.replace('b', "a")).ok(),
         cpuset: None,
     };
@@ -127,6 +131,7 @@ fn claims_must_match_what_is_known() {
     );
     let cpus = CheckedClaim {
         request: AllocationRequest::default(),
+        quiet: Default::default(),
         pod: None,
         cpuset: "4-5".parse().ok(),
     };
@@ -247,4 +252,28 @@ fn a_second_container_of_the_pod_waits() {
         &[&other],
     );
     assert_eq!(kind(result), ErrorKind::InstanceExists);
+}
+
+#[test]
+fn a_pod_orders_what_the_administrator_allows_and_no_more() {
+    let settings = QuietSettings {
+        latency_allowed: LatencyLevel::Low,
+        cache_classes: [("gold".to_owned(), CacheLimits::default())].into(),
+        ..QuietSettings::default()
+    };
+    let order = |latency, class: Option<&str>| QuietRequest {
+        latency,
+        cache_class: class.map(str::to_owned),
+    };
+    for good in [order(LatencyLevel::Default, None), order(LatencyLevel::Low, Some("gold"))] {
+        allow(&good, &settings).unwrap();
+    }
+    for (wrong, named) in [
+        (order(LatencyLevel::Polling, None), "latency-allowed = \"low\""),
+        (order(LatencyLevel::Default, Some("silver")), "\"silver\""),
+    ] {
+        let refusal = allow(&wrong, &settings).unwrap_err();
+        assert_eq!(refusal.kind, ErrorKind::InvalidArgument);
+        assert!(refusal.text.contains(named), "{refusal}");
+    }
 }

@@ -168,6 +168,12 @@ pub(crate) struct CommonOptions {
     /// The container's exclusive CPUs, checked by the daemon; it knows by itself
     #[arg(long, value_name = "LIST", default_value = "", hide_default_value = true)]
     pub(crate) cpuset: String,
+    /// How fast the VM's CPUs wake up, as far as the node's administrator allows it
+    #[arg(long, value_name = "LEVEL", value_parser = ["default", "low", "polling"])]
+    pub(crate) latency: Option<String>,
+    /// The node's class of L3 cache and memory bandwidth that the VM is in
+    #[arg(long, value_name = "NAME")]
+    pub(crate) cache_class: Option<String>,
     /// What is asked of steliad's own allocator.
     #[command(flatten)]
     pub(crate) allocation: AllocationRequest,
@@ -195,6 +201,8 @@ impl CommonOptions {
             pod_uid: &self.pod_uid,
             cpuset: &self.cpuset,
             allocation: &self.allocation,
+            latency: self.latency.as_deref(),
+            cache_class: self.cache_class.as_deref(),
         }
     }
 }

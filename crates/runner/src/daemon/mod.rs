@@ -49,6 +49,9 @@ pub(crate) struct Claims<'a> {
     pub(crate) pod_uid: &'a str,
     pub(crate) cpuset: &'a str,
     pub(crate) allocation: &'a AllocationRequest,
+    /// A level's name and a cache class's, for the CPUs.
+    pub(crate) latency: Option<&'a str>,
+    pub(crate) cache_class: Option<&'a str>,
 }
 
 /// The answer of AttachVcpus, and what the vCPUs have then.
@@ -169,6 +172,10 @@ impl Daemon {
         asked.extend(to_dict(&claims.allocation.schedule).map_err(failed)?);
         let mut options = borrowed(&asked);
         options.insert("anchor", Variant::from(Fd::from(anchor)));
+        // An older daemon refuses an option that it does not know.
+        let ordered = [("latency", claims.latency), ("cache-class", claims.cache_class)];
+        let ordered = ordered.into_iter().filter_map(|(name, value)| Some((name, Variant::from(value?))));
+        options.extend(ordered);
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;
         tracing::info!("registered as {instance} in {cgroup}");
@@ -358,6 +365,8 @@ mod tests {
             pod_uid: "",
             cpuset: "",
             allocation: &AllocationRequest::default(),
+            latency: None,
+            cache_class: None,
         };
         // When registering with a second's patience
         let started = Instant::now();
