@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-mod affinity;
+pub mod affinity;
 pub mod cgroup;
 pub mod containers;
 mod error;
