@@ -1,6 +1,6 @@
 #![doc = include_str!("../README.md")]
 
-pub mod affinity;
+mod affinity;
 pub mod cgroup;
 pub mod containers;
 mod error;

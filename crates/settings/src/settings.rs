@@ -1,5 +1,6 @@
 //! Every setting: its default in [`Settings`] and [`Policies`], its name, check and printing in [`KEYS`].
 
+use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -11,7 +12,7 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
-use crate::{AdoptRule, FloatPolicy, Partition, PlacementPolicy, TreeHome};
+use crate::{AdoptRule, CacheLimits, FloatPolicy, LatencyLevel, Partition, PlacementPolicy, TreeHome};
 
 /// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -41,6 +42,16 @@ pub struct Policies {
     pub float_cpu_max: String,
     /// What chooses exclusive CPUs, and how.
     pub allocator: AllocatorPolicies,
+    /// The most that a pod may order of wake-up latency.
+    pub latency_allowed: LatencyLevel,
+    /// Microseconds of [`LatencyLevel::Low`].
+    pub latency_low_us: u32,
+    /// cpufreq's governor for the CPUs of VMs; `None`: what they have.
+    pub cpu_governor: Option<String>,
+    /// Each VM's cache and memory bandwidth is counted, where the hardware does.
+    pub cache_monitoring: bool,
+    /// By name: the classes that a VM may be in.
+    pub cache_classes: BTreeMap<String, CacheLimits>,
     /// Which VMs are adopted that do not register; none without a rule. The first rule that finds a container's VM counts.
     pub adopt: Vec<AdoptRule>,
 }
@@ -67,6 +78,11 @@ impl Default for Policies {
             float_min_cpus: 2,
             float_cpu_max: "max".into(),
             allocator: AllocatorPolicies::default(),
+            latency_allowed: LatencyLevel::Default,
+            latency_low_us: 20,
+            cpu_governor: None,
+            cache_monitoring: false,
+            cache_classes: BTreeMap::new(),
             adopt: Vec::new(),
         }
     }
@@ -99,7 +115,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 17] = [
+pub(crate) const KEYS: [Key; 21] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -191,6 +207,42 @@ pub(crate) const KEYS: [Key; 17] = [
         NumaTopologyAlignmentPolicy["None", "BestEffort", "Restricted", "SingleNUMANode"],
         policies.allocator.alignment
     ),
+    choice!(
+        "latency-allowed",
+        LatencyLevel["default", "low", "polling"],
+        policies.latency_allowed
+    ),
+    Key {
+        name: "latency-low-us",
+        allowed: &["1 to 10000"],
+        set: |settings, value| {
+            settings.policies.latency_low_us = u32::try_from(number(value, 1..=10_000)?).ok()?;
+            Some(())
+        },
+        get: |settings| Value::Integer(settings.policies.latency_low_us.into()),
+    },
+    Key {
+        name: "cpu-governor",
+        allowed: &["keep", "the name of a governor"],
+        set: |settings, value| {
+            settings.policies.cpu_governor = match value.as_str()? {
+                KEEP => None,
+                name if is_governor(name) => Some(name.to_owned()),
+                _ => return None,
+            };
+            Some(())
+        },
+        get: |settings| settings.policies.cpu_governor.as_deref().unwrap_or(KEEP).into(),
+    },
+    Key {
+        name: "cache-monitoring",
+        allowed: &["true", "false"],
+        set: |settings, value| {
+            settings.policies.cache_monitoring = value.as_bool()?;
+            Some(())
+        },
+        get: |settings| settings.policies.cache_monitoring.into(),
+    },
     Key {
         name: "rebind-interval-s",
         allowed: &["0 to 86400"],
@@ -211,7 +263,16 @@ pub(crate) const KEYS: [Key; 17] = [
     },
 ];
 
-fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
+/// The governor is not set.
+const KEEP: &str = "keep";
+
+/// The kernel's names have at most 15 bytes (`CPUFREQ_NAME_LEN`). Which there are, each policy says.
+fn is_governor(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=15).contains(&name.len()) && name.bytes().all(plain)
+}
+
+pub(crate) fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
     let number = u64::try_from(value.as_integer()?).ok()?;
     range.contains(&number).then_some(number)
 }

@@ -8,7 +8,7 @@ use stelia_text::named;
 
 use crate::PlacementPolicy;
 
-pub(crate) use keys::RULE_KEYS;
+pub(crate) use keys::{RULE_KEYS, is_name};
 pub use pattern::{LONGEST_NAME, Pattern, ThreadName};
 pub(crate) use raw::{Raw, merged, tables};
 
