@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use libfuzzer_sys::fuzz_target;
-use stelia_settings::{Fragment, Settings, SettingsError};
+use stelia_settings::{CacheLimits, Fragment, Settings, SettingsError};
 use steliad_fuzz::{fits, same};
 
 fuzz_target!(|text: &str| {
@@ -17,6 +17,7 @@ fuzz_target!(|text: &str| {
             Err(
                 error @ (SettingsError::Unknown { .. }
                 | SettingsError::UnknownOfRule { .. }
+                | SettingsError::UnknownOfClass { .. }
                 | SettingsError::Rule { .. }),
             ),
             _,
@@ -44,6 +45,10 @@ fn check(settings: &Settings) {
     assert!(settings.kubelet_root.is_absolute() || settings.kubelet_root.as_os_str() == "auto");
     assert!((1..=1024).contains(&settings.policies.float_min_cpus));
     assert!((Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&settings.audit_interval));
+    assert!((1..=10_000).contains(&settings.quiet.latency_low_us));
+    for (name, limits) in &settings.quiet.cache_classes {
+        assert!(!name.is_empty() && !name.contains('/') && *limits != CacheLimits::default(), "{name}");
+    }
     // As the kernel prints it, or every audit would find it changed.
     let max = &settings.policies.float_cpu_max;
     let canonical = |number: &str| number.parse::<u64>().is_ok_and(|value| value.to_string() == number);

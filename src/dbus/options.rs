@@ -247,7 +247,10 @@ mod tests {
             ("cache-class", Variant::from("gold")),
         ]);
         let order = quiet(&given).unwrap();
-        assert_eq!((order.latency, order.cache_class.as_deref()), (LatencyLevel::Low, Some("gold")));
+        assert_eq!(
+            (order.latency, order.cache_class.as_deref()),
+            (LatencyLevel::Low, Some("gold"))
+        );
         assert!(registration(&given).is_ok());
         for (name, value, says) in [
             ("latency", Variant::from("fast"), "default, low, polling"),

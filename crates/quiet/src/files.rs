@@ -2,6 +2,8 @@
 
 use std::io;
 
+use stelia_cpus::CpuSet;
+
 /// Files of the kernel's, by absolute path.
 pub trait Files {
     /// The whole file.
@@ -33,6 +35,30 @@ pub trait Files {
     /// # Errors
     /// The system's.
     fn mode(&self, path: &str) -> io::Result<u32>;
+
+    /// Make a directory; resctrl makes a group with all its files of it.
+    ///
+    /// # Errors
+    /// The system's, with its number; a system that has no such directories does not support it.
+    fn make_directory(&self, _path: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Remove a directory of the kernel's, which need not be empty.
+    ///
+    /// # Errors
+    /// The system's, with its number; a system that has no such directories does not support it.
+    fn remove_directory(&self, _path: &str) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
+    /// Let a thread run on these CPUs: a call and not a file, because the kernel has no file for it.
+    ///
+    /// # Errors
+    /// The system's, with its number; a system without threads does not support it.
+    fn set_affinity(&self, _thread: i32, _cpus: &CpuSet) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
 }
 
 /// Where what was there before the first change is kept. It dies with the boot, as the kernel's values do.

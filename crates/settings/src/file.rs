@@ -10,10 +10,13 @@ use toml::{Spanned, Value};
 
 use crate::Settings;
 use crate::adopt::{self, RULE_KEYS};
+use crate::classes::{self, CLASS_KEYS};
 use crate::settings::{KEYS, Key};
 
 /// The key whose value is the rules of adoption.
 const ADOPT: &str = "adopt";
+/// The key whose value is the cache classes.
+const CLASSES: &str = "cache-class";
 
 /// What one file sets, or several files merged. Values are not checked yet: a wrong value that a later file replaces is
 /// not an error.
@@ -21,6 +24,7 @@ const ADOPT: &str = "adopt";
 pub struct Fragment {
     keys: BTreeMap<&'static str, Entry>,
     rules: Vec<adopt::Raw>,
+    classes: BTreeMap<String, classes::Raw>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +57,8 @@ pub struct Loaded {
     pub origins: BTreeMap<&'static str, PathBuf>,
     /// The file of each rule of adoption, in their order.
     pub rule_origins: Vec<PathBuf>,
+    /// The file of each cache class.
+    pub class_origins: BTreeMap<String, PathBuf>,
 }
 
 /// Why the configuration is refused.
@@ -63,11 +69,13 @@ pub enum SettingsError {
     /// Not TOML; the cause names line and column.
     #[error("{path}: {cause}")]
     Syntax { path: PathBuf, cause: Box<toml::de::Error> },
-    #[error("{path}: line {line}: {key:?} is not a setting; the settings are {}", list(KEYS.iter().map(|key| key.name).chain([ADOPT]), "and"))]
+    #[error("{path}: line {line}: {key:?} is not a setting; the settings are {}", list(KEYS.iter().map(|key| key.name).chain([CLASSES, ADOPT]), "and"))]
     Unknown { path: PathBuf, line: usize, key: String },
     #[error("{path}: line {line}: {key:?} is not a key of [[adopt]]; its keys are use, {}", list(RULE_KEYS.iter().map(|key| key.name), "and"))]
     UnknownOfRule { path: PathBuf, line: usize, key: String },
-    /// A rule of adoption that is incomplete, or is there twice.
+    #[error("{path}: line {line}: {key:?} is not a key of [cache-class.NAME]; its keys are {}", list(CLASS_KEYS.iter().map(|key| key.name), "and"))]
+    UnknownOfClass { path: PathBuf, line: usize, key: String },
+    /// A rule of adoption, or a cache class, that is incomplete, is there twice or is not a table.
     #[error("{path}: line {line}: {why}")]
     Rule { path: PathBuf, line: usize, why: String },
     #[error("{path}: line {line}: {key} = {value}: expected {allowed}")]
@@ -84,33 +92,43 @@ impl Fragment {
     /// `path` is what errors call the file.
     ///
     /// # Errors
-    /// What no later file can replace: [`SettingsError::Syntax`], an unknown key, a rule without a name.
+    /// What no later file can replace: [`SettingsError::Syntax`], an unknown key, a rule or a cache class without a name.
     pub fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
         let table: BTreeMap<Spanned<String>, Value> = toml::from_str(text).map_err(|cause| SettingsError::Syntax {
             path: path.to_owned(),
             cause: Box::new(cause),
         })?;
-        let (mut entries, mut rules) = (BTreeMap::new(), Vec::new());
+        let (mut entries, mut rules, mut classes) = (BTreeMap::new(), Vec::new(), BTreeMap::new());
         for (name, value) in table {
             if name.get_ref() == ADOPT {
                 rules = adopt::tables(text, path)?;
                 continue;
             }
-            let (path, line) = (path.to_owned(), line_of(text, name.span().start));
+            let line = line_of(text, name.span().start);
+            if name.get_ref() == CLASSES {
+                classes = classes::tables(text, path, line)?;
+                continue;
+            }
+            let path = path.to_owned();
             let Some(key) = KEYS.iter().find(|key| key.name == name.get_ref()) else {
                 let key = excerpt::excerpt(name.get_ref());
                 return Err(SettingsError::Unknown { path, line, key });
             };
             entries.insert(key.name, Entry { value, path, line });
         }
-        Ok(Self { keys: entries, rules })
+        Ok(Self {
+            keys: entries,
+            rules,
+            classes,
+        })
     }
 
-    /// Lay `over` on top of this fragment: its keys win, its rules are added or replace those of the same names.
+    /// Lay `over` on top of this fragment: its keys win, its rules and classes are added or replace those of the same names.
     #[must_use]
     pub fn merge(mut self, over: Self) -> Self {
         self.keys.extend(over.keys);
         self.rules = adopt::merged(self.rules, over.rules);
+        self.classes.extend(over.classes);
         self
     }
 
@@ -128,6 +146,9 @@ impl Fragment {
             set.ok_or_else(|| entry.refused(key.name, list(key.allowed.iter().copied(), "or")))?;
             loaded.origins.insert(key.name, entry.path.clone());
         }
+        loaded.settings.quiet.cache_classes = classes::check(&self.classes)?;
+        let origins = self.classes.iter().map(|(name, raw)| (name.clone(), raw.path.clone()));
+        loaded.class_origins = origins.collect();
         for rule in &self.rules {
             loaded.settings.policies.adopt.push(rule.check()?);
             loaded.rule_origins.push(rule.path.clone());
@@ -145,6 +166,15 @@ impl Loaded {
             let origin = origin.map_or("default".into(), |path| path.display().to_string());
             // Writing to a String cannot fail.
             let _ = writeln!(text, "{:<40} # {origin}", key.line(&self.settings));
+        }
+        for ((name, limits), origin) in self
+            .settings
+            .quiet
+            .cache_classes
+            .iter()
+            .zip(self.class_origins.values())
+        {
+            classes::print(&mut text, name, limits, origin);
         }
         for (rule, origin) in self.settings.policies.adopt.iter().zip(&self.rule_origins) {
             let _ = writeln!(text, "\n{:<40} # {}", "[[adopt]]", origin.display());

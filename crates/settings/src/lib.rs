@@ -1,12 +1,14 @@
 #![doc = include_str!("../README.md")]
 //!
-//! [`Settings`] and [`Policies`] hold the values; `KEYS` in `settings.rs` has each key once, `RULE_KEYS` in `adopt/keys.rs` those of `[[adopt]]`. [`load`] reads the
-//! files; later ones win: `/etc/stelia/steliad.toml`, then `*.toml` in `/usr/lib`, `/run` and `/etc` `stelia/steliad.toml.d`,
+//! [`Settings`] and [`Policies`] hold the values; `KEYS` in `settings.rs` has each key once, `RULE_KEYS` in `adopt/keys.rs` those of `[[adopt]]`,
+//! `CLASS_KEYS` in `classes.rs` those of `[cache-class.NAME]`. [`load`] reads the files; later ones win: `/etc/stelia/steliad.toml`, then `*.toml` in `/usr/lib`, `/run` and `/etc` `stelia/steliad.toml.d`,
 //! where a file name in a later directory hides the same name in an earlier one.
 
 mod adopt;
+mod classes;
 mod file;
 mod float;
+mod latency;
 mod partition;
 mod placement;
 mod quiet;
@@ -15,9 +17,11 @@ mod settings;
 mod tests;
 mod tree;
 
-pub use adopt::{AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName};
+pub use adopt::{AdoptPlacement, AdoptRule, AdoptTree, LONGEST_NAME, Pattern, ReadyMade, ThreadName, is_name};
+pub use classes::CacheLimits;
 pub use file::{Fragment, Loaded, SettingsError, load};
 pub use float::FloatPolicy;
+pub use latency::LatencyLevel;
 pub use partition::{Partition, isolated_is_safe};
 pub use placement::PlacementPolicy;
 pub use quiet::{IrqSteering, QuietRequest, QuietSettings, VfioIrqs};

@@ -1,14 +1,40 @@
 //! What is done for the CPUs of VMs besides keeping tasks off them.
 
+use std::collections::BTreeMap;
+
 use stelia_text::named;
 
-use crate::{LatencyLevel, is_name};
+use crate::{CacheLimits, LatencyLevel, is_name};
 
 /// The settings of that.
-#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct QuietSettings {
     pub irq_steering: IrqSteering,
     pub vfio_irqs: VfioIrqs,
+    /// The most that a pod may order of wake-up latency.
+    pub latency_allowed: LatencyLevel,
+    /// Microseconds of [`LatencyLevel::Low`].
+    pub latency_low_us: u32,
+    /// cpufreq's governor for the CPUs of VMs; `None`: what they have.
+    pub cpu_governor: Option<String>,
+    /// Each VM's cache and memory bandwidth is counted, where the hardware does.
+    pub cache_monitoring: bool,
+    /// By name: the classes that a VM may be in.
+    pub cache_classes: BTreeMap<String, CacheLimits>,
+}
+
+impl Default for QuietSettings {
+    fn default() -> Self {
+        Self {
+            irq_steering: IrqSteering::default(),
+            vfio_irqs: VfioIrqs::default(),
+            latency_allowed: LatencyLevel::default(),
+            latency_low_us: 20,
+            cpu_governor: None,
+            cache_monitoring: false,
+            cache_classes: BTreeMap::new(),
+        }
+    }
 }
 
 /// Where device interrupts go.
@@ -82,9 +108,11 @@ mod tests {
 
     #[test]
     fn what_a_pod_orders_is_read_back_as_it_was() {
-        let orders = [LatencyLevel::Default, LatencyLevel::Polling].into_iter().flat_map(|latency| {
-            [None, Some("gold".to_owned())].map(|cache_class| QuietRequest { latency, cache_class })
-        });
+        let orders = [LatencyLevel::Default, LatencyLevel::Polling]
+            .into_iter()
+            .flat_map(|latency| {
+                [None, Some("gold".to_owned())].map(|cache_class| QuietRequest { latency, cache_class })
+            });
         for order in orders {
             assert_eq!(QuietRequest::parse(&order.text()), Some(order));
         }

@@ -11,7 +11,9 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
-use crate::{AdoptRule, FloatPolicy, IrqSteering, Partition, PlacementPolicy, QuietSettings, TreeHome, VfioIrqs};
+use crate::{
+    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, Partition, PlacementPolicy, QuietSettings, TreeHome, VfioIrqs,
+};
 
 /// The configuration in force, set by the rows of `KEYS`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
@@ -101,7 +103,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 19] = [
+pub(crate) const KEYS: [Key; 23] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -195,6 +197,42 @@ pub(crate) const KEYS: [Key; 19] = [
     ),
     choice!("irq-steering", IrqSteering["shared", "off"], quiet.irq_steering),
     choice!("vfio-irqs", VfioIrqs["float", "own"], quiet.vfio_irqs),
+    choice!(
+        "latency-allowed",
+        LatencyLevel["default", "low", "polling"],
+        quiet.latency_allowed
+    ),
+    Key {
+        name: "latency-low-us",
+        allowed: &["1 to 10000"],
+        set: |settings, value| {
+            settings.quiet.latency_low_us = u32::try_from(number(value, 1..=10_000)?).ok()?;
+            Some(())
+        },
+        get: |settings| Value::Integer(settings.quiet.latency_low_us.into()),
+    },
+    Key {
+        name: "cpu-governor",
+        allowed: &["keep", "the name of a governor"],
+        set: |settings, value| {
+            settings.quiet.cpu_governor = match value.as_str()? {
+                KEEP => None,
+                name if is_governor(name) => Some(name.to_owned()),
+                _ => return None,
+            };
+            Some(())
+        },
+        get: |settings| settings.quiet.cpu_governor.as_deref().unwrap_or(KEEP).into(),
+    },
+    Key {
+        name: "cache-monitoring",
+        allowed: &["true", "false"],
+        set: |settings, value| {
+            settings.quiet.cache_monitoring = value.as_bool()?;
+            Some(())
+        },
+        get: |settings| settings.quiet.cache_monitoring.into(),
+    },
     Key {
         name: "rebind-interval-s",
         allowed: &["0 to 86400"],
@@ -215,7 +253,16 @@ pub(crate) const KEYS: [Key; 19] = [
     },
 ];
 
-fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
+/// The governor is not set.
+const KEEP: &str = "keep";
+
+/// The kernel's names have at most 15 bytes (`CPUFREQ_NAME_LEN`). Which there are, each policy says.
+fn is_governor(name: &str) -> bool {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'-';
+    (1..=15).contains(&name.len()) && name.bytes().all(plain)
+}
+
+pub(crate) fn number(value: &Value, range: RangeInclusive<u64>) -> Option<u64> {
     let number = u64::try_from(value.as_integer()?).ok()?;
     range.contains(&number).then_some(number)
 }

@@ -86,6 +86,10 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("reserved-cpus = \"3-1\"", "CPU list"),
         ("cpu-bind-policy = \"ConstrainedBurst\"", "FullPCPUs or"),
         ("cpu-exclusive-policy = \"Default\"", "PCPULevel"),
+        ("latency-allowed = \"high\"", "default, low or polling"),
+        ("latency-low-us = 0", "1 to 10000"),
+        ("cpu-governor = \"../on demand\"", "keep or the name of a governor"),
+        ("cache-monitoring = \"on\"", "true or false"),
         ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
     ] {
         let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);
@@ -122,9 +126,12 @@ fn the_shipped_file_lists_every_key_with_its_default() {
         let lines = text.lines().filter_map(|line| line.strip_prefix('#'));
         lines.filter(|line| line.contains(" = ")).map(str::to_owned).collect()
     };
-    let (settings, rule) = text.split_once("\n#[[adopt]]\n").unwrap();
+    let (settings, tables) = text.split_once("\n#[cache-class.gold]\n").unwrap();
+    let (class, rule) = tables.split_once("\n#[[adopt]]\n").unwrap();
     let defaults = KEYS.each_ref().map(|key| key.line(&Settings::default()));
     assert_eq!(keys(settings), defaults);
+    // Those of a class have no default.
+    assert_eq!(keys(class), ["l3-ways = 4", "memory-bandwidth = 50"]);
     // Those of a rule have the values of the one that is named there.
     let kubevirt = AdoptRule::ready_made(ReadyMade::KubeVirt).unwrap();
     let values = RULE_KEYS

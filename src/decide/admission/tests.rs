@@ -1,3 +1,5 @@
+use stelia_settings::{CacheLimits, LatencyLevel};
+
 use super::*;
 use rstest::rstest;
 
@@ -265,7 +267,10 @@ fn a_pod_orders_what_the_administrator_allows_and_no_more() {
         latency,
         cache_class: class.map(str::to_owned),
     };
-    for good in [order(LatencyLevel::Default, None), order(LatencyLevel::Low, Some("gold"))] {
+    for good in [
+        order(LatencyLevel::Default, None),
+        order(LatencyLevel::Low, Some("gold")),
+    ] {
         allow(&good, &settings).unwrap();
     }
     for (wrong, named) in [

@@ -98,6 +98,7 @@ fn the_man_page_of_the_daemon_has_its_command_line() {
 fn the_man_page_of_the_configuration_has_every_setting() {
     let page = std::fs::read_to_string(path("steliad.toml.5")).unwrap();
     let page = filled(&page, "settings", &settings::part());
+    let page = filled(&page, "class", &settings::class());
     hold("steliad.toml.5", &filled(&page, "rule", &settings::rule()));
 }
 

@@ -4,12 +4,15 @@ use super::roff::item;
 
 const FILE: &str = include_str!("../../../packaging/steliad.toml");
 
-/// Where the keys of a rule of adoption begin.
+/// Where the keys of a cache class begin.
+const CLASS: &str = "\n#[cache-class.gold]\n";
+
+/// Where the keys of a rule of adoption begin, behind those of a class.
 const RULE: &str = "\n#[[adopt]]\n";
 
 /// Each setting with its default and what it does.
 pub fn part() -> String {
-    let (settings, _) = FILE.split_once(RULE).unwrap();
+    let (settings, _) = FILE.split_once(CLASS).unwrap();
     let settings: Vec<String> = settings.split("\n\n").filter_map(setting).collect();
     assert!(
         settings.len() >= 7,
@@ -17,6 +20,19 @@ pub fn part() -> String {
         settings.len()
     );
     settings.concat()
+}
+
+/// Each key of a cache class, with an example and what it does.
+pub fn class() -> String {
+    let (before, _) = FILE.split_once(RULE).unwrap();
+    let (_, keys) = before.split_once(CLASS).unwrap();
+    let keys: Vec<String> = keys.split("\n\n").filter_map(setting).collect();
+    assert!(
+        keys.len() >= 2,
+        "only {} keys of a cache class in the shipped file",
+        keys.len()
+    );
+    keys.concat()
 }
 
 /// Each key of a rule of adoption, with the value of the ready-made one that is shown and what it does.

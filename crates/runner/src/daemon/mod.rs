@@ -174,7 +174,9 @@ impl Daemon {
         options.insert("anchor", Variant::from(Fd::from(anchor)));
         // An older daemon refuses an option that it does not know.
         let ordered = [("latency", claims.latency), ("cache-class", claims.cache_class)];
-        let ordered = ordered.into_iter().filter_map(|(name, value)| Some((name, Variant::from(value?))));
+        let ordered = ordered
+            .into_iter()
+            .filter_map(|(name, value)| Some((name, Variant::from(value?))));
         options.extend(ordered);
         let answer = manager.register_instance(claims.pod_uid, claims.cpuset, options).await;
         let (instance, cgroup) = answer.map_err(|e| self.failed("RegisterInstance", &e))?;

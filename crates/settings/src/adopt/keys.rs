@@ -139,7 +139,8 @@ pub(super) fn rule(value: &dyn Fn(&str) -> Option<Value>) -> Result<AdoptRule, &
     })
 }
 
-pub(super) fn is_name(text: &str) -> bool {
+/// Whether rules and cache classes may be called so.
+pub fn is_name(text: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'.' | b'_');
     (1..=LONGEST).contains(&text.len()) && text.bytes().all(plain)
 }

@@ -9,6 +9,7 @@ use stelia_text::named;
 use crate::PlacementPolicy;
 
 pub(crate) use keys::RULE_KEYS;
+pub use keys::is_name;
 pub use pattern::{LONGEST_NAME, Pattern, ThreadName};
 pub(crate) use raw::{Raw, merged, tables};
 

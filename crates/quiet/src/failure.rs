@@ -1,0 +1,43 @@
+//! What the system refused, as an operator reads it.
+
+use std::io;
+
+use stelia_api::quiet::{Problem, Report};
+
+/// Operation, path and value, and the system's words.
+#[derive(Debug, thiserror::Error)]
+#[error("{what}: {cause}")]
+pub(crate) struct Failure {
+    what: String,
+    pub(crate) cause: io::Error,
+}
+
+impl Failure {
+    /// `operation` is a verb: read, list, make, remove.
+    pub(crate) fn of(operation: &str, path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+        let what = format!("{operation} {path}");
+        move |cause| Self { what, cause }
+    }
+
+    pub(crate) fn write(value: &str, path: &str) -> impl FnOnce(io::Error) -> Self + use<> {
+        let what = format!("write {value:?} to {path}");
+        move |cause| Self { what, cause }
+    }
+
+    /// Of a record that cannot be read as what it should be.
+    pub(crate) fn record(name: &str) -> impl FnOnce(serde_json::Error) -> Self + use<> {
+        let what = format!("read the record {name}");
+        move |cause| Self {
+            what,
+            cause: cause.into(),
+        }
+    }
+}
+
+/// Add what could not be done; `pod` is empty where it concerns all.
+pub(crate) fn problem(report: &mut Report, pod: &str, text: impl ToString) {
+    report.problems.push(Problem {
+        pod: pod.to_owned(),
+        text: text.to_string(),
+    });
+}

@@ -1,0 +1,177 @@
+//! `pm_qos_resume_latency_us` of a CPU: how long it may take to wake up, which forbids idle states that take longer.
+//!
+//! The kernel has one such value for all programs (Documentation/ABI/testing/sysfs-devices-power), so it is arbitrated as
+//! the kernel does with its own requests: the tightest one holds. A tighter value of another program is left alone.
+
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+use stelia_api::quiet::Report;
+use stelia_cpus::CpuSet;
+
+use super::{CPUS, Change, Decision, Write, read};
+use crate::failure::{Failure, problem};
+use crate::files::Files;
+use crate::order::{Latency, Order};
+
+impl Latency {
+    /// As the file has it.
+    fn text(self) -> String {
+        match self {
+            Self::Microseconds(count) => count.to_string(),
+            Self::Polling => "n/a".into(),
+        }
+    }
+}
+
+fn path(cpu: u32) -> String {
+    format!("{CPUS}/cpu{cpu}/power/pm_qos_resume_latency_us")
+}
+
+/// Greater is tighter: `n/a`, then microseconds, then `0`, which is no constraint; `None` for any other text.
+fn tightness(text: &str) -> Option<Reverse<u64>> {
+    match text {
+        "n/a" => Some(Reverse(0)),
+        "0" => Some(Reverse(u64::MAX)),
+        number => number.parse().ok().map(Reverse),
+    }
+}
+
+/// What a CPU's value becomes.
+fn decide(record: Option<&Change>, now: &str, want: &str) -> Decision {
+    let holds = tightness(now) >= tightness(want);
+    match record {
+        // Ours, and the order is another now: what was there before us may be tighter than that.
+        Some(change) if change.ours == now && now != want => match tightness(&change.base) >= tightness(want) {
+            true => Decision::undo(change, now),
+            false => Decision::change(&change.base, want),
+        },
+        Some(change) if change.ours == now => Decision::keep(Some(change)),
+        // Another program's value, which is tighter, so it is not ours any more, or looser, so that is what to restore.
+        _ if holds => Decision::keep(None),
+        _ => Decision::change(now, want),
+    }
+}
+
+/// The writes for all CPUs; `record` becomes what it is after them.
+pub(super) fn plan(
+    files: &dyn Files,
+    order: &Order,
+    record: &mut BTreeMap<u32, Change>,
+    report: &mut Report,
+) -> Vec<Write> {
+    let wanting = order.vms.iter().filter_map(|(pod, vm)| Some((pod, vm, vm.latency?)));
+    let wanting: Vec<_> = wanting.collect();
+    let effective = wanting.is_empty() || has_idle_driver(files);
+    let (mut writes, mut covered) = (Vec::new(), CpuSet::new());
+    for (pod, vm, latency) in wanting {
+        let want = latency.text();
+        if latency == Latency::Microseconds(0) {
+            problem(report, pod, "wake-up latency: 0 microseconds would mean no constraint");
+            continue;
+        }
+        if !effective {
+            let text = "wake-up latency: this machine has no cpuidle driver, so idle states cannot be limited";
+            problem(report, pod, text);
+            continue;
+        }
+        covered.union_with(&vm.cpus);
+        let (mut unread, mut first): (CpuSet, Option<Failure>) = (CpuSet::new(), None);
+        for cpu in vm.cpus.iter() {
+            match read(files, &path(cpu)) {
+                Ok(now) => {
+                    let decision = decide(record.get(&cpu), &now, &want);
+                    take(cpu, decision, pod, record, &mut writes);
+                }
+                Err(failure) => {
+                    unread.insert(cpu);
+                    first.get_or_insert(failure);
+                }
+            }
+        }
+        if let Some(failure) = first {
+            problem(report, pod, format!("wake-up latency of CPUs {unread}: {failure}"));
+        }
+    }
+    let left: Vec<u32> = record.keys().copied().filter(|cpu| !covered.contains(*cpu)).collect();
+    for cpu in left {
+        let decision = match (record.get(&cpu), read(files, &path(cpu))) {
+            (Some(change), Ok(now)) => Decision::undo(change, &now),
+            // A CPU that is no longer there has nothing to restore.
+            _ => Decision::keep(None),
+        };
+        take(cpu, decision, "", record, &mut writes);
+    }
+    writes
+}
+
+fn take(cpu: u32, decision: Decision, pod: &str, record: &mut BTreeMap<u32, Change>, writes: &mut Vec<Write>) {
+    match decision.record {
+        Some(change) => record.insert(cpu, change),
+        None => record.remove(&cpu),
+    };
+    writes.extend(decision.write.map(|value| Write {
+        pod: pod.to_owned(),
+        path: path(cpu),
+        value,
+    }));
+}
+
+/// Without a driver the kernel heeds no such value.
+fn has_idle_driver(files: &dyn Files) -> bool {
+    let driver = read(files, &format!("{CPUS}/cpuidle/current_driver"));
+    driver.is_ok_and(|name| !name.is_empty() && name != "none")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn change(base: &str, ours: &str) -> Change {
+        let (base, ours) = (base.into(), ours.into());
+        Change { base, ours }
+    }
+
+    #[test]
+    fn the_tightest_value_is_n_a_and_the_loosest_is_zero() {
+        assert!(tightness("n/a") > tightness("1") && tightness("1") > tightness("20"));
+        assert!(tightness("20") > tightness("4294967295") && tightness("4294967295") > tightness("0"));
+        assert!(tightness("junk") < tightness("0"));
+    }
+
+    #[test]
+    fn a_looser_value_is_saved_and_replaced_and_a_tighter_one_left() {
+        assert_eq!(decide(None, "0", "20"), Decision::change("0", "20"));
+        assert_eq!(decide(None, "100", "n/a"), Decision::change("100", "n/a"));
+        for tighter in ["20", "5", "n/a"] {
+            assert_eq!(decide(None, tighter, "20"), Decision::keep(None), "{tighter}");
+        }
+    }
+
+    #[test]
+    fn what_another_program_makes_tighter_is_its_own_and_what_it_makes_looser_is_repaired() {
+        let ours = change("0", "20");
+        assert_eq!(decide(Some(&ours), "20", "20"), Decision::keep(Some(&ours)));
+        assert_eq!(decide(Some(&ours), "3", "20"), Decision::keep(None));
+        assert_eq!(decide(Some(&ours), "50", "20"), Decision::change("50", "20"));
+    }
+
+    #[test]
+    fn another_order_replaces_our_value_but_never_loosens_the_base() {
+        assert_eq!(
+            decide(Some(&change("100", "20")), "20", "n/a"),
+            Decision::change("100", "n/a")
+        );
+        let undone = Decision {
+            write: Some("100".into()),
+            record: None,
+        };
+        assert_eq!(decide(Some(&change("100", "20")), "20", "500"), undone);
+    }
+
+    #[test]
+    fn only_our_own_value_is_undone() {
+        assert_eq!(Decision::undo(&change("0", "20"), "20").write.as_deref(), Some("0"));
+        assert_eq!(Decision::undo(&change("0", "20"), "5"), Decision::keep(None));
+    }
+}

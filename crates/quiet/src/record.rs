@@ -1,0 +1,26 @@
+//! Values of the store as JSON.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::failure::Failure;
+use crate::files::Store;
+
+/// The default where nothing was kept.
+///
+/// # Errors
+/// The store's, or what was kept is not what this program keeps: then nothing may be changed, because how to undo what is in
+/// force is not known.
+pub(crate) fn load<T: Default + DeserializeOwned>(store: &dyn Store, name: &str) -> Result<T, Failure> {
+    match store.load(name).map_err(Failure::of("read the record", name))? {
+        Some(text) => serde_json::from_str(&text).map_err(Failure::record(name)),
+        None => Ok(T::default()),
+    }
+}
+
+/// # Errors
+/// The store's.
+pub(crate) fn save<T: Serialize>(store: &dyn Store, name: &str, value: &T) -> Result<(), Failure> {
+    let text = serde_json::to_string(value).map_err(Failure::record(name))?;
+    store.save(name, &text).map_err(Failure::of("write the record", name))
+}

@@ -1,0 +1,57 @@
+//! `/proc/<pid>/stat` of a kernel thread (proc_pid_stat(5)).
+
+/// The kernel made it (include/linux/sched.h).
+const PF_KTHREAD: u64 = 0x0020_0000;
+/// sched_setaffinity(2) answers EINVAL.
+const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Stat {
+    pub(super) name: String,
+    flags: u64,
+    pub(super) start: u64,
+}
+
+/// `None` for a text of another form.
+pub(super) fn parse(text: &str) -> Option<Stat> {
+    // The name may have blanks and parentheses: it ends with the last one.
+    let (before, after) = text.rsplit_once(')')?;
+    let (_, name) = before.split_once('(')?;
+    let mut fields = after.split_whitespace();
+    // Field 3 is the first one behind the name.
+    let flags = fields.nth(9 - 3)?.parse().ok()?;
+    let start = fields.nth(22 - 10)?.parse().ok()?;
+    let name = name.to_owned();
+    Some(Stat { name, flags, start })
+}
+
+impl Stat {
+    pub(super) fn is_kernel_thread(&self) -> bool {
+        self.flags & PF_KTHREAD != 0
+    }
+
+    pub(super) fn refuses(&self) -> bool {
+        self.flags & PF_NO_SETAFFINITY != 0
+    }
+
+    /// Not a thread whose mask follows another one: an interrupt's, or that of the workqueues. Rescuers do not follow it.
+    pub(super) fn may_be_late(&self) -> bool {
+        let follows = self.name.starts_with("irq/") || self.name.starts_with("kworker/");
+        !follows || self.name.starts_with("kworker/R-")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_with_parentheses_does_not_shift_the_fields() {
+        let fields: Vec<String> = (3..=52).map(|field| field.to_string()).collect();
+        let stat = parse(&format!("77 (napi/a) b)-1) {}\n", fields.join(" "))).unwrap();
+        assert_eq!((stat.name.as_str(), stat.flags, stat.start), ("napi/a) b)-1", 9, 22));
+        for other in ["", "7 napi S 2", "7 (napi) S 2 0"] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
+}
