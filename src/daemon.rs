@@ -1,7 +1,5 @@
 //! `steliad`: start-up, the doors, the watchdog, the end.
 
-use std::os::fd::{FromRawFd, IntoRawFd};
-use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -9,7 +7,6 @@ use std::time::Duration;
 
 use anyhow::Context;
 use clap::Parser;
-use libsystemd::activation::IsType;
 use sd_notify::NotifyState;
 use stelia_allocator::CpuSource;
 use stelia_node::systemd::DbusSystemd;
@@ -267,24 +264,7 @@ fn notify(states: &[NotifyState<'_>]) {
 }
 
 /// The socket systemd passed, if it passed one.
-fn runner_socket() -> anyhow::Result<Option<tokio::net::UnixListener>> {
-    let Ok(descriptors) = libsystemd::activation::receive_descriptors_with_names(true) else {
-        return Ok(None);
-    };
-    let runner = descriptors
-        .into_iter()
-        .find(|(descriptor, name)| name == RUNNER_SOCKET_NAME && descriptor.is_unix());
-    let Some((descriptor, _)) = runner else { return Ok(None) };
-    let listener = listener(descriptor.into_raw_fd());
-    // Children (the holder) must not keep it.
-    rustix::io::fcntl_setfd(&listener, rustix::io::FdFlags::CLOEXEC)?;
-    listener.set_nonblocking(true)?;
-    Ok(Some(tokio::net::UnixListener::from_std(listener)?))
-}
-
-/// The one place that needs `unsafe`: descriptors passed by systemd are numbers only.
-#[allow(unsafe_code)]
-fn listener(descriptor: std::os::fd::RawFd) -> UnixListener {
-    // SAFETY: systemd passed this descriptor to us and libsystemd gave up its ownership with into_raw_fd.
-    unsafe { UnixListener::from_raw_fd(descriptor) }
+fn runner_socket() -> std::io::Result<Option<tokio::net::UnixListener>> {
+    let listener = stelia_node::activation::listener(RUNNER_SOCKET_NAME)?;
+    listener.map(tokio::net::UnixListener::from_std).transpose()
 }

@@ -11,7 +11,7 @@ use stelia_cpus::CpuSet;
 /// # Errors
 /// It ended (ESRCH), or its cpuset has none of them (EINVAL).
 #[allow(unsafe_code)]
-pub(crate) fn set(tid: pid_t, cpus: &CpuSet) -> io::Result<()> {
+pub fn set(tid: pid_t, cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.words();
     // SAFETY: the kernel reads `size_of_val(words)` bytes at `words`, which this function borrows, and writes nothing. It takes
     // them for `unsigned long`s, which u64 is on the targets this program is for.

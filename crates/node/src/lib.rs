@@ -1,6 +1,7 @@
 #![doc = include_str!("../README.md")]
 
-mod affinity;
+pub mod activation;
+pub mod affinity;
 pub mod cgroup;
 pub mod containers;
 mod error;

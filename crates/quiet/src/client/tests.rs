@@ -1,0 +1,144 @@
+use std::io::{Read, Write};
+use std::os::unix::net::UnixListener;
+use std::thread;
+
+use stelia_api::quiet::Irqbalance;
+
+use super::*;
+use crate::order::Vm;
+
+const SHORT: Duration = Duration::from_millis(200);
+
+/// What the order became with a peer that does this to the one connection it gets.
+fn with(
+    peer: impl FnOnce(UnixStream) + Send + 'static,
+    order_: &Order,
+    patience: Duration,
+) -> Result<Report, OrderError> {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let peer = thread::spawn(move || peer(listener.accept().unwrap().0));
+    let result = order(&path, order_, patience);
+    peer.join().unwrap();
+    result
+}
+
+fn answering(answer: impl Into<Vec<u8>>) -> impl FnOnce(UnixStream) + Send + 'static {
+    let answer = answer.into();
+    move |mut stream| {
+        line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
+        let _ = stream.write_all(&answer);
+    }
+}
+
+#[test]
+fn an_order_is_one_line_and_the_report_comes_back() {
+    let wanted = Order {
+        steer: true,
+        shared: "0-1".parse().unwrap(),
+        vms: [("b9e4".to_owned(), Vm::default())].into(),
+        ..Order::default()
+    };
+    let expected = wanted.clone();
+    let report = Report {
+        interrupts: 3,
+        irqbalance: Irqbalance::Told,
+        ..Report::default()
+    };
+    let answer = serde_json::to_string(&Answer::Done(report.clone())).unwrap();
+    let peer = move |mut stream: UnixStream| {
+        let text = line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
+        assert_eq!(serde_json::from_str::<Order>(&text).unwrap(), expected);
+        line::write(&mut stream, &answer, PATIENCE).unwrap();
+    };
+    assert_eq!(with(peer, &wanted, PATIENCE).unwrap(), report);
+}
+
+#[test]
+fn each_way_to_fail_has_its_name() {
+    let any = Order::default();
+    let refused = with(answering("{\"refused\":\"CPU 3 is nobody's\"}\n"), &any, PATIENCE).unwrap_err();
+    assert_eq!(refused.to_string(), "the order was refused: CPU 3 is nobody's");
+    let garbled = with(answering("no\n"), &any, PATIENCE).unwrap_err();
+    assert!(
+        garbled
+            .to_string()
+            .starts_with("the answer \"no\" is not JSON that is understood"),
+        "{garbled}"
+    );
+    let half = with(answering("{\"done\":"), &any, PATIENCE).unwrap_err();
+    assert!(matches!(half, OrderError::NoAnswer(LineError::Closed)), "{half}");
+    let bytes = with(answering(b"\xff\n".as_slice()), &any, PATIENCE).unwrap_err();
+    assert!(matches!(bytes, OrderError::NoAnswer(LineError::NotText)), "{bytes}");
+    let long = with(answering(vec![b' '; MAX_LINE + 1]), &any, PATIENCE).unwrap_err();
+    assert!(
+        matches!(long, OrderError::NoAnswer(LineError::TooLong(MAX_LINE))),
+        "{long}"
+    );
+    let closed = with(drop, &any, PATIENCE).unwrap_err();
+    assert!(
+        matches!(
+            closed,
+            OrderError::NoAnswer(LineError::Closed) | OrderError::Write(LineError::Closed)
+        ),
+        "{closed}"
+    );
+}
+
+#[test]
+fn nothing_listens_where_there_is_no_socket_or_nobody_behind_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
+    for _ in 0..2 {
+        let error = order(&path, &Order::default(), PATIENCE).unwrap_err();
+        assert!(matches!(error, OrderError::NothingListens { .. }), "{error}");
+        drop(UnixListener::bind(&path));
+    }
+}
+
+#[test]
+fn a_peer_that_hangs_or_trickles_is_waited_for_no_longer_than_was_said() {
+    let hangs = |mut stream: UnixStream| drop(stream.read_to_end(&mut Vec::new()));
+    let error = with(hangs, &Order::default(), SHORT).unwrap_err();
+    assert!(matches!(error, OrderError::NoAnswer(LineError::TimedOut(_))), "{error}");
+    let trickles = |mut stream: UnixStream| {
+        while stream.write_all(b" ").is_ok() {
+            thread::sleep(SHORT / 10);
+        }
+    };
+    let error = with(trickles, &Order::default(), SHORT).unwrap_err();
+    assert!(matches!(error, OrderError::NoAnswer(LineError::TimedOut(_))), "{error}");
+}
+
+#[test]
+fn a_listener_that_accepts_nobody_is_not_waited_for_either() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap();
+    rustix::net::bind(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    rustix::net::listen(&socket, 0).unwrap();
+    let _waits = UnixStream::connect(&path).unwrap();
+    let error = order(&path, &Order::default(), SHORT).unwrap_err();
+    assert!(
+        matches!(&error, OrderError::Connect { cause, .. } if cause.kind() == io::ErrorKind::TimedOut),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_order_that_would_be_refused_for_its_length_is_not_sent() {
+    let vm = Vm {
+        own_devices: [" ".repeat(MAX_LINE)].into(),
+        ..Vm::default()
+    };
+    let order_ = Order {
+        vms: [("a".to_owned(), vm)].into(),
+        ..Order::default()
+    };
+    let error = order(Path::new("/nonexistent"), &order_, PATIENCE).unwrap_err();
+    assert!(
+        matches!(error, OrderError::TooLong(length) if length > MAX_LINE),
+        "{error}"
+    );
+}

@@ -1,0 +1,116 @@
+//! irqbalance's socket, as its `sock_handle` has it: one message a connection, with the sender's credentials beside it; only
+//! `setup` is answered, in one piece, and every connection is closed after its message.
+
+use std::io::{self, IoSlice, Read};
+use std::mem::MaybeUninit;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
+use rustix::net::{
+    AddressFamily, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    UCred, connect, sendmsg, socket_with,
+};
+use rustix::process::{getgid, getpid, getuid};
+use stelia_cpus::CpuSet;
+use stelia_text::excerpt::excerpt;
+
+/// It receives into 500 bytes: of a longer list it would take the beginning.
+pub(super) const LONGEST: usize = 499;
+
+/// Its answer names every interrupt that its command line bans; this is enough for thousands.
+const LONGEST_ANSWER: usize = 1 << 20;
+
+/// Its main loop answers, which a scan keeps busy for milliseconds.
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
+
+/// What irqbalance says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Setup {
+    /// Seconds between its scans; a ban counts from the next one on.
+    pub(super) interval: u64,
+    /// The CPUs that it gives no interrupts, by its last scan.
+    pub(super) banned: CpuSet,
+}
+
+/// `SLEEP 10 [IRQ 1 LOAD 2 DIFF 3 CLASS 4 …] BANNED 00000000,0000000c`.
+pub(super) fn parse(answer: &str) -> Option<Setup> {
+    let mut words = answer.split_whitespace();
+    if words.next() != Some("SLEEP") {
+        return None;
+    }
+    let interval = words.next()?.parse().ok()?;
+    let mask = words.skip_while(|word| *word != "BANNED").collect::<Vec<_>>();
+    let banned = match mask[..] {
+        // Some releases print no digit of a mask that is empty.
+        ["BANNED"] => CpuSet::new(),
+        ["BANNED", mask] => CpuSet::from_mask(mask)?,
+        _ => return None,
+    };
+    Some(Setup { interval, banned })
+}
+
+/// Ask what is banned.
+pub(super) fn setup(socket: &Path) -> io::Result<Setup> {
+    let answer = exchange(socket, "setup")?;
+    parse(&answer).ok_or_else(|| {
+        let text = format!("its answer to \"setup\" is not understood: {:?}", excerpt(&answer));
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    })
+}
+
+/// What bans exactly these CPUs. Without a word after `cpus` irqbalance ends with a segmentation fault; NULL is its word for what
+/// its environment says.
+pub(super) fn ban(cpus: &CpuSet) -> String {
+    match cpus.is_empty() {
+        true => "settings cpus NULL".to_owned(),
+        false => format!("settings cpus {cpus}"),
+    }
+}
+
+/// Send a message and return what is answered before the connection ends.
+pub(super) fn exchange(path: &Path, message: &str) -> io::Result<String> {
+    let end = Instant::now() + PATIENCE;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+    // It lets one connection wait.
+    set_socket_timeout(&socket, Timeout::Send, Some(PATIENCE))?;
+    connect(&socket, &SocketAddrUnix::new(path)?)?;
+    let credentials = UCred {
+        pid: getpid(),
+        uid: getuid(),
+        gid: getgid(),
+    };
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmCredentials(1))];
+    let mut beside = SendAncillaryBuffer::new(&mut space);
+    beside.push(SendAncillaryMessage::ScmCredentials(credentials));
+    // In one piece: it receives once.
+    let sent = sendmsg(
+        &socket,
+        &[IoSlice::new(message.as_bytes())],
+        &mut beside,
+        SendFlags::NOSIGNAL,
+    )?;
+    if sent != message.len() {
+        return Err(io::ErrorKind::WriteZero.into());
+    }
+    let mut stream = UnixStream::from(socket);
+    let (mut answer, mut part) = (Vec::new(), [0; 4096]);
+    loop {
+        let left = end.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        stream.set_read_timeout(Some(left))?;
+        match stream.read(&mut part) {
+            Ok(0) => return Ok(String::from_utf8_lossy(&answer).into_owned()),
+            Ok(got) => answer.extend_from_slice(&part[..got]),
+            Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => return Err(io::ErrorKind::TimedOut.into()),
+            Err(cause) if cause.kind() == io::ErrorKind::Interrupted => {}
+            Err(cause) => return Err(cause),
+        }
+        if answer.len() > LONGEST_ANSWER {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "its answer does not end"));
+        }
+    }
+}
