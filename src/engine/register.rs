@@ -21,7 +21,7 @@ use super::inbox::Asker;
 use super::limits::effective_limits;
 use super::store;
 use super::task::Engine;
-use crate::decide::admission::{CheckedClaim, admit};
+use crate::decide::admission::{CheckedClaim, admit, allow};
 use crate::decide::limits_of_scope;
 use crate::journal::{self, Pod, about};
 

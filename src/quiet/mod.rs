@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 use stelia_api::quiet::{Quiet, Report};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::vfio;
-use stelia_quiet::order::Order;
+use stelia_quiet::client;
+use stelia_quiet::order::{Order, SOCKET, STORE};
 use stelia_settings::{Settings, VfioIrqs};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -43,12 +44,11 @@ pub(crate) struct Program;
 
 impl Orders for Program {
     fn carry_out(&self, order: &Order) -> Result<Report, String> {
-        let client = stelia_quiet::client::Client::new(stelia_quiet::order::SOCKET);
-        client.carry_out(order).map_err(|error| error.to_string())
+        client::order(Path::new(SOCKET), order, client::PATIENCE).map_err(|error| error.to_string())
     }
 
     fn may_be_in_force(&self) -> bool {
-        Path::new(stelia_quiet::order::STORE).is_dir()
+        Path::new(STORE).is_dir()
     }
 }
 

@@ -17,7 +17,11 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         let vm = Vm {
             cpus: known.exclusive.clone(),
             own_devices: own_devices.get(pod).cloned().unwrap_or_default(),
-            latency: latency(known.quiet.latency, settings.latency_low_us),
+            // The administrator may have lowered it since.
+            latency: latency(
+                known.quiet.latency.min(settings.latency_allowed),
+                settings.latency_low_us,
+            ),
             governor: settings.cpu_governor.clone(),
             cache_class: known.quiet.cache_class.clone(),
         };

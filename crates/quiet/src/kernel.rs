@@ -60,6 +60,10 @@ impl Files for Kernel {
         Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
     }
 
+    fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+    }
+
     fn make_directory(&self, path: &str) -> io::Result<()> {
         fs::create_dir(path)
     }

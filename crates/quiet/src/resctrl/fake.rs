@@ -8,6 +8,7 @@ use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store};
 
+const EACCES: i32 = 13;
 const ENOTDIR: i32 = 20;
 const EINVAL: i32 = 22;
 const ENOSPC: i32 = 28;
@@ -38,6 +39,8 @@ pub(super) struct State {
     pub(super) full_bandwidth: u32,
     /// By control group; the default group is "".
     pub(super) groups: BTreeMap<String, Group>,
+    /// Of directories that are not writable: whoever calls has no capability.
+    pub(super) modes: BTreeMap<String, u32>,
     /// By the end of a counter's path: what is read in place of a number.
     pub(super) words: BTreeMap<String, String>,
     status: String,
@@ -57,6 +60,9 @@ impl Resctrl {
             exclusive: 0,
             full_bandwidth: 100,
             groups: BTreeMap::new(),
+            modes: [ROOT.to_owned(), format!("{ROOT}/mon_groups")]
+                .map(|path| (path, 0o555))
+                .into(),
             words: BTreeMap::new(),
             status: "ok".into(),
             writes: Vec::new(),
@@ -65,6 +71,22 @@ impl Resctrl {
         fake.0.borrow_mut().insert("");
         fake.0.borrow_mut().groups.get_mut("").unwrap().cpus = CpuSet::below(16);
         fake
+    }
+
+    /// Whether a name may be made or removed.
+    fn writable(&self, path: &str) -> io::Result<()> {
+        let mode = self.mode(path.rsplit_once('/').unwrap().0)?;
+        match mode & 0o200 {
+            0 => Err(io::Error::from_raw_os_error(EACCES)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Another program's, which may do anything, makes a group.
+    pub(super) fn foreign(&self, name: &str) {
+        let modes = std::mem::take(&mut self.0.borrow_mut().modes);
+        self.make_directory(&format!("{ROOT}/{name}")).unwrap();
+        self.0.borrow_mut().modes = modes;
     }
 
     pub(super) fn group(&self, name: &str) -> Group {
@@ -298,10 +320,16 @@ impl Files for Resctrl {
     }
 
     fn mode(&self, path: &str) -> io::Result<u32> {
-        panic!("{path}")
+        Ok(self.0.borrow().modes.get(path).copied().unwrap_or(0o755))
+    }
+
+    fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
+        self.0.borrow_mut().modes.insert(path.into(), mode);
+        Ok(())
     }
 
     fn make_directory(&self, path: &str) -> io::Result<()> {
+        self.writable(path)?;
         let mut state = self.0.borrow_mut();
         let (name, monitor, rest) = split(path).unwrap();
         assert_eq!(rest, "", "{path}");
@@ -329,7 +357,7 @@ impl Files for Resctrl {
     }
 
     fn remove_directory(&self, path: &str) -> io::Result<()> {
-        let mut state = self.0.borrow_mut();
+        let mut state = self.writable(path).map(|()| self.0.borrow_mut())?;
         let (name, monitor, _) = split(path).unwrap();
         let group = state.groups.get_mut(&name).ok_or(ErrorKind::NotFound)?;
         if let Some(monitor) = monitor {

@@ -144,7 +144,7 @@ impl Hand<'_> {
         if self.cpus(path)?.is_some() {
             return Ok(());
         }
-        let made = self.files.make_directory(path);
+        let made = self.in_writable(path, || self.files.make_directory(path));
         made.map_err(|cause| self.said(&Failure::of("make", path)(cause)))?;
         self.report.writes += 1;
         Ok(())
@@ -157,12 +157,32 @@ impl Hand<'_> {
 
     /// Its CPUs and, without a word, its monitoring groups go.
     pub(super) fn remove(&mut self, path: &str) -> Result<(), String> {
-        match self.files.remove_directory(path) {
+        match self.in_writable(path, || self.files.remove_directory(path)) {
             Ok(()) => self.report.writes += 1,
             Err(cause) if is_missing(&cause) => {}
             Err(cause) => return Err(self.said(&Failure::of("remove", path)(cause))),
         }
         Ok(())
+    }
+
+    /// Do it in a directory that its owner may not write to: resctrl's root and the `mon_groups` there have mode 0555
+    /// (`kernfs_create_root`), which stops whoever has no CAP_DAC_OVERRIDE. The owner may change the mode, so it is writable
+    /// for as long as this takes, and is as before afterwards.
+    fn in_writable(&self, path: &str, change: impl Fn() -> io::Result<()>) -> io::Result<()> {
+        let parent = path.rsplit_once('/').map_or(path, |(parent, _)| parent);
+        match change() {
+            Err(cause) if cause.kind() == ErrorKind::PermissionDenied => {
+                let mode = self.files.mode(parent)?;
+                if mode & 0o200 != 0 {
+                    return Err(cause);
+                }
+                self.files.set_mode(parent, mode | 0o200)?;
+                let changed = change();
+                let restored = self.files.set_mode(parent, mode);
+                changed.and(restored)
+            }
+            done => done,
+        }
     }
 
     /// Give the group exactly these CPUs. They are read just before: a write of a control group's takes CPUs from other

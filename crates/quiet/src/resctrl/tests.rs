@@ -74,14 +74,27 @@ fn vms_are_in_the_groups_of_their_classes_and_counted_by_their_cpus() {
 #[test]
 fn an_order_without_vms_leaves_nothing_of_ours_and_all_of_others() {
     let fake = Resctrl::new();
-    fake.make_directory("/sys/fs/resctrl/theirs").unwrap();
-    fake.make_directory("/sys/fs/resctrl/mon_groups/theirs").unwrap();
+    fake.foreign("theirs");
+    fake.foreign("mon_groups/theirs");
     given(&fake, &order(true, &[("a", "2-3", "gold"), ("b", "4-5", "")]));
     given(&fake, &order(true, &[]));
     assert_eq!(fake.names(), ["", "theirs"]);
     assert_eq!(fake.monitors(""), [("theirs".to_owned(), String::new())]);
     assert_eq!(fake.group("").cpus, cpus("0-15"));
     assert_eq!(given(&fake, &order(true, &[])).writes, 0);
+}
+
+#[test]
+fn directories_that_their_owner_may_not_write_to_are_as_before_afterwards() {
+    let fake = Resctrl::new();
+    let modes = fake.0.borrow().modes.clone();
+    assert_eq!(modes["/sys/fs/resctrl"], 0o555);
+    given(&fake, &order(true, &[("a", "2-3", "gold"), ("b", "4-5", "")]));
+    assert_eq!((fake.names().len(), &fake.0.borrow().modes), (2, &modes));
+    fake.0.borrow_mut().closids = 2;
+    given(&fake, &order(true, &[("a", "2-3", "gold"), ("b", "4-5", "silver")]));
+    given(&fake, &order(true, &[]));
+    assert_eq!((fake.names().len(), &fake.0.borrow().modes), (1, &modes));
 }
 
 #[test]
@@ -207,9 +220,9 @@ fn what_the_machine_cannot_do_is_known_before_a_group_is_made() {
 #[test]
 fn cpus_in_another_programs_group_are_left_there() {
     let fake = Resctrl::new();
-    fake.make_directory("/sys/fs/resctrl/theirs").unwrap();
+    fake.foreign("theirs");
     fake.write("/sys/fs/resctrl/theirs/cpus_list", "3-4").unwrap();
-    fake.make_directory("/sys/fs/resctrl/mon_groups/watch").unwrap();
+    fake.foreign("mon_groups/watch");
     fake.write("/sys/fs/resctrl/mon_groups/watch/cpus_list", "8").unwrap();
     let report = given(
         &fake,
