@@ -20,7 +20,7 @@ use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, dbus, engine, journal, quiet, trial};
+use crate::{adoption, dbus, engine, journal, orders, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -189,7 +189,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         );
     }
     tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
-    tokio::spawn(quiet::run(handle.clone(), Arc::new(quiet::Program), cancel.clone()));
+    tokio::spawn(orders::run(handle.clone(), Arc::new(orders::Program), cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 

@@ -8,7 +8,7 @@
 //! | [`daemon`] | the program: command line, start, threads, watchdog, end |
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
 //! | `adoption` | the third door: VMs that do not register themselves, by the administrator's rules |
-//! | `quiet` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
+//! | `orders` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
@@ -32,5 +32,5 @@ pub mod engine;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod journal;
-pub(crate) mod quiet;
+pub(crate) mod orders;
 pub(crate) mod trial;

@@ -1,5 +1,6 @@
 //! Whether a container becomes an instance. The caller's words only ever narrow what its cgroup and kubelet say.
 
+mod allow;
 mod entry;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,11 +13,12 @@ use stelia_node::cgroup::CgroupPath;
 use stelia_node::containers::LiveContainer;
 use stelia_node::proc::TaskId;
 use stelia_record::{Phase, Record};
-use stelia_settings::{Partition, PlacementPolicy, QuietRequest, QuietSettings, TreeHome};
+use stelia_settings::{Partition, PlacementPolicy, QuietRequest, TreeHome};
 
 use crate::decide::allocator::allot;
 use crate::decide::steps::is_evicted;
 use crate::decide::{Facts, Instance, Snapshot, pod_pool};
+pub use allow::allow;
 use entry::Entry;
 
 /// The same text whether the pod exists or not: a tenant learns nothing of other pods.
@@ -131,30 +133,6 @@ pub fn admit(
     let record = admit_given(claim, candidate, &snapshot.kubelet, &others)?;
     scheduled(claim, snapshot, &record.entry)?;
     Ok(record)
-}
-
-/// Whether the administrator allows what a pod orders for its CPUs.
-///
-/// # Errors
-/// `InvalidArgument`: it is refused, not left out, or the VM would run otherwise than its pod says.
-pub fn allow(order: &QuietRequest, settings: &QuietSettings) -> Result<(), Error> {
-    let most = settings.latency_allowed;
-    if order.latency > most {
-        let text = format!(
-            "latency {:?} is more than this node allows (latency-allowed = {:?})",
-            order.latency.name(),
-            most.name()
-        );
-        return Err(ErrorKind::InvalidArgument.because(text));
-    }
-    match &order.cache_class {
-        Some(class) if !settings.cache_classes.contains_key(class) => {
-            // Which classes there are is the administrator's affair.
-            let text = format!("this node has no cache class {class:?}");
-            Err(ErrorKind::InvalidArgument.because(text))
-        }
-        _ => Ok(()),
-    }
 }
 
 /// With CPUs that kubelet assigned.

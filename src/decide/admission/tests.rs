@@ -1,4 +1,4 @@
-use stelia_settings::{CacheLimits, LatencyLevel};
+use stelia_settings::{CacheLimits, LatencyLevel, QuietSettings};
 
 use super::*;
 use rstest::rstest;

@@ -8,7 +8,7 @@ use stelia_quiet::order::Order;
 use stelia_settings::IrqSteering;
 
 use super::*;
-use crate::quiet::{self, Orders};
+use crate::orders::{self, Orders};
 
 /// Keeps what was ordered, and answers what a test wants.
 #[derive(Default)]
@@ -49,7 +49,7 @@ impl Fake {
 
 impl Node {
     fn ordering(&self, fake: &Arc<Fake>) {
-        tokio::spawn(quiet::run(self.handle.clone(), fake.clone(), self.cancel.clone()));
+        tokio::spawn(orders::run(self.handle.clone(), fake.clone(), self.cancel.clone()));
     }
 
     fn reasons(&self, pod: &Pod) -> Vec<(Amiss, String)> {
