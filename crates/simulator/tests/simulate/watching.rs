@@ -211,11 +211,11 @@ fn top_without_a_terminal_is_tables() {
     let text = simulation.ctl(&[&root, "top", "--batch", "-n", "1", "-d", "0.2"]);
     let (_, table) = text.split_once('\n').expect("a time");
     insta::assert_snapshot!(table, @"
-    POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  REASON
-    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -       floats: QEMU not attached
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0     -
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -       -
-    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -       -
+    POD                                   VCPU  STATE     CPUS  UTIL%  DELAY%  MIGR/S  INVOL/S  FLOAT%  THROT%  IRQ/S  REASON
+    416de7c2-21de-472d-817c-fa9d4306cb7d  -     floating  4-5   -      -       -       -        -       -       -      floats: QEMU not attached
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  -     isolated  2-3   0.0    0.0     -       0.0      0.0     0.0     -      -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  0     isolated  2     0.0    0.0     -       0.0      -       -       -      -
+    b9e4f71c-64a5-4f8d-8574-41363cbaf8e5  1     isolated  3     0.0    0.0     -       0.0      -       -       -      -
     ");
     let json = simulation.ctl(&[&root, "--json=short", "top", "-n", "2", "-d", "0.2"]);
     let models: Vec<serde_json::Value> = json

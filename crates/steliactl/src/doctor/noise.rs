@@ -11,6 +11,7 @@ use stelia_cpus::CpuSet;
 use super::Facts;
 use super::checks::{Finding, advice, ok};
 use crate::interrupts::{line, read, total};
+use crate::view::counted;
 
 /// How long is measured.
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -199,7 +200,8 @@ fn managed_irq(facts: &Facts, noise: &Noise) -> Finding {
         return ok(match managed.len() {
             0 => "no managed interrupt reaches VMs' CPUs".to_owned(),
             count => format!(
-                "not set, and nothing to gain now: {count} managed interrupts could reach VMs' CPUs, none was seen"
+                "not set, and nothing to gain now: {} could reach VMs' CPUs, none was seen",
+                counted(count as u64, "managed interrupt")
             ),
         });
     }
@@ -227,7 +229,7 @@ fn steered(noise: &Noise) -> Finding {
     let cpus = noise.rps.values().fold(CpuSet::new(), |all, some| all.union(some));
     advice(
         format!(
-            "{} steered to the VMs' CPUs {cpus}: {} NET_RX softirqs a second on each of the VMs' CPUs",
+            "receive queues are steered to the VMs' CPUs {cpus}: {}; {} NET_RX softirqs a second on each of the VMs' CPUs",
             listed(&queues),
             a_second(noise.net_rx)
         ),

@@ -234,7 +234,7 @@ fn ran(others: &[Stranger], seconds: f64, lines: &mut Lines) {
         (
             true,
             "the kernel's bound threads",
-            "they cannot be moved: keep interrupts and their work off these CPUs (steliactl doctor, irqbalance)",
+            "they cannot be moved: keep interrupts and their work off these CPUs (steliactl quiet, steliactl doctor)",
         ),
     ];
     for (bound, who, cure) in kinds {
