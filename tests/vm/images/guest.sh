@@ -12,7 +12,7 @@ passwd -q -d root
 rm -rf /etc/apt/sources.list /etc/apt/sources.list.d/* /var/lib/apt/lists/* /var/cache/apt/*.bin
 
 # udev's coldplug is the longest wait of the whole boot and nothing here needs it: devtmpfs makes the nodes.
-# containerd is started by those who use it.
+# containerd and irqbalance are started by those who use them.
 systemctl -q mask \
   systemd-udev-trigger.service systemd-udev-settle.service systemd-logind.service systemd-networkd.service \
   systemd-networkd-wait-online.service systemd-resolved.service systemd-timesyncd.service systemd-hwdb-update.service \
@@ -25,7 +25,7 @@ systemctl -q mask \
   dev-hugepages.mount systemd-user-sessions.service proc-sys-fs-binfmt_misc.automount remote-fs.target \
   modprobe@configfs.service modprobe@fuse.service modprobe@efi_pstore.service modprobe@drm.service \
   sys-fs-fuse-connections.mount sys-kernel-config.mount
-systemctl -q disable containerd.service dnsmasq.service 2>/dev/null || true
+systemctl -q disable containerd.service dnsmasq.service irqbalance.service 2>/dev/null || true
 # libvirt runs in pods only, and what its packages bring along (systemd-container, logrotate) not at all: no unit of theirs may
 # start by itself, at boot or by a call on the bus.
 systemctl -q mask \
