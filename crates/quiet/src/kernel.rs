@@ -12,9 +12,23 @@ use crate::files::{Files, Store};
 /// Where `steliad-quiet` keeps what was there before its first change.
 pub const STORE: &str = "/run/stelia/quiet";
 
-/// The kernel's files where they are mounted.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Kernel;
+/// The kernel's files.
+#[derive(Debug, Clone)]
+pub struct Kernel {
+    /// What the absolute paths are below: `/`, or a directory of a test's.
+    root: PathBuf,
+}
+
+impl Kernel {
+    /// Does no I/O.
+    pub fn below(root: impl Into<PathBuf>) -> Self {
+        Self { root: root.into() }
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+}
 
 /// `/proc/interrupts` of a large node takes megabytes; most other files a line.
 const USUAL: usize = 4096;
@@ -22,13 +36,13 @@ const USUAL: usize = 4096;
 impl Files for Kernel {
     fn read(&self, path: &str) -> io::Result<String> {
         let mut bytes = Vec::with_capacity(USUAL);
-        File::open(path)?.read_to_end(&mut bytes)?;
+        File::open(self.at(path))?.read_to_end(&mut bytes)?;
         // Drivers name their interrupts, in any bytes: one that is not UTF-8 must not make the others unreadable.
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
     fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        let mut file = OpenOptions::new().write(true).open(path)?;
+        let mut file = OpenOptions::new().write(true).open(self.at(path))?;
         let text = format!("{value}\n");
         // Not write_all: a second write would be another value.
         match file.write(text.as_bytes())? {
@@ -42,7 +56,7 @@ impl Files for Kernel {
 
     fn list(&self, path: &str) -> io::Result<Vec<String>> {
         let mut names = Vec::new();
-        for entry in fs::read_dir(path)? {
+        for entry in fs::read_dir(self.at(path))? {
             names.extend(entry?.file_name().into_string().ok());
         }
         names.sort();
@@ -50,14 +64,14 @@ impl Files for Kernel {
     }
 
     fn link(&self, path: &str) -> io::Result<String> {
-        let target = fs::read_link(path)?;
+        let target = fs::read_link(self.at(path))?;
         let name = target.file_name().and_then(|name| name.to_str());
         name.map(str::to_owned)
             .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "the link has no last part"))
     }
 
     fn mode(&self, path: &str) -> io::Result<u32> {
-        Ok(fs::metadata(path)?.permissions().mode() & 0o7777)
+        Ok(fs::metadata(self.at(path))?.permissions().mode() & 0o7777)
     }
 
     fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
@@ -65,11 +79,11 @@ impl Files for Kernel {
     }
 
     fn make_directory(&self, path: &str) -> io::Result<()> {
-        fs::create_dir(path)
+        fs::create_dir(self.at(path))
     }
 
     fn remove_directory(&self, path: &str) -> io::Result<()> {
-        fs::remove_dir(path)
+        fs::remove_dir(self.at(path))
     }
 
     fn set_affinity(&self, thread: i32, cpus: &CpuSet) -> io::Result<()> {
@@ -136,6 +150,10 @@ impl Store for Directory {
 mod tests {
     use super::*;
 
+    fn kernel() -> Kernel {
+        Kernel::below("/")
+    }
+
     fn text(path: &Path) -> &str {
         path.to_str().unwrap()
     }
@@ -145,12 +163,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("smp_affinity_list");
         fs::write(&path, "0-7 longer").unwrap();
-        let missing = Kernel.write(text(&folder.path().join("none")), "1").unwrap_err();
+        let missing = kernel().write(text(&folder.path().join("none")), "1").unwrap_err();
         assert_eq!(missing.raw_os_error(), Some(2));
         // Files of the kernel's are not truncated, and this is not done here either.
-        Kernel.write(text(&path), "0-3").unwrap();
+        kernel().write(text(&path), "0-3").unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), "0-3\nlonger");
-        let full = Kernel.write("/dev/full", "1").unwrap_err();
+        let full = kernel().write("/dev/full", "1").unwrap_err();
         assert_eq!(full.raw_os_error(), Some(28));
     }
 
@@ -159,25 +177,28 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("interrupts");
         fs::write(&path, b"24: 1 a\xffb\n").unwrap();
-        assert_eq!(Kernel.read(text(&path)).unwrap(), "24: 1 a\u{fffd}b\n");
+        assert_eq!(kernel().read(text(&path)).unwrap(), "24: 1 a\u{fffd}b\n");
         let long = "x".repeat(3 * USUAL + 1);
         fs::write(&path, &long).unwrap();
-        assert_eq!(Kernel.read(text(&path)).unwrap(), long);
+        assert_eq!(kernel().read(text(&path)).unwrap(), long);
     }
 
     #[test]
     fn names_links_and_modes_are_the_systems() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
-        Kernel.make_directory(text(&at("b"))).unwrap();
+        kernel().make_directory(text(&at("b"))).unwrap();
         fs::write(at("a"), "").unwrap();
         fs::set_permissions(at("a"), fs::Permissions::from_mode(0o640)).unwrap();
         std::os::unix::fs::symlink("../devices/0000:03:00.0", at("device")).unwrap();
-        assert_eq!(Kernel.list(text(folder.path())).unwrap(), ["a", "b", "device"]);
-        assert_eq!(Kernel.link(text(&at("device"))).unwrap(), "0000:03:00.0");
-        assert_eq!(Kernel.mode(text(&at("a"))).unwrap(), 0o640);
-        Kernel.remove_directory(text(&at("b"))).unwrap();
-        assert_eq!(Kernel.list(text(&at("b"))).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(kernel().list(text(folder.path())).unwrap(), ["a", "b", "device"]);
+        assert_eq!(kernel().link(text(&at("device"))).unwrap(), "0000:03:00.0");
+        assert_eq!(kernel().mode(text(&at("a"))).unwrap(), 0o640);
+        kernel().remove_directory(text(&at("b"))).unwrap();
+        assert_eq!(
+            kernel().list(text(&at("b"))).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
     }
 
     #[test]
@@ -188,9 +209,9 @@ mod tests {
         store.save("irqs.json", "{}").unwrap();
         store.save("irqs.json", "{\"24\":\"0-7\"}").unwrap();
         assert_eq!(store.load("irqs.json").unwrap().as_deref(), Some("{\"24\":\"0-7\"}"));
-        assert_eq!(Kernel.mode(text(&store.path().join("irqs.json"))).unwrap(), 0o644);
+        assert_eq!(kernel().mode(text(&store.path().join("irqs.json"))).unwrap(), 0o644);
         // Nothing but the value is there, and where the new one cannot be made the old one stays.
-        assert_eq!(Kernel.list(text(store.path())).unwrap(), ["irqs.json"]);
+        assert_eq!(kernel().list(text(store.path())).unwrap(), ["irqs.json"]);
         fs::create_dir(store.path().join(".irqs.json.new")).unwrap();
         store.save("irqs.json", "{}").unwrap_err();
         assert_eq!(store.load("irqs.json").unwrap().as_deref(), Some("{\"24\":\"0-7\"}"));

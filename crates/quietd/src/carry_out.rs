@@ -1,0 +1,31 @@
+//! Carrying out an order: what is done about each kind of disturbance, in the order in which they do not disturb each other.
+
+use std::path::Path;
+
+use stelia_api::quiet::Report;
+use stelia_quiet::files::System;
+use stelia_quiet::order::Order;
+use stelia_quiet::{irqbalance, latency, threads};
+
+/// What is remembered from one order to the next. It may be lost: what must not be is in the store.
+#[derive(Debug, Default)]
+pub struct Memories {
+    threads: threads::Memory,
+}
+
+/// Carry out an order that was checked. `sockets` is [`irqbalance::SOCKETS`].
+pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &mut Memories) -> Report {
+    let mut report = Report::default();
+    // irqbalance first: until it was told, it moves interrupts back. Last where everything is restored: until then it leaves our masks
+    // alone.
+    let steers = order.steer && !order.vms.is_empty();
+    if steers {
+        irqbalance::carry_out(system, sockets, order, &mut report);
+    }
+    if !steers {
+        irqbalance::carry_out(system, sockets, order, &mut report);
+    }
+    threads::carry_out(system, order, &mut memories.threads, &mut report);
+    latency::carry_out(system, order, &mut report);
+    report
+}

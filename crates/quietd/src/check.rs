@@ -1,0 +1,165 @@
+//! Whether an order is one that may be carried out: it may touch CPUs that are recorded of a live instance, and no others.
+//!
+//! The daemon is believed nothing that the node itself says. Who can make the daemon say what it likes gets interrupts off the CPUs
+//! of VMs, and nothing else, by this program.
+
+mod facts;
+#[cfg(test)]
+mod tests;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
+use stelia_text::excerpt::excerpt;
+
+pub use facts::Facts;
+
+/// Why an order is not carried out.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Wrong {
+    #[error("{0:?} is not a pod's UID")]
+    Pod(String),
+    #[error("pod {0} has no live instance")]
+    NoInstance(String),
+    #[error("pod {pod}: the CPUs {ordered} are ordered, {recorded} are recorded as its own")]
+    NotItsOwn {
+        pod: String,
+        ordered: CpuSet,
+        recorded: CpuSet,
+    },
+    #[error("pod {pod}: the CPUs {cpus} are another VM's too")]
+    Twice { pod: String, cpus: CpuSet },
+    #[error("the shared CPUs {0} are VMs'")]
+    SharedAreVms(CpuSet),
+    #[error("the shared CPUs {0} are not online")]
+    SharedAreOffline(CpuSet),
+    #[error("pod {pod}: {device:?} is not a PCI address")]
+    Device { pod: String, device: String },
+    #[error("pod {0}: a latency of 0 µs would be no limit")]
+    Latency(String),
+    #[error("pod {pod}: CPU {cpu} has no governor {governor:?}, only {available:?}")]
+    Governor {
+        pod: String,
+        cpu: u32,
+        governor: String,
+        available: String,
+    },
+    #[error("pod {pod}: the order has no cache class {class:?}")]
+    NoClass { pod: String, class: String },
+    #[error("{0:?} cannot be a cache class's name")]
+    ClassName(String),
+    #[error("cache class {class}: {value} is not a {what}")]
+    ClassValue {
+        class: String,
+        what: &'static str,
+        value: u32,
+    },
+}
+
+/// Whether an order may be carried out on a node of which these are the facts.
+///
+/// # Errors
+/// The first thing that is wrong.
+pub fn check(order: &Order, facts: &Facts) -> Result<(), Wrong> {
+    let mut exclusive = CpuSet::new();
+    for (pod, vm) in &order.vms {
+        if PodUid::parse(pod).is_err() {
+            return Err(Wrong::Pod(excerpt(pod)));
+        }
+        check_vm(pod, vm, order, facts)?;
+        let twice = exclusive.intersection(&vm.cpus);
+        if !twice.is_empty() {
+            return Err(Wrong::Twice {
+                pod: pod.clone(),
+                cpus: twice,
+            });
+        }
+        exclusive.union_with(&vm.cpus);
+    }
+    let shared = order.shared.intersection(&exclusive);
+    if !shared.is_empty() {
+        return Err(Wrong::SharedAreVms(shared));
+    }
+    let offline = order.shared.difference(&facts.online);
+    if !offline.is_empty() {
+        return Err(Wrong::SharedAreOffline(offline));
+    }
+    let mut classes = order.cache_classes.iter();
+    classes.try_for_each(|(name, class)| check_class(name, class))
+}
+
+fn check_vm(pod: &str, vm: &Vm, order: &Order, facts: &Facts) -> Result<(), Wrong> {
+    let Some(recorded) = facts.recorded.get(pod) else {
+        return Err(Wrong::NoInstance(pod.to_owned()));
+    };
+    if *recorded != vm.cpus {
+        return Err(Wrong::NotItsOwn {
+            pod: pod.to_owned(),
+            ordered: vm.cpus.clone(),
+            recorded: recorded.clone(),
+        });
+    }
+    if let Some(device) = vm.own_devices.iter().find(|device| !is_pci_address(device)) {
+        return Err(Wrong::Device {
+            pod: pod.to_owned(),
+            device: excerpt(device),
+        });
+    }
+    if vm.latency == Some(Latency::Microseconds(0)) {
+        return Err(Wrong::Latency(pod.to_owned()));
+    }
+    if let Some(governor) = &vm.governor {
+        for cpu in vm.cpus.iter() {
+            let available = facts.governors.get(&cpu).map_or("", String::as_str);
+            if !available.split_whitespace().any(|one| one == governor) {
+                return Err(Wrong::Governor {
+                    pod: pod.to_owned(),
+                    cpu,
+                    governor: excerpt(governor),
+                    available: available.trim().to_owned(),
+                });
+            }
+        }
+    }
+    match &vm.cache_class {
+        Some(class) if !order.cache_classes.contains_key(class) => Err(Wrong::NoClass {
+            pod: pod.to_owned(),
+            class: excerpt(class),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// `0000:03:00.0`; behind a volume management device the first part is longer.
+fn is_pci_address(text: &str) -> bool {
+    let is_hex = |part: &str, lengths: std::ops::RangeInclusive<usize>| {
+        let digit = |byte: u8| matches!(byte, b'0'..=b'9' | b'a'..=b'f');
+        lengths.contains(&part.len()) && part.bytes().all(digit)
+    };
+    let parts: Vec<&str> = text.split([':', '.']).collect();
+    let [domain, bus, device, function] = parts[..] else {
+        return false;
+    };
+    text.matches(':').count() == 2
+        && is_hex(domain, 4..=8)
+        && is_hex(bus, 2..=2)
+        && is_hex(device, 2..=2)
+        && matches!(function, "0" | "1" | "2" | "3" | "4" | "5" | "6" | "7")
+}
+
+/// The name is part of a directory's name in resctrl.
+fn check_class(name: &str, class: &CacheClass) -> Result<(), Wrong> {
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
+        return Err(Wrong::ClassName(excerpt(name)));
+    }
+    let wrong = |what, value| {
+        let class = name.to_owned();
+        Err(Wrong::ClassValue { class, what, value })
+    };
+    match (class.l3_ways, class.memory_bandwidth) {
+        (Some(0), _) => wrong("number of ways", 0),
+        (_, Some(value)) if !(1..=100).contains(&value) => wrong("percentage", value),
+        _ => Ok(()),
+    }
+}

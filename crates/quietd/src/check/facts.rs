@@ -1,0 +1,86 @@
+//! What an order is checked against.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::PodUid;
+use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, populated};
+use stelia_node::containers::of_pod;
+use stelia_quiet::files::Files;
+use stelia_quiet::order::Order;
+use stelia_record::{Record, SCHEMA_ATTRIBUTE, Tree};
+
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// What the node itself says of what an order names.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// By pod UID: the CPUs recorded as its own of each live instance that is ordered.
+    pub recorded: BTreeMap<String, CpuSet>,
+    pub online: CpuSet,
+    /// `scaling_available_governors`, by CPU of a VM that orders one.
+    pub governors: BTreeMap<u32, String>,
+}
+
+impl Facts {
+    /// Read what this order is to be checked against.
+    ///
+    /// # Errors
+    /// What cannot be read, with its path.
+    pub fn read(order: &Order, cgroups: &dyn Cgroups, files: &dyn Files) -> Result<Self, String> {
+        let mut facts = Self {
+            online: online(files)?,
+            ..Self::default()
+        };
+        for (pod, vm) in &order.vms {
+            // What is none is told by the check.
+            let Ok(uid) = PodUid::parse(pod) else { continue };
+            let Some(record) = live(cgroups, &uid)? else { continue };
+            let own = record.own();
+            // Of CPUs that are refused anyway nothing is read.
+            let governed = vm.cpus.iter().filter(|_| vm.governor.is_some() && own == vm.cpus);
+            facts.governors.extend(governed.filter_map(|cpu| {
+                let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_available_governors");
+                Some((cpu, files.read(&path).ok()?))
+            }));
+            facts.recorded.insert(pod.clone(), own);
+        }
+        Ok(facts)
+    }
+}
+
+fn online(files: &dyn Files) -> Result<CpuSet, String> {
+    let text = files.read(ONLINE).map_err(|cause| format!("read {ONLINE}: {cause}"))?;
+    let list = text.trim().parse();
+    list.map_err(|cause| format!("read {ONLINE}: {cause}"))
+}
+
+/// The record of a pod's instance, in its scope or in place, while it has processes.
+fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
+    let scope = CgroupPath::slice().child(&pod.scope());
+    if let Some(record) = record(cgroups, pod, &scope)? {
+        return Ok(Some(record));
+    }
+    for (container, _) in of_pod(cgroups, pod).map_err(|error| error.to_string())? {
+        if let Some(record) = record(cgroups, pod, &container)? {
+            return Ok(Some(record));
+        }
+    }
+    Ok(None)
+}
+
+/// The record on this cgroup; `None` where there is none, or it is not of what is there.
+fn record(cgroups: &dyn Cgroups, pod: &PodUid, cgroup: &CgroupPath) -> Result<Option<Record>, String> {
+    let read = || -> Result<_, CgroupError> {
+        let attributes = cgroups.attributes(cgroup)?;
+        let is_live = attributes.contains_key(SCHEMA_ATTRIBUTE) && populated(cgroups, cgroup)?;
+        Ok(is_live.then_some(attributes))
+    };
+    let attributes = match read() {
+        Err(error) if error.is_gone() => return Ok(None),
+        result => result.map_err(|error| error.to_string())?,
+    };
+    let Some(attributes) = attributes else { return Ok(None) };
+    let record = Record::parse(&attributes).map_err(|error| format!("{cgroup}: {error}"))?;
+    Ok((record.pod == *pod && Tree::of(&record).scope() == cgroup).then_some(record))
+}

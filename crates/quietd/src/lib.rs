@@ -1,0 +1,8 @@
+#![doc = include_str!("../README.md")]
+
+pub mod carry_out;
+pub mod check;
+mod journal;
+mod peer;
+pub mod program;
+pub mod serve;

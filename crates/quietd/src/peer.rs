@@ -1,0 +1,81 @@
+//! Who connected: the daemon's unit is answered, and nobody else.
+//!
+//! Only root may open the socket. That the peer is in the daemon's cgroup keeps out what root runs otherwise, such as a container that
+//! has the node's root directory mounted.
+
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixStream;
+
+use nix::sys::socket::{getsockopt, sockopt};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use stelia_node::cgroup::CgroupPath;
+use stelia_node::proc::{KernelProcs, Procs, pid_of_pidfd};
+
+/// Where systemd starts the daemon.
+const DAEMON: &str = "/system.slice/steliad.service";
+
+/// Why a peer is not answered: what it is, by which it is told apart from others.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Stranger(pub String);
+
+/// Whether the peer is the daemon.
+///
+/// # Errors
+/// Who it is instead.
+pub(crate) fn is_daemon(stream: &UnixStream) -> Result<(), Stranger> {
+    let unknown = |cause: String| Stranger(format!("a process that cannot be identified: {cause}"));
+    let credentials = getsockopt(stream, sockopt::PeerCredentials).map_err(|cause| unknown(cause.to_string()))?;
+    if credentials.uid() != 0 {
+        return Err(Stranger(format!("a process of user {}", credentials.uid())));
+    }
+    // Before Linux 6.5 only the number is known. It may be another process's by now, one that root started in this moment: the
+    // daemon's cgroup would have to have it, too.
+    let pidfd = match getsockopt(stream, sockopt::PeerPidfd) {
+        Err(nix::errno::Errno::ENOPROTOOPT) => {
+            let number = Pid::from_raw(credentials.pid());
+            let number = number.ok_or_else(|| unknown("it is in another PID namespace".to_owned()))?;
+            pidfd_open(number, PidfdFlags::empty()).map_err(|cause| unknown(cause.to_string()))?
+        }
+        result => result.map_err(|cause| unknown(cause.to_string()))?,
+    };
+    let pid = pid_of_pidfd(pidfd.as_fd()).map_err(|cause| unknown(cause.to_string()))?;
+    let cgroup = KernelProcs::new("/proc").cgroup(pid);
+    let cgroup = cgroup.map_err(|cause| unknown(cause.to_string()))?;
+    // It lives still, so what was read of its number was read of it.
+    pid_of_pidfd(pidfd.as_fd()).map_err(|cause| unknown(cause.to_string()))?;
+    of_cgroup(&cgroup)
+}
+
+fn of_cgroup(cgroup: &CgroupPath) -> Result<(), Stranger> {
+    match cgroup.as_str() == DAEMON {
+        true => Ok(()),
+        false => Err(Stranger(format!("a process of {cgroup}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_daemons_own_cgroup_is_the_daemons() {
+        let of = |path: &str| of_cgroup(&CgroupPath::parse(path).unwrap());
+        assert_eq!(of("/system.slice/steliad.service"), Ok(()));
+        for other in [
+            "/",
+            "/system.slice",
+            "/system.slice/steliad.service/x",
+            "/system.slice/steliad-quiet.service",
+            "/kubepods.slice/a/system.slice/steliad.service",
+        ] {
+            assert_eq!(of(other), Err(Stranger(format!("a process of {other}"))));
+        }
+    }
+
+    #[test]
+    fn a_test_is_not_the_daemon() {
+        let (_client, server) = UnixStream::pair().unwrap();
+        let Stranger(who) = is_daemon(&server).unwrap_err();
+        assert!(who.starts_with("a process of"), "{who}");
+    }
+}

@@ -1,0 +1,201 @@
+//! `steliad-quiet`: its command line, start and end.
+
+use std::fs::File;
+use std::io;
+use std::os::fd::AsFd;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Parser;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use rustix::fs::{FlockOperation, flock};
+use sd_notify::NotifyState;
+use stelia_api::quiet::Report;
+use stelia_node::activation;
+use stelia_node::cgroup::KernelCgroups;
+use stelia_quiet::files::System;
+use stelia_quiet::irqbalance::SOCKETS;
+use stelia_quiet::kernel::{Directory, Kernel, STORE};
+use stelia_quiet::order::Order;
+
+use crate::carry_out::{Memories, carry_out};
+use crate::journal::{Priority, say};
+use crate::peer;
+use crate::serve::{End, PATIENCE, Server, State};
+
+/// Name the socket has in its unit (`FileDescriptorName=`).
+const SOCKET_NAME: &str = "quiet";
+
+/// The daemon orders at each of its audits while it has VMs: every 30 s, if nothing else is set.
+const IDLE: Duration = Duration::from_secs(120);
+
+/// Keeps device interrupts and the kernel's own threads off the CPUs of virtual machines, as steliad orders.
+#[derive(Debug, Parser)]
+#[command(name = "steliad-quiet", version)]
+pub struct Arguments {
+    /// Undo everything that was changed for VMs, without the daemon, and end (used when the package is removed).
+    #[arg(long)]
+    restore: bool,
+}
+
+/// What keeps the program from its work.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{what}: {cause}")]
+    System { what: &'static str, cause: io::Error },
+    #[error("systemd passed no socket: steliad-quiet.socket starts this program")]
+    NoSocket,
+    #[error("another steliad-quiet runs: systemctl stop steliad-quiet.socket steliad-quiet.service")]
+    Runs,
+}
+
+fn of<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Failure {
+    move |cause| Failure::System {
+        what,
+        cause: cause.into(),
+    }
+}
+
+/// The program.
+pub fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.restore {
+        true => restore(),
+        false => serve().map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|failure| {
+        say(Priority::Error, &failure.to_string());
+        ExitCode::FAILURE
+    })
+}
+
+fn serve() -> Result<(), Failure> {
+    // Blocked before anything is done, so that neither ends it in the middle.
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGTERM);
+    signals.add(Signal::SIGINT);
+    signals.thread_block().map_err(of("block signals"))?;
+    let told = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK);
+    let told = told.map_err(of("make a signalfd"))?;
+    let listener = activation::listener(SOCKET_NAME).map_err(of("take the socket from systemd"))?;
+    let listener = listener.ok_or(Failure::NoSocket)?;
+    let store = Directory::open(STORE).map_err(of("make /run/stelia/quiet"))?;
+    let _alone = alone(&store)?;
+    let (kernel, cgroups) = (Kernel::below("/"), KernelCgroups::new("/sys/fs/cgroup"));
+    let mut server = Server {
+        system: System {
+            files: &kernel,
+            store: &store,
+        },
+        cgroups: &cgroups,
+        sockets: Path::new(SOCKETS),
+        admit: &peer::is_daemon,
+        patience: PATIENCE,
+        state: State::default(),
+    };
+    // Telling systemd cannot fail in a way that anybody could act on.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    let end = server
+        .serve(&listener, told.as_fd(), IDLE)
+        .map_err(of("wait for orders"))?;
+    let _ = sd_notify::notify(&[NotifyState::Stopping]);
+    if end == End::Idle {
+        say(
+            Priority::Info,
+            "nothing was ordered for two minutes: the socket starts it again",
+        );
+    }
+    Ok(())
+}
+
+/// Two that write would each take the other's values for the node's own.
+fn alone(store: &Directory) -> Result<File, Failure> {
+    let directory = File::open(store.path()).map_err(of("open /run/stelia/quiet"))?;
+    match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => Ok(directory),
+        Err(rustix::io::Errno::AGAIN) => Err(Failure::Runs),
+        Err(cause) => Err(of("lock /run/stelia/quiet")(cause)),
+    }
+}
+
+fn restore() -> Result<ExitCode, Failure> {
+    if !Path::new(STORE).exists() {
+        println!("nothing was changed since the boot");
+        return Ok(ExitCode::SUCCESS);
+    }
+    let store = Directory::open(STORE).map_err(of("open /run/stelia/quiet"))?;
+    let _alone = alone(&store)?;
+    let system = System {
+        files: &Kernel::below("/"),
+        store: &store,
+    };
+    let report = carry_out(system, Path::new(SOCKETS), &Order::default(), &mut Memories::default());
+    let left = left(&report);
+    for line in &left {
+        eprintln!("steliad-quiet: not restored: {line}");
+    }
+    println!("{} values restored", report.writes);
+    Ok(match left.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}
+
+/// What an order without VMs could not undo.
+fn left(report: &Report) -> Vec<String> {
+    let problems = report.problems.iter().map(|problem| problem.text.clone());
+    let threads = report.threads_remaining.iter();
+    let threads = threads.map(|thread| format!("kernel thread {} ({}): {}", thread.id, thread.name, thread.text));
+    let interrupts = report.remaining.iter();
+    let interrupts = interrupts.map(|one| format!("interrupt {} ({}): {}", one.irq, one.name, one.text));
+    problems.chain(threads).chain(interrupts).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::quiet::{Problem, Remaining, Thread};
+
+    use super::*;
+
+    #[test]
+    fn whatever_is_not_restored_is_told() {
+        assert_eq!(left(&Report::default()), [""; 0]);
+        let report = Report {
+            problems: vec![Problem {
+                text: "write \"0\" to /sys/x: EIO".into(),
+                ..Problem::default()
+            }],
+            threads_remaining: vec![Thread {
+                id: 7,
+                name: "napi/eth0".into(),
+                text: "EINVAL".into(),
+                ..Thread::default()
+            }],
+            remaining: vec![Remaining {
+                irq: 24,
+                name: "nvme0q1".into(),
+                text: "EIO".into(),
+                ..Remaining::default()
+            }],
+            ..Report::default()
+        };
+        let lines = [
+            "write \"0\" to /sys/x: EIO",
+            "kernel thread 7 (napi/eth0): EINVAL",
+            "interrupt 24 (nvme0q1): EIO",
+        ];
+        assert_eq!(left(&report), lines);
+    }
+
+    #[test]
+    fn only_one_holds_the_store() {
+        let folder = tempfile::tempdir().unwrap();
+        let store = Directory::open(folder.path()).unwrap();
+        let first = alone(&store).unwrap();
+        assert!(matches!(alone(&store), Err(Failure::Runs)));
+        drop(first);
+        alone(&store).unwrap();
+    }
+}

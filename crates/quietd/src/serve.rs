@@ -1,0 +1,157 @@
+//! One connection after the other: a line with an order, a line with its answer.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stelia_node::cgroup::Cgroups;
+use stelia_quiet::files::System;
+use stelia_quiet::line::{self, LineError};
+use stelia_quiet::order::{Answer, MAX_LINE, Order};
+use stelia_text::excerpt;
+
+use crate::carry_out::{Memories, carry_out};
+use crate::check::{Facts, check};
+use crate::journal::{Priority, say};
+pub use crate::peer::Stranger;
+
+/// How long a peer has for its line, and for reading its answer.
+pub const PATIENCE: Duration = Duration::from_secs(5);
+
+/// So many strangers are remembered as told of; then all are forgotten.
+const STRANGERS: usize = 64;
+
+/// Why serving ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    /// Nobody connected for so long.
+    Idle,
+    /// It was told to end.
+    Told,
+}
+
+/// What orders are carried out on, and what is remembered of them.
+pub struct Server<'a> {
+    pub system: System<'a>,
+    pub cgroups: &'a dyn Cgroups,
+    /// [`stelia_quiet::irqbalance::SOCKETS`].
+    pub sockets: &'a Path,
+    /// Whether this peer is answered.
+    pub admit: &'a dyn Fn(&UnixStream) -> Result<(), Stranger>,
+    /// [`PATIENCE`].
+    pub patience: Duration,
+    pub state: State,
+}
+
+/// What is remembered from one connection to the next.
+#[derive(Debug, Default)]
+pub struct State {
+    memories: Memories,
+    /// They were told of in the journal.
+    strangers: BTreeSet<Stranger>,
+    /// The last order was refused for this.
+    refused: Option<String>,
+}
+
+impl Server<'_> {
+    /// Serve until nobody connected for `idle`, or `told` can be read. Both end it between two orders only: a connection that was
+    /// not accepted waits for the next start.
+    ///
+    /// # Errors
+    /// The listener's.
+    pub fn serve(&mut self, listener: &UnixListener, told: BorrowedFd<'_>, idle: Duration) -> io::Result<End> {
+        let timeout = Timespec {
+            tv_sec: i64::try_from(idle.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: idle.subsec_nanos().into(),
+        };
+        loop {
+            let mut sources = [
+                PollFd::from_borrowed_fd(told, PollFlags::IN),
+                PollFd::from_borrowed_fd(listener.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut sources, Some(&timeout)) {
+                Ok(0) => return Ok(End::Idle),
+                Ok(_) => {}
+                Err(rustix::io::Errno::INTR) => continue,
+                Err(cause) => return Err(cause.into()),
+            }
+            if !sources[0].revents().is_empty() {
+                return Ok(End::Told);
+            }
+            match listener.accept() {
+                Ok((stream, _)) => self.attend(stream),
+                // It left again.
+                Err(cause) if cause.kind() == io::ErrorKind::WouldBlock => {}
+                Err(cause) if cause.kind() == io::ErrorKind::ConnectionAborted => {}
+                Err(cause) => return Err(cause),
+            }
+        }
+    }
+
+    /// One connection from its first byte to its last.
+    pub fn attend(&mut self, mut stream: UnixStream) {
+        if let Err(stranger) = (self.admit)(&stream) {
+            if self.state.strangers.len() >= STRANGERS {
+                self.state.strangers.clear();
+            }
+            if self.state.strangers.insert(stranger.clone()) {
+                let Stranger(who) = stranger;
+                say(
+                    Priority::Warning,
+                    &format!("{who} connected, which is not steliad: not answered"),
+                );
+            }
+            return;
+        }
+        let answer = match line::read(&mut stream, MAX_LINE, self.patience) {
+            Ok(text) => self.answer(&text),
+            // The daemon gave up, or ended.
+            Err(LineError::Closed) => return,
+            Err(error) => Answer::Refused(format!("no order was received: {error}")),
+        };
+        self.tell_refusal(&answer);
+        // Texts and numbers: they cannot fail to be JSON.
+        let text = serde_json::to_string(&answer).unwrap_or_default();
+        if let Err(error) = line::write(&mut stream, &text, self.patience) {
+            say(Priority::Warning, &format!("an answer was not taken: {error}"));
+        }
+    }
+
+    fn answer(&mut self, text: &str) -> Answer {
+        let order: Order = match serde_json::from_str(text) {
+            Ok(order) => order,
+            Err(cause) => {
+                let cause = excerpt::cause(&cause);
+                return Answer::Refused(format!("it is not JSON that is understood: {cause}"));
+            }
+        };
+        let facts = Facts::read(&order, self.cgroups, self.system.files);
+        let checked = facts.and_then(|facts| check(&order, &facts).map_err(|wrong| wrong.to_string()));
+        match checked {
+            Ok(()) => Answer::Done(carry_out(self.system, self.sockets, &order, &mut self.state.memories)),
+            Err(reason) => Answer::Refused(reason),
+        }
+    }
+
+    /// The daemon tries again and again: the journal has it once.
+    fn tell_refusal(&mut self, answer: &Answer) {
+        let reason = match answer {
+            Answer::Done(_) => None,
+            Answer::Refused(reason) => Some(reason.clone()),
+        };
+        if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refused) {
+            say(
+                Priority::Warning,
+                &format!("an order was refused, and nothing changed: {reason}"),
+            );
+        }
+        self.state.refused = reason;
+    }
+}

@@ -1,0 +1,416 @@
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::thread;
+
+use rustix::pipe::pipe;
+use stelia_api::quiet::Report;
+use stelia_cpus::CpuSet;
+use stelia_node::cgroup::{CgroupError, CgroupPath, File};
+use stelia_quiet::client::{self, OrderError};
+use stelia_quiet::files::{Files, Store};
+use stelia_quiet::kernel::{Directory, Kernel};
+use stelia_quiet::order::{Latency, Vm};
+use stelia_record::testing::{in_place, record};
+use stelia_record::{Record, Tree};
+use tempfile::TempDir;
+
+use super::*;
+
+const SHORT: Duration = Duration::from_millis(300);
+const POD: &str = "b9e4f71c-64a5-4f8d-8574-41363cbaf8e5";
+
+/// Cgroups with records, each with processes or without.
+#[derive(Default)]
+struct Records(BTreeMap<CgroupPath, (BTreeMap<String, String>, bool)>);
+
+impl Records {
+    fn add(&mut self, record: &Record, populated: bool) {
+        let attributes = record
+            .attributes()
+            .into_iter()
+            .map(|(name, value)| (name.to_owned(), value));
+        self.0
+            .insert(Tree::of(record).scope().clone(), (attributes.collect(), populated));
+    }
+
+    fn at(&self, cgroup: &CgroupPath) -> Result<&(BTreeMap<String, String>, bool), CgroupError> {
+        self.0.get(cgroup).ok_or_else(|| CgroupError {
+            operation: format!("read {cgroup}"),
+            cause: io::Error::from_raw_os_error(2),
+        })
+    }
+}
+
+impl Cgroups for Records {
+    fn exists(&self, cgroup: &CgroupPath) -> bool {
+        self.0.keys().any(|path| path.is_within(cgroup))
+    }
+
+    fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
+        let below = self.0.keys().filter(|path| path.parent().as_ref() == Some(cgroup));
+        Ok(below.map(|path| path.name().to_owned()).collect())
+    }
+
+    fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {
+        let (_, populated) = self.at(cgroup)?;
+        Ok(match file {
+            File::Events => format!("populated {}\nfrozen 0", u8::from(*populated)),
+            _ => String::new(),
+        })
+    }
+
+    fn attributes(&self, cgroup: &CgroupPath) -> Result<BTreeMap<String, String>, CgroupError> {
+        Ok(self.at(cgroup)?.0.clone())
+    }
+
+    fn write(&self, _: &CgroupPath, _: File, _: &str) -> Result<(), CgroupError> {
+        panic!("written")
+    }
+
+    fn create(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        panic!("written")
+    }
+
+    fn remove(&self, _: &CgroupPath) -> Result<(), CgroupError> {
+        panic!("written")
+    }
+
+    fn set_attribute(&self, _: &CgroupPath, _: &str, _: &str) -> Result<(), CgroupError> {
+        panic!("written")
+    }
+
+    fn remove_attribute(&self, _: &CgroupPath, _: &str) -> Result<(), CgroupError> {
+        panic!("written")
+    }
+}
+
+/// A directory as the node's root, where every write is counted.
+struct Counted {
+    kernel: Kernel,
+    writes: Cell<u32>,
+}
+
+impl Files for Counted {
+    fn read(&self, path: &str) -> io::Result<String> {
+        self.kernel.read(path)
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        self.writes.set(self.writes.get() + 1);
+        self.kernel.write(path, value)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.kernel.list(path)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        self.kernel.link(path)
+    }
+
+    fn mode(&self, path: &str) -> io::Result<u32> {
+        self.kernel.mode(path)
+    }
+
+    fn set_affinity(&self, _: i32, _: &CpuSet) -> io::Result<()> {
+        self.writes.set(self.writes.get() + 1);
+        Ok(())
+    }
+}
+
+struct Node {
+    folder: TempDir,
+    files: Counted,
+    records: Records,
+    store: Directory,
+}
+
+impl Node {
+    /// Eight CPUs with idle states and without cpufreq, and one VM in its scope on CPUs 2 and 3.
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let cpus = folder.path().join("sys/devices/system/cpu");
+        for cpu in 0..8 {
+            fs::create_dir_all(cpus.join(format!("cpu{cpu}/power"))).unwrap();
+            fs::write(cpus.join(format!("cpu{cpu}/power/pm_qos_resume_latency_us")), "0\n").unwrap();
+        }
+        fs::create_dir(cpus.join("cpuidle")).unwrap();
+        fs::write(cpus.join("cpuidle/current_driver"), "intel_idle\n").unwrap();
+        fs::write(cpus.join("online"), "0-7\n").unwrap();
+        fs::create_dir_all(folder.path().join("proc/2/task/2")).unwrap();
+        fs::write(folder.path().join("proc/2/task/2/children"), "\n").unwrap();
+        let mut records = Records::default();
+        records.add(&record(), true);
+        Self {
+            files: Counted {
+                kernel: Kernel::below(folder.path()),
+                writes: Cell::new(0),
+            },
+            store: Directory::open(folder.path().join("run/stelia/quiet")).unwrap(),
+            records,
+            folder,
+        }
+    }
+
+    fn latency(&self, cpu: u32) -> String {
+        let path = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
+        self.files.read(&path).unwrap().lines().next().unwrap().to_owned()
+    }
+
+    fn with<T>(&self, then: impl FnOnce(&mut Server<'_>) -> T) -> T {
+        self.admitting(&|_| Ok(()), then)
+    }
+
+    fn admitting<T>(
+        &self,
+        admit: &dyn Fn(&UnixStream) -> Result<(), Stranger>,
+        then: impl FnOnce(&mut Server<'_>) -> T,
+    ) -> T {
+        then(&mut Server {
+            system: System {
+                files: &self.files,
+                store: &self.store,
+            },
+            cgroups: &self.records,
+            sockets: Path::new("/nonexistent"),
+            admit,
+            patience: SHORT,
+            state: State::default(),
+        })
+    }
+
+    /// What a peer reads that sends this and waits.
+    fn said(&self, bytes: &[u8]) -> String {
+        let (mut client, server) = UnixStream::pair().unwrap();
+        let bytes = bytes.to_owned();
+        let peer = thread::spawn(move || {
+            // The answer may come before all of it was taken.
+            let _ = client.write_all(&bytes);
+            let mut answer = String::new();
+            let _ = client.read_to_string(&mut answer);
+            answer
+        });
+        self.with(|serving| serving.attend(server));
+        peer.join().unwrap()
+    }
+
+    fn answer(&self, order: &Order) -> Answer {
+        let text = serde_json::to_string(order).unwrap() + "\n";
+        serde_json::from_str(&self.said(text.as_bytes())).unwrap()
+    }
+
+    /// The reason why this is refused, after which nothing is changed.
+    fn refused(&self, bytes: &[u8]) -> String {
+        let answer = self.said(bytes);
+        let reason = match serde_json::from_str(&answer).unwrap() {
+            Answer::Refused(reason) => reason,
+            Answer::Done(report) => panic!("{report:?}"),
+        };
+        self.unchanged();
+        reason
+    }
+
+    fn unchanged(&self) {
+        assert_eq!(self.files.writes.get(), 0);
+        assert_eq!(fs::read_dir(self.store.path()).unwrap().count(), 0);
+    }
+}
+
+fn set(list: &str) -> CpuSet {
+    list.parse().unwrap()
+}
+
+/// CPUs 2 and 3 of the one VM are not to sleep deeply.
+fn order() -> Order {
+    let vm = Vm {
+        cpus: set("2-3"),
+        latency: Some(Latency::Microseconds(20)),
+        ..Vm::default()
+    };
+    Order {
+        steer: true,
+        shared: set("0-1,4-7"),
+        vms: [(POD.to_owned(), vm)].into(),
+        ..Order::default()
+    }
+}
+
+#[test]
+fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
+    let node = Node::new();
+    let Answer::Done(report) = node.answer(&order()) else {
+        panic!("refused")
+    };
+    assert_eq!((report.writes, report.problems.len()), (2, 0), "{report:?}");
+    assert_eq!(
+        (node.latency(2), node.latency(3), node.latency(4)),
+        ("20".into(), "20".into(), "0".into())
+    );
+    // The same again changes nothing.
+    let Answer::Done(report) = node.answer(&order()) else {
+        panic!("refused")
+    };
+    assert_eq!((report.writes, node.files.writes.get()), (0, 2));
+    let Answer::Done(report) = node.answer(&Order::default()) else {
+        panic!("refused")
+    };
+    assert_eq!(
+        (report.writes, node.latency(2), node.latency(3)),
+        (2, "0".into(), "0".into())
+    );
+}
+
+#[test]
+fn an_instance_in_place_is_found_by_the_record_on_its_container() {
+    let mut node = Node::new();
+    node.records = Records::default();
+    let unit = format!("kubepods-pod{}.slice", POD.replace('-', "_"));
+    let container = format!("/kubepods.slice/{unit}/cri-containerd-{}.scope", "a".repeat(64));
+    let mut record = in_place();
+    record.origin = CgroupPath::parse(&container).unwrap();
+    // An adopted VM's other threads run on CPU 3: it is its own all the same.
+    (record.exclusive, record.spare) = (set("2"), set("3"));
+    node.records.add(&record, true);
+    assert!(matches!(node.answer(&order()), Answer::Done(_)));
+}
+
+#[test]
+fn what_is_no_order_is_refused_by_name_and_nothing_is_written() {
+    let node = Node::new();
+    let good = serde_json::to_string(&order()).unwrap();
+    let cases: [(&[u8], &str); 6] = [
+        (b"\n", "it is not JSON that is understood"),
+        (b"{\"steer\":tru\n", "it is not JSON that is understood"),
+        (b"{\"steer\":true,\"restart\":true}\n", "unknown field `restart`"),
+        (
+            b"{\"vms\":{\"x\":{\"cpus\":\"9999999\"}}}\n",
+            "it is not JSON that is understood",
+        ),
+        (b"\xff\xfe\n", "no order was received: the line is not UTF-8"),
+        (&good.as_bytes()[..20], "no order was received: it took longer than 0 s"),
+    ];
+    for (bytes, expected) in cases {
+        let reason = node.refused(bytes);
+        assert!(reason.contains(expected), "{reason}");
+    }
+}
+
+#[test]
+fn an_order_that_is_too_long_is_refused_before_it_ends() {
+    let node = Node::new();
+    let reason = node.refused(&vec![b' '; MAX_LINE + 1]);
+    assert_eq!(
+        reason,
+        format!("no order was received: the line is longer than {MAX_LINE} bytes")
+    );
+}
+
+#[test]
+fn an_order_about_a_pod_that_has_none_or_only_a_dead_instance_is_refused() {
+    let mut node = Node::new();
+    let text = serde_json::to_string(&order()).unwrap() + "\n";
+    node.records = Records::default();
+    assert_eq!(node.refused(text.as_bytes()), format!("pod {POD} has no live instance"));
+    node.records.add(&record(), false);
+    assert_eq!(node.refused(text.as_bytes()), format!("pod {POD} has no live instance"));
+    // Another pod's record where this one's would be.
+    let scope = Tree::of(&record()).scope().clone();
+    let mut other = record();
+    other.pod = stelia_kubelet::PodUid::parse("3ceda12c-3ee9-40fa-9f42-61428fe654a6").unwrap();
+    let attributes = other
+        .attributes()
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value));
+    node.records.0.insert(scope, (attributes.collect(), true));
+    assert_eq!(node.refused(text.as_bytes()), format!("pod {POD} has no live instance"));
+}
+
+#[test]
+fn an_order_of_other_cpus_than_the_recorded_ones_is_refused() {
+    let node = Node::new();
+    for cpus in ["2-4", "4-5", "2"] {
+        let mut order = order();
+        order.vms.get_mut(POD).unwrap().cpus = set(cpus);
+        order.shared = set("0-1");
+        let reason = node.refused((serde_json::to_string(&order).unwrap() + "\n").as_bytes());
+        assert!(reason.contains("2-3 are recorded as its own"), "{reason}");
+    }
+    let mut order = order();
+    order.shared = set("1-2");
+    let reason = node.refused((serde_json::to_string(&order).unwrap() + "\n").as_bytes());
+    assert_eq!(reason, "the shared CPUs 2 are VMs'");
+}
+
+#[test]
+fn a_record_of_another_version_is_not_guessed_at() {
+    let mut node = Node::new();
+    for (attributes, _) in node.records.0.values_mut() {
+        attributes.insert("schema".into(), "9".into());
+    }
+    let reason = node.refused((serde_json::to_string(&order()).unwrap() + "\n").as_bytes());
+    assert!(reason.contains("schema \"9\""), "{reason}");
+}
+
+#[test]
+fn whoever_is_not_the_daemon_is_not_answered_nor_read() {
+    let node = Node::new();
+    let asked = Cell::new(0);
+    let (mut client, server) = UnixStream::pair().unwrap();
+    client
+        .write_all((serde_json::to_string(&order()).unwrap() + "\n").as_bytes())
+        .unwrap();
+    let admit = |_: &UnixStream| {
+        asked.set(asked.get() + 1);
+        Err(Stranger("a process of /x".into()))
+    };
+    node.admitting(&admit, |serving| {
+        serving.attend(server);
+        assert_eq!(serving.state.strangers.len(), 1);
+        serving.attend(UnixStream::pair().unwrap().1);
+        assert_eq!(serving.state.strangers.len(), 1);
+    });
+    let mut answer = Vec::new();
+    let _ = client.read_to_end(&mut answer);
+    assert_eq!((answer, asked.get()), (Vec::new(), 2));
+    node.unchanged();
+}
+
+#[test]
+fn it_serves_one_after_the_other_and_ends_when_it_is_told_to_or_nothing_is_ordered() {
+    let node = Node::new();
+    let path: PathBuf = node.folder.path().join("quiet.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let (told, tell) = pipe().unwrap();
+    let idle = Duration::from_millis(500);
+    let daemon = thread::spawn({
+        let path = path.clone();
+        move || -> Vec<Result<Report, OrderError>> {
+            let one = || client::order(&path, &order(), client::PATIENCE);
+            let mut wrong = order();
+            wrong.shared = set("9");
+            vec![one(), client::order(&path, &wrong, client::PATIENCE), one()]
+        }
+    });
+    let end = node
+        .with(|serving| serving.serve(&listener, told.as_fd(), idle))
+        .unwrap();
+    assert_eq!(end, End::Idle);
+    let answers = daemon.join().unwrap();
+    assert!(
+        matches!(&answers[..], [Ok(_), Err(OrderError::Refused(_)), Ok(_)]),
+        "{answers:?}"
+    );
+    // One that waits is left to the next start.
+    let _waits = UnixStream::connect(&path).unwrap();
+    rustix::io::write(&tell, b"x").unwrap();
+    let end = node
+        .with(|serving| serving.serve(&listener, told.as_fd(), idle))
+        .unwrap();
+    assert_eq!(end, End::Told);
+    listener.accept().unwrap();
+    assert_eq!(node.store.load("none").unwrap(), None);
+}
