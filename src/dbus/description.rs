@@ -168,6 +168,7 @@ mod tests {
                     text: text("Operation not permitted"),
                     count: 4,
                 }],
+                left_out: [(text("p"), text("it has no live instance"))].into(),
                 irqbalance: quiet::Irqbalance::Told,
                 threads_moved: 2,
                 threads_remaining: vec![quiet::Thread {

@@ -51,7 +51,12 @@ impl Disturbances {
             kind: Amiss::NotQuiet,
             text: problem.text.clone(),
         });
-        Self(unknown.chain(remaining).chain(problems).collect())
+        let left_out = quiet.report.left_out.iter().map(|(pod, reason)| Disturbance {
+            of: Whom::Pod(pod.clone()),
+            kind: Amiss::NotSteered,
+            text: format!("device interrupts are not kept off its CPUs: {reason}"),
+        });
+        Self(unknown.chain(remaining).chain(problems).chain(left_out).collect())
     }
 
     /// The reasons of one instance with these exclusive CPUs.

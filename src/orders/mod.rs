@@ -26,6 +26,8 @@ use wanted::{wanted, without_shared};
 
 /// How soon an order that failed is sent again at first. It doubles, up to the audit's interval.
 const AGAIN: Duration = Duration::from_secs(1);
+/// The same of one that was not carried out for every VM: their records may be about to be written.
+const SOON: Duration = Duration::from_millis(100);
 
 /// Who carries out orders.
 pub(crate) trait Orders: Send + Sync {
@@ -60,6 +62,8 @@ pub(crate) async fn run(engine: Handle, orders: Arc<dyn Orders>, cancel: Cancell
         devices: BTreeMap::new(),
         sent: None,
         failed: None,
+        rest: None,
+        left_out: BTreeSet::new(),
         told: None,
         next: orders.may_be_in_force().then(Instant::now),
         engine: engine.clone(),
@@ -99,8 +103,12 @@ struct Task {
     devices: BTreeMap<PodUid, BTreeSet<String>>,
     /// The last order that was carried out.
     sent: Option<Order>,
-    /// The last order that was not, and how long the rest after it is.
-    failed: Option<(Order, Duration)>,
+    /// The last order that was not.
+    failed: Option<Order>,
+    /// How long the rest is before the order is sent again that was not carried out, or not for every VM; `None` where it was.
+    rest: Option<Duration>,
+    /// The pods for whose VMs the last answer did nothing.
+    left_out: BTreeSet<String>,
     /// The problem that the journal was last told.
     told: Option<String>,
     /// When the order is sent again although nothing changed; `None` while nothing is in force.
@@ -139,7 +147,7 @@ impl Task {
     fn is_due(&self, order: &Order, now: Instant) -> bool {
         let in_time = self.next.is_some_and(|next| next <= now);
         let is_known = match (&self.failed, &self.sent) {
-            (Some((failed, _)), _) => failed == order,
+            (Some(failed), _) => failed == order,
             (None, Some(sent)) => sent == order,
             (None, None) => order.vms.is_empty(),
         };
@@ -153,14 +161,21 @@ impl Task {
         let interval = self.settings.borrow().audit_interval;
         let steering = self.settings.borrow().quiet.irq_steering.name().to_owned();
         let now = Instant::now();
-        let before = self.engine.view().quiet.clone();
         let quiet = match answer {
-            Ok(report) => {
+            Ok(mut report) => {
                 self.tell_done(&order, &report);
                 self.failed = None;
+                let left_out = report.left_out.keys().cloned().collect();
+                self.rest = match report.left_out.is_empty() {
+                    true => None,
+                    false => Some(self.rest.map_or(SOON, |rest| (rest * 2).min(interval))),
+                };
                 // Nothing is in force without VMs: nobody wakes for it.
-                self.next = (!order.vms.is_empty()).then(|| now + interval);
+                self.next = (!order.vms.is_empty()).then(|| now + self.rest.unwrap_or(interval));
                 self.sent = Some(order);
+                // One that begins or ends is left out once.
+                let before = std::mem::replace(&mut self.left_out, left_out);
+                report.left_out.retain(|pod, _| before.contains(pod));
                 Quiet {
                     steering,
                     problem: None,
@@ -169,17 +184,15 @@ impl Task {
                 }
             }
             Err(problem) => {
-                let rest = self
-                    .failed
-                    .as_ref()
-                    .map_or(AGAIN, |(_, rest)| (*rest * 2).min(interval));
+                let rest = self.rest.map_or(AGAIN, |rest| (rest * 2).min(interval));
                 self.tell_failed(&problem);
-                self.failed = Some((order, rest));
+                self.failed = Some(order);
+                self.rest = Some(rest);
                 self.next = Some(now + rest);
                 Quiet {
                     steering,
                     problem: Some(problem),
-                    ..(*before).clone()
+                    ..(*self.engine.view().quiet).clone()
                 }
             }
         };
@@ -189,7 +202,8 @@ impl Task {
     /// In the journal when what is in force changed, or when it works again.
     fn tell_done(&mut self, order: &Order, report: &Report) {
         let recovered = self.told.take().is_some();
-        if !recovered && (report.writes == 0 || self.sent.as_ref() == Some(order)) {
+        let is_news = report.writes > 0 && self.sent.as_ref() != Some(order);
+        if order.vms.is_empty() || !(recovered || is_news) {
             return;
         }
         let cpus: stelia_cpus::CpuSet = order.vms.values().flat_map(|vm| vm.cpus.iter()).collect();

@@ -2,9 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Deserializer, Serialize};
+use serde_json::Value;
 use stelia_cpus::CpuSet;
 use stelia_text::named;
+
+/// A word that only a newer daemon knows is the default: what else it says can be read.
+fn or_default<'de, D: Deserializer<'de>, T: DeserializeOwned + Default>(from: D) -> Result<T, D::Error> {
+    let value = Value::deserialize(from)?;
+    Ok(T::deserialize(value).unwrap_or_default())
+}
 
 /// As Describe has it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,6 +40,9 @@ pub struct Report {
     pub writes: u32,
     /// Device interrupts that reach CPUs of VMs although they should not.
     pub remaining: Vec<Remaining>,
+    /// By pod UID: the VMs for which nothing was done, with the reason; it may be that they only begin or end.
+    pub left_out: BTreeMap<String, String>,
+    #[serde(deserialize_with = "or_default")]
     pub irqbalance: Irqbalance,
     /// Kernel threads that were given the shared CPUs since `steliad-quiet` started.
     pub threads_moved: u64,
@@ -52,6 +63,7 @@ pub struct Remaining {
     pub name: String,
     /// The CPUs of VMs that it reaches.
     pub cpus: CpuSet,
+    #[serde(deserialize_with = "or_default")]
     pub why: Remains,
     /// The system's words, or what was counted.
     pub text: String,
@@ -136,4 +148,17 @@ pub struct CacheUse {
     pub llc_bytes: Option<u64>,
     /// Bytes moved to and from memory, since the group was made; `None`: not counted here.
     pub memory_bytes: Option<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_of_a_newer_daemon_leave_the_rest_readable() {
+        let text = r#"{"irqbalance": "asked", "moved": 3, "remaining": [{"irq": 7, "why": "moonlight"}]}"#;
+        let report: Report = serde_json::from_str(text).unwrap();
+        assert_eq!((report.moved, report.remaining[0].irq), (3, 7));
+        assert_eq!(report.remaining[0].why, Remains::default());
+    }
 }

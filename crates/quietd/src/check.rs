@@ -7,6 +7,8 @@ mod facts;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
@@ -19,31 +21,12 @@ pub use facts::Facts;
 pub enum Wrong {
     #[error("{0:?} is not a pod's UID")]
     Pod(String),
-    #[error("pod {0} has no live instance")]
-    NoInstance(String),
-    #[error("pod {pod}: the CPUs {ordered} are ordered, {recorded} are recorded as its own")]
-    NotItsOwn {
-        pod: String,
-        ordered: CpuSet,
-        recorded: CpuSet,
-    },
-    #[error("pod {pod}: the CPUs {cpus} are another VM's too")]
-    Twice { pod: String, cpus: CpuSet },
     #[error("the shared CPUs {0} are VMs'")]
     SharedAreVms(CpuSet),
-    #[error("the shared CPUs {0} are not online")]
-    SharedAreOffline(CpuSet),
     #[error("pod {pod}: {device:?} is not a PCI address")]
     Device { pod: String, device: String },
     #[error("pod {0}: a latency of 0 µs would be no limit")]
     Latency(String),
-    #[error("pod {pod}: CPU {cpu} has no governor {governor:?}, only {available:?}")]
-    Governor {
-        pod: String,
-        cpu: u32,
-        governor: String,
-        available: String,
-    },
     #[error("pod {pod}: the order has no cache class {class:?}")]
     NoClass { pod: String, class: String },
     #[error("{0:?} cannot be a cache class's name")]
@@ -56,49 +39,65 @@ pub enum Wrong {
     },
 }
 
-/// Whether an order may be carried out on a node of which these are the facts.
+/// What of an order may be carried out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Checked {
+    pub order: Order,
+    /// By pod: the VMs that were taken out of it, with the reason. An instance may begin or end while the order is on its way, and one
+    /// whose record is damaged must not keep the others from what is theirs.
+    pub left_out: BTreeMap<String, String>,
+}
+
+/// What of this order may be carried out on a node of which these are the facts.
 ///
 /// # Errors
-/// The first thing that is wrong.
-pub fn check(order: &Order, facts: &Facts) -> Result<(), Wrong> {
+/// Something that no daemon orders, whatever happens meanwhile: then nothing is carried out.
+pub fn check(mut order: Order, facts: &Facts) -> Result<Checked, Wrong> {
+    let mut left_out = BTreeMap::new();
     let mut exclusive = CpuSet::new();
     for (pod, vm) in &order.vms {
         if PodUid::parse(pod).is_err() {
             return Err(Wrong::Pod(excerpt(pod)));
         }
-        check_vm(pod, vm, order, facts)?;
-        let twice = exclusive.intersection(&vm.cpus);
-        if !twice.is_empty() {
-            return Err(Wrong::Twice {
-                pod: pod.clone(),
-                cpus: twice,
-            });
+        check_vm(pod, vm, &order)?;
+        match is_its_own(vm, &exclusive, facts.recorded.get(pod)) {
+            Ok(()) => exclusive.union_with(&vm.cpus),
+            Err(reason) => drop(left_out.insert(pod.clone(), reason)),
         }
-        exclusive.union_with(&vm.cpus);
     }
+    order.vms.retain(|pod, _| !left_out.contains_key(pod));
     let shared = order.shared.intersection(&exclusive);
     if !shared.is_empty() {
         return Err(Wrong::SharedAreVms(shared));
     }
-    let offline = order.shared.difference(&facts.online);
-    if !offline.is_empty() {
-        return Err(Wrong::SharedAreOffline(offline));
-    }
+    // A CPU may have gone meanwhile.
+    order.shared = order.shared.intersection(&facts.online);
     let mut classes = order.cache_classes.iter();
-    classes.try_for_each(|(name, class)| check_class(name, class))
+    classes.try_for_each(|(name, class)| check_class(name, class))?;
+    Ok(Checked { order, left_out })
 }
 
-fn check_vm(pod: &str, vm: &Vm, order: &Order, facts: &Facts) -> Result<(), Wrong> {
-    let Some(recorded) = facts.recorded.get(pod) else {
-        return Err(Wrong::NoInstance(pod.to_owned()));
-    };
-    if *recorded != vm.cpus {
-        return Err(Wrong::NotItsOwn {
-            pod: pod.to_owned(),
-            ordered: vm.cpus.clone(),
-            recorded: recorded.clone(),
-        });
+/// Whether the CPUs are recorded as this VM's, and are not another's, which come `before`.
+fn is_its_own(vm: &Vm, before: &CpuSet, recorded: Option<&Result<CpuSet, String>>) -> Result<(), String> {
+    let ordered = &vm.cpus;
+    match recorded {
+        None => return Err("it has no live instance".into()),
+        Some(Err(reason)) => return Err(reason.clone()),
+        Some(Ok(recorded)) if recorded != ordered => {
+            return Err(format!(
+                "the CPUs {ordered} are ordered, {recorded} are recorded as its own"
+            ));
+        }
+        Some(Ok(_)) => {}
     }
+    let twice = before.intersection(ordered);
+    match twice.is_empty() {
+        true => Ok(()),
+        false => Err(format!("the CPUs {twice} are another VM's too")),
+    }
+}
+
+fn check_vm(pod: &str, vm: &Vm, order: &Order) -> Result<(), Wrong> {
     if let Some(device) = vm.own_devices.iter().find(|device| !is_pci_address(device)) {
         return Err(Wrong::Device {
             pod: pod.to_owned(),
@@ -107,19 +106,6 @@ fn check_vm(pod: &str, vm: &Vm, order: &Order, facts: &Facts) -> Result<(), Wron
     }
     if vm.latency == Some(Latency::Microseconds(0)) {
         return Err(Wrong::Latency(pod.to_owned()));
-    }
-    if let Some(governor) = &vm.governor {
-        for cpu in vm.cpus.iter() {
-            let available = facts.governors.get(&cpu).map_or("", String::as_str);
-            if !available.split_whitespace().any(|one| one == governor) {
-                return Err(Wrong::Governor {
-                    pod: pod.to_owned(),
-                    cpu,
-                    governor: excerpt(governor),
-                    available: available.trim().to_owned(),
-                });
-            }
-        }
     }
     match &vm.cache_class {
         Some(class) if !order.cache_classes.contains_key(class) => Err(Wrong::NoClass {
@@ -149,7 +135,7 @@ fn is_pci_address(text: &str) -> bool {
 
 /// The name is part of a directory's name in resctrl.
 fn check_class(name: &str, class: &CacheClass) -> Result<(), Wrong> {
-    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    let plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
     if !(1..=64).contains(&name.len()) || !name.bytes().all(plain) {
         return Err(Wrong::ClassName(excerpt(name)));
     }

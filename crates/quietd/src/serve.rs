@@ -11,6 +11,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stelia_api::quiet::Report;
 use stelia_node::cgroup::Cgroups;
 use stelia_quiet::files::System;
 use stelia_quiet::line::{self, LineError};
@@ -18,7 +19,7 @@ use stelia_quiet::order::{Answer, MAX_LINE, Order};
 use stelia_text::excerpt;
 
 use crate::carry_out::{Memories, carry_out};
-use crate::check::{Facts, check};
+use crate::check::{Checked, Facts, check};
 use crate::journal::{Priority, say};
 pub use crate::peer::Stranger;
 
@@ -133,9 +134,12 @@ impl Server<'_> {
             }
         };
         let facts = Facts::read(&order, self.cgroups, self.system.files);
-        let checked = facts.and_then(|facts| check(&order, &facts).map_err(|wrong| wrong.to_string()));
+        let checked = facts.and_then(|facts| check(order, &facts).map_err(|wrong| wrong.to_string()));
         match checked {
-            Ok(()) => Answer::Done(carry_out(self.system, self.sockets, &order, &mut self.state.memories)),
+            Ok(Checked { order, left_out }) => {
+                let report = carry_out(self.system, self.sockets, &order, &mut self.state.memories);
+                Answer::Done(Report { left_out, ..report })
+            }
             Err(reason) => Answer::Refused(reason),
         }
     }

@@ -210,3 +210,23 @@ async fn switched_off_an_order_says_so_once_and_nothing_is_degraded() {
     node.until("it is switched on", |_| fake.last().is_some_and(|order| order.steer))
         .await;
 }
+
+#[tokio::test]
+async fn a_vm_that_is_left_out_is_ordered_again_soon_and_is_degraded_if_it_stays_so() {
+    let mut node = Node::new();
+    let fake = Arc::new(Fake::default());
+    let (one, _) = node.isolated(1, "2-3").await;
+    let (other, _) = node.isolated(2, "4-5").await;
+    fake.answers(Ok(Report {
+        left_out: [(one.uid.to_string(), "it has no live instance".to_owned())].into(),
+        ..Report::default()
+    }));
+    node.ordering(&fake);
+    node.until("it is a reason", |node| !node.reasons(&one).is_empty())
+        .await;
+    assert!(fake.ordered().len() > 1, "the first time it may only begin");
+    assert_eq!(node.reasons(&one)[0].0, Amiss::NotSteered);
+    assert_eq!(node.reasons(&other), []);
+    fake.answers(Ok(Report::default()));
+    node.until("it is done", |node| node.reasons(&one).is_empty()).await;
+}

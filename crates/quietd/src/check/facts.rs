@@ -15,35 +15,27 @@ const ONLINE: &str = "/sys/devices/system/cpu/online";
 /// What the node itself says of what an order names.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// By pod UID: the CPUs recorded as its own of each live instance that is ordered.
-    pub recorded: BTreeMap<String, CpuSet>,
+    /// By pod UID: the CPUs recorded as its vCPUs' of each live instance that is ordered, or why its record cannot be used.
+    pub recorded: BTreeMap<String, Result<CpuSet, String>>,
     pub online: CpuSet,
-    /// `scaling_available_governors`, by CPU of a VM that orders one.
-    pub governors: BTreeMap<u32, String>,
 }
 
 impl Facts {
     /// Read what this order is to be checked against.
     ///
     /// # Errors
-    /// What cannot be read, with its path.
+    /// The online CPUs cannot be read; with the path.
     pub fn read(order: &Order, cgroups: &dyn Cgroups, files: &dyn Files) -> Result<Self, String> {
         let mut facts = Self {
             online: online(files)?,
             ..Self::default()
         };
-        for (pod, vm) in &order.vms {
+        for pod in order.vms.keys() {
             // What is none is told by the check.
             let Ok(uid) = PodUid::parse(pod) else { continue };
-            let Some(record) = live(cgroups, &uid)? else { continue };
-            let own = record.own();
-            // Of CPUs that are refused anyway nothing is read.
-            let governed = vm.cpus.iter().filter(|_| vm.governor.is_some() && own == vm.cpus);
-            facts.governors.extend(governed.filter_map(|cpu| {
-                let path = format!("/sys/devices/system/cpu/cpu{cpu}/cpufreq/scaling_available_governors");
-                Some((cpu, files.read(&path).ok()?))
-            }));
-            facts.recorded.insert(pod.clone(), own);
+            let recorded = live(cgroups, &uid).transpose();
+            let recorded = recorded.map(|record| record.map(|record| record.exclusive));
+            facts.recorded.extend(recorded.map(|cpus| (pod.clone(), cpus)));
         }
         Ok(facts)
     }
