@@ -4,6 +4,7 @@
 use crate::contained::contained_from_start_to_end;
 use crate::host::{SLICE, run};
 use crate::pods::{Pod, on_node};
+use crate::quiet::kept_off_and_given_back;
 
 #[test]
 fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
@@ -12,6 +13,11 @@ fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
         contained_from_start_to_end();
         assert!(!std::path::Path::new(&format!("{SLICE}/cpuset.cpus.exclusive")).exists());
     });
+}
+
+#[test]
+fn interrupts_are_kept_off_a_contained_vms_cpus() {
+    on_node(kept_off_and_given_back);
 }
 
 #[test]

@@ -89,7 +89,8 @@ fn online(cpu: u32) -> PathBuf {
     format!("/sys/devices/system/cpu/cpu{cpu}/online").into()
 }
 
-fn all_online() {
+/// Take every CPU online again.
+pub fn all_online() {
     let present = cpus(&read("/sys/devices/system/cpu/present"));
     // The first one cannot be taken offline and has no such file.
     for cpu in present.iter().filter(|cpu| *cpu != 0) {

@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 use stelia_cpus::CpuSet;
 use stelia_settings::isolated_is_safe;
 
+use crate::quiet::interrupts::changed;
+
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";
 /// An emulated node on a busy machine can be slow; what is measured is printed.
@@ -176,5 +178,6 @@ pub fn leftovers() -> Vec<String> {
         let found = run(&[&list[..], units].concat());
         left.extend(found.lines().map(str::to_owned));
     }
+    left.extend(changed());
     left
 }

@@ -43,6 +43,7 @@ mod plan;
 mod pod_level;
 mod pods;
 mod promise;
+mod quiet;
 mod runner;
 mod scale;
 mod sid;

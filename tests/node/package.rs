@@ -9,6 +9,7 @@ use crate::contained::{configure, unconfigure};
 use crate::host::{CGROUP, cpus, kind, partitioned, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::{assert_isolated, is_isolated, state};
+use crate::quiet::interrupts::changed;
 
 /// The package as an older build of it: all that differs is the version.
 fn older(package: &str) -> String {
@@ -70,6 +71,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
             pods.iter().all(|pod| is_isolated(pod, 2)).then_some(())
         });
         let (before, units, pid) = (isolated(), kept(&pods.each_ref()), daemon());
+        assert_ne!(changed(), Vec::<String>::new(), "no interrupt was moved");
         run(&["apt-get", "-qq", "install", "-y", &package]);
         assert_eq!(installed(), newer);
         known(&pods, "after the upgrade");
@@ -79,6 +81,7 @@ fn zz_upgrade_and_removal_leave_running_vms_exactly_as_they_are() {
         println!("  {}", run(&["steliactl", "verify"]));
 
         run(&["apt-get", "-qq", "remove", "-y", "steliad"]);
+        assert_eq!(changed(), Vec::<String>::new());
         let mut exclusive = CpuSet::new();
         for (pod, before) in pods.iter().zip(&before) {
             assert_eq!(pod.threads(), *before);

@@ -16,6 +16,7 @@ use crate::host::{
     CGROUP, SLICE, Thread, container_of, cpus, leftovers, output, read, run, scopes, wait_until, wait_until_or,
 };
 use crate::promise::describe;
+use crate::quiet::interrupts::remember;
 
 /// One pod, as `kubelet-standin pod show --json` tells it.
 #[derive(Debug, Clone, Deserialize)]
@@ -44,6 +45,7 @@ pub fn on_node_undoing(undo: impl FnOnce(), body: impl FnOnce()) {
         let is_usual = std::env::var("NODE_IMAGE").is_ok_and(|image| image == "trixie");
         let runtime = if is_usual { "direct" } else { "runc" };
         run(&["kubelet-standin", "init", "--runtime", runtime]);
+        remember();
         println!("  guests run on {:?}", Accel::of_node());
     });
     let started = Instant::now();

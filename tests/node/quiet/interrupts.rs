@@ -1,0 +1,199 @@
+//! Device interrupts as the kernel shows them: where each may fire, and where it fired.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::sync::OnceLock;
+
+use stelia_cpus::CpuSet;
+
+use crate::host::{cpus, read};
+
+const DEFAULT: &str = "/proc/irq/default_smp_affinity";
+
+/// A device interrupt by number, and who handles it. Numbers alone are given again.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Interrupt {
+    pub irq: u32,
+    pub name: String,
+}
+
+impl Interrupt {
+    /// The one with this name.
+    pub fn named(name: &str) -> Self {
+        let found = all().into_iter().find(|one| one.name == name);
+        found.unwrap_or_else(|| panic!("no interrupt {name}: {:#?}", all()))
+    }
+
+    fn path(&self) -> String {
+        format!("/proc/irq/{}/smp_affinity_list", self.irq)
+    }
+
+    pub fn mask(&self) -> CpuSet {
+        cpus(&read(self.path()))
+    }
+
+    pub fn set(&self, mask: &CpuSet) {
+        fs::write(self.path(), mask.to_string()).unwrap_or_else(|e| panic!("{mask} to {self:?}: {e}"));
+    }
+
+    /// Where it fires now, or did last: a new mask counts from the next interrupt on.
+    pub fn placed(&self) -> CpuSet {
+        cpus(&read(format!("/proc/irq/{}/effective_affinity_list", self.irq)))
+    }
+
+    /// The system's error number for writing the mask that it has already.
+    pub fn refusal(&self) -> Option<i32> {
+        fs::write(self.path(), self.mask().to_string()).err()?.raw_os_error()
+    }
+
+    pub fn is_read_only(&self) -> bool {
+        let mode = fs::metadata(self.path())
+            .unwrap_or_else(|e| panic!("{self:?}: {e}"))
+            .mode();
+        mode & 0o222 == 0
+    }
+
+    /// Whether the kernel places it, by what drivers ask for: queues of virtio disks and NVMe, but not NVMe's queue for
+    /// administration. That the kernel thinks so too, `the_kernel_says_which_interrupts_it_manages` shows.
+    pub fn is_managed(&self) -> bool {
+        self.name.contains("-req.") || (self.name.starts_with("nvme") && !self.name.ends_with("q0"))
+    }
+}
+
+/// All that a driver handles, the timer (0) apart: it belongs to the kernel.
+pub fn all() -> Vec<Interrupt> {
+    let numbers = fs::read_dir("/proc/irq").expect("/proc/irq").flatten();
+    let mut numbers: Vec<u32> = numbers.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+    numbers.sort_unstable();
+    let named = |irq: u32| Interrupt {
+        irq,
+        name: read(format!("/sys/kernel/irq/{irq}/actions")),
+    };
+    let all = numbers.into_iter().filter(|irq| *irq > 0).map(named);
+    all.filter(|one| !one.name.is_empty()).collect()
+}
+
+/// Where the interrupts that may be moved fire, and by default those to come.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Masks {
+    pub of: BTreeMap<Interrupt, CpuSet>,
+    pub default: CpuSet,
+}
+
+impl Masks {
+    pub fn now() -> Self {
+        let default = read(DEFAULT);
+        let steerable = all().into_iter().filter(|one| !one.is_managed());
+        Self {
+            of: steerable.map(|one| (one.clone(), one.mask())).collect(),
+            default: CpuSet::from_mask(&default).unwrap_or_else(|| panic!("no mask: {default:?}")),
+        }
+    }
+
+    /// Write them back.
+    pub fn restore(&self) {
+        let now = Self::now();
+        for (one, mask) in self.of.iter().filter(|(one, mask)| now.of.get(one) != Some(mask)) {
+            one.set(mask);
+        }
+        if now.default != self.default {
+            fs::write(DEFAULT, self.default.to_mask()).expect(DEFAULT);
+        }
+    }
+
+    /// Those that reach one of these CPUs.
+    pub fn reaching(&self, cpus: &CpuSet) -> Vec<String> {
+        let default = (!self.default.is_disjoint(cpus)).then(|| format!("by default: {}", self.default));
+        let reaching = self.of.iter().filter(|(_, mask)| !mask.is_disjoint(cpus));
+        let told = reaching.map(|(one, mask)| format!("{} {}: {mask}", one.irq, one.name));
+        told.chain(default).collect()
+    }
+
+    /// These without CPUs of VMs, but those that had only such CPUs: where they go is for the test to say.
+    pub fn without(&self, cpus: &CpuSet) -> Self {
+        let mut masks = self.clone();
+        masks.default = masks.default.difference(cpus);
+        masks.of.values_mut().for_each(|mask| *mask = mask.difference(cpus));
+        masks.of.retain(|_, mask| !mask.is_empty());
+        masks
+    }
+
+    /// What is not as there, of what both have.
+    pub fn differing(&self, from: &Self) -> Vec<String> {
+        let both = self
+            .of
+            .iter()
+            .filter_map(|(one, mask)| Some((one, mask, from.of.get(one)?)));
+        let differing = both.filter(|(_, mask, other)| mask != other);
+        let told =
+            differing.map(|(one, mask, other)| format!("interrupt {} {}: {mask}, not {other}", one.irq, one.name));
+        let default =
+            (self.default != from.default).then(|| format!("default: {}, not {}", self.default, from.default));
+        told.chain(default).collect()
+    }
+}
+
+static FIRST: OnceLock<Masks> = OnceLock::new();
+
+/// Before the first VM: what every test has to leave.
+pub fn remember() {
+    FIRST.get_or_init(Masks::now);
+}
+
+/// What is not as it was before the first VM, in words.
+pub fn changed() -> Vec<String> {
+    FIRST
+        .get()
+        .map(|first| Masks::now().differing(first))
+        .unwrap_or_default()
+}
+
+/// How often each numbered interrupt fired on these CPUs since boot. The timer (0) apart; the CPUs' own timers have no number.
+pub fn fired(on: &CpuSet) -> BTreeMap<Interrupt, u64> {
+    let text = fs::read_to_string("/proc/interrupts").expect("/proc/interrupts");
+    let mut lines = text.lines();
+    // Only CPUs that are online have a column.
+    let columns = lines.next().unwrap_or_default().split_whitespace();
+    let columns: Vec<u32> = columns
+        .filter_map(|word| word.strip_prefix("CPU")?.parse().ok())
+        .collect();
+    let fired = |line: &str| {
+        let (irq, rest) = line.split_once(':')?;
+        let irq = irq.trim().parse().ok().filter(|irq| *irq > 0)?;
+        let mut words = rest.split_whitespace();
+        let counts = columns
+            .iter()
+            .map(|cpu| (*cpu, words.next().and_then(|word| word.parse::<u64>().ok())));
+        let ours = counts.collect::<Vec<_>>();
+        let ours = ours.into_iter().filter(|(cpu, _)| on.contains(*cpu));
+        let count = ours.map(|(_, count)| count.unwrap_or_else(|| panic!("{line}"))).sum();
+        let name = words.last().unwrap_or_default().to_owned();
+        Some((Interrupt { irq, name }, count))
+    };
+    lines.filter_map(fired).collect()
+}
+
+/// CPUs whose interrupts are counted from here on.
+pub struct Watch {
+    cpus: CpuSet,
+    before: BTreeMap<Interrupt, u64>,
+}
+
+impl Watch {
+    pub fn start(cpus: &CpuSet) -> Self {
+        Self {
+            cpus: cpus.clone(),
+            before: fired(cpus),
+        }
+    }
+
+    /// What fired on them since.
+    pub fn risen(&self) -> BTreeMap<Interrupt, u64> {
+        let risen = |(one, count): (Interrupt, u64)| {
+            let more = count - self.before.get(&one).copied().unwrap_or(0);
+            (more > 0).then_some((one, more))
+        };
+        fired(&self.cpus).into_iter().filter_map(risen).collect()
+    }
+}

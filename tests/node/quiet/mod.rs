@@ -1,0 +1,392 @@
+//! Device interrupts stay off the CPUs of VMs: counted, with CPUs that go offline, with irqbalance, with programs killed, and
+//! with orders of others. Afterwards every mask is as before (`host::leftovers`, after every test of the suite).
+//!
+//! What of the node's interrupts may be moved, seen on kernels 6.1 and 6.12: those of the network card, of the serial ports, of
+//! NVMe's administration and each disk's configuration. Disk queues are the kernel's: of virtio disks one a CPU, of the NVMe
+//! disk one for CPUs 0-3 and one for 4-7. Such a queue fires on one of its CPUs only, whichever asked for the block.
+
+pub mod interrupts;
+mod irqbalance;
+mod load;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use stelia_api::quiet::{Irqbalance, Quiet, Remains};
+use stelia_cpus::CpuSet;
+
+use self::interrupts::{Interrupt, Masks, Watch, all};
+use self::irqbalance::{banned, systemctl};
+use self::load::{Card, Load, core, read_blocks_on};
+use crate::crash::{kill_daemon, wait_state};
+use crate::drift::all_online;
+use crate::host::{all_pids, cpus, output, read, run, thread, wait_until, wait_until_or};
+use crate::pods::{Pod, on_node, on_node_undoing, pool};
+use crate::promise::{assert_isolated, describe, is_isolated};
+
+/// As its unit calls it.
+const PROGRAM: &str = "/usr/libexec/stelia/steliad-quiet";
+const SOCKET: &str = "/run/stelia/quiet.sock";
+const UNITS: [&str; 2] = ["steliad-quiet.socket", "steliad-quiet.service"];
+const NVME: &str = "/dev/nvme0n1";
+/// EPERM, and what it was before kernel 6.12 at the latest: EIO.
+const REFUSED: [i32; 2] = [1, 5];
+
+/// What the daemon says of it.
+fn quiet() -> Quiet {
+    serde_json::from_value(describe()["node"]["quiet"].clone()).expect("node.quiet")
+}
+
+/// Have the daemon order once more, as it does at every audit, and wait for the answer.
+fn round() -> Quiet {
+    let earlier = quiet().answered_us;
+    run(&["steliactl", "reconcile"]);
+    wait_until("steliad-quiet answered", || {
+        let now = quiet();
+        (now.answered_us > earlier).then_some(now)
+    })
+}
+
+/// Wait until no mask has these CPUs, and until what fires has followed its mask.
+fn wait_steered(vms: &CpuSet) {
+    let reaching = || format!("; on {vms}: {:#?}", Masks::now().reaching(vms));
+    wait_until_or("every interrupt elsewhere", reaching, || {
+        Masks::now().reaching(vms).is_empty().then_some(())
+    });
+}
+
+/// Each interrupt moves when it fires next: give those that do fire the time.
+fn settle() {
+    sleep(Duration::from_secs(1));
+}
+
+fn assert_silent(watch: &Watch, when: &str) {
+    assert_eq!(watch.risen(), BTreeMap::new(), "{when}");
+}
+
+fn vm_on(name: &str, own: &CpuSet) -> Pod {
+    let pod = Pod::start_vm(name, 2, &["--cpuset", &own.to_string()]);
+    pod.wait_running();
+    pod
+}
+
+fn put(path: &str, text: &str) {
+    fs::write(path, text).unwrap_or_else(|e| panic!("{text:?} to {path}: {e}"));
+}
+
+/// The masks as they are now, to be written back when a test has ended.
+fn masks_back() -> impl FnOnce() {
+    let before = Masks::now();
+    move || {
+        all_online();
+        irqbalance::stop();
+        before.restore();
+    }
+}
+
+#[test]
+fn the_kernel_says_which_interrupts_it_manages() {
+    on_node(|| {
+        // Kernel 6.1 does not: there only an attempt shows it.
+        let told_by_mode = !read("/proc/sys/kernel/osrelease").starts_with("6.1.");
+        for one in all() {
+            let refused = one.refusal().is_some_and(|error| REFUSED.contains(&error));
+            assert_eq!(refused, one.is_managed(), "{one:?}");
+            assert_eq!(one.is_read_only(), refused && told_by_mode, "{one:?}");
+        }
+    });
+}
+
+/// One VM: its CPUs are left by everything that may be moved, what may not is reported, and its end brings every mask back.
+pub fn kept_off_and_given_back() {
+    let before = Masks::now();
+    let pod = Pod::vm("quiet", 2);
+    let own = pod.exclusive();
+    wait_steered(&own);
+    let report = round().report;
+    let queue = all()
+        .into_iter()
+        .find(|one| one.is_managed() && one.placed().is_subset(&own));
+    let queue = queue.expect("a disk has a queue for each CPU");
+    let remaining = report.remaining.iter().find(|one| one.irq == queue.irq);
+    let remaining = remaining.unwrap_or_else(|| panic!("{queue:?} is not in {:#?}", report.remaining));
+    assert_eq!((remaining.why, &remaining.name), (Remains::Managed, &queue.name));
+    assert!(
+        report.remaining.iter().all(|one| one.why == Remains::Managed),
+        "{:#?}",
+        report.remaining
+    );
+    run(&["kubelet-standin", "pod", "delete", "quiet", "--grace", "1"]);
+    wait_until("every mask as before", || (Masks::now() == before).then_some(()));
+}
+
+/// A core of each NUMA node becomes a VM's. The first is the one where the kernel placed the NVMe queue of its node: the worst case.
+#[test]
+fn interrupts_leave_the_cpus_of_vms_and_come_back() {
+    let card = Card::up();
+    on_node_undoing(masks_back(), || {
+        let queue = Interrupt::named("nvme0q1");
+        let own = core(&queue.placed());
+        let other = cpus("4-5");
+        // An administrator gave it to the very CPUs that become the VM's.
+        card.output.set(&own);
+        let before = Masks::now();
+        let _load = Load::start();
+
+        // Without a VM they fire there.
+        let watch = Watch::start(&own);
+        wait_until("the card fires on these CPUs", || {
+            watch.risen().contains_key(&card.output).then_some(())
+        });
+
+        let first = vm_on("first", &own);
+        assert_isolated(&first, 2);
+        wait_steered(&own);
+        // Nothing of its base is left: the shared CPUs.
+        assert!(
+            card.output.mask().is_subset(&pool()),
+            "{} beside {}",
+            card.output.mask(),
+            pool()
+        );
+        settle();
+        let watch = Watch::start(&own);
+        sleep(Duration::from_secs(5));
+        assert_silent(&watch, "under load");
+
+        the_kernels_own_queue(&queue, &own);
+        kernel_threads_born_late(&card, &own);
+
+        let second = vm_on("second", &other);
+        let both = own.union(&other);
+        wait_steered(&both);
+        what_changes_is_repaired(&card, [&first, &second]);
+        killed_programs_leave_all_as_it_is([&first, &second]);
+
+        // One ends: the other's CPUs are left alone all the while, and nothing is written twice.
+        settle();
+        let watch = Watch::start(&other);
+        run(&["kubelet-standin", "pod", "delete", "first", "--grace", "1"]);
+        let expected = before.without(&other);
+        wait_until("the ended VM's CPUs are anybody's", || {
+            Masks::now().differing(&expected).is_empty().then_some(())
+        });
+        assert_eq!((round().report.writes, Masks::now().reaching(&other)), (0, Vec::new()));
+        assert_silent(&watch, "while the other VM ended");
+        assert_isolated(&second, 2);
+
+        restored_by_hand(&before, &other);
+        run(&["kubelet-standin", "pod", "delete", "second", "--grace", "1"]);
+        wait_until("every mask as before", || (Masks::now() == before).then_some(()));
+        wait_until("nothing is said to remain", || {
+            quiet().report.remaining.is_empty().then_some(())
+        });
+    });
+}
+
+/// It fires on the VM's CPU for what others read: reported, and left as it is.
+fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
+    let (mask, watch) = (queue.mask(), Watch::start(own));
+    let reader = mask.difference(own).iter().next().expect("a shared CPU of its node");
+    read_blocks_on(reader, NVME, 50);
+    let fired = watch.risen();
+    assert_eq!(fired.keys().collect::<Vec<_>>(), [queue]);
+    let report = round().report;
+    let told = report.remaining.iter().find(|one| one.irq == queue.irq);
+    let told = told.unwrap_or_else(|| panic!("{:#?}", report.remaining));
+    assert_eq!((told.why, told.name.as_str()), (Remains::Managed, "nvme0q1"));
+    assert!(told.count >= 50 && told.cpus.is_subset(own), "{told:?}");
+    assert_eq!(queue.mask(), mask);
+    // What is left makes the command fail, so that a script sees it.
+    let said = output(&["steliactl", "--json", "quiet"]);
+    let said: serde_json::Value = serde_json::from_slice(&said.stdout).expect("JSON");
+    let left = said["vms"][0]["interrupts_remaining"].as_array().expect("a list");
+    let left = left.iter().find(|one| one["irq"] == queue.irq).expect("nvme0q1");
+    assert_eq!(left["reason"], "managed");
+}
+
+/// The kernel makes them after the partition, and up to 6.13 for all CPUs.
+fn kernel_threads_born_late(card: &Card, own: &CpuSet) {
+    let threaded = format!("/sys/class/net/{}/threaded", card.name);
+    put(&threaded, "1");
+    let late = || {
+        let all = all_pids().into_iter().filter_map(thread);
+        all.filter(|one| one.name.starts_with("napi/")).collect::<Vec<_>>()
+    };
+    for one in wait_until("threads for the card", || Some(late()).filter(|late| !late.is_empty())) {
+        println!("  {} was born for {}", one.name, one.allowed);
+    }
+    round();
+    for one in late() {
+        assert!(one.allowed.is_disjoint(own) && !one.allowed.is_empty(), "{one:?}");
+    }
+    put(&threaded, "0");
+}
+
+/// By a program, and by the kernel when a CPU goes and comes: the card's driver then gives its interrupts to all CPUs.
+fn what_changes_is_repaired(card: &Card, vms: [&Pod; 2]) {
+    let both = vms[0].exclusive().union(&vms[1].exclusive());
+    card.input.set(&cpus("0-7"));
+    assert!(round().report.writes > 0);
+    assert_eq!(Masks::now().reaching(&both), Vec::<String>::new());
+    // What is right is left alone.
+    assert_eq!(round().report.writes, 0);
+
+    let of_vm = vms[1].exclusive().iter().last().expect("a CPU");
+    let shared = pool().iter().last().expect("a CPU");
+    for cpu in [of_vm, shared] {
+        for state in ["0", "1"] {
+            put(&format!("/sys/devices/system/cpu/cpu{cpu}/online"), state);
+            round();
+            wait_steered(&both);
+        }
+        wait_until("both isolated again", || {
+            run(&["steliactl", "reconcile"]);
+            vms.iter().all(|pod| is_isolated(pod, 2)).then_some(())
+        });
+    }
+    round();
+    wait_steered(&both);
+}
+
+/// Masks are the kernel's: they stay. The programs find what they did, and change nothing.
+fn killed_programs_leave_all_as_it_is(vms: [&Pod; 2]) {
+    let ours = Masks::now();
+    // It may have ended by itself: it is there for an order.
+    output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
+    kill_daemon();
+    assert_eq!(Masks::now(), ours);
+    vms.iter().for_each(|pod| wait_state(pod, "isolated"));
+    round();
+    assert_eq!(Masks::now(), ours);
+}
+
+/// What the package's removal does. The daemon, which would have it repaired, stands still meanwhile.
+fn restored_by_hand(before: &Masks, vms: &CpuSet) {
+    let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
+    signal("--signal=STOP");
+    let restored = output(&[PROGRAM, "--restore"]);
+    let masks = Masks::now();
+    signal("--signal=CONT");
+    assert!(restored.status.success(), "{restored:?}");
+    assert_eq!(masks.differing(before), Vec::<String>::new());
+    round();
+    wait_steered(vms);
+}
+
+/// irqbalance starts before and after a VM, and forgets what it was told. It moves interrupts by itself, to where it may.
+#[test]
+fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
+    Card::up();
+    on_node_undoing(masks_back(), || {
+        systemctl("start");
+        wait_until("it bans nothing", || banned()?.is_empty().then_some(()));
+        let _load = Load::start();
+        let pod = Pod::vm("quiet", 2);
+        let own = pod.exclusive();
+        let told = || {
+            // For some seconds in each scan it hears nobody.
+            wait_until("it is told", || {
+                (round().report.irqbalance == Irqbalance::Told).then_some(())
+            });
+            wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
+        };
+        wait_steered(&own);
+        settle();
+        let (watch, began) = (Watch::start(&own), Instant::now());
+        told();
+        for verbs in [&["restart"][..], &["stop", "start"]] {
+            verbs.iter().for_each(|verb| systemctl(verb));
+            told();
+        }
+        // What it did meanwhile is left: it does not reach the VM.
+        round();
+        wait_steered(&own);
+        sleep(Duration::from_secs(60).saturating_sub(began.elapsed()));
+        assert_silent(&watch, "in a minute");
+        assert_isolated(&pod, 2);
+        run(&["kubelet-standin", "pod", "delete", "quiet", "--grace", "1"]);
+        wait_until("it bans nothing again", || banned()?.is_empty().then_some(()));
+    });
+}
+
+/// What root sends, as whoever it likes; the answer.
+fn order(text: &str) -> String {
+    let mut stream = UnixStream::connect(SOCKET).expect(SOCKET);
+    let patience = Some(Duration::from_secs(20));
+    stream.set_read_timeout(patience).expect("a time limit");
+    // It may be closed before all is sent.
+    let _ = stream.write_all(format!("{text}\n").as_bytes());
+    let mut answer = Vec::new();
+    let _ = stream.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
+}
+
+fn come_back() {
+    output(&[&["systemctl", "unmask", "--runtime"], &UNITS[..]].concat());
+    output(&["systemctl", "start", UNITS[0]]);
+}
+
+#[test]
+fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
+    on_node_undoing(come_back, || {
+        let pod = Pod::vm("quiet", 2);
+        let own = pod.exclusive();
+        wait_steered(&own);
+        let ours = Masks::now();
+        nobody_else_orders(&pod);
+        assert_eq!(Masks::now(), ours);
+        assert_eq!(round().report.writes, 0);
+
+        for unit in UNITS {
+            output(&["systemctl", "mask", "--runtime", "--now", unit]);
+        }
+        run(&["steliactl", "reconcile"]);
+        let problem = wait_until("the daemon says so", || quiet().problem);
+        println!("  {problem}");
+        let said = output(&["steliactl", "quiet"]);
+        let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+        assert!(!said.status.success() && text.contains(&problem), "{text}");
+        let second = Pod::vm("second", 2);
+        assert_isolated(&second, 2);
+        assert_isolated(&pod, 2);
+        // What was done before holds.
+        assert_eq!(Masks::now(), ours);
+
+        come_back();
+        assert_eq!(round().problem, None);
+        wait_steered(&own.union(&second.exclusive()));
+    });
+}
+
+/// Not a user, not root's shell, not a pod, and not a process that got into the daemon's cgroup.
+fn nobody_else_orders(pod: &Pod) {
+    let connect = format!("UNIX-CONNECT:{SOCKET}");
+    let user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"];
+    let refused = output(&[&user[..], &["socat", "-u", "OPEN:/dev/null", &connect]].concat());
+    let text = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(
+        !refused.status.success() && text.contains("Permission denied"),
+        "{text}"
+    );
+
+    let undo = r#"{"steer": true, "shared": "0-7", "vms": {}}"#;
+    assert_eq!(order(undo), "", "root's shell was answered");
+    let send = format!("echo '{undo}' | socat -t 10 - {connect}");
+    let exec = ["kubelet-standin", "pod", "exec", &pod.name, "--", "sh", "-c", &send];
+    let answer = output(&exec);
+    assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");
+
+    // CPUs that are not those of its record, and a VM that is none.
+    for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
+        let wrong = format!(r#"{{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}"#);
+        let inside = "echo $$ > /sys/fs/cgroup/system.slice/steliad.service/cgroup.procs";
+        let script = format!("{inside} && echo '{wrong}' | socat -t 10 - {connect}");
+        let answer = output(&["sh", "-c", &script]);
+        assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");
+    }
+}
