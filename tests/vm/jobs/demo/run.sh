@@ -3,7 +3,7 @@ set -uo pipefail
 C=/sys/fs/cgroup
 SLICE=$C/stelia.slice
 TRACE=/sys/kernel/tracing
-here=$(dirname "$0")
+here=$(realpath "$(dirname "$0")")
 broken=0
 
 # Guests run on the node's own KVM, with its device in the pod as a device plugin would give it.
