@@ -159,11 +159,7 @@ fn interrupts_leave_the_cpus_of_vms_and_come_back() {
         assert_silent(&watch, "under load");
 
         the_kernels_own_queue(&queue, &own);
-<<<<<<< HEAD
-        a_kernel_thread_born_late(&card, &own);
-=======
         kernel_threads_born_late(&card, &own);
->>>>>>> q-node
 
         let second = vm_on("second", &other);
         let both = own.union(&other);
@@ -213,22 +209,6 @@ fn the_kernels_own_queue(queue: &Interrupt, own: &CpuSet) {
     assert_eq!(left["reason"], "managed");
 }
 
-<<<<<<< HEAD
-/// The kernel makes it after the partition, and up to 6.13 for all CPUs.
-fn a_kernel_thread_born_late(card: &Card, own: &CpuSet) {
-    put(&format!("/sys/class/net/{}/threaded", card.name), "1");
-    let late = wait_until("a thread for the card", || {
-        all_pids()
-            .into_iter()
-            .filter_map(thread)
-            .find(|one| one.name.starts_with("napi/"))
-    });
-    println!("  {} was born for {}", late.name, late.allowed);
-    round();
-    let now = thread(late.tid).expect("it lives").allowed;
-    assert!(now.is_disjoint(own) && !now.is_empty(), "{now}");
-    put(&format!("/sys/class/net/{}/threaded", card.name), "0");
-=======
 /// The kernel makes them after the partition, and up to 6.13 for all CPUs.
 fn kernel_threads_born_late(card: &Card, own: &CpuSet) {
     let threaded = format!("/sys/class/net/{}/threaded", card.name);
@@ -245,7 +225,6 @@ fn kernel_threads_born_late(card: &Card, own: &CpuSet) {
         assert!(one.allowed.is_disjoint(own) && !one.allowed.is_empty(), "{one:?}");
     }
     put(&threaded, "0");
->>>>>>> q-node
 }
 
 /// By a program, and by the kernel when a CPU goes and comes: the card's driver then gives its interrupts to all CPUs.
@@ -309,11 +288,6 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
         let _load = Load::start();
         let pod = Pod::vm("quiet", 2);
         let own = pod.exclusive();
-<<<<<<< HEAD
-        let told = || wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
-        wait_steered(&own);
-        assert_eq!(round().report.irqbalance, Irqbalance::Told);
-=======
         let told = || {
             // For some seconds in each scan it hears nobody.
             wait_until("it is told", || {
@@ -322,16 +296,11 @@ fn beside_irqbalance_nothing_fires_on_a_vms_cpus_for_a_minute() {
             wait_until("it bans the VM's CPUs", || (banned()? == own).then_some(()));
         };
         wait_steered(&own);
->>>>>>> q-node
         settle();
         let (watch, began) = (Watch::start(&own), Instant::now());
         told();
         for verbs in [&["restart"][..], &["stop", "start"]] {
             verbs.iter().for_each(|verb| systemctl(verb));
-<<<<<<< HEAD
-            assert_eq!(round().report.irqbalance, Irqbalance::Told);
-=======
->>>>>>> q-node
             told();
         }
         // What it did meanwhile is left: it does not reach the VM.

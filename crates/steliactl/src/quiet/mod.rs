@@ -21,6 +21,9 @@ use super::pod::Pod;
 use super::threads::Roots;
 use super::view::{Look, Render, counted};
 
+/// How the kernel calls a workqueue's last resort for want of memory.
+const RESCUER: &str = "kworker/R-";
+
 /// Between the two readings of `/proc/interrupts`.
 const INTERVAL: Duration = Duration::from_secs(1);
 
@@ -176,15 +179,14 @@ impl Quietness {
         !matches!(self.steering.as_str(), "" | "off")
     }
 
-    /// "2 device interrupts, 1 kernel thread"; each is counted once, on however many VMs' CPUs; empty where nothing is left.
+    /// "2 device interrupts, 1 kernel thread"; each is counted once, on however many VMs' CPUs; empty where nothing is left. What
+    /// the kernel keeps there and never ran is no disturbance: a queue for one CPU, a workqueue's rescuer.
     fn left(&self) -> String {
-        let irqs = self
-            .vms
-            .iter()
-            .flat_map(|vm| &vm.interrupts_remaining)
-            .map(|one| one.irq);
-        let irqs: BTreeSet<u32> = irqs.collect();
-        let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining).map(|one| one.tid);
+        let irqs = self.vms.iter().flat_map(|vm| &vm.interrupts_remaining);
+        let irqs = irqs.filter(|one| one.reason != Remains::Managed || one.count > 0);
+        let irqs: BTreeSet<u32> = irqs.map(|one| one.irq).collect();
+        let tids = self.vms.iter().flat_map(|vm| &vm.threads_remaining);
+        let tids = tids.filter(|one| !one.name.starts_with(RESCUER)).map(|one| one.tid);
         let tids: BTreeSet<i32> = tids.collect();
         let problems = self.problems.len() + self.vms.iter().map(|vm| vm.problems.len()).sum::<usize>();
         let kinds = [
