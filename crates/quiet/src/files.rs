@@ -36,6 +36,14 @@ pub trait Files {
     /// The system's.
     fn mode(&self, path: &str) -> io::Result<u32>;
 
+    /// Set the permission bits, which the owner may without a capability.
+    ///
+    /// # Errors
+    /// The system's, with its number; a system without permissions does not support it.
+    fn set_mode(&self, _path: &str, _mode: u32) -> io::Result<()> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
+
     /// Make a directory; resctrl makes a group with all its files of it.
     ///
     /// # Errors
