@@ -1,13 +1,20 @@
 #![doc = include_str!("../README.md")]
 
+mod base;
 pub mod client;
+pub mod counts;
 mod failure;
 pub mod files;
+mod interrupts;
 pub mod irqbalance;
 pub mod kernel;
 pub mod latency;
 pub mod line;
 pub mod order;
+mod plan;
 mod record;
 pub mod resctrl;
+pub mod steer;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod threads;

@@ -1,0 +1,74 @@
+use std::collections::BTreeMap;
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::testing::{Call, FakeKernel};
+
+fn set(text: &str) -> CpuSet {
+    text.parse().expect("a list")
+}
+
+fn record() -> Record {
+    let kept = |base: &str, ours: &[&str]| Kept {
+        base: set(base),
+        ours: ours.iter().map(|mask| set(mask)).collect(),
+    };
+    let identity = |irq, actions: &str| Identity {
+        irq,
+        hwirq: "1".into(),
+        actions: actions.into(),
+    };
+    Record {
+        default: Some(kept("0-7", &["0-3"])),
+        interrupts: vec![
+            (identity(30, "b"), kept("0-7", &["0-3", "0-1"])),
+            (identity(24, "a"), kept("5", &[])),
+        ],
+    }
+}
+
+#[test]
+fn what_is_saved_is_loaded_and_each_mask_is_written_once() {
+    // given
+    let kernel = FakeKernel::default();
+    // when
+    record().save(&kernel).expect("saved");
+    // then
+    assert_eq!(Record::load(&kernel).expect("loaded"), record());
+    assert_eq!(kernel.tree().kept[NAME].matches("\"0-7\"").count(), 1);
+}
+
+#[test]
+fn nothing_kept_is_an_empty_record() {
+    assert!(Record::load(&FakeKernel::default()).expect("loaded").is_empty());
+}
+
+#[test]
+fn what_is_not_understood_is_an_error_with_the_name() {
+    let places = r#"{"version":1,"masks":[],"default":{"base":0,"ours":[]},"interrupts":[]}"#;
+    let version = r#"{"version":2,"masks":[],"default":null,"interrupts":[]}"#;
+    let more = r#"{"version":1,"masks":[],"default":null,"interrupts":[],"more":1}"#;
+    for text in [
+        "",
+        "{",
+        "[]",
+        places,
+        version,
+        more,
+        r#"{"version":1,"masks":["x"],"default":null,"interrupts":[]}"#,
+    ] {
+        let kernel = FakeKernel::default();
+        kernel.tree().kept = BTreeMap::from([(NAME.into(), text.into())]);
+        let error = Record::load(&kernel).expect_err(text);
+        assert!(error.starts_with("read interrupts.json: "), "{error}");
+    }
+}
+
+#[test]
+fn the_stores_errors_are_named() {
+    let kernel = FakeKernel::default();
+    kernel.tree().fail(Call::Save, NAME, Errno::NOSPC, None);
+    let error = record().save(&kernel).expect_err("no space");
+    assert_eq!(error, "save interrupts.json: No space left on device (os error 28)");
+}

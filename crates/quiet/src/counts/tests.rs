@@ -1,0 +1,91 @@
+use super::*;
+
+const TEXT: &str = "\
+           CPU0       CPU2       CPU3
+  0:         43          0          0   IO-APIC   2-edge      timer
+  2:          0          0          0    XT-PIC      -edge      cascade
+  9:          1          2          0   IO-APIC   9-fasteoi   acpi, uhci_hcd:usb1
+ 24:          0         17          5 PCI-MSIX-0000:3b:00.0   0-edge      vfio-msix[0](0000:3b:00.0)
+ 25:          0          0          0  PCI-MSI 524288-edge      nvme0q1
+ 48:          7          7          7  xen-percpu    -virq      timer0
+LOC:     142891     145944        100   Local timer interrupts
+ERR:          0
+";
+
+fn set(text: &str) -> CpuSet {
+    text.parse().expect("a list")
+}
+
+#[test]
+fn columns_are_the_online_cpus_that_the_header_names() {
+    // given: CPU 1 is offline
+    let table = parse(TEXT).expect("a table");
+    // then
+    assert_eq!(table.cpus, set("0,2-3"));
+    assert_eq!(table.lines[&24].counts(), [(2, 17), (3, 5)]);
+    assert_eq!(table.lines[&24].on(&set("1,3")), 5);
+}
+
+#[test]
+fn a_line_names_controller_number_and_drivers() {
+    let table = parse(TEXT).expect("a table");
+    let facts = |irq| {
+        let line: &Line = &table.lines[&irq];
+        (line.chip.as_str(), line.hwirq.as_str(), line.name.as_str())
+    };
+    assert_eq!(facts(9), ("IO-APIC", "9", "acpi, uhci_hcd:usb1"));
+    assert_eq!(facts(24), ("PCI-MSIX-0000:3b:00.0", "0", "vfio-msix[0](0000:3b:00.0)"));
+    assert_eq!(facts(25), ("PCI-MSI", "524288", "nvme0q1"));
+    assert_eq!(facts(2), ("XT-PIC", "", "cascade"));
+}
+
+#[test]
+fn only_devices_are_counted_by_cpu() {
+    // given: the timer, the cascade, a CPU's own and LOC count as well
+    let by_cpu = device_interrupts(TEXT, &set("0-3")).expect("counts");
+    // then
+    assert_eq!(by_cpu, BTreeMap::from([(0, 1), (2, 19), (3, 5)]));
+    let table = parse(TEXT).expect("a table");
+    let fired: Vec<(u32, u64)> = table
+        .fired_on(&set("2"))
+        .map(|(line, count)| (line.irq, count))
+        .collect();
+    assert_eq!(fired, [(9, 2), (24, 17)]);
+}
+
+#[test]
+fn arm_shows_the_trigger_as_a_word_and_private_interrupts_by_low_numbers() {
+    let table = parse(
+        "           CPU0       CPU1\n 11:  9 8     GICv3  27 Level     arch_timer\n 40:  3 0     GICv3  72 Edge      uart\nIPI0:  1 2  Rescheduling\n",
+    );
+    let table = table.expect("a table");
+    assert_eq!(table.lines[&40].name, "uart");
+    assert_eq!(table.by_cpu(&set("0-1")), BTreeMap::from([(0, 3), (1, 0)]));
+}
+
+#[test]
+fn a_cpu_that_came_or_went_meanwhile_is_named() {
+    let columns = |line: &str| parse(&format!("  CPU0 CPU1\n{line}\n"));
+    let wrong = Err(ParseError::Columns { irq: 24, expected: 2 });
+    assert_eq!(columns(" 24: 1 PCI-MSI 0-edge a"), wrong);
+    assert_eq!(columns(" 24: 1 2 3 PCI-MSI 0-edge a"), wrong);
+    assert_eq!(columns(" 24: 1"), wrong);
+    assert!(matches!(parse(""), Err(ParseError::Header(_))));
+    assert!(matches!(parse("LOC: 1 2\n"), Err(ParseError::Header(_))));
+}
+
+#[test]
+fn a_rise_survives_wrapping_and_beginning_again() {
+    assert_eq!(rise(5, 9), 4);
+    assert_eq!(rise(u32::MAX, 2), 3);
+    assert_eq!(rise(1000, 4), 4, "freed and requested again");
+}
+
+#[test]
+fn between_two_readings_only_cpus_online_in_both_are_compared() {
+    // given
+    let before = parse("  CPU0 CPU1\n 24: 5 5 PCI-MSI 0-edge a\n").expect("a table");
+    let after = parse("  CPU0 CPU2\n 24: 8 9 PCI-MSI 0-edge a\n 25: 2 2 PCI-MSI 1-edge b\n").expect("a table");
+    // then
+    assert_eq!(after.since(&before, &set("0-2")), BTreeMap::from([(0, 5)]));
+}

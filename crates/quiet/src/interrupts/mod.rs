@@ -1,0 +1,163 @@
+//! The interrupts of devices and where the kernel lets them fire: `/proc/irq` and `/sys/kernel/irq`.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use serde::{Deserialize, Serialize};
+use stelia_cpus::CpuSet;
+use stelia_text::excerpt::cause;
+
+use crate::counts::{Table, is_legacy_timer};
+use crate::files::Files;
+
+/// The mask that an interrupt is born with.
+pub const DEFAULT: &str = "/proc/irq/default_smp_affinity";
+
+const ONLINE: &str = "/sys/devices/system/cpu/online";
+
+/// Where the mask of an interrupt is, as a list.
+pub fn mask_path(irq: u32) -> String {
+    format!("/proc/irq/{irq}/smp_affinity_list")
+}
+
+/// Which interrupt: the kernel gives a number again once it is free, so the number alone does not say.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Identity {
+    pub irq: u32,
+    /// Number at its controller.
+    pub hwirq: String,
+    /// The drivers that handle it, joined by commas; empty while there is none.
+    pub actions: String,
+}
+
+impl Identity {
+    /// PCI address of the VFIO device that it belongs to. `None` for others, and for a line shared with others: that
+    /// has several drivers. The names are those of the kernel's `vfio_pci_intrs.c`, such as
+    /// `vfio-msix[0](0000:3b:00.0)`.
+    pub fn vfio_device(&self) -> Option<&str> {
+        let shared = self.actions.contains(',');
+        let rest = self.actions.strip_prefix("vfio-").filter(|_| !shared)?;
+        rest.split_once('(')?.1.strip_suffix(')')
+    }
+}
+
+/// An interrupt as it was found.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Interrupt {
+    pub identity: Identity,
+    /// Where it may fire. The kernel shows the new mask at once, also where the interrupt moves only when it fires
+    /// next.
+    pub mask: CpuSet,
+    /// CPUs of the device's NUMA node; empty: it has none.
+    pub local: CpuSet,
+}
+
+/// All that was found.
+#[derive(Debug, Default)]
+pub struct Found {
+    /// By number.
+    pub interrupts: Vec<Interrupt>,
+    /// Those that exist and could not be read.
+    pub unread: BTreeSet<u32>,
+    /// Why not.
+    pub problems: Vec<String>,
+}
+
+/// The online CPUs.
+///
+/// # Errors
+/// With the path and the cause.
+pub fn online(files: &dyn Files) -> Result<CpuSet, String> {
+    cpus(files, ONLINE).map_err(|error| failed(ONLINE, &error))
+}
+
+/// The default mask.
+///
+/// # Errors
+/// With the path and the cause.
+pub fn default_mask(files: &dyn Files) -> Result<CpuSet, String> {
+    let text = files.read(DEFAULT).map_err(|error| failed(DEFAULT, &error))?;
+    CpuSet::from_mask(text.trim()).ok_or_else(|| format!("read {DEFAULT}: {text:?} is not a mask"))
+}
+
+/// The CPU that an interrupt fires on now, or that it will once it moved. `None` where the kernel does not say.
+pub fn effective(files: &dyn Files, irq: u32) -> Option<CpuSet> {
+    cpus(files, &format!("/proc/irq/{irq}/effective_affinity_list")).ok()
+}
+
+/// Every interrupt of a device, also those without a driver at present. One that goes away meanwhile is left out.
+///
+/// # Errors
+/// The list of interrupts cannot be read: with the path and the cause.
+pub fn read(files: &dyn Files, table: &Table) -> Result<Found, String> {
+    const ALL: &str = "/proc/irq";
+    let mut numbers: Vec<u32> = files
+        .list(ALL)
+        .map_err(|error| failed(ALL, &error))?
+        .iter()
+        .filter_map(|name| number(name))
+        .collect();
+    numbers.sort_unstable();
+    let mut found = Found::default();
+    let mut nodes = BTreeMap::new();
+    for irq in numbers {
+        let skipped = table.lines.get(&irq).is_some_and(|line| !line.is_device());
+        if skipped || is_legacy_timer(irq) {
+            continue;
+        }
+        match one(files, irq, &mut nodes) {
+            Ok(interrupt) => found.interrupts.push(interrupt),
+            Err((_, error)) if error.kind() == io::ErrorKind::NotFound => {}
+            Err((path, error)) => {
+                found.unread.insert(irq);
+                found.problems.push(failed(&path, &error));
+            }
+        }
+    }
+    Ok(found)
+}
+
+fn number(name: &str) -> Option<u32> {
+    name.parse().ok()
+}
+
+fn one(files: &dyn Files, irq: u32, nodes: &mut BTreeMap<u32, CpuSet>) -> Result<Interrupt, (String, io::Error)> {
+    let read = |path: String| files.read(&path).map_err(|error| (path, error));
+    let attribute = |name: &str| read(format!("/sys/kernel/irq/{irq}/{name}"));
+    let identity = Identity {
+        irq,
+        // Interrupts without a domain have an empty file.
+        hwirq: attribute("hwirq")?.trim().into(),
+        actions: attribute("actions")?.trim().into(),
+    };
+    let path = mask_path(irq);
+    let mask = cpus(files, &path).map_err(|error| (path, error))?;
+    let node = read(format!("/proc/irq/{irq}/node"))
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    let local = node.map(|node: u32| nodes.entry(node).or_insert_with(|| node_cpus(files, node)).clone());
+    Ok(Interrupt {
+        identity,
+        mask,
+        local: local.unwrap_or_default(),
+    })
+}
+
+/// Empty also where the kernel has no NUMA nodes: nearness is a preference.
+fn node_cpus(files: &dyn Files, node: u32) -> CpuSet {
+    cpus(files, &format!("/sys/devices/system/node/node{node}/cpulist")).unwrap_or_default()
+}
+
+fn cpus(files: &dyn Files, path: &str) -> io::Result<CpuSet> {
+    let text = files.read(path)?;
+    text.parse()
+        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn failed(path: &str, error: &io::Error) -> String {
+    format!("read {path}: {}", cause(error))
+}

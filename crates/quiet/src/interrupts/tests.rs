@@ -1,0 +1,108 @@
+use rustix::io::Errno;
+
+use super::*;
+use crate::counts;
+use crate::testing::{Call, FakeKernel};
+
+fn set(text: &str) -> CpuSet {
+    text.parse().expect("a list")
+}
+
+fn found(kernel: &FakeKernel) -> Found {
+    let table = counts::parse(&kernel.read(counts::PATH).expect("text")).expect("a table");
+    read(kernel, &table).expect("interrupts")
+}
+
+fn numbers(found: &Found) -> Vec<u32> {
+    found.interrupts.iter().map(|one| one.identity.irq).collect()
+}
+
+#[test]
+fn timer_cascade_and_the_cpus_own_interrupts_are_left_out() {
+    // given
+    let kernel = FakeKernel::new(4);
+    for irq in [0, 2, 9, 48, 100] {
+        kernel.tree().add_irq(irq, "x", None);
+    }
+    kernel.tree().change_irq(48, |one| one.chip = "xen-percpu".into());
+    // then
+    assert_eq!(numbers(&found(&kernel)), [9, 100], "in the order of numbers");
+}
+
+#[test]
+fn an_interrupt_has_identity_mask_and_the_cpus_of_its_node() {
+    // given
+    let kernel = FakeKernel::with_nodes(&[set("0-1"), set("2-3")]);
+    kernel.tree().add_irq(26, "mlx5_comp0", Some(1));
+    kernel.tree().add_irq(27, "", None);
+    // then
+    let found = found(&kernel);
+    let [device, asleep] = found.interrupts.as_slice() else {
+        panic!("{found:?}")
+    };
+    let identity = Identity {
+        irq: 26,
+        hwirq: "2".into(),
+        actions: "mlx5_comp0".into(),
+    };
+    assert_eq!(
+        *device,
+        Interrupt {
+            identity,
+            mask: set("2-3"),
+            local: set("2-3")
+        }
+    );
+    assert_eq!((asleep.identity.actions.as_str(), &asleep.local), ("", &set("")));
+}
+
+#[test]
+fn one_that_goes_away_meanwhile_is_no_problem_and_one_that_cannot_be_read_is() {
+    // given
+    let kernel = FakeKernel::new(2);
+    for irq in [24, 25, 26] {
+        kernel.tree().add_irq(irq, "x", None);
+    }
+    kernel
+        .tree()
+        .fail(Call::Read, "/sys/kernel/irq/24/hwirq", Errno::NOENT, None);
+    kernel.tree().fail(Call::Read, &mask_path(25), Errno::ACCESS, None);
+    // then
+    let found = found(&kernel);
+    assert_eq!(numbers(&found), [26]);
+    assert_eq!(found.unread, BTreeSet::from([25]));
+    assert_eq!(
+        found.problems,
+        ["read /proc/irq/25/smp_affinity_list: Permission denied (os error 13)"]
+    );
+}
+
+#[test]
+fn the_default_mask_is_hexadecimal_in_groups() {
+    let kernel = FakeKernel::new(40);
+    kernel.tree().put(DEFAULT, "ff,00000003");
+    assert_eq!(default_mask(&kernel), Ok(set("0-1,32-39")));
+    kernel.tree().put(DEFAULT, "0-3");
+    assert!(default_mask(&kernel).is_err_and(|text| text.contains(DEFAULT)));
+}
+
+#[test]
+fn a_vfio_interrupt_names_its_device() {
+    let device = |actions: &str| {
+        let identity = Identity {
+            actions: actions.into(),
+            ..Identity::default()
+        };
+        identity.vfio_device().map(str::to_owned)
+    };
+    for name in [
+        "vfio-msix[12](0000:3b:00.0)",
+        "vfio-msi[0](0000:3b:00.0)",
+        "vfio-intx(0000:3b:00.0)",
+    ] {
+        assert_eq!(device(name).as_deref(), Some("0000:3b:00.0"), "{name}");
+    }
+    for name in ["vfio-intx(0000:3b:00.0),uhci_hcd:usb1", "nvme0q1", "vfio-msix", ""] {
+        assert_eq!(device(name), None, "{name}");
+    }
+}

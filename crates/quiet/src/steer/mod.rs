@@ -1,0 +1,254 @@
+//! Device interrupts are kept off the CPUs of VMs: one round reads everything, decides (`plan`), keeps what undoing
+//! takes (`base`) and only then writes what differs.
+//!
+//! Nothing is taken on trust. A mask may change behind our back (irqbalance, CPUs that go offline and return, drivers
+//! loaded again), so every round compares all of them; and a mask that is as wanted is believed only when the counts
+//! in `/proc/interrupts` stop rising.
+
+mod memory;
+mod remains;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use stelia_api::quiet::{Problem, Report};
+use stelia_cpus::CpuSet;
+use stelia_text::excerpt::cause;
+
+use crate::base::{Kept, Record};
+use crate::counts::{self, Table};
+use crate::files::{Files, System};
+use crate::interrupts::{self, Identity, Interrupt};
+use crate::order::Order;
+use crate::plan::{self, Cpus, Decision, Device};
+pub use memory::Memory;
+use write::{Outcome, Writer};
+
+/// An interrupt in this round.
+struct Task<'a> {
+    interrupt: Interrupt,
+    /// The VM that has it for its own, by its pod.
+    owner: Option<(&'a str, &'a CpuSet)>,
+    decision: Decision,
+    /// CPUs of VMs on which it disturbs.
+    disturbed: CpuSet,
+    /// It has no driver: its mask is kept in mind and left alone.
+    asleep: bool,
+}
+
+impl Task<'_> {
+    fn irq(&self) -> u32 {
+        self.interrupt.identity.irq
+    }
+
+    fn device(&self) -> Device<'_> {
+        Device {
+            local: &self.interrupt.local,
+            own: self.owner.map(|(_, cpus)| cpus),
+        }
+    }
+}
+
+/// Carry out what the order says of device interrupts. What cannot be done is in the report; nothing fails.
+///
+/// Without [`Order::steer`], and without VMs, everything is undone: each mask that still is ours becomes the base
+/// again.
+pub fn carry_out(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) {
+    if let Err(text) = round(system, order, memory, report) {
+        tell(report, "", text);
+    }
+}
+
+fn tell(report: &mut Report, pod: &str, text: String) {
+    report.problems.push(Problem { pod: pod.into(), text });
+}
+
+/// # Errors
+/// What is needed to decide cannot be read, or the base record cannot be kept: nothing was written.
+fn round(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Report) -> Result<(), String> {
+    let files = system.files;
+    let steering = order.steer && !order.vms.is_empty();
+    let before = Record::load(system.store)?;
+    if !steering {
+        *memory = Memory::default();
+        if before.is_empty() {
+            return Ok(());
+        }
+    }
+    let cpus = Cpus::of(order, interrupts::online(files)?);
+    let table = counted(files).unwrap_or_else(|text| {
+        tell(report, "", text);
+        Table::default()
+    });
+    let found = interrupts::read(files, &table)?;
+    for text in found.problems {
+        tell(report, "", text);
+    }
+    report.interrupts = count(found.interrupts.iter().filter(|one| !one.identity.actions.is_empty()));
+
+    let default_found = interrupts::default_mask(files)?;
+    let default = cpus.decide_default(before.default.as_ref(), &default_found);
+    memory.begin(&found.interrupts);
+    let tasks = tasks(&before, found.interrupts, order, &cpus, memory, steering);
+    let record = record(&before, &default, &tasks, &found.unread);
+    if record != before {
+        record.save(system.store)?;
+    }
+
+    let mut writer = Writer {
+        system,
+        cpus: &cpus,
+        record,
+        report,
+        steering,
+        left: BTreeSet::new(),
+    };
+    if steering {
+        writer.default(&default_found, &default.wanted);
+        for task in &tasks {
+            let outcome = writer.place(task, memory);
+            report_on(task, &outcome, &table, memory, &mut writer);
+        }
+        memory.end(&cpus.exclusive, &table);
+    } else {
+        let order: BTreeMap<&Identity, usize> = before.interrupts.iter().map(|(id, _)| id).zip(0..).collect();
+        let mut tasks: Vec<&Task<'_>> = tasks.iter().collect();
+        tasks.sort_by_key(|task| std::cmp::Reverse(order.get(&task.interrupt.identity)));
+        for task in tasks {
+            let outcome = writer.place(task, memory);
+            writer.undone(task, &outcome);
+        }
+        writer.default(&default_found, &default.wanted);
+        writer.forget(&found.unread)?;
+    }
+    Ok(())
+}
+
+fn count<T>(all: impl Iterator<Item = T>) -> u32 {
+    u32::try_from(all.count()).unwrap_or(u32::MAX)
+}
+
+/// Once more where a CPU came or went during the first reading.
+fn counted(files: &dyn Files) -> Result<Table, String> {
+    let read = || {
+        let text = files
+            .read(counts::PATH)
+            .map_err(|error| format!("read {}: {}", counts::PATH, cause(&error)))?;
+        counts::parse(&text).map_err(|error| error.to_string())
+    };
+    read().or_else(|_| read())
+}
+
+/// What to do with each interrupt. Of those without a driver only what is in the record: such a line keeps its mask
+/// until it has a driver again, and is given back its base when everything is undone.
+fn tasks<'a>(
+    before: &Record,
+    found: Vec<Interrupt>,
+    order: &'a Order,
+    cpus: &Cpus,
+    memory: &Memory,
+    steering: bool,
+) -> Vec<Task<'a>> {
+    let all: BTreeMap<&Identity, &Kept> = before
+        .interrupts
+        .iter()
+        .map(|(identity, kept)| (identity, kept))
+        .collect();
+    let changed = before.interrupts.iter().filter(|(_, kept)| !kept.ours.is_empty());
+    let by_number: BTreeMap<u32, &Identity> = changed.map(|(identity, _)| (identity.irq, identity)).collect();
+    let task = |mut interrupt: Interrupt| {
+        let asleep = interrupt.identity.actions.is_empty();
+        if asleep {
+            let recorded = by_number.get(&interrupt.identity.irq)?;
+            let same = recorded.hwirq == interrupt.identity.hwirq;
+            interrupt.identity = same.then(|| (*recorded).clone())?;
+        }
+        let kept = all.get(&interrupt.identity).copied();
+        let owner = plan::owner(order, interrupt.identity.vfio_device()).map(|(pod, vm)| (pod, &vm.cpus));
+        let device = Device {
+            local: &interrupt.local,
+            own: owner.map(|(_, cpus)| cpus),
+        };
+        let decision = if asleep && steering {
+            Decision {
+                kept: kept?.clone(),
+                wanted: interrupt.mask.clone(),
+            }
+        } else if memory.cannot_move(&interrupt.identity) {
+            let kept = Kept {
+                base: interrupt.mask.clone(),
+                ours: Vec::new(),
+            };
+            Decision {
+                wanted: cpus.wanted(&interrupt.mask, device),
+                kept,
+            }
+        } else {
+            cpus.decide(kept, &interrupt.mask, device, before.default.as_ref())
+        };
+        let disturbed = cpus.disturbed(device);
+        Some(Task {
+            interrupt,
+            owner,
+            decision,
+            disturbed,
+            asleep,
+        })
+    };
+    found.into_iter().filter_map(task).collect()
+}
+
+/// What the record has to be before anything is written. Those known keep their places, also where they could not be
+/// read now; what went away, or has a number that means something else now, is gone.
+fn record(before: &Record, default: &Decision, tasks: &[Task<'_>], unread: &BTreeSet<u32>) -> Record {
+    let mut present: BTreeMap<&Identity, &Kept> = tasks
+        .iter()
+        .map(|task| (&task.interrupt.identity, &task.decision.kept))
+        .collect();
+    let known = before.interrupts.iter().filter_map(|(identity, earlier)| {
+        let now = match present.remove(identity) {
+            Some(now) => now,
+            None => unread.contains(&identity.irq).then_some(earlier)?,
+        };
+        // Of a mask never changed it matters only that it is known: others may move it all day, and nothing is saved
+        // for it.
+        let same = earlier.ours.is_empty() && now.ours.is_empty();
+        Some((identity.clone(), if same { earlier } else { now }.clone()))
+    });
+    let mut interrupts: Vec<(Identity, Kept)> = known.collect();
+    interrupts.extend(
+        present
+            .into_iter()
+            .map(|(identity, kept)| (identity.clone(), kept.clone())),
+    );
+    let default = Some(default.kept.clone()).filter(|kept| !kept.ours.is_empty());
+    Record { default, interrupts }
+}
+
+/// What became of an interrupt, for those who read the report.
+fn report_on(task: &Task<'_>, outcome: &Outcome, table: &Table, memory: &mut Memory, writer: &mut Writer<'_>) {
+    if task.asleep {
+        return;
+    }
+    let line = table.lines.get(&task.irq());
+    let files = writer.system.files;
+    let mask = match outcome {
+        Outcome::Gone => return,
+        Outcome::Set(mask) | Outcome::StandIn(mask) => mask,
+        _ => &task.interrupt.mask,
+    };
+    let known = memory.note(task, outcome, mask, line, files);
+    let steered = !task.decision.kept.ours.is_empty() && *mask != task.decision.kept.base;
+    let right = mask.is_disjoint(&task.disturbed) && !matches!(outcome, Outcome::NoVector(_) | Outcome::Failed(_));
+    writer.report.moved += u32::from(steered && right);
+    let remaining = remains::of(task, outcome, mask, known, files);
+    let pod = task.owner.map_or("", |(pod, _)| pod);
+    match outcome {
+        Outcome::Failed(text) => tell(writer.report, pod, text.clone()),
+        Outcome::NoVector(text) if remaining.is_none() => tell(writer.report, pod, text.clone()),
+        _ => {}
+    }
+    writer.report.remaining.extend(remaining);
+}

@@ -1,0 +1,134 @@
+//! A mask as wanted is believed when the counts stop.
+
+use super::*;
+
+/// 24 fires on CPU 2, which a VM gets.
+fn firing() -> (FakeKernel, Memory, Order) {
+    let kernel = kernel();
+    kernel.tree().change_irq(24, |one| one.effective = 2);
+    kernel.tree().fire(24);
+    (kernel, Memory::default(), order(&[("a", "2-3")]))
+}
+
+#[test]
+fn the_first_interrupt_after_the_write_may_still_arrive_at_the_old_cpu() {
+    // given
+    let (kernel, mut memory, order) = firing();
+    round(&kernel, &order, &mut memory);
+    for rounds_before in [0, 2] {
+        // when: it comes at once, or long after the mask was seen as wanted
+        for _ in 0..rounds_before {
+            clean(&round(&kernel, &order, &mut memory));
+        }
+        kernel.tree().fire(24);
+        // then
+        clean(&round(&kernel, &order, &mut memory));
+        for _ in 0..3 {
+            kernel.tree().fire(24);
+            clean(&round(&kernel, &order, &mut memory));
+        }
+        assert_ne!(kernel.tree().interrupts.all[&24].effective, 2);
+        // given: from the beginning
+        round(&kernel, &none(), &mut memory);
+        kernel.tree().change_irq(24, |one| one.effective = 2);
+        round(&kernel, &order, &mut memory);
+    }
+}
+
+#[test]
+fn one_that_fires_there_although_its_mask_is_as_wanted_is_told_with_its_count() {
+    // given: the controller does not do as it is told
+    let (kernel, mut memory, order) = firing();
+    let disobey = |times: u32| {
+        for _ in 0..times {
+            kernel
+                .tree()
+                .change_irq(24, |one| (one.effective, one.moves_to) = (2, None));
+            kernel.tree().fire(24);
+        }
+    };
+    round(&kernel, &order, &mut memory);
+    disobey(5);
+    clean(&round(&kernel, &order, &mut memory));
+    // when
+    disobey(2);
+    let report = round(&kernel, &order, &mut memory);
+    // then: all since it was first wanted elsewhere
+    assert_eq!(whys(&report), [(24, Remains::StillFires, "2".into(), 7)]);
+    // when: it stops
+    let later: Vec<usize> = (0..4)
+        .map(|_| round(&kernel, &order, &mut memory).remaining.len())
+        .collect();
+    assert_eq!(later, [1, 1, 0, 0]);
+}
+
+#[test]
+fn one_at_a_time_is_told_as_well() {
+    let (kernel, mut memory, order) = firing();
+    let mut told = Vec::new();
+    for _ in 0..5 {
+        told.push(round(&kernel, &order, &mut memory).remaining.len());
+        kernel
+            .tree()
+            .change_irq(24, |one| (one.effective, one.moves_to) = (2, None));
+        kernel.tree().fire(24);
+    }
+    assert_eq!(told, [0, 0, 0, 1, 1], "the first after the mask was seen is forgiven");
+}
+
+#[test]
+fn what_fired_before_a_vm_had_the_cpu_does_not_count() {
+    // given: a VM elsewhere, and an interrupt that fires on CPU 2
+    let (kernel, mut memory, _) = firing();
+    round(&kernel, &order(&[("b", "6")]), &mut memory);
+    for _ in 0..9 {
+        kernel.tree().fire(24);
+    }
+    kernel.tree().add_managed(50, "nvme0q3", &set("2"));
+    kernel.tree().fire(50);
+    // when
+    let both = order(&[("a", "2-3"), ("b", "6")]);
+    let report = round(&kernel, &both, &mut memory);
+    // then
+    assert_eq!(whys(&report), [(50, Remains::Managed, "2".into(), 0)]);
+}
+
+#[test]
+fn a_counter_that_wraps_goes_on() {
+    // given
+    let (kernel, mut memory, order) = firing();
+    kernel.tree().add_managed(50, "nvme0q3", &set("2"));
+    kernel.tree().change_irq(50, |one| one.counts = [(2, u32::MAX)].into());
+    round(&kernel, &order, &mut memory);
+    // when
+    kernel.tree().fire(50);
+    kernel.tree().fire(50);
+    // then
+    assert_eq!(
+        whys(&round(&kernel, &order, &mut memory)),
+        [(50, Remains::Managed, "2".into(), 2)]
+    );
+}
+
+#[test]
+fn counts_of_a_cpu_that_was_offline_are_not_taken_for_new_ones() {
+    // given: many before the VM had CPU 2
+    let (kernel, mut memory, order) = firing();
+    kernel.tree().add_managed(50, "nvme0q3", &set("2"));
+    kernel.tree().change_irq(50, |one| one.counts = [(2, 4711)].into());
+    round(&kernel, &order, &mut memory);
+    // when
+    kernel.tree().offline(2);
+    round(&kernel, &order, &mut memory);
+    kernel.tree().online(2);
+    // then
+    assert_eq!(
+        whys(&round(&kernel, &order, &mut memory)),
+        [(50, Remains::Managed, "2".into(), 0)]
+    );
+    kernel.tree().fire(50);
+    assert_eq!(
+        whys(&round(&kernel, &order, &mut memory)),
+        [(50, Remains::Managed, "2".into(), 1)]
+    );
+}

@@ -1,0 +1,248 @@
+//! A kernel in memory for tests: a tree of files with rules, and interrupts that keep the rules of `/proc/irq`.
+//!
+//! Files are plain texts with a mode. What happens on a write is a *rule* for all paths with a prefix, else the text is
+//! replaced; a rule may change any other file, and refuse with an error of the system's. Interrupts are built in
+//! ([`interrupts`]): their files are always what the kernel would show.
+
+pub mod interrupts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+use stelia_cpus::CpuSet;
+
+use crate::files::{Files, Store, System};
+use interrupts::Interrupts;
+
+/// What a write of a value to a path does to the tree.
+pub type Rule = Arc<dyn Fn(&mut Tree, &str, &str) -> Result<(), Errno> + Send + Sync>;
+
+/// A call that can be made to fail.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Call {
+    Read,
+    Write,
+    List,
+    Load,
+    Save,
+}
+
+struct File {
+    text: String,
+    mode: u32,
+}
+
+struct Failure {
+    call: Call,
+    path: String,
+    errno: Errno,
+    /// How many calls fail; `None`: all.
+    left: Option<u32>,
+}
+
+/// All state of a [`FakeKernel`].
+#[derive(Default)]
+pub struct Tree {
+    files: BTreeMap<String, File>,
+    links: BTreeMap<String, String>,
+    rules: Vec<(String, Rule)>,
+    failures: Vec<Failure>,
+    /// Path and value of each write that succeeded, in order.
+    pub writes: Vec<(String, String)>,
+    /// How often something was saved.
+    pub saves: u32,
+    /// What the [`Store`] keeps.
+    pub kept: BTreeMap<String, String>,
+    pub interrupts: Interrupts,
+}
+
+impl Tree {
+    /// Make a file that can be written, or replace its text. A newline is appended, as the kernel does.
+    pub fn put(&mut self, path: &str, text: &str) {
+        let mode = self.files.get(path).map_or(0o644, |file| file.mode);
+        self.put_mode(path, text, mode);
+    }
+
+    /// As [`put`](Self::put), with a mode.
+    pub fn put_mode(&mut self, path: &str, text: &str, mode: u32) {
+        self.files.insert(
+            path.into(),
+            File {
+                text: format!("{text}\n"),
+                mode,
+            },
+        );
+    }
+
+    /// Make a symbolic link.
+    pub fn link(&mut self, path: &str, target: &str) {
+        self.links.insert(path.into(), target.into());
+    }
+
+    /// Remove a file, a link, or a directory with all below it.
+    pub fn remove(&mut self, path: &str) {
+        let below = format!("{path}/");
+        self.files.retain(|name, _| name != path && !name.starts_with(&below));
+        self.links.retain(|name, _| name != path && !name.starts_with(&below));
+    }
+
+    /// A file's text, without the newline at its end.
+    pub fn get(&self, path: &str) -> Option<&str> {
+        let text = &self.files.get(path)?.text;
+        Some(text.strip_suffix('\n').unwrap_or(text))
+    }
+
+    /// Let this rule decide of all writes to paths with this prefix. The longest prefix wins.
+    pub fn rule(
+        &mut self,
+        prefix: &str,
+        rule: impl Fn(&mut Tree, &str, &str) -> Result<(), Errno> + Send + Sync + 'static,
+    ) {
+        self.rules.push((prefix.into(), Arc::new(rule)));
+    }
+
+    /// Let the next so many calls on this path (or this name of the store) fail; `None`: all.
+    pub fn fail(&mut self, call: Call, path: &str, errno: Errno, times: Option<u32>) {
+        self.failures.push(Failure {
+            call,
+            path: path.into(),
+            errno,
+            left: times,
+        });
+    }
+
+    /// No call fails any more.
+    pub fn heal(&mut self) {
+        self.failures.clear();
+    }
+
+    fn check(&mut self, call: Call, path: &str) -> io::Result<()> {
+        let failure = self
+            .failures
+            .iter_mut()
+            .find(|one| one.call == call && one.path == path && one.left != Some(0));
+        let Some(failure) = failure else {
+            return Ok(());
+        };
+        failure.left = failure.left.map(|left| left - 1);
+        Err(failure.errno.into())
+    }
+
+    fn write(&mut self, path: &str, value: &str) -> io::Result<()> {
+        self.check(Call::Write, path)?;
+        let file = self.files.get(path).ok_or(Errno::NOENT)?;
+        if file.mode & 0o222 == 0 {
+            return Err(Errno::ACCESS.into());
+        }
+        let fits = self
+            .rules
+            .iter()
+            .filter(|(prefix, _)| path.starts_with(prefix.as_str()));
+        let rule = fits
+            .max_by_key(|(prefix, _)| prefix.len())
+            .map(|(_, rule)| rule.clone());
+        match rule {
+            Some(rule) => rule(self, path, value)?,
+            None => self.put(path, value),
+        }
+        self.writes.push((path.into(), value.into()));
+        Ok(())
+    }
+
+    fn list(&mut self, path: &str) -> io::Result<Vec<String>> {
+        self.check(Call::List, path)?;
+        let below = format!("{path}/");
+        let names = self.files.keys().chain(self.links.keys());
+        let names = names.filter_map(|name| name.strip_prefix(&below)?.split('/').next());
+        let names: BTreeSet<String> = names.map(str::to_owned).collect();
+        if names.is_empty() {
+            Err(Errno::NOENT.into())
+        } else {
+            Ok(names.into_iter().collect())
+        }
+    }
+}
+
+/// A kernel in memory.
+#[derive(Default)]
+pub struct FakeKernel {
+    tree: Mutex<Tree>,
+}
+
+impl FakeKernel {
+    /// A node with this many CPUs, all online and in NUMA node 0.
+    pub fn new(cpus: u32) -> Self {
+        let kernel = Self::default();
+        Interrupts::boot(&mut kernel.tree(), &[CpuSet::below(cpus)]);
+        kernel
+    }
+
+    /// A node with these CPUs, by NUMA node.
+    pub fn with_nodes(nodes: &[CpuSet]) -> Self {
+        let kernel = Self::default();
+        Interrupts::boot(&mut kernel.tree(), nodes);
+        kernel
+    }
+
+    /// All of it, to be looked at and changed.
+    pub fn tree(&self) -> MutexGuard<'_, Tree> {
+        self.tree.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What an order is carried out on.
+    pub fn system(&self) -> System<'_> {
+        System {
+            files: self,
+            store: self,
+        }
+    }
+}
+
+impl Files for FakeKernel {
+    fn read(&self, path: &str) -> io::Result<String> {
+        let mut tree = self.tree();
+        tree.check(Call::Read, path)?;
+        if path == crate::counts::PATH {
+            return Ok(tree.interrupts.table());
+        }
+        Ok(tree.files.get(path).ok_or(Errno::NOENT)?.text.clone())
+    }
+
+    fn write(&self, path: &str, value: &str) -> io::Result<()> {
+        self.tree().write(path, value)
+    }
+
+    fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        self.tree().list(path)
+    }
+
+    fn link(&self, path: &str) -> io::Result<String> {
+        let tree = self.tree();
+        let target = tree.links.get(path).ok_or(Errno::NOENT)?;
+        Ok(target.rsplit('/').next().unwrap_or_default().into())
+    }
+
+    fn mode(&self, path: &str) -> io::Result<u32> {
+        Ok(self.tree().files.get(path).ok_or(Errno::NOENT)?.mode)
+    }
+}
+
+impl Store for FakeKernel {
+    fn load(&self, name: &str) -> io::Result<Option<String>> {
+        let mut tree = self.tree();
+        tree.check(Call::Load, name)?;
+        Ok(tree.kept.get(name).cloned())
+    }
+
+    fn save(&self, name: &str, value: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        tree.check(Call::Save, name)?;
+        tree.saves += 1;
+        tree.kept.insert(name.into(), value.into());
+        Ok(())
+    }
+}
