@@ -5,27 +5,31 @@ use std::path::Path;
 use stelia_api::quiet::Report;
 use stelia_quiet::files::System;
 use stelia_quiet::order::Order;
-use stelia_quiet::{irqbalance, latency, threads};
+use stelia_quiet::{irqbalance, latency, resctrl, steer, threads};
 
 /// What is remembered from one order to the next. It may be lost: what must not be is in the store.
 #[derive(Debug, Default)]
 pub struct Memories {
+    steer: steer::Memory,
     threads: threads::Memory,
+    resctrl: resctrl::Memory,
 }
 
 /// Carry out an order that was checked. `sockets` is [`irqbalance::SOCKETS`].
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &mut Memories) -> Report {
     let mut report = Report::default();
-    // irqbalance first: until it was told, it moves interrupts back. Last where everything is restored: until then it leaves our masks
-    // alone.
     let steers = order.steer && !order.vms.is_empty();
+    // irqbalance before the masks are written: until it was told, it moves interrupts back.
     if steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
+    steer::carry_out(system, order, &mut memories.steer, &mut report);
+    // And after they are restored: until then it leaves those alone that are to be restored.
     if !steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
     threads::carry_out(system, order, &mut memories.threads, &mut report);
     latency::carry_out(system, order, &mut report);
+    resctrl::carry_out(system, order, &mut memories.resctrl, &mut report);
     report
 }
