@@ -72,8 +72,8 @@ fn every_test_that_is_named_exists() {
         for word in quoted(&text) {
             let of_tests = word.matches('_').count() >= 3
                 && word.bytes().all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
-                // Metrics, and functions of the kernel.
-                && !["stelia_", "node_", "workqueue_"].iter().any(|prefix| word.starts_with(prefix));
+                // Metrics, types of SELinux, and functions of the kernel.
+                && !["stelia_", "steliad_", "node_", "workqueue_"].iter().any(|prefix| word.starts_with(prefix));
             if of_tests {
                 assert!(sources.contains(&format!("fn {word}(")), "{page}: {word}");
                 named.insert(word);

@@ -134,7 +134,7 @@ fn every_drop_in_that_is_shown_is_one_the_daemon_takes() {
 
 /// Words with a hyphen that are neither a setting, nor a command of `steliactl` or a check of its `doctor`, nor a file, and what
 /// they are.
-const OTHERS: [&str; 15] = [
+const OTHERS: [&str; 16] = [
     // kubelet's options
     "full-pcpus-only",
     "strict-cpu-reservation",
@@ -145,7 +145,8 @@ const OTHERS: [&str; 15] = [
     // values of settings
     "full-pcpus",
     "spread-by-pcpus",
-    // others' programs, and profiles of theirs
+    // our own programs, others' ones, and profiles of theirs
+    "steliad-quiet",
     "cpu-partitioning",
     "stelia-runner",
     "qemu-system-x",

@@ -89,7 +89,9 @@ fn it_installs_the_files_of_the_debian_package_byte_for_byte() {
 fn below_another_prefix_the_units_name_the_daemon_there() {
     let root = installed("/opt/stelia");
     let all = tree(root.path());
-    assert!(all.contains_key("/opt/stelia/libexec/stelia/steliad") && all.contains_key("/etc/stelia/steliad.toml"));
+    assert!(
+        all.contains_key("/opt/stelia/libexec/stelia/steliad-quiet") && all.contains_key("/etc/stelia/steliad.toml")
+    );
     assert!(!all.keys().any(|path| path.starts_with("/usr/")), "{all:?}");
     let unit = root.path().join("opt/stelia/lib/systemd/system/steliad.service");
     let unit = fs::read_to_string(unit).expect("the unit");

@@ -9,8 +9,9 @@ use serde_json::Value;
 
 use crate::{given, run, text};
 
-const PROGRAMS: [(&str, &str); 3] = [
+const PROGRAMS: [(&str, &str); 4] = [
     ("steliad", "usr/libexec/stelia/steliad"),
+    ("steliad-quiet", "usr/libexec/stelia/steliad-quiet"),
     ("steliactl", "usr/bin/steliactl"),
     ("stelia-runner", "usr/bin/stelia-runner"),
 ];

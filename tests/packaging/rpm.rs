@@ -83,6 +83,7 @@ fn the_same_files_with_the_same_modes_owners_and_sizes_and_the_module() {
     // So that two empty lists are not the same.
     for (path, mode) in [
         ("/usr/libexec/stelia/steliad", "-rwxr-xr-x"),
+        ("/usr/libexec/stelia/steliad-quiet", "-rwxr-xr-x"),
         ("/usr/bin/stelia-runner", "-rwxr-xr-x"),
         ("/usr/bin/steliactl", "-rwxr-xr-x"),
         ("/usr/lib/systemd/system/stelia.slice", "-rw-r--r--"),

@@ -121,6 +121,7 @@ impl Root {
     fn install(&self) -> Vec<String> {
         let calls = self.rpm(&["-i", text(&given("STELIA_RPM"))]);
         self.pretend("usr/libexec/stelia/steliad", "steliad", 0);
+        self.pretend("usr/libexec/stelia/steliad-quiet", "steliad-quiet", 0);
         calls
     }
 
@@ -201,34 +202,42 @@ fn an_upgrade_restarts_the_daemon_stops_nothing_and_presets_nothing() {
     let root = Root::with_selinux();
     root.install();
     let calls = root.upgrade();
-    assert!(place(&calls, "systemctl daemon-reload") < place(&calls, "systemctl try-restart steliad.service"));
+    let quiet = place(&calls, "systemctl try-restart steliad-quiet.service");
+    assert!(place(&calls, "systemctl daemon-reload") < quiet);
+    assert!(quiet < place(&calls, "systemctl try-restart steliad.service"));
     place(&calls, INSERTS);
     for never in [
         "systemctl stop",
         "systemctl --no-reload",
         "semodule -n -s targeted -X 200 -r",
         "steliad ",
+        "steliad-quiet ",
     ] {
         assert!(!called(&calls, never), "{never}: {calls:?}");
     }
 }
 
 #[test]
-fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_back() {
+fn a_removal_stops_what_starts_the_daemon_first_and_gives_the_host_its_cpus_and_interrupts_back() {
     let root = Root::new();
     root.install();
     let calls = root.remove();
     let stops = "systemctl stop steliad-metrics.timer steliad-kubelet.path steliad-runner.socket steliad-kubelet.service steliad.service";
     let release = place(&calls, "steliad --release-host");
     assert!(place(&calls, stops) < release);
+    let stops_quiet = place(&calls, "systemctl stop steliad-quiet.socket steliad-quiet.service");
+    assert!(release < stops_quiet && stops_quiet < place(&calls, "steliad-quiet --restore"));
     assert_eq!(
         calls.iter().filter(|call| call.starts_with("systemctl stop")).count(),
-        1
+        2
     );
     let disable = "systemctl --no-reload --quiet disable steliad-metrics.timer steliad-runner.socket steliad-kubelet.path steliad.service";
     let reload = place(&calls, "systemctl daemon-reload");
     assert!(release < place(&calls, disable) && place(&calls, disable) < reload);
-    place(&calls, "systemctl reset-failed steliad.service steliad-kubelet.service");
+    place(
+        &calls,
+        "systemctl reset-failed steliad.service steliad-quiet.service steliad-kubelet.service",
+    );
     place(&calls, "journalctl --update-catalog");
     assert!(reload < place(&calls, BUS_RELOADS));
     for directory in [

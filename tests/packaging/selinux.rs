@@ -17,6 +17,8 @@ const DAEMON: &str = "system_u:system_r:steliad_t:s0";
 const SYSTEMD: &str = "system_u:system_r:init_t:s0";
 const DIRECTORY: &str = "system_u:object_r:stelia_runner_var_run_t:s0";
 const PROGRAM: &str = "system_u:object_r:steliad_exec_t:s0";
+const QUIET: &str = "system_u:system_r:steliad_quiet_t:s0";
+const QUIETS_PROGRAM: &str = "system_u:object_r:steliad_quiet_exec_t:s0";
 const OTHER_SERVICE: &str = "system_u:system_r:other_service_t:s0";
 
 /// A service that has nothing to do with containers.
@@ -178,7 +180,7 @@ fn a_container_connects_to_the_runner_socket_and_to_no_other_service() {
         BTreeSet::from(["connectto".to_owned()])
     );
 
-    for service in [OTHER_SERVICE, SYSTEMD] {
+    for service in [OTHER_SERVICE, SYSTEMD, QUIET] {
         assert!(
             !policy.allows(CONTAINER, service, "unix_stream_socket", &["connectto"]),
             "{service}"
@@ -278,7 +280,35 @@ fn the_daemon_reads_everybodys_state_and_writes_the_cgroups() {
 }
 
 #[test]
-fn only_the_daemons_domain_is_permissive() {
+fn systemd_starts_steliad_quiet_in_a_domain_that_the_daemon_reaches_and_no_container() {
+    let policy = Policy::link(&[OTHER, CONTAINERS, ATTRIBUTE].concat());
+    assert!(policy.becomes(SYSTEMD, QUIETS_PROGRAM, "process", QUIET));
+    assert!(policy.allows(SYSTEMD, QUIET, "process2", &["nnp_transition"]));
+    assert!(policy.allows(QUIET, QUIETS_PROGRAM, "file", &["entrypoint"]));
+    assert!(policy.allows(SYSTEMD, QUIET, "unix_stream_socket", &["create", "bind", "listen", "setopt"]));
+    assert!(policy.allows(DAEMON, QUIET, "unix_stream_socket", &["connectto"]));
+    let run = "system_u:object_r:var_run_t:s0";
+    assert!(policy.allows(DAEMON, run, "sock_file", &["write"]));
+    assert!(!policy.allows(CONTAINER, run, "sock_file", &["write"]));
+}
+
+#[test]
+fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
+    let policy = Policy::link(OTHER);
+    let irq = "system_u:object_r:sysctl_irq_t:s0";
+    assert!(policy.allows(QUIET, irq, "file", &["open", "read", "write"]));
+    assert!(policy.allows(QUIET, "system_u:object_r:sysfs_t:s0", "file", &["open", "write"]));
+    assert!(policy.allows(QUIET, OTHER_SERVICE, "file", &["open", "read"]));
+    assert!(policy.allows(QUIET, "system_u:system_r:kernel_t:s0", "process", &["setsched"]));
+    assert!(!policy.allows(QUIET, OTHER_SERVICE, "process", &["setsched"]));
+    let cgroup = "system_u:object_r:cgroup_t:s0";
+    assert!(policy.allows(QUIET, cgroup, "file", &["open", "read"]));
+    assert!(!policy.allows(QUIET, cgroup, "file", &["write"]));
+    assert!(policy.allowed(QUIET, QUIET, "capability").is_empty());
+}
+
+#[test]
+fn only_our_own_domains_are_permissive() {
     let policy = Policy::link(CONTAINERS);
     let said = run(&["seinfo", text(&policy.path()), "--permissive"]);
     let types: Vec<&str> = said
@@ -286,7 +316,7 @@ fn only_the_daemons_domain_is_permissive() {
         .map(str::trim)
         .filter(|line| line.ends_with("_t"))
         .collect();
-    assert_eq!(types, ["steliad_t"], "{said}");
+    assert_eq!(types, ["steliad_quiet_t", "steliad_t"], "{said}");
 }
 
 #[test]
@@ -301,5 +331,6 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
         assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
     }
     assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
+    assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad-quiet"), QUIETS_PROGRAM);
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }

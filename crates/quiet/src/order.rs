@@ -65,9 +65,9 @@ pub enum Latency {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct CacheClass {
-    /// How many ways of each L3 cache; `None`: all.
+    /// How many ways of each L3 cache; `None`: those of resctrl's default group, which has all unless somebody limited it.
     pub l3_ways: Option<u32>,
-    /// Per cent of memory bandwidth; `None`: all.
+    /// Per cent of memory bandwidth; `None`: as much as the default group.
     pub memory_bandwidth: Option<u32>,
 }
 

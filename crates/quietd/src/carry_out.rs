@@ -18,13 +18,13 @@ pub struct Memories {
 /// Carry out an order that was checked. `sockets` is [`irqbalance::SOCKETS`].
 pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &mut Memories) -> Report {
     let mut report = Report::default();
-    // irqbalance first: until it was told, it moves interrupts back. Last where everything is restored: until then it leaves our masks
-    // alone.
     let steers = order.steer && !order.vms.is_empty();
+    // irqbalance before the masks are written: until it was told, it moves interrupts back.
     if steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
     steer::carry_out(system, order, &mut memories.steer, &mut report);
+    // And after they are restored: until then it leaves those alone that are to be restored.
     if !steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }

@@ -1,8 +1,6 @@
 use std::cell::Cell;
 use std::collections::BTreeMap;
-use std::fs;
 use std::io::{Read, Write};
-use std::path::PathBuf;
 use std::thread;
 
 use rustix::pipe::pipe;
@@ -10,12 +8,11 @@ use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 use stelia_node::cgroup::{CgroupError, CgroupPath, File};
 use stelia_quiet::client::{self, OrderError};
-use stelia_quiet::files::{Files, Store};
-use stelia_quiet::kernel::{Directory, Kernel};
+use stelia_quiet::files::Files;
 use stelia_quiet::order::{Latency, Vm};
+use stelia_quiet::testing::FakeKernel;
 use stelia_record::testing::{in_place, record};
 use stelia_record::{Record, Tree};
-use tempfile::TempDir;
 
 use super::*;
 
@@ -87,77 +84,34 @@ impl Cgroups for Records {
     }
 }
 
-/// A directory as the node's root, where every write is counted.
-struct Counted {
-    kernel: Kernel,
-    writes: Cell<u32>,
-}
-
-impl Files for Counted {
-    fn read(&self, path: &str) -> io::Result<String> {
-        self.kernel.read(path)
-    }
-
-    fn write(&self, path: &str, value: &str) -> io::Result<()> {
-        self.writes.set(self.writes.get() + 1);
-        self.kernel.write(path, value)
-    }
-
-    fn list(&self, path: &str) -> io::Result<Vec<String>> {
-        self.kernel.list(path)
-    }
-
-    fn link(&self, path: &str) -> io::Result<String> {
-        self.kernel.link(path)
-    }
-
-    fn mode(&self, path: &str) -> io::Result<u32> {
-        self.kernel.mode(path)
-    }
-
-    fn set_affinity(&self, _: i32, _: &CpuSet) -> io::Result<()> {
-        self.writes.set(self.writes.get() + 1);
-        Ok(())
-    }
-}
-
 struct Node {
-    folder: TempDir,
-    files: Counted,
+    kernel: FakeKernel,
     records: Records,
-    store: Directory,
 }
 
 impl Node {
-    /// Eight CPUs with idle states and without cpufreq, and one VM in its scope on CPUs 2 and 3.
+    /// Eight CPUs with idle states and without cpufreq, a disk, and one VM in its scope on CPUs 2 and 3.
     fn new() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        let cpus = folder.path().join("sys/devices/system/cpu");
+        let kernel = FakeKernel::new(8);
+        let mut tree = kernel.tree();
         for cpu in 0..8 {
-            fs::create_dir_all(cpus.join(format!("cpu{cpu}/power"))).unwrap();
-            fs::write(cpus.join(format!("cpu{cpu}/power/pm_qos_resume_latency_us")), "0\n").unwrap();
+            tree.put(&latency(cpu), "0");
         }
-        fs::create_dir(cpus.join("cpuidle")).unwrap();
-        fs::write(cpus.join("cpuidle/current_driver"), "intel_idle\n").unwrap();
-        fs::write(cpus.join("online"), "0-7\n").unwrap();
-        fs::create_dir_all(folder.path().join("proc/2/task/2")).unwrap();
-        fs::write(folder.path().join("proc/2/task/2/children"), "\n").unwrap();
+        tree.put("/sys/devices/system/cpu/cpuidle/current_driver", "intel_idle");
+        tree.put("/proc/2/task/2/children", "");
+        tree.add_irq(24, "nvme0q0", None);
+        drop(tree);
         let mut records = Records::default();
         records.add(&record(), true);
-        Self {
-            files: Counted {
-                kernel: Kernel::below(folder.path()),
-                writes: Cell::new(0),
-            },
-            store: Directory::open(folder.path().join("run/stelia/quiet")).unwrap(),
-            records,
-            folder,
-        }
+        Self { kernel, records }
     }
 
-    fn latency(&self, cpu: u32) -> String {
-        let path = format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us");
-        self.files.read(&path).unwrap().lines().next().unwrap().to_owned()
+    fn value(&self, path: &str) -> String {
+        self.kernel.read(path).unwrap().trim().to_owned()
+    }
+
+    fn writes(&self) -> usize {
+        self.kernel.tree().writes.len()
     }
 
     fn with<T>(&self, then: impl FnOnce(&mut Server<'_>) -> T) -> T {
@@ -170,10 +124,7 @@ impl Node {
         then: impl FnOnce(&mut Server<'_>) -> T,
     ) -> T {
         then(&mut Server {
-            system: System {
-                files: &self.files,
-                store: &self.store,
-            },
+            system: self.kernel.system(),
             cgroups: &self.records,
             sockets: Path::new("/nonexistent"),
             admit,
@@ -222,14 +173,20 @@ impl Node {
     }
 
     fn unchanged(&self) {
-        assert_eq!(self.files.writes.get(), 0);
-        assert_eq!(fs::read_dir(self.store.path()).unwrap().count(), 0);
+        let tree = self.kernel.tree();
+        assert_eq!((tree.writes.len(), tree.saves), (0, 0), "{:?}", tree.writes);
     }
 }
 
 fn set(list: &str) -> CpuSet {
     list.parse().unwrap()
 }
+
+fn latency(cpu: u32) -> String {
+    format!("/sys/devices/system/cpu/cpu{cpu}/power/pm_qos_resume_latency_us")
+}
+
+const DISK: &str = "/proc/irq/24/smp_affinity_list";
 
 /// CPUs 2 and 3 of the one VM are not to sleep deeply.
 fn order() -> Order {
@@ -249,31 +206,25 @@ fn order() -> Order {
 #[test]
 fn an_order_is_carried_out_answered_and_undone_by_one_without_vms() {
     let node = Node::new();
-    // There are no interrupts there.
-    let order = || Order {
-        steer: false,
-        ..order()
-    };
+    let sleeps = || [2, 3, 4].map(|cpu| node.value(&latency(cpu)));
+    let (before, mask) = (sleeps(), node.value(DISK));
     let Answer::Done(report) = node.answer(&order()) else {
         panic!("refused")
     };
-    assert_eq!((report.writes, report.problems.len()), (2, 0), "{report:?}");
-    assert_eq!(
-        (node.latency(2), node.latency(3), node.latency(4)),
-        ("20".into(), "20".into(), "0".into())
-    );
+    assert_eq!((report.interrupts, report.problems.len()), (1, 0), "{report:?}");
+    assert_eq!(sleeps(), ["20", "20", "0"]);
+    assert!(set(&node.value(DISK)).is_disjoint(&set("2-3")));
     // The same again changes nothing.
+    let writes = node.writes();
     let Answer::Done(report) = node.answer(&order()) else {
         panic!("refused")
     };
-    assert_eq!((report.writes, node.files.writes.get()), (0, 2));
+    assert_eq!((report.writes, node.writes()), (0, writes));
     let Answer::Done(report) = node.answer(&Order::default()) else {
         panic!("refused")
     };
-    assert_eq!(
-        (report.writes, node.latency(2), node.latency(3)),
-        (2, "0".into(), "0".into())
-    );
+    assert_eq!(report.problems, []);
+    assert_eq!((sleeps(), node.value(DISK)), (before, mask));
 }
 
 #[test]
@@ -398,7 +349,8 @@ fn whoever_is_not_the_daemon_is_not_answered_nor_read() {
 #[test]
 fn it_serves_one_after_the_other_and_ends_when_it_is_told_to_or_nothing_is_ordered() {
     let node = Node::new();
-    let path: PathBuf = node.folder.path().join("quiet.sock");
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
     let listener = UnixListener::bind(&path).unwrap();
     listener.set_nonblocking(true).unwrap();
     let (told, tell) = pipe().unwrap();
@@ -429,5 +381,4 @@ fn it_serves_one_after_the_other_and_ends_when_it_is_told_to_or_nothing_is_order
         .unwrap();
     assert_eq!(end, End::Told);
     listener.accept().unwrap();
-    assert_eq!(node.store.load("none").unwrap(), None);
 }
