@@ -292,7 +292,7 @@ fn a_pod_that_has_no_or_only_a_dead_instance_is_left_out() {
         .map(|(name, value)| (name.to_owned(), value));
     node.records.0.insert(scope, (attributes.collect(), true));
     assert_eq!(node.left_out(&order()), none);
-    assert_eq!(node.files.writes.get(), 0);
+    node.unchanged();
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn a_vm_of_other_cpus_than_the_recorded_ones_is_left_out() {
         let reason = node.left_out(&order).unwrap();
         assert!(reason.contains("2-3 are recorded as its own"), "{reason}");
     }
-    assert_eq!(node.files.writes.get(), 0);
+    node.unchanged();
     let mut order = order();
     order.shared = set("1-2");
     let reason = node.refused((serde_json::to_string(&order).unwrap() + "\n").as_bytes());
