@@ -285,7 +285,12 @@ fn systemd_starts_steliad_quiet_in_a_domain_that_the_daemon_reaches_and_no_conta
     assert!(policy.becomes(SYSTEMD, QUIETS_PROGRAM, "process", QUIET));
     assert!(policy.allows(SYSTEMD, QUIET, "process2", &["nnp_transition"]));
     assert!(policy.allows(QUIET, QUIETS_PROGRAM, "file", &["entrypoint"]));
-    assert!(policy.allows(SYSTEMD, QUIET, "unix_stream_socket", &["create", "bind", "listen", "setopt"]));
+    assert!(policy.allows(
+        SYSTEMD,
+        QUIET,
+        "unix_stream_socket",
+        &["create", "bind", "listen", "setopt"]
+    ));
     assert!(policy.allows(DAEMON, QUIET, "unix_stream_socket", &["connectto"]));
     let run = "system_u:object_r:var_run_t:s0";
     assert!(policy.allows(DAEMON, run, "sock_file", &["write"]));
@@ -331,6 +336,9 @@ fn the_socket_and_its_directory_are_labelled_below_run_and_below_var_run() {
         assert_ne!(policy.label("dir", &format!("{run}/stelia")), DIRECTORY);
     }
     assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad"), PROGRAM);
-    assert_eq!(policy.label("file", "/usr/libexec/stelia/steliad-quiet"), QUIETS_PROGRAM);
+    assert_eq!(
+        policy.label("file", "/usr/libexec/stelia/steliad-quiet"),
+        QUIETS_PROGRAM
+    );
     assert_ne!(policy.label("file", "/usr/bin/steliactl"), PROGRAM);
 }
