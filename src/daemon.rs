@@ -189,7 +189,11 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         );
     }
     tokio::spawn(adoption::run(handle.clone(), cancel.clone()));
-    tokio::spawn(orders::run(handle.clone(), Arc::new(orders::Program), cancel.clone()));
+    tokio::spawn(orders::run(
+        handle.clone(),
+        Arc::<orders::Programs>::default(),
+        cancel.clone(),
+    ));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 

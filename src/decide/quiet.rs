@@ -7,9 +7,11 @@ use stelia_api::{Amiss, Reason};
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 
-/// For how many answers an interrupt that the kernel places counts as firing after it last did: one that fires now and then must
-/// not be told and taken back again and again.
-const CALM: u8 = 20;
+/// In so many samples an interrupt that the kernel places must fire before it is told of; and in so many not, before that is taken
+/// back.
+const HOT: u8 = 3;
+/// Answers that follow another sooner are no sample, microseconds: while VMs start they come by the dozen.
+const SAMPLE_US: u64 = 10_000_000;
 
 /// Everything that disturbs VMs' CPUs now.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -85,38 +87,54 @@ fn in_words(one: &Remaining) -> String {
 }
 
 /// Which of the interrupts that the kernel places fire on VMs' CPUs. Its queues for single CPUs are silent unless something on that
-/// CPU submits I/O, so that they are there says little.
+/// CPU submits I/O, as everything did before it was a VM's: so it takes several samples in which one fired.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct Firing(BTreeMap<(u32, String), Seen>);
+pub(crate) struct Firing {
+    seen: BTreeMap<(u32, String), Seen>,
+    sampled_us: u64,
+}
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 struct Seen {
     count: u64,
-    /// Answers for which it still counts as firing.
-    left: u8,
+    /// Samples in which it fired, less those since in which it did not.
+    heat: u8,
+    fires: bool,
 }
 
 impl Firing {
     /// Take in an answer. What it does not name is forgotten.
     pub(crate) fn saw(&mut self, quiet: &Quiet) {
-        let before = std::mem::take(&mut self.0);
-        for one in &quiet.report.remaining {
-            let key = (one.irq, one.name.clone());
-            let known = before.get(&key);
-            // What had fired when it was first seen may have been for I/O from before.
-            let rose = known.is_some_and(|known| one.count > known.count);
-            let left = match rose {
-                true => CALM,
-                false => known.map_or(0, |known| known.left.saturating_sub(1)),
-            };
-            let count = one.count;
-            self.0.insert(key, Seen { count, left });
+        let remaining = &quiet.report.remaining;
+        let named = |key: &(u32, String)| remaining.iter().any(|one| (one.irq, &one.name) == (key.0, &key.1));
+        self.seen.retain(|key, _| named(key));
+        if quiet.answered_us < self.sampled_us.saturating_add(SAMPLE_US) {
+            return;
+        }
+        self.sampled_us = quiet.answered_us;
+        for one in remaining {
+            let known = self.seen.entry((one.irq, one.name.clone()));
+            known.and_modify(|seen| *seen = seen.then(one.count)).or_insert(Seen {
+                count: one.count,
+                ..Seen::default()
+            });
         }
     }
 
     fn has(&self, one: &Remaining) -> bool {
-        let seen = self.0.get(&(one.irq, one.name.clone()));
-        seen.is_some_and(|seen| seen.left > 0)
+        let seen = self.seen.get(&(one.irq, one.name.clone()));
+        seen.is_some_and(|seen| seen.fires)
+    }
+}
+
+impl Seen {
+    fn then(self, count: u64) -> Self {
+        let heat = match count > self.count {
+            true => (self.heat + 1).min(HOT),
+            false => self.heat.saturating_sub(1),
+        };
+        let fires = heat == HOT || self.fires && heat > 0;
+        Self { count, heat, fires }
     }
 }
 
@@ -171,21 +189,30 @@ mod tests {
     }
 
     #[test]
-    fn a_managed_one_is_a_reason_while_it_fires_and_a_while_after() {
-        let mut firing = Firing::default();
-        let mut answer = |count| {
-            let now = quiet(vec![remaining(Remains::Managed, "3", count)]);
+    fn a_managed_one_is_a_reason_once_it_fired_for_a_while_and_until_it_is_silent_for_a_while() {
+        let (mut firing, mut us) = (Firing::default(), 0);
+        let mut answer = |count, later_us| {
+            us += later_us;
+            let now = Quiet {
+                answered_us: us,
+                ..quiet(vec![remaining(Remains::Managed, "3", count)])
+            };
             firing.saw(&now);
             kinds(&Disturbances::new(&now, &firing), 1, "3")
         };
-        assert_eq!(answer(7), [], "it fired before anybody looked");
-        assert_eq!(answer(7), []);
-        assert_eq!(answer(8), [Amiss::Interrupts]);
-        for _ in 1..CALM {
-            assert_eq!(answer(8), [Amiss::Interrupts]);
+        assert_eq!(answer(7, SAMPLE_US), [], "it fired before anybody looked");
+        for count in 8..20 {
+            assert_eq!(answer(count, SAMPLE_US / 100), [], "no samples");
         }
-        assert_eq!(answer(8), []);
-        assert_eq!(answer(9), [Amiss::Interrupts]);
+        assert_eq!(answer(20, SAMPLE_US), []);
+        assert_eq!(answer(20, SAMPLE_US), [], "once is none");
+        for count in [21, 22] {
+            assert_eq!(answer(count, SAMPLE_US), []);
+        }
+        for count in [23, 23, 23] {
+            assert_eq!(answer(count, SAMPLE_US), [Amiss::Interrupts]);
+        }
+        assert_eq!(answer(23, SAMPLE_US), []);
     }
 
     #[test]

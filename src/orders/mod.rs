@@ -8,14 +8,16 @@ mod wanted;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use stelia_api::quiet::{Quiet, Report};
+use stelia_api::quiet::{Problem, Quiet, Report};
 use stelia_kubelet::{ContainerCgroup, PodUid};
 use stelia_node::vfio;
-use stelia_quiet::client;
+use stelia_quiet::files::System;
+use stelia_quiet::kernel::{Directory, Kernel};
 use stelia_quiet::order::{Order, SOCKET, STORE};
+use stelia_quiet::{client, threads};
 use stelia_settings::{Settings, VfioIrqs};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -41,16 +43,49 @@ pub(crate) trait Orders: Send + Sync {
     fn may_be_in_force(&self) -> bool;
 }
 
-/// `steliad-quiet`, behind its socket.
-pub(crate) struct Program;
+/// `steliad-quiet`, behind its socket; and the daemon itself, for kernel threads: to move these takes a capability that it has.
+#[derive(Default)]
+pub(crate) struct Programs {
+    threads: Mutex<threads::Memory>,
+}
 
-impl Orders for Program {
+impl Orders for Programs {
     fn carry_out(&self, order: &Order) -> Result<Report, String> {
-        client::order(Path::new(SOCKET), order, client::PATIENCE).map_err(|error| error.to_string())
+        let mut moved = Report::default();
+        self.move_threads(order, &mut moved);
+        let report = client::order(Path::new(SOCKET), order, client::PATIENCE).map_err(|error| error.to_string())?;
+        Ok(Report {
+            threads_moved: moved.threads_moved,
+            threads_remaining: moved.threads_remaining,
+            problems: [report.problems, moved.problems].concat(),
+            ..report
+        })
     }
 
     fn may_be_in_force(&self) -> bool {
         Path::new(STORE).is_dir()
+    }
+}
+
+impl Programs {
+    fn move_threads(&self, order: &Order, report: &mut Report) {
+        let store = match Directory::open(STORE) {
+            Ok(store) => store,
+            Err(cause) => {
+                let text = format!("make {STORE}: {cause}");
+                return report.problems.push(Problem {
+                    pod: String::new(),
+                    text,
+                });
+            }
+        };
+        let system = System {
+            files: &Kernel::below("/"),
+            store: &store,
+        };
+        // A panic leaves what is remembered as it was: it is changed by whole entries.
+        let mut memory = self.threads.lock().unwrap_or_else(PoisonError::into_inner);
+        threads::carry_out(system, order, &mut memory, report);
     }
 }
 

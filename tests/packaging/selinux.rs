@@ -304,7 +304,7 @@ fn steliad_quiet_writes_masks_and_the_cpus_files_and_only_reads_the_cgroups() {
     assert!(policy.allows(QUIET, irq, "file", &["open", "read", "write"]));
     assert!(policy.allows(QUIET, "system_u:object_r:sysfs_t:s0", "file", &["open", "write"]));
     assert!(policy.allows(QUIET, OTHER_SERVICE, "file", &["open", "read"]));
-    assert!(policy.allows(QUIET, "system_u:system_r:kernel_t:s0", "process", &["setsched"]));
+    assert!(policy.allows(DAEMON, "system_u:system_r:kernel_t:s0", "process", &["setsched"]));
     assert!(!policy.allows(QUIET, OTHER_SERVICE, "process", &["setsched"]));
     let cgroup = "system_u:object_r:cgroup_t:s0";
     assert!(policy.allows(QUIET, cgroup, "file", &["open", "read"]));

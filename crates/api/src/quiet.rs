@@ -103,8 +103,6 @@ pub enum Irqbalance {
     Absent,
     /// It was told by its socket.
     Told,
-    /// It was restarted with a drop-in, because it has no socket.
-    Restarted,
     /// It runs and could not be told: see the problems.
     NotTold,
 }
@@ -112,7 +110,6 @@ pub enum Irqbalance {
 named!(Irqbalance {
     Absent = "absent",
     Told = "told",
-    Restarted = "restarted",
     NotTold = "not-told"
 });
 

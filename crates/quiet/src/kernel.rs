@@ -75,7 +75,7 @@ impl Files for Kernel {
     }
 
     fn set_mode(&self, path: &str, mode: u32) -> io::Result<()> {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode))
+        fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode))
     }
 
     fn make_directory(&self, path: &str) -> io::Result<()> {

@@ -5,13 +5,12 @@ use std::path::Path;
 use stelia_api::quiet::Report;
 use stelia_quiet::files::System;
 use stelia_quiet::order::Order;
-use stelia_quiet::{irqbalance, latency, resctrl, steer, threads};
+use stelia_quiet::{irqbalance, latency, resctrl, steer};
 
 /// What is remembered from one order to the next. It may be lost: what must not be is in the store.
 #[derive(Debug, Default)]
 pub struct Memories {
     steer: steer::Memory,
-    threads: threads::Memory,
     resctrl: resctrl::Memory,
 }
 
@@ -28,7 +27,6 @@ pub fn carry_out(system: System<'_>, sockets: &Path, order: &Order, memories: &m
     if !steers {
         irqbalance::carry_out(system, sockets, order, &mut report);
     }
-    threads::carry_out(system, order, &mut memories.threads, &mut report);
     latency::carry_out(system, order, &mut report);
     resctrl::carry_out(system, order, &mut memories.resctrl, &mut report);
     report

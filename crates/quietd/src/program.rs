@@ -19,6 +19,7 @@ use stelia_quiet::files::System;
 use stelia_quiet::irqbalance::SOCKETS;
 use stelia_quiet::kernel::{Directory, Kernel, STORE};
 use stelia_quiet::order::Order;
+use stelia_quiet::threads;
 
 use crate::carry_out::{Memories, carry_out};
 use crate::journal::{Priority, say};
@@ -131,7 +132,10 @@ fn restore() -> Result<ExitCode, Failure> {
         files: &Kernel::below("/"),
         store: &store,
     };
-    let report = carry_out(system, Path::new(SOCKETS), &Order::default(), &mut Memories::default());
+    let nothing = Order::default();
+    let mut report = carry_out(system, Path::new(SOCKETS), &nothing, &mut Memories::default());
+    // The daemon moves kernel threads itself: the kernel asks for CAP_SYS_NICE there, also of their owner.
+    threads::carry_out(system, &nothing, &mut threads::Memory::default(), &mut report);
     let left = left(&report);
     for line in &left {
         eprintln!("steliad-quiet: not restored: {line}");

@@ -341,6 +341,7 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
         nobody_else_orders(&pod);
         assert_eq!(Masks::now(), ours);
         assert_eq!(round().report.writes, 0);
+        a_wrong_vm_is_left_out(&pod);
 
         for unit in UNITS {
             output(&["systemctl", "mask", "--runtime", "--now", unit]);
@@ -363,6 +364,26 @@ fn only_the_daemon_orders_and_it_works_without_steliad_quiet() {
     });
 }
 
+/// What a process that got there is answered.
+fn from_the_daemons_cgroup(order: &str) -> String {
+    let inside = "echo $$ > /sys/fs/cgroup/system.slice/steliad.service/cgroup.procs";
+    let script = format!("{inside} && echo '{order}' | socat -t 10 - UNIX-CONNECT:{SOCKET}");
+    let answer = output(&["sh", "-c", &script]);
+    String::from_utf8_lossy(&answer.stdout).into_owned()
+}
+
+/// CPUs that are not those of a record, and a VM that is none, are left out: nothing is done to them. The daemon then orders what is
+/// right again.
+fn a_wrong_vm_is_left_out(pod: &Pod) {
+    for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
+        let wrong = format!(r#"{{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}"#);
+        let answer = from_the_daemons_cgroup(&wrong);
+        assert!(answer.contains(r#""left_out":{""#) && answer.contains(uid), "{answer}");
+    }
+    round();
+    wait_steered(pod.exclusive());
+}
+
 /// Not a user, not root's shell, not a pod, and not a process that got into the daemon's cgroup.
 fn nobody_else_orders(pod: &Pod) {
     let connect = format!("UNIX-CONNECT:{SOCKET}");
@@ -381,12 +402,14 @@ fn nobody_else_orders(pod: &Pod) {
     let answer = output(&exec);
     assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");
 
-    // CPUs that are not those of its record, and a VM that is none.
-    for uid in [pod.uid.as_str(), "00000000-0000-0000-0000-000000000000"] {
-        let wrong = format!(r#"{{"steer": true, "shared": "0-3", "vms": {{"{uid}": {{"cpus": "4-7"}}}}}}"#);
-        let inside = "echo $$ > /sys/fs/cgroup/system.slice/steliad.service/cgroup.procs";
-        let script = format!("{inside} && echo '{wrong}' | socat -t 10 - {connect}");
-        let answer = output(&["sh", "-c", &script]);
-        assert!(!String::from_utf8_lossy(&answer.stdout).contains("done"), "{answer:?}");
+    // What no daemon orders; the VM's own CPUs as everybody's; a field that is not there.
+    let (uid, own) = (pod.uid.as_str(), pod.exclusive());
+    for wrong in [
+        format!(r#"{{"steer": true, "shared": "0-7", "vms": {{"{uid}": {{"cpus": "{own}"}}}}}}"#),
+        r#"{"steer": true, "shared": "0-3", "vms": {"../x": {"cpus": "4-7"}}}"#.to_owned(),
+        r#"{"steer": true, "shared": "0-3", "write": "/proc/irq/1/smp_affinity"}"#.to_owned(),
+    ] {
+        let answer = from_the_daemons_cgroup(&wrong);
+        assert!(answer.contains("refused"), "{answer}");
     }
 }

@@ -7,6 +7,9 @@
 //! Left alone, and not told: threads of one CPU (`ksoftirqd/2`, `cpuhp/2`), whose CPU is what they are for; `irq/*`, which
 //! follow their interrupt; `kworker/*`, which follow the workqueues' mask. Told, and left: those that the kernel lets
 //! nobody move, such as workqueues' rescuers (`kworker/R-*`).
+//!
+//! Whoever moves them needs CAP_SYS_NICE, because they have every capability (security/commoncap.c, cap_safe_nice): so the daemon
+//! does it, and steliad-quiet, which has none, only where the package is removed.
 
 mod stat;
 #[cfg(test)]

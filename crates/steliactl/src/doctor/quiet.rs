@@ -74,7 +74,6 @@ pub(super) fn irqbalance(facts: &Facts) -> Finding {
     });
     match steered.map(|quiet| quiet.report.irqbalance) {
         Some(Irqbalance::Told) => ok("runs, and was told of the VMs' CPUs"),
-        Some(Irqbalance::Restarted) => ok("runs, restarted with a drop-in that has the VMs' CPUs"),
         Some(Irqbalance::Absent) => ok("runs; it is told once a VM has CPUs"),
         Some(Irqbalance::NotTold) => warning(
             "runs, and could not be told of the VMs' CPUs",

@@ -28,7 +28,6 @@ pub(super) const fn irqbalance(state: Irqbalance) -> &'static str {
     match state {
         Irqbalance::Absent => "irqbalance does not run, or has nothing to be told",
         Irqbalance::Told => "irqbalance was told",
-        Irqbalance::Restarted => "irqbalance was restarted with a drop-in",
         Irqbalance::NotTold => "irqbalance runs and could not be told",
     }
 }
