@@ -269,6 +269,8 @@ fn killed_programs_leave_all_as_it_is(vms: [&Pod; 2]) {
 fn restored_by_hand(before: &Masks, vms: &CpuSet) {
     let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
     signal("--signal=STOP");
+    // Two must not write at a time.
+    run(&["systemctl", "stop", "steliad-quiet.service"]);
     let restored = output(&[PROGRAM, "--restore"]);
     let masks = Masks::now();
     signal("--signal=CONT");
@@ -381,7 +383,7 @@ fn a_wrong_vm_is_left_out(pod: &Pod) {
         assert!(answer.contains(r#""left_out":{""#) && answer.contains(uid), "{answer}");
     }
     round();
-    wait_steered(pod.exclusive());
+    wait_steered(&pod.exclusive());
 }
 
 /// Not a user, not root's shell, not a pod, and not a process that got into the daemon's cgroup.
