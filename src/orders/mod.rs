@@ -183,7 +183,7 @@ impl Task {
         let in_time = self.next.is_some_and(|next| next <= now);
         let is_known = match (&self.failed, &self.sent) {
             (Some(failed), _) => failed == order,
-            (None, Some(sent)) => sent == order,
+            (None, Some(sent)) => sent == order || sent.vms.is_empty() && order.vms.is_empty(),
             (None, None) => order.vms.is_empty(),
         };
         in_time || !is_known

@@ -27,7 +27,10 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         };
         (pod.to_string(), vm)
     });
-    let vms: BTreeMap<String, Vm> = vms.collect();
+    let steer = settings.irq_steering == IrqSteering::Shared;
+    // Where nothing is wanted, what may be in force is undone once and nobody is asked again.
+    let asks = |vm: &Vm| steer || settings.cache_monitoring || vm.asks();
+    let vms: BTreeMap<String, Vm> = vms.filter(|(_, vm)| asks(vm)).collect();
     let exclusive: CpuSet = vms.values().flat_map(|vm| vm.cpus.iter()).collect();
     let online = view.topology.online();
     let free = online.difference(&exclusive);
@@ -38,7 +41,7 @@ pub(super) fn wanted(view: &View, settings: &QuietSettings, own_devices: &BTreeM
         .as_ref()
         .map_or_else(unassigned, |pool| pool.intersection(&free));
     Order {
-        steer: settings.irq_steering == IrqSteering::Shared,
+        steer,
         shared: if pool.is_empty() { free } else { pool },
         vms,
         cache_classes: settings.cache_classes.iter().map(class).collect(),

@@ -26,6 +26,7 @@ use crate::crash::main_pid;
 use crate::host::{CGROUP, cpus, kind, output, read, run, wait_until};
 use crate::pods::{Pod, on_node, on_node_undoing};
 use crate::promise::assert_isolated;
+use crate::quiet::quiet;
 use crate::scale::{Bus, Sleeper, floats_have, last_shared, replace_state, room, two_states};
 use crate::strace::Strace;
 
@@ -33,6 +34,8 @@ use crate::strace::Strace;
 const RESIDENT: usize = 8 * 1024;
 /// System calls for the audit of one VM.
 const AUDIT: usize = 150;
+/// System calls of the daemon's for an order of steliad-quiet and a look at the kernel's threads, where nothing changes.
+const ORDER: usize = 150;
 /// What one more VM may cost beside five, of what it costs beside one.
 const GROWTH: f64 = 1.5;
 /// Writes and moves of a registration and an attach, of those of the bare program.
@@ -199,7 +202,8 @@ fn an_idle_daemon_has_at_most_8_mib_resident() {
 fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
     on_node_undoing(unconfigure, || {
         // No audit is to come by but those asked for.
-        configure("audit-interval-s = 3600\n");
+        let alone = "audit-interval-s = 3600\nirq-steering = \"off\"\n";
+        configure(alone);
         let bus = Bus::open();
         let trace = Trace::start();
         // The first time warms up what is kept.
@@ -239,6 +243,19 @@ fn an_audit_and_a_start_cost_the_same_beside_one_vm_and_beside_five() {
         });
         start_beside_five.print("register and attach beside 5 VMs");
         drop(trace);
+
+        // What is ordered of steliad-quiet is one order for all of them.
+        configure("audit-interval-s = 3600\n");
+        wait_until("they are ordered quiet", || (quiet().report.moved > 0).then_some(()));
+        let trace = Trace::start();
+        reconcile(&bus);
+        let (all_with_order, _) = idle(&trace, "two audits of the node with 5 VMs, with orders", || {
+            reconcile(&bus)
+        });
+        drop(trace);
+        let order = all_with_order.saturating_sub(all_of_five) / 2;
+        println!("  an order that changes nothing: {order} system calls");
+        assert!(order <= ORDER, "{order} system calls for an order");
 
         let first = all_of_one.saturating_sub(all_of_none) / 2;
         let each = all_of_five.saturating_sub(all_of_one) / 8;

@@ -60,6 +60,17 @@ pub trait Files {
         Err(io::ErrorKind::Unsupported.into())
     }
 
+    /// Where a thread may run.
+    ///
+    /// # Errors
+    /// The system's.
+    fn affinity(&self, thread: i32) -> io::Result<CpuSet> {
+        let status = self.read(&format!("/proc/{thread}/status"))?;
+        let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        let list = list.and_then(|list| list.trim().parse().ok());
+        list.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     /// Let a thread run on these CPUs: a call and not a file, because the kernel has no file for it.
     ///
     /// # Errors

@@ -86,6 +86,10 @@ impl Files for Kernel {
         fs::remove_dir(self.at(path))
     }
 
+    fn affinity(&self, thread: i32) -> io::Result<CpuSet> {
+        stelia_node::affinity::get(thread)
+    }
+
     fn set_affinity(&self, thread: i32, cpus: &CpuSet) -> io::Result<()> {
         stelia_node::affinity::set(thread, cpus)
     }

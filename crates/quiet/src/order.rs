@@ -51,6 +51,13 @@ pub struct Vm {
     pub cache_class: Option<String>,
 }
 
+impl Vm {
+    /// Whether anything is ordered for it, steering apart.
+    pub fn asks(&self) -> bool {
+        self.latency.is_some() || self.governor.is_some() || self.cache_class.is_some()
+    }
+}
+
 /// `pm_qos_resume_latency_us` of a CPU (Documentation/ABI/testing/sysfs-devices-power).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

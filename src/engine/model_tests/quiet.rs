@@ -193,22 +193,27 @@ async fn without_the_program_vms_run_isolated_and_say_so_and_it_is_asked_again()
 }
 
 #[tokio::test]
-async fn switched_off_an_order_says_so_once_and_nothing_is_degraded() {
+async fn switched_off_nothing_is_ordered_and_what_was_is_undone_once() {
     let mut node = Node::new();
     node.settings.quiet.irq_steering = IrqSteering::Off;
     node.restart().await;
     let fake = Arc::new(Fake::default());
     node.ordering(&fake);
     let (pod, _) = node.isolated(1, "2-3").await;
-    node.until("it is ordered", |_| {
-        fake.last().is_some_and(|order| !order.steer && order.vms.len() == 1)
-    })
-    .await;
+    node.reconcile().await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!(fake.ordered(), []);
     assert_eq!(node.reasons(&pod), []);
     node.settings.quiet.irq_steering = IrqSteering::Shared;
     node.handle.reload(node.settings.clone()).await.unwrap();
     node.until("it is switched on", |_| fake.last().is_some_and(|order| order.steer))
         .await;
+    node.settings.quiet.irq_steering = IrqSteering::Off;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    node.until("it is undone", |_| {
+        fake.last().is_some_and(|order| order.vms.is_empty())
+    })
+    .await;
 }
 
 #[tokio::test]

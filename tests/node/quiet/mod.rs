@@ -37,7 +37,7 @@ const NVME: &str = "/dev/nvme0n1";
 const REFUSED: [i32; 2] = [1, 5];
 
 /// What the daemon says of it.
-fn quiet() -> Quiet {
+pub fn quiet() -> Quiet {
     serde_json::from_value(describe()["node"]["quiet"].clone()).expect("node.quiet")
 }
 

@@ -38,6 +38,8 @@ const CHILDREN: &str = "/proc/2/task/2/children";
 pub struct Memory {
     /// Those that are never moved, so their files are not read again while kthreadd has them.
     passed: BTreeSet<i32>,
+    /// Those that may have to be moved.
+    candidates: BTreeSet<i32>,
     /// How many were moved.
     moved: u64,
 }
@@ -81,8 +83,8 @@ enum Decision {
 /// any more.
 ///
 /// # Cost
-/// A read for the list, one for each thread that was not there the last time, and two for each that could be moved, of which
-/// even a large node has few: some hundred reads, milliseconds. Without VMs and threads that were moved nothing is read.
+/// A read for the list, one for each thread that was not there the last time, and a call for each that could be moved, of which
+/// even a large node has few. Without VMs and threads that were moved nothing is read.
 ///
 /// A thread that is never moved is known by its number alone while kthreadd has a child of that number, so one that takes
 /// over the number between two orders is not looked at. Nobody is hurt: it is late, as it would be without this.
@@ -103,7 +105,7 @@ fn carry(system: System<'_>, order: &Order, memory: &mut Memory, report: &mut Re
     let shared = order.shared.difference(&exclusive);
     let mut wanted = Vec::new();
     let mut alive = BTreeSet::new();
-    for found in scan(system.files, memory)? {
+    for found in scan(system.files, memory, &exclusive, &record)? {
         let change = record.get(&found.id).filter(|change| change.start == found.stat.start);
         match decide(&found, change, &exclusive, &shared) {
             Decision::Keep => {
@@ -196,50 +198,42 @@ fn decide(found: &Found, change: Option<&Change>, exclusive: &CpuSet, shared: &C
     Decision::Set { cpus, base }
 }
 
-/// The threads that may have to be moved. One that ends meanwhile is left out.
-fn scan(files: &dyn Files, memory: &mut Memory) -> Result<Vec<Found>, Failure> {
+/// The threads that may have to be moved: whose mask has CPUs of VMs, or that are in the record. One that ends meanwhile is left out.
+fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Record) -> Result<Vec<Found>, Failure> {
     let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     memory.passed.retain(|id| children.contains(id));
+    memory.candidates.retain(|id| children.contains(id));
     let mut found = Vec::new();
     for id in children {
         if memory.passed.contains(&id) {
             continue;
         }
-        let Some(stat) = files
-            .read(&format!("/proc/{id}/stat"))
-            .ok()
-            .as_deref()
-            .and_then(stat::parse)
-        else {
+        let Ok(mask) = files.affinity(id) else { continue };
+        // What has been looked at once is asked for its mask alone.
+        let elsewhere = mask.is_disjoint(exclusive) && !record.contains_key(&id);
+        if elsewhere && memory.candidates.contains(&id) {
+            continue;
+        }
+        let path = format!("/proc/{id}/stat");
+        let Some(stat) = files.read(&path).ok().as_deref().and_then(stat::parse) else {
             continue;
         };
         // In a PID namespace 2 is any process.
-        if !stat.is_kernel_thread() || !stat.may_be_late() {
+        let never = !stat.is_kernel_thread() || !stat.may_be_late() || stat.refuses() && mask.len() == 1;
+        if never {
             memory.passed.insert(id);
             continue;
         }
-        let Some(mask) = mask(files, id) else { continue };
-        if stat.refuses() && mask.len() == 1 {
-            memory.passed.insert(id);
-            continue;
-        }
+        memory.candidates.insert(id);
         found.push(Found { id, stat, mask });
     }
     Ok(found)
-}
-
-fn mask(files: &dyn Files, id: i32) -> Option<CpuSet> {
-    let status = files.read(&format!("/proc/{id}/status")).ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
-    line.trim().parse().ok()
 }
 
 /// What the thread's mask is afterwards.
 fn set(files: &dyn Files, id: i32, cpus: &CpuSet) -> Result<CpuSet, Failure> {
     let of = Failure::of(&format!("set the CPUs {cpus} of"), &format!("thread {id}"));
     files.set_affinity(id, cpus).map_err(of)?;
-    Ok(mask(files, id).unwrap_or_else(|| cpus.clone()))
+    Ok(files.affinity(id).unwrap_or_else(|_| cpus.clone()))
 }
