@@ -12,7 +12,7 @@ fn noisy() -> Description {
             {"irq": 130, "name": "nvme0q3", "cpus": "2,4", "why": "managed", "text": "", "count": 17},
             {"irq": 31, "name": "eth0-TxRx-1", "cpus": "5", "why": "no-vector", "text": "No space left on device", "count": 900}],
         "irqbalance": "told", "threads_moved": 2,
-        "threads_remaining": [{"id": 99, "name": "kworker/R-x", "cpus": "0-7", "text": "Invalid argument"}],
+        "threads_remaining": [{"id": 99, "name": "napi/eth0-1", "cpus": "0-7", "text": "Invalid argument"}],
         "problems": [{"pod": "", "text": "read /proc/irq: Permission denied"},
             {"pod": "aaaaaaaa", "text": "write \"20\" to pm_qos_resume_latency_us: I/O error"}]}"#;
     described.node.quiet = serde_json::from_str(text).unwrap();
@@ -48,6 +48,19 @@ fn of_one_vm_only_what_reaches_its_cpus_is_told() {
     // Of the node's problems and of its own, not of another VM's.
     assert_eq!(told.left(), "1 device interrupt, 1 kernel thread, 1 problem");
     assert_eq!(vm.interrupts_remaining[0].cpus.to_string(), "2");
+}
+
+#[test]
+fn what_the_kernel_keeps_there_and_never_ran_is_listed_and_not_counted() {
+    let mut described = calm();
+    let text = r#"{"remaining": [{"irq": 34, "name": "virtio2-req.4", "cpus": "4", "why": "managed", "text": "", "count": 0}],
+        "threads_remaining": [{"id": 23, "name": "kworker/R-xfs", "cpus": "4", "text": "Invalid argument"}]}"#;
+    let quiet: Quiet = serde_json::from_str(text).unwrap();
+    let report = &mut described.node.quiet.report;
+    (report.remaining, report.threads_remaining) = (quiet.report.remaining, quiet.report.threads_remaining);
+    let told = of(&described);
+    assert_eq!(told.failure(), None);
+    assert!(told.text(Look::from(true)).contains("virtio2-req.4"));
 }
 
 #[test]
