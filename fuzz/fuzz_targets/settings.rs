@@ -47,7 +47,10 @@ fn check(settings: &Settings) {
     assert!((Duration::from_secs(1)..=Duration::from_secs(3600)).contains(&settings.audit_interval));
     assert!((1..=10_000).contains(&settings.quiet.latency_low_us));
     for (name, limits) in &settings.quiet.cache_classes {
-        assert!(!name.is_empty() && !name.contains('/') && *limits != CacheLimits::default(), "{name}");
+        assert!(
+            !name.is_empty() && !name.contains('/') && *limits != CacheLimits::default(),
+            "{name}"
+        );
     }
     // As the kernel prints it, or every audit would find it changed.
     let max = &settings.policies.float_cpu_max;
