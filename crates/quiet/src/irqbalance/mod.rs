@@ -139,8 +139,9 @@ fn tell(system: System<'_>, process: &Process, exclusive: &CpuSet, record: &mut 
         record.insert(process.pid, told);
         record::save(system.store, RECORD, record)
     };
-    if want == in_force {
-        change(Told { ours: want, ..told })?;
+    // What it was told last may still be before its next scan, however late that is.
+    if want == in_force && want == told.ours {
+        change(told)?;
         return Ok(0);
     }
     let message = protocol::ban(&want);

@@ -484,8 +484,8 @@ proptest! {
             let (next, in_force) = known(told.as_ref(), &setup, 1, now);
             let want = next.base.union(&exclusive);
             prop_assert!(next.base == environment, "{:?}", next);
-            told = Some(if want == in_force {
-                Told { ours: want, ..next }
+            told = Some(if want == in_force && want == next.ours {
+                next
             } else {
                 asked = Some(want.clone());
                 Told { before: next.before.union(&in_force), ours: want, at: now, ..next }
