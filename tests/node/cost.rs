@@ -35,7 +35,7 @@ const RESIDENT: usize = 8 * 1024;
 /// System calls for the audit of one VM.
 const AUDIT: usize = 150;
 /// System calls of the daemon's for an order of steliad-quiet and a look at the kernel's threads, where nothing changes.
-const ORDER: usize = 150;
+const ORDER: usize = 250;
 /// What one more VM may cost beside five, of what it costs beside one.
 const GROWTH: f64 = 1.5;
 /// Writes and moves of a registration and an attach, of those of the bare program.

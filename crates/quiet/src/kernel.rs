@@ -108,7 +108,10 @@ impl Directory {
     /// The system's.
     pub fn open(path: impl Into<PathBuf>) -> io::Result<Self> {
         let path = path.into();
-        DirBuilder::new().recursive(true).mode(0o755).create(&path)?;
+        // The daemon opens it for each order.
+        if !path.is_dir() {
+            DirBuilder::new().recursive(true).mode(0o755).create(&path)?;
+        }
         Ok(Self { path })
     }
 

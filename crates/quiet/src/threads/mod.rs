@@ -38,8 +38,8 @@ const CHILDREN: &str = "/proc/2/task/2/children";
 pub struct Memory {
     /// Those that are never moved, so their files are not read again while kthreadd has them.
     passed: BTreeSet<i32>,
-    /// Those that may have to be moved.
-    candidates: BTreeSet<i32>,
+    /// Those that may have to be moved, as they were when they were seen first.
+    candidates: BTreeMap<i32, Stat>,
     /// How many were moved.
     moved: u64,
 }
@@ -203,17 +203,23 @@ fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Rec
     let text = files.read(CHILDREN).map_err(Failure::of("read", CHILDREN))?;
     let children: BTreeSet<i32> = text.split_whitespace().filter_map(|id| id.parse().ok()).collect();
     memory.passed.retain(|id| children.contains(id));
-    memory.candidates.retain(|id| children.contains(id));
+    memory.candidates.retain(|id, _| children.contains(id));
     let mut found = Vec::new();
     for id in children {
         if memory.passed.contains(&id) {
             continue;
         }
         let Ok(mask) = files.affinity(id) else { continue };
-        // What has been looked at once is asked for its mask alone.
-        let elsewhere = mask.is_disjoint(exclusive) && !record.contains_key(&id);
-        if elsewhere && memory.candidates.contains(&id) {
-            continue;
+        // What has been looked at once is asked for its mask alone, unless it is to be moved: then it must still be what it was.
+        let elsewhere = (mask.is_disjoint(exclusive) || mask.len() == 1) && !record.contains_key(&id);
+        match memory.candidates.get(&id) {
+            Some(_) if elsewhere => continue,
+            Some(stat) if stat.refuses() => {
+                let stat = stat.clone();
+                found.push(Found { id, stat, mask });
+                continue;
+            }
+            _ => {}
         }
         let path = format!("/proc/{id}/stat");
         let Some(stat) = files.read(&path).ok().as_deref().and_then(stat::parse) else {
@@ -225,7 +231,7 @@ fn scan(files: &dyn Files, memory: &mut Memory, exclusive: &CpuSet, record: &Rec
             memory.passed.insert(id);
             continue;
         }
-        memory.candidates.insert(id);
+        memory.candidates.insert(id, stat.clone());
         found.push(Found { id, stat, mask });
     }
     Ok(found)
