@@ -190,6 +190,10 @@ impl Task {
     }
 
     async fn send(&mut self, order: Order) {
+        // Another VM's rest, however long it is by now, is not that of one that begins.
+        if self.failed.as_ref().or(self.sent.as_ref()) != Some(&order) {
+            self.rest = None;
+        }
         let (orders, sending) = (self.orders.clone(), order.clone());
         let answer = tokio::task::spawn_blocking(move || orders.carry_out(&sending)).await;
         let answer = answer.unwrap_or_else(|panicked| Err(panicked.to_string()));

@@ -32,7 +32,7 @@ const SOCKET_NAME: &str = "quiet";
 /// The daemon orders at each of its audits while it has VMs: every 30 s, if nothing else is set.
 const IDLE: Duration = Duration::from_secs(120);
 
-/// Keeps device interrupts and the kernel's own threads off the CPUs of virtual machines, as steliad orders.
+/// Keeps device interrupts off the CPUs of virtual machines, as steliad orders.
 #[derive(Debug, Parser)]
 #[command(name = "steliad-quiet", version)]
 pub struct Arguments {
