@@ -2,6 +2,7 @@
 //!
 //! With the feature `bus` also the client proxies; without it nothing of D-Bus is needed.
 
+pub mod attribution;
 #[cfg(feature = "bus")]
 mod bus;
 #[cfg(feature = "bus")]

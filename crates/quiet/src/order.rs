@@ -78,6 +78,16 @@ pub struct CacheClass {
     pub memory_bandwidth: Option<u32>,
 }
 
+/// Whose CPUs are looked at closely: who else runs there is counted by the kernel's hist triggers, in an instance of tracefs.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Target {
+    /// Exclusive CPUs of live instances: checked against the records.
+    pub cpus: CpuSet,
+    /// The threads that these CPUs are for: what they do is not counted.
+    pub own: BTreeSet<i32>,
+}
+
 /// The answer to an order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]

@@ -1,0 +1,42 @@
+//! Who ran on CPUs for a while, as the kernel's hist triggers counted it.
+
+use serde::{Deserialize, Serialize};
+
+/// The result of looking closely for a while.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Attribution {
+    /// When it began and ended, microseconds since the epoch.
+    pub from_us: u64,
+    pub until_us: u64,
+    /// CPU list.
+    pub cpus: String,
+    /// How many events the kernel had no room to count: more than 0 means incomplete.
+    pub dropped: u64,
+    /// What could not be counted, in words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub problems: Vec<String>,
+    /// Tasks other than the VM's and the idle one, the kernel's bound threads among them.
+    pub tasks: Vec<Doer>,
+    /// Interrupts of devices, by handler.
+    pub interrupts: Vec<Doer>,
+    pub softirqs: Vec<Doer>,
+    /// The CPUs' own interrupts, by the kernel's tracepoint: `local_timer`, `reschedule`, `call_function`, …
+    pub vectors: Vec<Doer>,
+}
+
+/// Something that ran on a CPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Doer {
+    pub cpu: u32,
+    /// `comm` of a task, `30 nvme0q3`, `net_rx`, `local_timer`.
+    pub name: String,
+    /// How often it began to run.
+    pub count: u64,
+    /// How long it ran, nanoseconds; `None` where that was not measured. Of a softirq nested interrupts are part of it.
+    pub ns: Option<u64>,
+    /// Whether [`ns`](Self::ns) is a count times a sampled mean.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub estimated: bool,
+}

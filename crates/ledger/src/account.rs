@@ -1,0 +1,112 @@
+//! What follows from entries for one VM and a time.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stelia_api::attribution::Attribution;
+
+use crate::entry::{Class, Closed};
+
+/// The account of one VM. Counts are of whole windows, from one reading to the next; a window is booked where it ends.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Account {
+    /// Pod UID.
+    pub vm: String,
+    /// `namespace/name`; may be empty.
+    pub name: String,
+    /// What was asked for, microseconds since the epoch.
+    pub since_us: u64,
+    pub until_us: u64,
+    /// CPUs times time, microseconds: while the VM had CPUs of its own, and how much of that lies in windows.
+    pub promised_us: u64,
+    pub covered_us: u64,
+    pub totals: Totals,
+    /// By UTC day, `2026-10-31`, ascending; days without a window are missing.
+    pub days: Vec<Day>,
+    /// The windows with most of other tasks and devices, the worst first, at most ten.
+    pub worst: Vec<Window>,
+    /// Times without readings, ascending, at most 100; [`gaps_left_out`](Self::gaps_left_out) more.
+    pub gaps: Vec<Gap>,
+    pub gaps_left_out: u64,
+    /// Who ran, where it was attributed: the newest last, at most 20.
+    pub attributions: Vec<Attribution>,
+    /// Each change of state with its time, ascending, at most 100: `isolated`, `contained`, `floating`, …
+    pub states: Vec<(u64, String)>,
+    /// The last entry that this account is made of, and its hash.
+    pub seq: u64,
+    pub hash: String,
+}
+
+/// Counts by class.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Totals {
+    /// Switch-ins of tasks that are neither the VM's nor bound to the CPU by the kernel.
+    pub other_tasks: Range,
+    /// Interrupts of devices that are not the VM's, by the driver's name.
+    pub devices: BTreeMap<String, u64>,
+    /// Threads of the kernel's that are bound to the CPU, by name without the CPU's number (`ksoftirqd`, `kworker`).
+    pub kernel_threads: BTreeMap<String, Ran>,
+    /// The CPUs' own interrupts, by mnemonic, without those that are the VM's.
+    pub upkeep: BTreeMap<String, u64>,
+    pub softirqs: BTreeMap<String, u64>,
+    /// Interrupts of the VM's own devices and those that the processor delivers to it, by name.
+    pub own_interrupts: BTreeMap<String, u64>,
+    /// How long the VM's threads ran, and how often one began to, nanoseconds.
+    pub own: Ran,
+    /// How long they were runnable and did not run, nanoseconds: no more than this was lost to tasks. Waking up is part of it.
+    pub delay_ns: u64,
+    /// Taken by a hypervisor below this host, nanoseconds.
+    pub steal_ns: u64,
+}
+
+/// At least, at most. Equal: exact.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Range {
+    pub least: u64,
+    pub most: u64,
+}
+
+/// How often, and how long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Ran {
+    pub count: u64,
+    pub ns: u64,
+}
+
+/// A day's sums.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Day {
+    pub day: String,
+    pub promised_us: u64,
+    pub covered_us: u64,
+    pub other_tasks: Range,
+    pub devices: u64,
+    pub delay_ns: u64,
+}
+
+/// What was booked from one reading of a seat to the next.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Window {
+    /// CPU list.
+    pub cpus: String,
+    pub from_us: u64,
+    pub until_us: u64,
+    pub class: Class,
+    /// The interrupt; empty for tasks.
+    pub name: String,
+    pub count: Range,
+    /// Tasks: no more was lost to them, nanoseconds.
+    pub delay_ns: u64,
+}
+
+/// No readings of these CPUs, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Gap {
+    pub cpus: String,
+    pub from_us: u64,
+    pub until_us: u64,
+    pub why: Closed,
+}

@@ -1,0 +1,165 @@
+//! What the ring keeps: a line of JSON for each look at which there was something to keep.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stelia_api::attribution::Attribution;
+use stelia_cpus::CpuSet;
+
+use crate::look::{Bound, Thread};
+
+/// One line of the ring, behind its hash.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Entry {
+    /// One more than the entry before.
+    pub seq: u64,
+    /// The realtime clock, microseconds since the epoch. It may jump.
+    pub at: u64,
+    /// `CLOCK_BOOTTIME`, microseconds.
+    pub up: u64,
+    /// The mnemonics that [`Reading::upkeep`] of this entry is in the order of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub upkeep: Vec<String>,
+    /// The names that [`Reading::softirqs`] of this entry is in the order of.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub softirqs: Vec<String>,
+    /// What happened before the readings were taken, in this order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub events: Vec<Event>,
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub readings: Vec<Reading>,
+}
+
+/// The counters of one seat: the kernel's numbers, not what they rose by. So the last reading of a seat is where the next one goes on
+/// from, whichever daemon takes it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Reading {
+    /// The number that [`Event::Opened`] gave the seat.
+    #[serde(rename = "s")]
+    pub seat: u64,
+    /// Switch-ins on the CPUs, of the own threads (the lower bound), how much more the upper bound of those is, nanoseconds run,
+    /// nanoseconds of delay, ticks of steal.
+    #[serde(rename = "n")]
+    pub numbers: [u64; 6],
+    /// In the order of [`Entry::upkeep`].
+    #[serde(rename = "u", skip_serializing_if = "Vec::is_empty")]
+    pub upkeep: Vec<u32>,
+    /// In the order of [`Entry::softirqs`].
+    #[serde(rename = "q", skip_serializing_if = "Vec::is_empty")]
+    pub softirqs: Vec<u32>,
+    /// Device interrupts by number, those alone that differ from the seat's reading before; all of them where
+    /// [`full`](Self::full) is set.
+    #[serde(rename = "i", skip_serializing_if = "BTreeMap::is_empty")]
+    pub devices: BTreeMap<u32, Device>,
+    /// Bound kernel threads, likewise. One that ended is `null` once.
+    #[serde(rename = "b", skip_serializing_if = "Vec::is_empty")]
+    pub bound: Vec<(Thread, Option<Bound>)>,
+    /// Nothing is left out: the first reading of a seat in a segment.
+    #[serde(rename = "f", skip_serializing_if = "is_false")]
+    pub full: bool,
+}
+
+fn is_false(value: &bool) -> bool {
+    !value
+}
+
+/// The name comes first in the array, then the count.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Device(pub String, pub u32);
+
+/// What happened.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case", deny_unknown_fields)]
+pub enum Event {
+    /// The first entry of a segment, and of the daemon after a boot: counters of another boot are not compared with this one's.
+    Boot {
+        /// `/proc/sys/kernel/random/boot_id`.
+        id: String,
+    },
+    /// The daemon began to look.
+    Started { version: String },
+    /// The daemon was told to end.
+    Stopped {},
+    /// The signing key in use, at the beginning of a segment and when it changes: the public part, base64.
+    Key { key: String },
+    /// A seat of a VM is looked at from now on; again at the beginning of each segment while it is.
+    Opened {
+        seat: u64,
+        /// Pod UID.
+        vm: String,
+        /// `namespace/name`; empty where the runtime does not tell it.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
+        cpus: CpuSet,
+        /// As in [`Seat`](crate::look::Seat).
+        threads: Vec<Thread>,
+        /// PCI addresses of the VM's own devices: their interrupts are its own.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        own_devices: Vec<String>,
+    },
+    /// A seat is not looked at any more. Since its last reading nothing is known.
+    Closed { seat: u64, why: Closed },
+    /// A VM's state as D-Bus has it: `isolated`, `contained`, `floating`, …; `gone`.
+    State { vm: String, state: String },
+    /// Something ran on a VM's CPUs that is neither its own nor bound there.
+    Intruded {
+        vm: String,
+        /// CPUs of the seat.
+        cpus: String,
+        class: Class,
+        /// The interrupt; empty for tasks, which only an attribution names.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        name: String,
+        /// How often since the seat's entry before: at least, at most.
+        count: (u64, u64),
+    },
+    /// Who ran, as a hist trigger counted.
+    Attributed { vm: String, attribution: Attribution },
+    /// The realtime clock was set: by so many microseconds.
+    Clock { by: i64 },
+    /// Looks that could not be kept, for this reason: a full disk, a queue that was full.
+    Missed { looks: u64, why: String },
+    /// What a crash left behind the last whole line was cut off.
+    Cut { bytes: u64 },
+    /// The hash of the entry `seq`, signed: it covers everything before.
+    Head {
+        /// UTC, `2026-10-31`: the day that ended.
+        day: String,
+        seq: u64,
+        /// 64 hexadecimal digits.
+        hash: String,
+        /// Public key and signature, base64.
+        key: String,
+        signature: String,
+    },
+}
+
+/// Why a seat is not looked at any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Closed {
+    /// The VM, or this vCPU, ended.
+    Ended,
+    /// The thread has another CPU now.
+    Moved,
+    /// The VM is neither isolated nor contained any more.
+    NotIsolated,
+    /// A CPU went offline.
+    Offline,
+    /// The counters contradict each other: a thread ran elsewhere.
+    Contradicted,
+    /// The host booted.
+    Boot,
+}
+
+/// What kind of thing ran.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Class {
+    /// A task that is neither the VM's nor bound to the CPU by the kernel.
+    OtherTasks,
+    /// An interrupt of a device that is not the VM's.
+    Devices,
+}

@@ -1,0 +1,80 @@
+//! The kernel's counters of the CPUs of VMs, as read at one time. Every number is the kernel's own, since boot or since the thread began.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use stelia_cpus::CpuSet;
+
+/// CPUs that some threads have to themselves: as a rule one CPU and one vCPU thread. Where several threads share CPUs it is all of
+/// these, and a CPU that no thread is pinned to is a seat without threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Seat {
+    pub cpus: CpuSet,
+    /// By thread number and start time, ascending.
+    pub threads: Vec<Thread>,
+}
+
+/// A thread that a seat is for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Thread {
+    pub id: i32,
+    /// Field 22 of `/proc/<pid>/stat`: thread numbers are reused.
+    pub start: u64,
+}
+
+/// What is read.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Look {
+    /// The realtime clock, microseconds since the epoch.
+    pub at_us: u64,
+    /// `CLOCK_BOOTTIME`, microseconds: it goes on while the host sleeps and nobody sets it.
+    pub up_us: u64,
+    /// Seats whose CPUs are all online and whose threads all live. Others are missing.
+    pub seats: BTreeMap<Seat, Counters>,
+}
+
+/// The counters of one seat, summed over its CPUs or its threads.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// `pcount` of the CPUs: how often a task that is not the idle one began to run (`/proc/schedstat`, 9th value of a `cpu` line).
+    pub switches: u64,
+    /// `pcount` of the seat's threads, read before [`switches`](Self::switches) and after it: of the number at the very time of that
+    /// reading it is only known that it lies between. Equal: it is known.
+    pub own: (u64, u64),
+    /// How long the threads ran, nanoseconds.
+    pub run_ns: u64,
+    /// How long the threads were runnable and did not run, nanoseconds: waiting for another task, and waking up.
+    pub delay_ns: u64,
+    /// The kernel's own threads that are bound to these CPUs, by thread. Read only where something other than the seat's threads ran since
+    /// the last reading; where not, they are as they were then.
+    pub bound: BTreeMap<Thread, Bound>,
+    /// Whether [`bound`](Self::bound) is of this look.
+    pub bound_read: bool,
+    /// Interrupts of devices by number, without those that never fired here. The kernel's counters have 32 bits and wrap.
+    pub devices: BTreeMap<u32, Fired>,
+    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), 32 bits too.
+    pub upkeep: BTreeMap<String, u32>,
+    /// By the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits.
+    pub softirqs: BTreeMap<String, u32>,
+    /// Time that a hypervisor below this host took away, in the kernel's ticks of 10 ms (`/proc/stat`).
+    pub steal: u64,
+}
+
+/// A thread of the kernel's.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bound {
+    /// `ksoftirqd/2`, `kworker/2:1`: without what a worker is busy with.
+    pub name: String,
+    /// `pcount`, as [`Counters::own`].
+    pub switches: (u64, u64),
+    pub run_ns: u64,
+}
+
+/// An interrupt of a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Fired {
+    /// The drivers' names.
+    pub name: String,
+    /// Summed over the seat's CPUs, modulo 2^32.
+    pub count: u32,
+}
