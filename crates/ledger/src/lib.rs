@@ -8,5 +8,7 @@
 
 pub mod account;
 pub mod entry;
+pub mod keeper;
 pub mod look;
+pub mod standing;
 pub mod verdict;
