@@ -308,7 +308,9 @@ impl Vm {
 
     fn cut(&mut self, number: u64) {
         if let Some(chain) = self.chains.remove(&number) {
-            self.account.totals.other_tasks.add(chain.other());
+            let totals = &mut self.account.totals;
+            totals.other_tasks.add(chain.other());
+            totals.own.count = totals.own.count.saturating_add(chain.own().most);
         }
         if let Some((day, chain)) = self.day.remove(&number) {
             self.days.entry(day).or_default().other_tasks.add(chain.other());

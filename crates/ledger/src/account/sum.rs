@@ -32,11 +32,16 @@ impl Chain {
         self.windows.add(between.other);
     }
 
-    pub(super) fn other(&self) -> Range {
-        let own = Range {
+    /// How often the seat's own threads ran.
+    pub(super) fn own(&self) -> Range {
+        Range {
             least: self.last.0.saturating_sub(self.first.1),
             most: self.last.1.saturating_sub(self.first.0),
-        };
+        }
+    }
+
+    pub(super) fn other(&self) -> Range {
+        let own = self.own();
         let left = |own: u64, bound: u64| self.switches.saturating_sub(own).saturating_sub(bound);
         Range {
             least: left(own.most, self.bound.most).max(self.windows.least),
@@ -53,7 +58,7 @@ impl Range {
 }
 
 impl Totals {
-    /// All but the other tasks, which a [`Chain`] sums.
+    /// All but how often tasks ran, which a [`Chain`] sums.
     pub(super) fn add(&mut self, between: &Between) {
         for (sums, counts) in [
             (&mut self.devices, &between.devices),
@@ -71,7 +76,6 @@ impl Totals {
             sum.count = sum.count.saturating_add(ran.count);
             sum.ns = sum.ns.saturating_add(ran.ns);
         }
-        self.own.count = self.own.count.saturating_add(between.own.most);
         self.own.ns = self.own.ns.saturating_add(between.run_ns);
         self.delay_ns = self.delay_ns.saturating_add(between.delay_ns);
         self.steal_ns = self.steal_ns.saturating_add(between.steal_ns);

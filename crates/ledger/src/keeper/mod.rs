@@ -14,7 +14,7 @@ use pace::Pace;
 
 use crate::account::day;
 use crate::entry::{Class, Closed, Entry, Event};
-use crate::look::{Counters, Look, Seat};
+use crate::look::{Bound, Counters, Look, Seat, Thread};
 use crate::standing::{Between, GONE, Known, Open, Standing};
 
 /// All seats are written this often, microseconds.
@@ -68,6 +68,16 @@ pub struct Keeper {
     /// When all seats were written last.
     heartbeat: Option<(u64, u64)>,
     paces: BTreeMap<String, Pace>,
+    bound: BTreeMap<Seat, BoundThreads>,
+}
+
+/// What a look says of bound kernel threads it says once: they are read only where something ran since the look before.
+#[derive(Debug, Clone, Default)]
+struct BoundThreads {
+    /// As they were read last.
+    now: BTreeMap<Thread, Bound>,
+    /// Each that was there at a look since the seat was written.
+    seen: BTreeSet<Thread>,
 }
 
 impl Keeper {
@@ -117,6 +127,7 @@ impl Keeper {
 
     /// The entry that this look is worth, or none. `starts_segment`: it is the first of a segment, so it says everything.
     pub fn looked(&mut self, look: &Look, vms: &BTreeMap<String, Vm>, starts_segment: bool) -> Option<Draft> {
+        self.take_in(look);
         let mut draft = Draft {
             heartbeat: starts_segment || self.is_heartbeat(look),
             ..Draft::default()
@@ -162,20 +173,21 @@ impl Keeper {
                     at: look.at_us,
                     up: look.up_us,
                     counters: counters.clone(),
+                    gone: BTreeSet::new(),
                 };
                 let Some((number, known)) = known else {
                     events.push(opened(next, uid, vm, seat));
-                    of_vm.push((next, None, now));
+                    of_vm.push((next, None, self.completed(seat, now)));
                     next += 1;
                     due = true;
                     continue;
                 };
                 still.insert(number);
                 let Some(last) = &known.last else {
-                    of_vm.push((number, None, now));
+                    of_vm.push((number, None, self.completed(seat, now)));
                     continue;
                 };
-                let now = with_bound(now, &last.counters);
+                let now = self.completed(seat, now);
                 match Between::new(known, last, &now) {
                     Ok(between) => {
                         intruded(&mut events, uid, seat, &between);
@@ -280,7 +292,8 @@ impl Keeper {
 
     /// Readings of all seats as they are now, to end an account with; it is not for the ring, so whoever asks, and however often, fills
     /// nothing.
-    pub fn provisional(&self, look: &Look, vms: &BTreeMap<String, Vm>) -> Entry {
+    pub fn provisional(&mut self, look: &Look, vms: &BTreeMap<String, Vm>) -> Entry {
+        self.take_in(look);
         let mut readings = Vec::new();
         for (number, open) in &self.standing.seats {
             let there = vms
@@ -291,8 +304,9 @@ impl Keeper {
                     at: look.at_us,
                     up: look.up_us,
                     counters: counters.clone(),
+                    gone: BTreeSet::new(),
                 };
-                readings.push((*number, Some(last), with_bound(now, &last.counters)));
+                readings.push((*number, Some(last), self.completed(&open.seat, now)));
             }
         }
         let mut entry = self.entry(look, false, Vec::new(), &readings);
@@ -321,6 +335,12 @@ impl Keeper {
         }
         // It follows from what stands: it was made of it.
         let _ = self.standing.apply(&entry);
+        for reading in &entry.readings {
+            let open = self.standing.seats.get(&reading.seat);
+            if let Some(bound) = open.and_then(|open| self.bound.get_mut(&open.seat)) {
+                bound.seen = bound.now.keys().copied().collect();
+            }
+        }
     }
 
     /// The last entry of a daemon that was told to end.
@@ -333,6 +353,43 @@ impl Keeper {
         };
         entry.events.push(Event::Stopped {});
         entry
+    }
+
+    /// Each look counts, whether it is written or not.
+    fn take_in(&mut self, look: &Look) {
+        self.bound.retain(|seat, _| look.seats.contains_key(seat));
+        for (seat, counters) in &look.seats {
+            if let Some(known) = self.bound.get_mut(seat)
+                && !counters.bound_read
+            {
+                known.seen.extend(known.now.keys().copied());
+                continue;
+            }
+            let known = self.bound.entry(seat.clone()).or_default();
+            known.now.clone_from(&counters.bound);
+            known.seen.extend(counters.bound.keys().copied());
+        }
+        // What the ring has of them was seen as well.
+        for open in self.standing.seats.values() {
+            if let (Some(known), Some(last)) = (self.bound.get_mut(&open.seat), &open.last) {
+                known.seen.extend(last.counters.bound.keys().copied());
+            }
+        }
+    }
+
+    /// With the bound threads as they are known, and those that are gone.
+    fn completed(&self, seat: &Seat, mut now: Known) -> Known {
+        if let Some(known) = self.bound.get(seat) {
+            now.counters.bound.clone_from(&known.now);
+            now.gone = known
+                .seen
+                .iter()
+                .filter(|thread| !known.now.contains_key(thread))
+                .copied()
+                .collect();
+        }
+        now.counters.bound_read = true;
+        now
     }
 
     /// The first look of each hour since boot, and of each UTC day, is of all seats.
@@ -353,15 +410,6 @@ fn set_by((at, up): (u64, u64), look: &Look) -> Option<i64> {
     let expected = at.saturating_add(look.up_us.saturating_sub(up));
     let by = i64::try_from(i128::from(look.at_us) - i128::from(expected)).ok()?;
     (by.unsigned_abs() > JUMP).then_some(by)
-}
-
-/// What is not read anew is as it was.
-fn with_bound(mut now: Known, before: &Counters) -> Known {
-    if !now.counters.bound_read {
-        now.counters.bound.clone_from(&before.bound);
-        now.counters.bound_read = true;
-    }
-    now
 }
 
 fn states(events: &mut Vec<Event>, before: Option<&BTreeMap<String, String>>, vms: &BTreeMap<String, Vm>, all: bool) {

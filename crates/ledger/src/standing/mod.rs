@@ -2,7 +2,7 @@
 
 mod window;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 pub use window::{Between, Contradiction};
 
@@ -47,6 +47,9 @@ pub struct Known {
     pub at: u64,
     pub up: u64,
     pub counters: Counters,
+    /// Bound kernel threads that ended since the reading before, also such as began since. One may have run once more after the CPU was
+    /// read: what it did then is in the next window.
+    pub gone: BTreeSet<Thread>,
 }
 
 /// Why an entry does not follow from those before it.
@@ -204,10 +207,16 @@ fn completed(entry: &Entry, reading: &Reading, before: Option<&Known>) -> Known 
             None => bound.remove(thread),
         };
     }
+    let gone = reading
+        .bound
+        .iter()
+        .filter(|(_, now)| now.is_none())
+        .map(|(thread, _)| *thread);
     let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
     Known {
         at: entry.at,
         up: entry.up,
+        gone: gone.collect(),
         counters: Counters {
             switches,
             own: (own, own.saturating_add(slack)),
@@ -239,12 +248,7 @@ impl Known {
             .filter(|(thread, now)| before.is_none_or(|before| before.bound.get(thread) != Some(now)))
             .map(|(thread, now)| (*thread, Some(now.clone())))
             .collect();
-        let ended = before.into_iter().flat_map(|before| before.bound.keys());
-        bound.extend(
-            ended
-                .filter(|thread| !counters.bound.contains_key(thread))
-                .map(|thread| (*thread, None)),
-        );
+        bound.extend(self.gone.iter().map(|thread| (*thread, None)));
         let column = |names: &[String], counts: &BTreeMap<String, u32>| {
             names
                 .iter()

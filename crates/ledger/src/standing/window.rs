@@ -59,7 +59,8 @@ impl Between {
             least: to.own.0.saturating_sub(from.own.1),
             most: risen(from.own.0, to.own.1)?,
         };
-        let (bound, kernel_threads, ended) = bound(from, to)?;
+        let (bound, kernel_threads) = bound(from, to)?;
+        let ended = !(before.gone.is_empty() && now.gone.is_empty());
         let most = switches
             .checked_sub(own.least)
             .and_then(|rest| rest.checked_sub(bound.least))
@@ -106,8 +107,8 @@ impl Between {
     }
 }
 
-/// Switch-ins, what each ran, and whether one ended.
-fn bound(from: &Counters, to: &Counters) -> Result<(Range, BTreeMap<String, Ran>, bool), Contradiction> {
+/// Switch-ins, and what each ran.
+fn bound(from: &Counters, to: &Counters) -> Result<(Range, BTreeMap<String, Ran>), Contradiction> {
     let (mut sum, mut by_name) = (Range::default(), BTreeMap::<String, Ran>::new());
     for (thread, now) in &to.bound {
         let (range, ns) = match from.bound.get(thread) {
@@ -129,8 +130,7 @@ fn bound(from: &Counters, to: &Counters) -> Result<(Range, BTreeMap<String, Ran>
             ran.ns = ran.ns.saturating_add(ns);
         }
     }
-    let ended = from.bound.keys().any(|thread| !to.bound.contains_key(thread));
-    Ok((sum, by_name, ended))
+    Ok((sum, by_name))
 }
 
 fn risen_of(before: &Bound, now: &Bound) -> Result<(Range, u64), Contradiction> {
