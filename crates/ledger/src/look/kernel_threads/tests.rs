@@ -28,9 +28,8 @@ fn names(threads: &mut KernelThreads, root: &Path) -> Vec<(String, u32)> {
     threads
         .refresh(&Below(root.display().to_string()), &mut Vec::new())
         .expect("threads");
-    let found = threads
-        .of(&CpuSet::below(4))
-        .map(|known| (known.name.clone(), known.cpu));
+    let cpus = CpuSet::below(4);
+    let found = threads.of(&cpus).map(|known| (known.name.clone(), known.cpu));
     found.collect()
 }
 

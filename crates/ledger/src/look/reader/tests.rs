@@ -376,7 +376,7 @@ fn what_is_not_understood_is_an_error_that_names_the_file() {
         ("/proc/interrupts", "nonsense\n"),
         ("/proc/interrupts", "  CPU0 CPU2\nLOC: 7 Local\n"),
         ("/proc/softirqs", "nonsense\n"),
-        ("/proc/stat", "cpu0 x\n"),
+        ("/proc/stat", "cpu2 x\n"),
         ("/proc/7/schedstat", "0\n"),
     ] {
         let (files, mut reader) = host();
