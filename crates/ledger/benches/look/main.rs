@@ -70,13 +70,11 @@ fn main() -> anyhow::Result<()> {
         black_box(Reader::new(Path::new(folder.path())).look(&seats).is_ok());
     });
     for path in ["/proc/interrupts", "/proc/schedstat"] {
-        if let Ok(text) = fs::read(path) {
-            timed(&format!("{path} of this host, {} bytes", text.len()), &mut || {
-                black_box(fs::read(path).is_ok());
-            });
-        } else {
-            report += &format!("this host has no {path}\n");
-        }
+        // A kernel without CONFIG_SCHEDSTATS has no schedstat.
+        let Ok(text) = fs::read(path) else { continue };
+        timed(&format!("{path} of this host, {} bytes", text.len()), &mut || {
+            black_box(fs::read(path).is_ok());
+        });
     }
     criterion.final_summary();
     print!("\n{report}");

@@ -6,6 +6,9 @@ use stelia_cpus::{CpuSet, MAX_CPUS};
 use super::words::Words;
 use super::{ParseError, beginning};
 
+/// CPU and count, ascending.
+pub(super) type Counts = Vec<(u32, u32)>;
+
 /// The header. A column's place is not its CPU's number.
 pub(super) struct Columns {
     /// In the order of the columns; whether it is wanted.
@@ -40,11 +43,7 @@ impl Columns {
     }
 
     /// The counts of wanted CPUs that are not 0, ascending; and what is behind the last count.
-    pub(super) fn counts<'a>(
-        &self,
-        line: &'a [u8],
-        counts: &'a [u8],
-    ) -> Result<(Vec<(u32, u32)>, &'a [u8]), ParseError> {
+    pub(super) fn counts<'a>(&self, line: &'a [u8], counts: &'a [u8]) -> Result<(Counts, &'a [u8]), ParseError> {
         let wrong = || ParseError::Columns {
             line: beginning(line),
             expected: self.len(),
