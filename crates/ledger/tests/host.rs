@@ -1,4 +1,5 @@
 //! The files of the kernel that this runs on.
+#![allow(clippy::expect_used, clippy::panic)]
 
 use std::collections::BTreeSet;
 use std::fs;
