@@ -1,5 +1,7 @@
 //! Whether a line follows the one before.
 
+use std::ops::Range;
+
 use stelia_text::excerpt;
 
 use super::line::{Hash, Stub, split};
@@ -23,6 +25,8 @@ pub struct Chain {
     /// The number of the next entry; the least one where lines before it were wrong.
     next: Option<u64>,
     exact: bool,
+    /// Numbers that the segment may have: from its own name on, and before the next one's.
+    numbers: Range<u64>,
     /// Lines with a hash since the last one that was right.
     wrong: u64,
 }
@@ -53,17 +57,23 @@ impl Chain {
             before: Before::Nothing,
             next: None,
             exact: false,
+            numbers: 0..u64::MAX,
             wrong: 0,
         }
     }
 
-    /// The number and the hash that the next entry follows, and 0 and `None` where no line had them.
+    /// The segment that begins with `first` is next, and behind it the one that begins with `until`.
+    pub fn begin(&mut self, first: u64, until: Option<u64>) {
+        self.numbers = first..until.unwrap_or(u64::MAX);
+    }
+
+    /// The number of the next entry, and the hash that it follows: `None` where no line had one.
     pub fn end(&self) -> (u64, Option<Hash>) {
         let hash = match self.before {
             Before::Known(hash) => Some(hash),
             Before::Nothing | Before::Lost => None,
         };
-        (self.next.unwrap_or_default().saturating_add(self.wrong), hash)
+        (self.next.unwrap_or(self.numbers.start).saturating_add(self.wrong), hash)
     }
 
     /// Something was there that has no hash.
@@ -140,8 +150,11 @@ impl Chain {
     /// What is wrong with the place of an entry whose hash is right.
     fn follows(&self, stub: &Stub, first: Option<u64>, last: Before, own: Option<Hash>) -> Option<String> {
         let seq = stub.seq;
-        if let Some(first) = first.filter(|first| *first != seq) {
-            return Some(format!("number {seq} in a file that begins with {first}"));
+        if first.is_some_and(|first| first != seq) || !self.numbers.contains(&seq) {
+            return Some(format!(
+                "number {seq} in a segment that begins with {}",
+                self.numbers.start
+            ));
         }
         if first.is_none() && !stub.before.is_empty() {
             return Some(format!("number {seq} should begin a segment"));

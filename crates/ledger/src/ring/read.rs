@@ -95,7 +95,7 @@ struct Open {
 }
 
 /// A writer completes a line within this time.
-const PATIENCE: u32 = 20;
+const PATIENCE: u32 = 5;
 const PAUSE: Duration = Duration::from_millis(20);
 
 impl Entries {
@@ -159,9 +159,11 @@ impl Entries {
                 Ok(None) => {
                     let there = folder.segments().unwrap_or_default();
                     if there.first() < first.as_ref() {
+                        self.chain.lose();
                         return Some(Err(fault("the segment is not there any more".to_owned())));
                     }
                     self.chain.forget();
+                    self.left = there.into_iter().map(|first| (name_of(first), Some(first))).collect();
                     return Some(Ok(()));
                 }
                 Ok(Some(file)) => Ok(file),
@@ -172,12 +174,13 @@ impl Entries {
                 None => return None,
             },
         };
-        if first.is_none() {
+        let Some(begin) = first else {
             self.chain.lose();
             return Some(Err(fault("this is not the name of a segment".to_owned())));
-        }
+        };
         match file {
             Ok(file) => {
+                self.chain.begin(begin, self.left.front().and_then(|(_, next)| *next));
                 self.seen.segments += 1;
                 self.open = Some(Open {
                     lines: Lines::new(file),

@@ -44,6 +44,7 @@ impl Tail {
         };
         let mut lines = Lines::new(file);
         let mut chain = Chain::new();
+        chain.begin(first, None);
         let mut pending = None;
         for line in 1.. {
             let (whole, text) = match lines.advance()? {

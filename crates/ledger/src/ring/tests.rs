@@ -193,6 +193,10 @@ fn a_crash_at_any_byte_of_the_last_line_loses_that_line_alone() {
         + 1;
     for length in start..whole.len() {
         for behind in [&b""[..], &[0; 4096], &[b'\n'; 3], b"garbage\nof other\0files\n"] {
+            if length + 1 == whole.len() && behind.starts_with(b"\n") {
+                // Nothing is missing.
+                continue;
+            }
             fs::write(&file, [&whole[..length], behind].concat()).unwrap();
             let before = read(directory.path());
             assert_eq!(seqs(&before.0), [1, 2, 3, 4]);
@@ -726,7 +730,7 @@ fn change(ring: &[Vec<u8>], change: &Change) -> Option<Vec<Option<Vec<u8>>>> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(400))]
+    #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
     fn any_change_is_a_fault_and_nothing_false_is_read(what in changes(), bounded in any::<bool>()) {
