@@ -27,7 +27,9 @@ const SLEEPS: u64 = 60;
 pub fn remains() -> Vec<String> {
     let events = fs::read_to_string(format!("{TRACEFS}/dynamic_events")).unwrap_or_default();
     let events = events.lines().filter(|line| line.contains("stelia")).map(str::to_owned);
-    events.chain(Path::new(OURS).exists().then(|| OURS.to_owned())).collect()
+    events
+        .chain(Path::new(OURS).exists().then(|| OURS.to_owned()))
+        .collect()
 }
 
 fn asked(attribute: Attribute) -> Answer {
@@ -136,7 +138,12 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let watch = Watch::start(&own);
     let first = own.iter().next().expect("a CPU");
     intrude(&pod, first);
-    let reader = queue.mask().difference(&own).iter().next().expect("a shared CPU of the queue");
+    let reader = queue
+        .mask()
+        .difference(&own)
+        .iter()
+        .next()
+        .expect("a shared CPU of the queue");
     read_blocks_on(reader, NVME, 50);
     // This program ends meanwhile, and not by itself.
     output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
@@ -151,13 +158,19 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     drop(witness);
     println!("  {attribution:#?}");
     assert_eq!(attribution.problems, [""; 0]);
-    assert_eq!((attribution.dropped, attribution.cpus.as_str()), (0, own.to_string().as_str()));
+    assert_eq!(
+        (attribution.dropped, attribution.cpus.as_str()),
+        (0, own.to_string().as_str())
+    );
     assert!(attribution.from_us < attribution.until_us);
 
     // Each sleep is a switch to it, and what else made it wait is one more.
     assert!(seen >= 2 * SLEEPS, "{seen}");
     assert_eq!(counted(&attribution, NAME), seen);
-    let ours = attribution.tasks.iter().find(|one| one.name == NAME && one.cpu == first);
+    let ours = attribution
+        .tasks
+        .iter()
+        .find(|one| one.name == NAME && one.cpu == first);
     assert!(ours.is_some_and(|one| one.ns.is_some_and(|ns| ns > 0)), "{ours:?}");
     for thread in pod.threads().vcpus {
         assert_eq!(counted(&attribution, &thread.name), 0, "{thread:?}");
@@ -167,7 +180,10 @@ pub fn an_intruder_is_named_with_each_of_its_switches() {
     let interrupts = attribution.interrupts.iter().filter(|one| one.name == name);
     let interrupts: u64 = interrupts.map(|one| one.count).sum();
     assert_eq!(Some(&interrupts), fired.get(&queue));
-    let timer = attribution.vectors.iter().any(|one| one.name == "local_timer" && one.count > 0 && one.ns.is_some());
+    let timer = attribution
+        .vectors
+        .iter()
+        .any(|one| one.name == "local_timer" && one.count > 0 && one.ns.is_some());
     assert!(timer, "{:#?}", attribution.vectors);
     assert!(attribution.softirqs.iter().any(|one| one.count > 0));
     assert_eq!(remains(), Vec::<String>::new());
