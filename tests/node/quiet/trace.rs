@@ -3,7 +3,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
 
 use stelia_api::attribution::Attribution;
 use stelia_cpus::CpuSet;
@@ -105,18 +104,16 @@ for _ in range(int(sleeps)):
     time.sleep(0.002)
 "#;
 
-fn intruder(pod: &Pod, cpu: u32, sleeps: u64) -> Child {
+/// The daemon, which puts it out within milliseconds, stands still meanwhile.
+fn intrude(pod: &Pod, cpu: u32) {
     let vcpu = pod.vcpu();
     let domain = vcpu.parent().expect("its domain").display().to_string();
-    let (vcpu, cpu, sleeps) = (vcpu.display().to_string(), cpu.to_string(), sleeps.to_string());
-    let arguments = ["-c", INTRUDE, &domain, &vcpu, &cpu, NAME, &sleeps];
-    let child = Command::new("python3").args(arguments).stdin(Stdio::null()).spawn();
-    child.expect("python3")
-}
-
-fn intrude(pod: &Pod, cpu: u32) {
-    let status = intruder(pod, cpu, SLEEPS).wait().expect("python3");
-    assert!(status.success(), "{status}");
+    let (vcpu, cpu, sleeps) = (vcpu.display().to_string(), cpu.to_string(), SLEEPS.to_string());
+    let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
+    signal("--signal=STOP");
+    let intruder = output(&["python3", "-c", INTRUDE, &domain, &vcpu, &cpu, NAME, &sleeps]);
+    signal("--signal=CONT");
+    assert!(intruder.status.success(), "{intruder:?}");
 }
 
 fn counted(attribution: &Attribution, name: &str) -> u64 {
