@@ -80,6 +80,8 @@ pub struct Handle {
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     /// An administrator asked for an audit of everything.
     pub(super) reconciled: watch::Sender<()>,
+    /// An audit of everything begins.
+    pub(super) audits: watch::Sender<()>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -138,6 +140,12 @@ impl Handle {
     /// Changes each time that everything was audited because an administrator asked for it.
     pub(crate) fn reconciled(&self) -> watch::Receiver<()> {
         self.reconciled.subscribe()
+    }
+
+    /// Changes each time that an audit of everything begins, whatever asked for it. The engine reads the instances meanwhile, some in each
+    /// turn.
+    pub(crate) fn audits(&self) -> watch::Receiver<()> {
+        self.audits.subscribe()
     }
 
     /// Show these VMs as not adopted, and no others.
