@@ -1,5 +1,6 @@
 //! The `a{sv}` options of calls, by name and type.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
 use stelia_allocator::evaluate::Request;
@@ -11,6 +12,7 @@ use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
 use super::manager::Options;
+use crate::engine::now_us;
 
 /// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
 /// ordered for the CPUs besides.
@@ -39,6 +41,19 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     }
 }
 
+/// A number within bounds; absent is the default.
+pub(super) fn number(options: &Options, name: &str, allowed: RangeInclusive<u32>, default: u32) -> Result<u32, Error> {
+    let wrong = || {
+        let (least, most) = (allowed.start(), allowed.end());
+        ErrorKind::InvalidArgument.because(format!("option {name:?} must be a number (u) from {least} to {most}"))
+    };
+    match options.get(name).map(|value| &**value) {
+        None => Ok(default),
+        Some(Variant::U32(number)) if allowed.contains(number) => Ok(*number),
+        Some(_) => Err(wrong()),
+    }
+}
+
 /// A descriptor.
 pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
     let Some(value) = options.get(name) else {
@@ -52,6 +67,15 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
             "option {name:?} must be a file descriptor (h), not {}",
             other.value_signature()
         ))),
+    }
+}
+
+/// A time from when to when, microseconds since the epoch; 0 at its end is now.
+pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, u64), Error> {
+    let until_us = if until_us == 0 { now_us() } else { until_us };
+    match since_us <= until_us {
+        true => Ok((since_us, until_us)),
+        false => Err(ErrorKind::InvalidArgument.because("since_us is later than until_us")),
     }
 }
 

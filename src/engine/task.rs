@@ -84,6 +84,7 @@ impl Engine {
             settings: followed,
             reconciled: watch::Sender::default(),
             audits: watch::Sender::default(),
+            ledger: watch::Sender::default(),
             asker: None,
         };
         let mut engine = Self {
