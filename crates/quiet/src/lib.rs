@@ -13,6 +13,7 @@ pub mod line;
 pub mod order;
 mod plan;
 mod record;
+pub mod request;
 pub mod resctrl;
 pub mod steer;
 #[cfg(any(test, feature = "testing"))]
