@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use stelia_cpus::CpuSet;
 use stelia_kubelet::PodName;
 use stelia_ledger::entry::{Class, Event};
 
@@ -33,9 +34,9 @@ impl Problems {
     }
 }
 
-/// What the events of one entry say of one VM, in words. Empty: nothing.
-pub(super) fn intrusions<'a>(events: impl Iterator<Item = &'a Event>) -> String {
-    let mut text = String::new();
+/// What the events of one entry say of one VM: the CPUs, and words.
+fn intrusions(events: &[Event]) -> (CpuSet, String) {
+    let (mut all, mut text) = (CpuSet::new(), String::new());
     for event in events {
         let Event::Intruded {
             cpus,
@@ -47,6 +48,7 @@ pub(super) fn intrusions<'a>(events: impl Iterator<Item = &'a Event>) -> String 
         else {
             continue;
         };
+        all = all.union(&cpus.parse().unwrap_or_default());
         let what = match class {
             Class::OtherTasks => "other tasks".to_owned(),
             Class::Devices => format!("interrupts of {name:?}"),
@@ -59,11 +61,13 @@ pub(super) fn intrusions<'a>(events: impl Iterator<Item = &'a Event>) -> String 
         // Writing to a String cannot fail.
         let _ = write!(text, "{separator}CPU {cpus}: {count} of {what}");
     }
-    text
+    (all, text)
 }
 
 /// `name` is `namespace/name`, or empty.
-pub(super) fn intruded(pod: &str, name: &str, cpus: &str, reason: &str) {
+pub(super) fn intruded(pod: &str, name: &str, events: &[Event]) {
+    let (cpus, reason) = intrusions(events);
+    let cpus = cpus.to_string();
     let name = pod_name(name);
     let pod = Pod::new(pod, name.as_ref());
     about!(

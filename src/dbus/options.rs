@@ -12,7 +12,6 @@ use stelia_settings::{LatencyLevel, QuietRequest, is_name};
 use zbus::Variant;
 
 use super::manager::Options;
-use crate::engine::now_us;
 
 /// Options of RegisterInstance that are not the allocator's: a descriptor, a path that only administrators may give, and what is
 /// ordered for the CPUs besides.
@@ -71,9 +70,9 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
 }
 
 /// A time from when to when, microseconds since the epoch; 0 at its end is now.
-pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, u64), Error> {
-    let until_us = if until_us == 0 { now_us() } else { until_us };
-    match since_us <= until_us {
+pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, Option<u64>), Error> {
+    let until_us = (until_us != 0).then_some(until_us);
+    match until_us.is_none_or(|until_us| since_us <= until_us) {
         true => Ok((since_us, until_us)),
         false => Err(ErrorKind::InvalidArgument.because("since_us is later than until_us")),
     }

@@ -22,7 +22,8 @@ pub(crate) struct AccountRequest {
     /// `None`: every VM's.
     pub(crate) pod: Option<PodUid>,
     pub(crate) since_us: u64,
-    pub(crate) until_us: u64,
+    /// `None`: now, for which the counters are read once more.
+    pub(crate) until_us: Option<u64>,
     /// Whether a pod asks, for its own.
     pub(crate) by_pod: bool,
 }
@@ -44,7 +45,12 @@ impl Handle {
     }
 
     /// The account of one VM, or of all in an array, as JSON. On behalf of a pod: what it may know of its own.
-    pub(crate) async fn account(&self, pod: Option<PodUid>, since_us: u64, until_us: u64) -> Result<String, Error> {
+    pub(crate) async fn account(
+        &self,
+        pod: Option<PodUid>,
+        since_us: u64,
+        until_us: Option<u64>,
+    ) -> Result<String, Error> {
         let request = AccountRequest {
             pod,
             since_us,
