@@ -19,3 +19,4 @@ pub mod steer;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod threads;
+pub mod trace;
