@@ -28,11 +28,11 @@ pub(crate) trait Shelf: Send + Sync {
     /// What cannot be read, and why.
     fn accounts(&self, pod: Option<&PodUid>, since_us: u64, until_us: u64) -> Result<Vec<Account>, String>;
 
-    /// Blocks.
+    /// `key`: the public key in use, base64; where it is empty heads are those of any key. Blocks.
     ///
     /// # Errors
     /// As above.
-    fn verify(&self) -> Result<Verdict, String>;
+    fn verify(&self, key: &str) -> Result<Verdict, String>;
 }
 
 #[derive(Clone)]
@@ -103,13 +103,13 @@ impl Answers {
 
     /// # Errors
     /// `Failed` with what could not be read.
-    pub(super) async fn verify(&self) -> Result<String, Error> {
+    pub(super) async fn verify(&self, key: String) -> Result<String, Error> {
         let turn = self.operators.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
         let shelf = self.shelf.clone();
         let made = tokio::task::spawn_blocking(move || {
             let _turn = turn;
-            json(&shelf.verify().map_err(ErrorKind::Failed.context("the ledger"))?)
+            json(&shelf.verify(&key).map_err(ErrorKind::Failed.context("the ledger"))?)
         });
         made.await.map_err(ErrorKind::Failed.context("the ledger"))?
     }
@@ -159,7 +159,7 @@ mod tests {
             Ok(vec![account])
         }
 
-        fn verify(&self) -> Result<Verdict, String> {
+        fn verify(&self, _: &str) -> Result<Verdict, String> {
             Err("read /var/lib: Input/output error".to_owned())
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         let answer = answers.account(now, || Some(oneshot::channel().1)).await.unwrap();
         let account: Account = serde_json::from_str(&answer).unwrap();
         assert!(account.until_us >= before);
-        let failed = answers.verify().await.unwrap_err();
+        let failed = answers.verify(String::new()).await.unwrap_err();
         assert!(failed.text.contains("Input/output error"), "{failed}");
         assert!(!failed.visible_to(&pod(1)).text.contains("/var/lib"));
     }

@@ -35,7 +35,13 @@ pub(crate) trait Tracer: Send + Sync {
     /// # Errors
     /// Why nothing is known.
     fn finish(&self) -> Result<Attribution, String>;
+
+    /// Whether the kernel may still be counting for a daemon that was before.
+    fn may_be_counting(&self) -> bool;
 }
+
+/// The instance of tracefs that `steliad-quiet` makes and removes.
+const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
 
 /// `steliad-quiet`, behind its socket.
 pub(crate) struct Program;
@@ -47,6 +53,10 @@ impl Tracer for Program {
 
     fn finish(&self) -> Result<Attribution, String> {
         client::finish(Path::new(SOCKET), client::PATIENCE).map_err(|error| error.to_string())
+    }
+
+    fn may_be_counting(&self) -> bool {
+        Path::new(INSTANCE).is_dir()
     }
 }
 
@@ -70,6 +80,24 @@ impl Closely {
             operators: Arc::new(Semaphore::new(1)),
             early: Arc::default(),
         }
+    }
+
+    /// End what a daemon that was before left. Whoever looks next waits for that.
+    pub(super) fn clear(&self) {
+        let Ok(turn) = self.turn.clone().try_acquire_owned() else {
+            return;
+        };
+        let tracer = self.tracer.clone();
+        tokio::spawn(async move {
+            let clear = move || match tracer.may_be_counting() {
+                true => tracer.finish().map(drop),
+                false => Ok(()),
+            };
+            if let Err(problem) = blocking(clear).await {
+                tracing::debug!("what counted before: {problem}");
+            }
+            drop(turn);
+        });
     }
 
     /// An operator's: `given_up` ends it early.
@@ -219,6 +247,10 @@ mod tests {
         fn finish(&self) -> Result<Attribution, String> {
             *self.finished.lock().unwrap() += 1;
             Ok(Attribution::default())
+        }
+
+        fn may_be_counting(&self) -> bool {
+            false
         }
     }
 

@@ -94,6 +94,7 @@ pub(crate) async fn run(
         signals,
     };
     task.use_settings();
+    task.closely.clear();
     task.seen();
     loop {
         let rests = task.pending.then_some(task.rests);
@@ -244,7 +245,8 @@ impl Task {
                 });
             }
             LedgerCall::Verify(reply) => {
-                tokio::spawn(async move { drop(reply.send(answers.verify().await)) });
+                let key = self.views.borrow().ledger.key.clone();
+                tokio::spawn(async move { drop(reply.send(answers.verify(key).await)) });
             }
             LedgerCall::Attribute(pod, seconds, reply) => self.attribute(pod, seconds, reply),
         }
