@@ -9,6 +9,7 @@ use serde::Serialize;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::PodUid;
 use stelia_ledger::account::Account;
+use stelia_ledger::entry::Entry;
 use stelia_ledger::verdict::Verdict;
 use tokio::sync::{Semaphore, oneshot};
 
@@ -22,11 +23,18 @@ const FRESH: Duration = Duration::from_secs(2);
 
 /// What entries are read from.
 pub(crate) trait Shelf: Send + Sync {
-    /// The accounts of one VM, or of all, by pod UID, and of a time, microseconds since the epoch. Blocks.
+    /// The accounts of one VM, or of all, by pod UID, and of a time, microseconds since the epoch. `now` comes behind what is there.
+    /// Blocks.
     ///
     /// # Errors
     /// What cannot be read, and why.
-    fn accounts(&self, pod: Option<&PodUid>, since_us: u64, until_us: u64) -> Result<Vec<Account>, String>;
+    fn accounts(
+        &self,
+        pod: Option<&PodUid>,
+        since_us: u64,
+        until_us: u64,
+        now: Option<Entry>,
+    ) -> Result<Vec<Account>, String>;
 
     /// `key`: the public key in use, base64; where it is empty heads are those of any key. Blocks.
     ///
@@ -62,7 +70,7 @@ impl Answers {
     pub(super) async fn account(
         &self,
         request: AccountRequest,
-        look: impl FnOnce() -> Option<oneshot::Receiver<()>>,
+        look: impl FnOnce() -> Option<oneshot::Receiver<Option<Entry>>>,
     ) -> Result<String, Error> {
         let queue = match (&request.pod, request.by_pod) {
             (Some(pod), true) => {
@@ -73,18 +81,22 @@ impl Answers {
         };
         let turn = queue.clone().acquire_owned().await;
         let turn = turn.map_err(ErrorKind::Failed.context("the ledger"))?;
-        if request.until_us.is_none()
-            && let Some(taken) = look()
-        {
+        let taken = request.until_us.is_none().then(look).flatten();
+        let now = match taken {
             // In time or not: the files have what was read before.
-            let _ = tokio::time::timeout(FRESH, taken).await;
-        }
+            Some(taken) => tokio::time::timeout(FRESH, taken)
+                .await
+                .ok()
+                .and_then(Result::ok)
+                .flatten(),
+            None => None,
+        };
         let shelf = self.shelf.clone();
         let made = tokio::task::spawn_blocking(move || {
             // Held here and not by the caller, who may leave before.
             let _turn = turn;
             let until_us = request.until_us.unwrap_or_else(now_us);
-            let accounts = shelf.accounts(request.pod.as_ref(), request.since_us, until_us);
+            let accounts = shelf.accounts(request.pod.as_ref(), request.since_us, until_us, now);
             let accounts = accounts.map_err(ErrorKind::Failed.context("the ledger"))?;
             let Some(pod) = &request.pod else {
                 return json(&accounts);
@@ -145,8 +157,15 @@ mod tests {
     }
 
     impl Shelf for Fake {
-        fn accounts(&self, pod: Option<&PodUid>, since_us: u64, until_us: u64) -> Result<Vec<Account>, String> {
-            self.most.fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+        fn accounts(
+            &self,
+            pod: Option<&PodUid>,
+            since_us: u64,
+            until_us: u64,
+            _: Option<Entry>,
+        ) -> Result<Vec<Account>, String> {
+            self.most
+                .fetch_max(self.now.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
             std::thread::sleep(Duration::from_millis(20));
             self.now.fetch_sub(1, Ordering::SeqCst);
             let mut account = Account {
@@ -192,7 +211,13 @@ mod tests {
         answers.admit(&pod(1), Instant::now() + EVERY).unwrap();
         // An operator waits for no pod, and asks as often as he likes.
         for _ in 0..2 {
-            assert!(answers.account(request(1, false), || None).await.unwrap().contains("nvme0"));
+            assert!(
+                answers
+                    .account(request(1, false), || None)
+                    .await
+                    .unwrap()
+                    .contains("nvme0")
+            );
         }
     }
 

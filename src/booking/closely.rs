@@ -188,7 +188,8 @@ pub(super) struct Occasions {
 impl Occasions {
     /// A task ran on this VM's CPUs: whether it is looked who.
     pub(super) fn intruded(&mut self, pod: &PodUid, now: Instant) -> bool {
-        self.began.retain(|_, began| now.saturating_duration_since(*began) < AGAIN);
+        self.began
+            .retain(|_, began| now.saturating_duration_since(*began) < AGAIN);
         let is_first = !self.began.contains_key(pod);
         if is_first {
             self.began.insert(pod.clone(), now);
@@ -198,7 +199,9 @@ impl Occasions {
 
     /// An audit's time: whether a sample is due.
     pub(super) fn is_due(&mut self, interval: Duration, now: Instant) -> bool {
-        let due = self.sampled.is_none_or(|sampled| now.saturating_duration_since(sampled) >= interval);
+        let due = self
+            .sampled
+            .is_none_or(|sampled| now.saturating_duration_since(sampled) >= interval);
         if due {
             self.sampled = Some(now);
         }
@@ -221,7 +224,10 @@ pub(super) fn named(attribution: &Attribution) -> String {
     }
     let mut most: Vec<(&str, u64)> = counts.into_iter().collect();
     most.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
-    let most = most.into_iter().take(4).map(|(name, count)| format!("{name} ({count})"));
+    let most = most
+        .into_iter()
+        .take(4)
+        .map(|(name, count)| format!("{name} ({count})"));
     most.collect::<Vec<_>>().join(", ")
 }
 
@@ -267,7 +273,10 @@ mod tests {
         while fake.begun.lock().unwrap().is_empty() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        assert!(closely.by_itself(Target::default(), long).await.is_none(), "one at a time");
+        assert!(
+            closely.by_itself(Target::default(), long).await.is_none(),
+            "one at a time"
+        );
         let first = tokio::spawn({
             let closely = closely.clone();
             async move { closely.for_operator(Target::default(), long, never()).await }
@@ -316,7 +325,14 @@ mod tests {
             count,
             ..Doer::default()
         };
-        let tasks = vec![doer(2, "a", 1), doer(2, "b", 5), doer(3, "a", 7), doer(2, "c", 1), doer(2, "d", 1), doer(2, "e", 1)];
+        let tasks = vec![
+            doer(2, "a", 1),
+            doer(2, "b", 5),
+            doer(3, "a", 7),
+            doer(2, "c", 1),
+            doer(2, "d", 1),
+            doer(2, "e", 1),
+        ];
         let attribution = Attribution {
             tasks,
             ..Attribution::default()

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
-use stelia_ledger::entry::Event;
+use stelia_ledger::entry::{Entry, Event};
 use stelia_settings::LedgerSettings;
 use tokio::sync::oneshot;
 
@@ -33,8 +33,8 @@ pub(crate) struct Work {
     pub(crate) look: Option<(Reason, Vms)>,
     /// Audits that found the former one's look still lying there.
     pub(crate) missed: u64,
-    /// Who waits until the look is taken.
-    pub(crate) waiting: Vec<oneshot::Sender<()>>,
+    /// Who waits for a look, which is theirs and not the ring's.
+    pub(crate) waiting: Vec<oneshot::Sender<Option<Entry>>>,
     pub(crate) stop: bool,
 }
 
@@ -65,8 +65,8 @@ impl Desk {
         self.bell.notify_one();
     }
 
-    /// The same because somebody asks. What is received is that it was taken; it is an error that nobody will take it.
-    pub(crate) fn look_for(&self, vms: Vms) -> oneshot::Receiver<()> {
+    /// The same because somebody asks. What is received is what was seen, as an entry; `None`: nothing could be read.
+    pub(crate) fn look_for(&self, vms: Vms) -> oneshot::Receiver<Option<Entry>> {
         let (sender, taken) = oneshot::channel();
         self.lock().waiting.push(sender);
         self.look(Reason::Query, vms);
@@ -118,7 +118,7 @@ mod tests {
         assert_eq!((work.missed, work.waiting.len()), (0, 1));
         assert!(taken.try_recv().is_err(), "it was not taken yet");
         for waiting in work.waiting {
-            let _ = waiting.send(());
+            let _ = waiting.send(None);
         }
         assert!(taken.try_recv().is_ok());
     }

@@ -5,8 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::time::{ClockId, clock_gettime};
 use stelia_kubelet::{ContainerCgroup, PodUid};
-use stelia_ledger::account::Account;
+use stelia_ledger::account::{Account, accounts};
 use stelia_ledger::entry::{Entry, Event};
 use stelia_ledger::look::{Look, Reader, Seat};
 use stelia_ledger::ring::key::{Key, Made};
@@ -19,6 +20,7 @@ use super::House;
 use super::answers::Shelf;
 use super::closely::{Program, Tracer};
 use super::thread::{Meter, Office, Opened, Pages};
+use crate::engine::now_us;
 
 /// Where the unit's `StateDirectory=` is.
 const DIRECTORY: &str = "/var/lib/stelia/ledger";
@@ -71,6 +73,12 @@ impl Meter for Counters {
         self.reader.look(seats).map_err(|error| error.to_string())
     }
 
+    fn clocks(&self) -> (u64, u64) {
+        let up = clock_gettime(ClockId::Boottime);
+        let part = |value: i64| u64::try_from(value).unwrap_or(0);
+        (now_us(), part(up.tv_sec) * 1_000_000 + part(up.tv_nsec) / 1000)
+    }
+
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String> {
         let container = ContainerCgroup::parse(origin.as_str());
         let found = container.map(|container| vfio::devices(&self.system.run, &self.system.sys, &container));
@@ -79,14 +87,14 @@ impl Meter for Counters {
 }
 
 /// A directory with a ring and a key.
-pub(super) struct Files {
+pub(crate) struct Files {
     /// `/`, for what tells which machine and which boot this is.
     root: PathBuf,
     directory: PathBuf,
 }
 
 impl Files {
-    pub(super) fn new(root: &Path, directory: &Path) -> Self {
+    pub(crate) fn new(root: &Path, directory: &Path) -> Self {
         Self {
             root: root.to_owned(),
             directory: directory.to_owned(),
@@ -120,7 +128,9 @@ impl Office for Files {
         let entries: Vec<Entry> = entries.flatten().map(|(entry, _)| entry).collect();
         Ok(Opened {
             cut: found.cut,
-            fault: found.fault.map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
+            fault: found
+                .fault
+                .map(|fault| format!("{}: line {}: {}", fault.segment, fault.line, fault.text)),
             last: found.last,
             entries,
             boot_id,
@@ -128,7 +138,9 @@ impl Office for Files {
             new_key: match made {
                 Made::Loaded => None,
                 Made::New => Some("it is the first one of this node.".to_owned()),
-                Made::Cloned => Some("the one before was another machine's, whose disk this one was copied from.".to_owned()),
+                Made::Cloned => {
+                    Some("the one before was another machine's, whose disk this one was copied from.".to_owned())
+                }
             },
             pages: Box::new(Signed { ring, key }),
         })
@@ -165,9 +177,23 @@ impl Pages for Signed {
 }
 
 impl Shelf for Files {
-    fn accounts(&self, _pod: Option<&PodUid>, since_us: u64, _until_us: u64) -> Result<Vec<Account>, String> {
-        let _entries = read::entries(&self.directory, Some(since_us)).map_err(|error| error.to_string())?;
-        Ok(Vec::new())
+    fn accounts(
+        &self,
+        pod: Option<&PodUid>,
+        since_us: u64,
+        until_us: u64,
+        now: Option<Entry>,
+    ) -> Result<Vec<Account>, String> {
+        let entries = match read::entries(&self.directory, Some(since_us)) {
+            Ok(entries) => Some(entries),
+            // Nothing was kept yet.
+            Err(_) if !self.directory.exists() => None,
+            Err(error) => return Err(error.to_string()),
+        };
+        // Of a line that is not as it was written nothing follows; verifying says which.
+        let entries = entries.into_iter().flatten().flatten();
+        let entries = entries.chain(now.map(|now| (now, String::new())));
+        Ok(accounts(entries, since_us, until_us, pod.map(PodUid::as_str)))
     }
 
     fn verify(&self, key: &str) -> Result<Verdict, String> {

@@ -11,15 +11,13 @@
 //! | `files` | `/proc`, the ring and the key, behind the thread's traits |
 //! | `answers`, `restrict` | accounts and verdicts; what a pod may read of them |
 //! | `closely` | who ran, by name: on demand, after an intrusion, or sampled |
-//! | `day`, `told` | which day is to be signed; the journal's messages |
+//! | `told` | the journal's messages |
 
 mod answers;
 mod closely;
-mod day;
 mod desk;
 mod files;
 mod restrict;
-mod stub;
 mod thread;
 mod told;
 mod wanted;
@@ -37,13 +35,20 @@ use tokio::sync::{mpsc, oneshot, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::engine::{Handle, LedgerCall, View};
-use answers::{Answers, Shelf, json};
-use closely::{Closely, Occasions, Tracer};
+use answers::{Answers, json};
+use closely::{Closely, Occasions};
 use desk::{Desk, Reason};
-use thread::{Clerk, Meter, News, Office};
+use thread::{Clerk, News};
 use wanted::{Known, Vm, Vms};
 
+pub(crate) use answers::Shelf;
+pub(crate) use closely::Tracer;
+#[cfg(test)]
+pub(crate) use files::Files;
 pub(crate) use files::Kernel;
+pub(crate) use thread::{Meter, Office};
+#[cfg(test)]
+pub(crate) use thread::{Opened, Pages};
 
 /// After a look for a change the next one is this much later, at the earliest: many VMs that start are one change.
 const REST: Duration = Duration::from_millis(100);
@@ -129,6 +134,13 @@ struct Running {
     ended: oneshot::Receiver<()>,
 }
 
+/// However the task ended.
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.desk.stop();
+    }
+}
+
 struct Task {
     engine: Handle,
     house: Arc<dyn House>,
@@ -155,8 +167,7 @@ impl Task {
             (None, true) => self.start(settings),
             (None, false) => self.engine.show_ledger(LedgerSummary::default()),
             (Some(running), true) => running.desk.use_settings(settings),
-            (Some(running), false) => {
-                running.desk.stop();
+            (Some(_), false) => {
                 self.running = None;
                 self.engine.show_ledger(LedgerSummary::default());
             }
@@ -253,12 +264,20 @@ impl Task {
     }
 
     fn attribute(&self, pod: PodUid, seconds: u32, mut reply: oneshot::Sender<Result<String, Error>>) {
-        let vms: Vms = self.known.vms().into_iter().filter(|(known, _)| *known == pod).collect();
+        let vms: Vms = self
+            .known
+            .vms()
+            .into_iter()
+            .filter(|(known, _)| *known == pod)
+            .collect();
         if closely::with_seats(&vms).is_empty() {
             let text = format!("the VM of pod {pod} has no CPUs of its own now");
             return drop(reply.send(Err(ErrorKind::InvalidArgument.because(text))));
         }
-        let (closely, desk) = (self.closely.clone(), self.running.as_ref().map(|running| running.desk.clone()));
+        let (closely, desk) = (
+            self.closely.clone(),
+            self.running.as_ref().map(|running| running.desk.clone()),
+        );
         let lasts = Duration::from_secs(seconds.into());
         tokio::spawn(async move {
             let target = closely::target(vms.values());
@@ -277,10 +296,22 @@ impl Task {
             News::Head(head) => drop(self.signals.send(Signal::Head(head))),
             News::Intruded(pod, events) => {
                 let by_task = |event: &Event| {
-                    matches!(event, Event::Intruded { class: Class::OtherTasks, count: (1.., _), .. })
+                    matches!(
+                        event,
+                        Event::Intruded {
+                            class: Class::OtherTasks,
+                            count: (1.., _),
+                            ..
+                        }
+                    )
                 };
                 if events.iter().any(by_task) && self.occasions.intruded(&pod, Instant::now()) {
-                    let vms: Vms = self.known.vms().into_iter().filter(|(known, _)| *known == pod).collect();
+                    let vms: Vms = self
+                        .known
+                        .vms()
+                        .into_iter()
+                        .filter(|(known, _)| *known == pod)
+                        .collect();
                     if !closely::with_seats(&vms).is_empty() {
                         self.look_closely(vms, closely::SHORT, true);
                     }
@@ -292,9 +323,9 @@ impl Task {
 
     /// The last entry is waited for, but not for ever: a disk may hang.
     async fn end(self) {
-        if let Some(running) = self.running {
+        if let Some(mut running) = self.running {
             running.desk.stop();
-            let _ = tokio::time::timeout(LAST, running.ended).await;
+            let _ = tokio::time::timeout(LAST, &mut running.ended).await;
         }
     }
 }

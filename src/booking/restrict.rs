@@ -24,7 +24,11 @@ const BOUND: [&str; 7] = [
 
 pub(super) fn for_pod(account: Account) -> Account {
     let mut account = account;
-    let count = account.totals.devices.values().fold(0u64, |sum, count| sum.saturating_add(*count));
+    let count = account
+        .totals
+        .devices
+        .values()
+        .fold(0u64, |sum, count| sum.saturating_add(*count));
     account.totals.devices = match account.totals.devices.is_empty() {
         true => BTreeMap::new(),
         false => BTreeMap::from([(DEVICE.to_owned(), count)]),

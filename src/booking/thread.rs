@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use stelia_api::ledger::LedgerSummary;
 use stelia_kubelet::PodUid;
+use stelia_ledger::account::{Account, booked};
+use stelia_ledger::day;
 use stelia_ledger::entry::{Entry, Event};
-use super::stub::{self as keeper, Keeper, Standing, Why};
-use stelia_ledger::ring::Appended;
+use stelia_ledger::keeper::{self, Draft, Keeper, Why};
 use stelia_ledger::look::{Look, Seat};
+use stelia_ledger::ring::Appended;
+use stelia_ledger::standing::Standing;
 use stelia_node::cgroup::CgroupPath;
 use stelia_settings::LedgerSettings;
 use tokio::sync::mpsc;
 
-use super::day;
 use super::desk::{Desk, Reason, Work};
 use super::told::{self, Problems};
 use super::wanted::{Vm, Vms};
@@ -24,6 +26,9 @@ pub(crate) trait Meter: Send {
     /// # Errors
     /// What cannot be read, and why.
     fn look(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String>;
+
+    /// The realtime clock and `CLOCK_BOOTTIME`, microseconds.
+    fn clocks(&self) -> (u64, u64);
 
     /// PCI addresses of the VFIO devices of a container.
     fn devices(&self, origin: &CgroupPath) -> BTreeSet<String>;
@@ -144,12 +149,14 @@ impl Clerk {
         if let Some((reason, vms)) = work.look {
             self.open(reason);
             self.note(work.notes, work.missed);
-            self.look(reason, &vms);
+            let mut seen = self.look(reason, &vms, !work.waiting.is_empty());
+            let last = work.waiting.len().saturating_sub(1);
+            for (place, waiting) in work.waiting.into_iter().enumerate() {
+                let entry = if place == last { seen.take() } else { seen.clone() };
+                let _ = waiting.send(entry);
+            }
         } else {
             self.note(work.notes, work.missed);
-        }
-        for waiting in work.waiting {
-            let _ = waiting.send(());
         }
         self.show();
     }
@@ -158,7 +165,8 @@ impl Clerk {
         let Some(book) = &mut self.book else { return };
         notes.into_iter().for_each(|event| book.keeper.note(event));
         for _ in 0..missed {
-            book.keeper.missed("a look or the disk took longer than an audit's interval");
+            book.keeper
+                .missed("a look or the disk took longer than an audit's interval");
         }
     }
 
@@ -204,43 +212,84 @@ impl Clerk {
         });
     }
 
-    fn look(&mut self, reason: Reason, vms: &Vms) {
+    /// What was seen, as an entry, for who waits.
+    fn look(&mut self, reason: Reason, vms: &Vms, asked: bool) -> Option<Entry> {
         self.find_devices(vms);
-        let Some(book) = &mut self.book else { return };
         let wanted = wanted(vms, &self.devices);
-        let why = match reason {
-            Reason::Audit => Why::Audit,
-            Reason::Change => Why::Event,
-            Reason::Query => Why::Query,
-        };
+        let book = self.book.as_mut()?;
         let look = match self.meter.look(&book.keeper.wants(&wanted)) {
             Ok(look) => look,
+            Err(problem) => {
+                book.keeper.missed(&problem);
+                self.failed(problem);
+                return None;
+            }
+        };
+        let why = match reason {
+            Reason::Audit => Some(Why::Audit),
+            Reason::Change => Some(Why::Change),
+            Reason::Query => None,
+        };
+        if let Some(why) = why {
+            let head = book.sign(look.at_us);
+            let draft = book.keeper.looked(&look, &wanted, why, book.pages.starts_segment());
+            match draft {
+                Some(draft) => self.keep(draft, head, vms),
+                None => self.works(),
+            }
+        }
+        let book = self.book.as_mut().filter(|_| asked)?;
+        let seen = book.keeper.looked(&look, &wanted, Why::Query, false)?;
+        Some(seen.entry)
+    }
+
+    fn keep(&mut self, mut draft: Draft, head: Option<Event>, vms: &Vms) {
+        let Some(book) = &mut self.book else { return };
+        let appended = match book.pages.append(&mut draft.entry) {
+            Ok(appended) => appended,
             Err(problem) => {
                 book.keeper.missed(&problem);
                 return self.failed(problem);
             }
         };
-        let head = book.sign(look.at_us);
-        let Some(draft) = book.keeper.looked(&look, &wanted, why, book.pages.starts_segment()) else {
-            return self.works();
-        };
-        let mut entry = draft.entry.clone();
-        match book.pages.append(&mut entry) {
-            Ok(appended) => {
-                book.last = Some((entry.at, appended.seq, appended.hash));
-                let intrusions = draft.intrusions.clone();
-                book.keeper.kept(draft);
-                if let Some(head @ Event::Head { .. }) = head {
-                    self.publish(head);
-                }
-                self.works();
-                self.tell(intrusions, vms);
-            }
-            Err(problem) => {
-                book.keeper.missed(&problem);
-                self.failed(problem);
+        book.last = Some((draft.entry.at, appended.seq, appended.hash));
+        let sums = booked(book.keeper.standing(), &draft.entry);
+        book.keeper.kept(&draft);
+        self.add(sums, &draft.intrusions, vms);
+        if let Some(head) = head {
+            self.publish(head);
+        }
+        self.works();
+        self.tell(draft.intrusions, vms);
+    }
+
+    /// What an entry booked, for the metrics: of VMs that are there.
+    fn add(&mut self, booked: Vec<Account>, intrusions: &[Event], vms: &Vms) {
+        let sums = &mut self.summary.vms;
+        for account in booked {
+            let sum = sums.entry(account.vm).or_default();
+            let totals = account.totals;
+            sum.other_tasks_least = sum.other_tasks_least.saturating_add(totals.other_tasks.least);
+            sum.other_tasks_most = sum.other_tasks_most.saturating_add(totals.other_tasks.most);
+            sum.devices = totals
+                .devices
+                .values()
+                .fold(sum.devices, |sum, count| sum.saturating_add(*count));
+            sum.delay_ns = sum.delay_ns.saturating_add(totals.delay_ns);
+            sum.promised_us = sum.promised_us.saturating_add(account.promised_us);
+            sum.covered_us = sum.covered_us.saturating_add(account.covered_us);
+        }
+        for event in intrusions {
+            if let Event::Intruded { vm, .. } = event {
+                let sum = sums.entry(vm.clone()).or_default();
+                sum.intruded = sum.intruded.saturating_add(1);
             }
         }
+        let has_cpus = |vm: &str| {
+            let known = vms.iter().find(|(pod, _)| pod.as_str() == vm);
+            known.is_some_and(|(_, vm)| !vm.seats.is_empty())
+        };
+        sums.retain(|vm, _| has_cpus(vm));
     }
 
     /// The VFIO devices of instances that are new. One that two containers have is nobody's own.
@@ -305,11 +354,10 @@ impl Clerk {
     /// The last entry says that the daemon was told to end.
     fn end(mut self) {
         let Some(book) = &mut self.book else { return };
-        if let Some(draft) = book.keeper.stopped() {
-            let mut entry = draft.entry;
-            if let Err(problem) = book.pages.append(&mut entry) {
-                self.failed(problem);
-            }
+        let (at_us, up_us) = self.meter.clocks();
+        let last = book.keeper.stopped(at_us, up_us, book.pages.starts_segment());
+        if let Some(Err(problem)) = last.map(|mut draft| book.pages.append(&mut draft.entry)) {
+            self.failed(problem);
         }
     }
 }
@@ -327,17 +375,17 @@ impl Book {
 }
 
 /// As the keeper has them.
-fn wanted(
-    vms: &Vms,
-    devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>,
-) -> BTreeMap<String, keeper::Vm> {
+fn wanted(vms: &Vms, devices: &BTreeMap<PodUid, (CgroupPath, BTreeSet<String>)>) -> BTreeMap<String, keeper::Vm> {
     let mut holders: BTreeMap<&String, usize> = BTreeMap::new();
     for device in devices.values().flat_map(|(_, devices)| devices) {
         *holders.entry(device).or_default() += 1;
     }
     let own = |pod: &PodUid| {
         let devices = devices.get(pod).into_iter().flat_map(|(_, devices)| devices);
-        devices.filter(|device| holders.get(device) == Some(&1)).cloned().collect()
+        devices
+            .filter(|device| holders.get(device) == Some(&1))
+            .cloned()
+            .collect()
     };
     let one = |(pod, vm): (&PodUid, &Arc<Vm>)| {
         let vm = keeper::Vm {

@@ -98,10 +98,13 @@ impl Vm {
 /// of them cannot be told from that thread. Spare CPUs of an adopted VM are not among `exclusive`: its other threads run there.
 fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
     let threads = |of: &dyn Fn(Option<u32>) -> bool| {
-        let threads = pinned.iter().filter(|pinned| of(pinned.thread.cpu)).map(|pinned| Thread {
-            id: pinned.thread.task.id,
-            start: pinned.thread.task.start,
-        });
+        let threads = pinned
+            .iter()
+            .filter(|pinned| of(pinned.thread.cpu))
+            .map(|pinned| Thread {
+                id: pinned.thread.task.id,
+                start: pinned.thread.task.start,
+            });
         let sorted: BTreeSet<Thread> = threads.collect();
         sorted.into_iter().collect::<Vec<_>>()
     };

@@ -84,6 +84,6 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};
 #[cfg(test)]
 pub(crate) use view::PoolsView;
+pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};

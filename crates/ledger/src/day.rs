@@ -3,7 +3,7 @@
 const DAY_US: u64 = 86_400 * 1_000_000;
 
 /// `2026-10-31` of microseconds since the epoch. Days are those of the Gregorian calendar, without leap seconds, as POSIX counts.
-pub(super) fn day(us: u64) -> String {
+pub fn day(us: u64) -> String {
     // Days since 0000-03-01: then the leap day is a year's last.
     let days = us / DAY_US + 719_468;
     let (era, of_era) = (days / 146_097, days % 146_097);
@@ -18,7 +18,7 @@ pub(super) fn day(us: u64) -> String {
 
 /// The day whose head is to be signed now: that of the last entry, once another has begun. `signed`: the last one that has a head, so that a
 /// clock that is set back and forth does not sign a day twice.
-pub(super) fn ended(last_us: u64, now_us: u64, signed: &str) -> Option<String> {
+pub fn ended(last_us: u64, now_us: u64, signed: &str) -> Option<String> {
     let (last, now) = (day(last_us), day(now_us));
     (last < now && last.as_str() > signed).then_some(last)
 }
