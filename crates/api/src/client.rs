@@ -41,6 +41,10 @@ pub trait Manager {
     fn node_topology(&self, options: Dict<'_>) -> zbus::Result<String>;
     fn evaluate_placement(&self, requests: Vec<Dict<'_>>, options: Dict<'_>) -> zbus::Result<Vec<OwnedDict>>;
     fn reload(&self) -> zbus::Result<()>;
+    fn ledger(&self, pod_uid: &str, since: u64, until: u64, options: Dict<'_>) -> zbus::Result<String>;
+    fn verify_ledger(&self, options: Dict<'_>) -> zbus::Result<String>;
+    #[zbus(property)]
+    fn ledger_key(&self) -> zbus::Result<String>;
     #[zbus(property)]
     fn drift_found(&self) -> zbus::Result<u64>;
     #[zbus(property)]
@@ -79,6 +83,8 @@ pub trait Instance {
         options: Dict<'_>,
     ) -> zbus::Result<Vec<(u32, u32, u32)>>;
     fn audit(&self, options: Dict<'_>) -> zbus::Result<OwnedDict>;
+    fn ledger(&self, since: u64, until: u64, options: Dict<'_>) -> zbus::Result<String>;
+    fn attribute(&self, options: Dict<'_>) -> zbus::Result<String>;
     fn deregister(&self, options: Dict<'_>) -> zbus::Result<()>;
     #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
     fn pod_uid(&self) -> zbus::Result<String>;

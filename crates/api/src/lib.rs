@@ -10,6 +10,7 @@ pub mod client;
 #[cfg(feature = "bus")]
 pub mod dict;
 mod error;
+pub mod ledger;
 pub mod metrics;
 mod names;
 pub mod quiet;

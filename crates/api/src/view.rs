@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use stelia_cpus::{CpuSet, Topology};
 
+use crate::ledger::LedgerSummary;
 use crate::metrics::Counted;
 use crate::quiet::Quiet;
 use crate::reason::Reason;
@@ -89,6 +90,8 @@ pub struct Node {
     pub unadopted: Vec<Unadopted>,
     /// What is done about device interrupts and other disturbances (`docs/quiet-cpus.md`).
     pub quiet: Quiet,
+    /// Who ran on the VMs' CPUs (`docs/ledger.md`); `None`: the daemon is older.
+    pub ledger: Option<LedgerSummary>,
 }
 
 /// Drift: what another program changed.

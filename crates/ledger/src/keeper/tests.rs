@@ -188,7 +188,7 @@ impl Ring {
         let text = serde_json::to_string(&draft.entry).unwrap();
         assert_eq!(serde_json::from_str::<Entry>(&text).unwrap(), draft.entry);
         self.entries.push(draft.entry.clone());
-        keeper.kept(seq, draft);
+        keeper.kept(draft);
     }
 
     /// As a daemon finds it: it reads the last segment alone.
