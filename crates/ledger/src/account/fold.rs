@@ -1,0 +1,337 @@
+//! Entries, one after the other, into accounts.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+
+use super::calendar::day;
+use super::sum::Chain;
+use super::{Account, Day, Gap, Range, Window};
+use crate::entry::{Class, Closed, Entry, Event};
+use crate::standing::{Between, Follow, Known, Open, Standing};
+
+/// How many of each an account lists.
+const WORST: usize = 10;
+const GAPS: usize = 100;
+const STATES: usize = 100;
+const ATTRIBUTIONS: usize = 20;
+
+/// The accounts of all VMs, or of one, from the entries of a ring in their order. `until_us` 0: to the end. Entries are passed in with their
+/// hashes. One that does not follow from those before it counts for nothing.
+pub fn accounts(
+    entries: impl IntoIterator<Item = (Entry, String)>,
+    since_us: u64,
+    until_us: u64,
+    only: Option<&str>,
+) -> BTreeMap<String, Account> {
+    let until_us = if until_us == 0 { u64::MAX } else { until_us };
+    let mut standing = Standing::default();
+    let mut fold = Fold {
+        since_us,
+        until_us,
+        only: only.map(str::to_owned),
+        vms: BTreeMap::new(),
+        at: 0,
+    };
+    let mut last = (0, String::new());
+    for (entry, hash) in entries {
+        fold.at = entry.at;
+        // What does not follow has closed its seat.
+        let _ = standing.follow(&entry, &mut fold);
+        last = (entry.seq, hash);
+    }
+    let end = fold.at.min(until_us);
+    let finished = fold.vms.into_iter().filter_map(|(vm, of)| {
+        let mut account = of.finish(end);
+        account.until_us = if until_us == u64::MAX { end } else { until_us };
+        (account.seq, account.hash) = last.clone();
+        let is_there = account.promised_us > 0 || !account.states.is_empty() || !account.attributions.is_empty();
+        is_there.then_some((vm, account))
+    });
+    finished.collect()
+}
+
+struct Fold {
+    since_us: u64,
+    until_us: u64,
+    only: Option<String>,
+    vms: BTreeMap<String, Vm>,
+    /// Of the entry at hand.
+    at: u64,
+}
+
+/// What is known of one VM so far.
+#[derive(Default)]
+struct Vm {
+    account: Account,
+    chains: BTreeMap<u64, Chain>,
+    day: BTreeMap<u64, (String, Chain)>,
+    days: BTreeMap<String, Day>,
+    away: Vec<Away>,
+    state: String,
+}
+
+/// CPUs without readings.
+struct Away {
+    cpus: CpuSet,
+    /// The last reading's time.
+    from: u64,
+    /// When it was kept that they are.
+    told: u64,
+    why: Closed,
+}
+
+impl Fold {
+    fn wants(&self, vm: &str) -> bool {
+        self.only.as_deref().is_none_or(|only| only == vm)
+    }
+
+    fn is_within(&self, at: u64) -> bool {
+        at > self.since_us && at <= self.until_us
+    }
+
+    /// The next window of this seat does not follow the last one that was counted.
+    fn cut(&mut self, number: u64, vm: &str) {
+        if let Some(of) = self.vms.get_mut(vm) {
+            of.cut(number);
+        }
+    }
+
+    fn vm(&mut self, vm: &str, name: &str) -> Option<&mut Vm> {
+        if !self.wants(vm) {
+            return None;
+        }
+        let since_us = self.since_us;
+        let of = self.vms.entry(vm.to_owned()).or_insert_with(|| Vm {
+            account: Account {
+                vm: vm.to_owned(),
+                since_us,
+                ..Account::default()
+            },
+            ..Vm::default()
+        });
+        if !name.is_empty() {
+            name.clone_into(&mut of.account.name);
+        }
+        Some(of)
+    }
+
+    /// The part of a time between two wall clock readings that was asked for.
+    fn clipped(&self, from: u64, until: u64) -> u64 {
+        until.min(self.until_us).saturating_sub(from.max(self.since_us))
+    }
+}
+
+impl Follow for Fold {
+    fn event(&mut self, entry: &Entry, event: &Event, open: Option<&Open>) {
+        let (at, within) = (entry.at, self.is_within(entry.at));
+        let (since_us, until_us) = (self.since_us, self.until_us);
+        match event {
+            Event::Opened { vm, name, cpus, .. } if open.is_none() => {
+                if let Some(of) = self.vm(vm, name) {
+                    of.back((at, since_us, until_us), |why, of| {
+                        matches!(why, Closed::Moved | Closed::Boot) || !of.is_disjoint(cpus)
+                    });
+                }
+            }
+            Event::Closed { why, .. } => {
+                let Some(open) = open else { return };
+                let last = open.last.as_ref().map_or(at, |known| known.at);
+                if let Some(of) = self.vm(&open.vm, &open.name) {
+                    of.closed(open, *why, last, (at, since_us, until_us));
+                }
+            }
+            Event::State { vm, state } => {
+                if let Some(of) = self.vm(vm, "") {
+                    if !promises(state) {
+                        of.back((at, since_us, until_us), |_, _| true);
+                    }
+                    // Told anew at the beginning of each segment.
+                    if of.state == *state {
+                        return;
+                    }
+                    of.state.clone_from(state);
+                    if within && of.account.states.len() < STATES {
+                        of.account.states.push((at, state.clone()));
+                    }
+                }
+            }
+            Event::Attributed { vm, attribution } if within => {
+                if let Some(of) = self.vm(vm, "") {
+                    of.account.attributions.push(attribution.clone());
+                    if of.account.attributions.len() > ATTRIBUTIONS {
+                        of.account.attributions.remove(0);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn reading(&mut self, number: u64, open: &Open, now: &Known) {
+        let Some(before) = &open.last else { return };
+        if before.up == now.up {
+            return;
+        }
+        let Ok(between) = Between::new(open, before, now) else {
+            return self.cut(number, &open.vm);
+        };
+        // The wall clock may have been set: how long it was is what the other clock says, where it was is told by its end.
+        let wall = now.at.saturating_sub(before.at);
+        let share = |part: u64| match wall {
+            0 => u64::from(self.is_within(now.at)) * between.us,
+            _ => u64::try_from(u128::from(between.us) * u128::from(part) / u128::from(wall)).unwrap_or(u64::MAX),
+        };
+        let covered = share(self.clipped(before.at, now.at).min(wall));
+        let covered = covered.saturating_mul(open.seat.cpus.len() as u64);
+        let counts = self.is_within(now.at);
+        if !counts {
+            self.cut(number, &open.vm);
+        }
+        if covered == 0 && !counts {
+            return;
+        }
+        if let Some(of) = self.vm(&open.vm, &open.name) {
+            of.cover(covered, day(now.at));
+            if counts {
+                of.count(number, open, before, now, &between);
+            }
+        }
+    }
+}
+
+/// States in which a VM has CPUs to itself.
+fn promises(state: &str) -> bool {
+    matches!(state, "isolated" | "contained")
+}
+
+impl Vm {
+    fn cover(&mut self, us: u64, day: String) {
+        self.account.covered_us += us;
+        self.account.promised_us += us;
+        let of_day = self.days.entry(day).or_default();
+        of_day.covered_us += us;
+        of_day.promised_us += us;
+    }
+
+    fn count(&mut self, number: u64, open: &Open, before: &Known, now: &Known, between: &Between) {
+        self.account.totals.add(between);
+        self.chains
+            .entry(number)
+            .or_insert_with(|| Chain::from(before))
+            .add(between, now);
+        let today = day(now.at);
+        let is_other = self.day.get(&number).is_some_and(|(of, _)| *of != today);
+        if is_other && let Some((of, chain)) = self.day.remove(&number) {
+            self.days.entry(of).or_default().other_tasks.add(chain.other());
+        }
+        let chain = self
+            .day
+            .entry(number)
+            .or_insert_with(|| (today.clone(), Chain::from(before)));
+        chain.1.add(between, now);
+        let of_day = self.days.entry(today).or_default();
+        of_day.devices += between.devices.values().sum::<u64>();
+        of_day.delay_ns += between.delay_ns;
+        self.worst(open, before, now, between);
+    }
+
+    fn worst(&mut self, open: &Open, before: &Known, now: &Known, between: &Between) {
+        let window = |class, name: &str, count| Window {
+            cpus: open.seat.cpus.to_string(),
+            from_us: before.at,
+            until_us: now.at,
+            class,
+            name: name.to_owned(),
+            count,
+            delay_ns: between.delay_ns,
+        };
+        let worst = &mut self.account.worst;
+        if between.other.most > 0 {
+            worst.push(window(Class::OtherTasks, "", between.other));
+        }
+        for (name, count) in &between.devices {
+            let count = Range {
+                least: *count,
+                most: *count,
+            };
+            worst.push(window(Class::Devices, name, count));
+        }
+        // What is certain comes first; of equals the earlier.
+        worst.sort_by_key(|window| std::cmp::Reverse((window.count, window.class == Class::OtherTasks)));
+        worst.truncate(WORST);
+    }
+
+    /// The times are of the entry that says so, and of what was asked for.
+    fn closed(&mut self, open: &Open, why: Closed, last: u64, (at, since, until): (u64, u64, u64)) {
+        match why {
+            // Nothing more is promised there.
+            Closed::Ended | Closed::NotIsolated => self.gap(&open.seat.cpus, (last.max(since), at.min(until)), why),
+            Closed::Moved | Closed::Offline | Closed::Contradicted | Closed::Boot => self.away.push(Away {
+                cpus: open.seat.cpus.clone(),
+                from: last,
+                told: at,
+                why,
+            }),
+        }
+    }
+
+    /// The CPUs that `ends` says are looked at again, or others instead, or nothing is promised any more.
+    fn back(&mut self, (at, since, until): (u64, u64, u64), ends: impl Fn(Closed, &CpuSet) -> bool) {
+        for away in std::mem::take(&mut self.away) {
+            if ends(away.why, &away.cpus) {
+                self.gap(&away.cpus, (away.from.max(since), at.min(until)), away.why);
+            } else {
+                self.away.push(away);
+            }
+        }
+    }
+
+    fn gap(&mut self, cpus: &CpuSet, (from_us, until_us): (u64, u64), why: Closed) {
+        if from_us >= until_us {
+            return;
+        }
+        let lasted = (until_us - from_us).saturating_mul(cpus.len() as u64);
+        self.account.promised_us += lasted;
+        self.days.entry(day(until_us)).or_default().promised_us += lasted;
+        if self.account.gaps.len() == GAPS {
+            self.account.gaps_left_out += 1;
+            return;
+        }
+        self.account.gaps.push(Gap {
+            cpus: cpus.to_string(),
+            from_us,
+            until_us,
+            why,
+        });
+    }
+
+    fn cut(&mut self, number: u64) {
+        if let Some(chain) = self.chains.remove(&number) {
+            let totals = &mut self.account.totals;
+            totals.other_tasks.add(chain.other());
+            totals.own.count = totals.own.count.saturating_add(chain.own().most);
+        }
+        if let Some((day, chain)) = self.day.remove(&number) {
+            self.days.entry(day).or_default().other_tasks.add(chain.other());
+        }
+    }
+
+    fn finish(mut self, end: u64) -> Account {
+        for number in self.chains.keys().copied().collect::<Vec<_>>() {
+            self.cut(number);
+        }
+        let since = self.account.since_us;
+        for away in std::mem::take(&mut self.away) {
+            // After a boot it may be that there is no such VM any more.
+            let until = if away.why == Closed::Boot {
+                away.told.min(end)
+            } else {
+                end
+            };
+            self.gap(&away.cpus, (away.from.max(since), until), away.why);
+        }
+        self.account.days = self.days.into_iter().map(|(day, of)| Day { day, ..of }).collect();
+        self.account
+    }
+}

@@ -1,0 +1,275 @@
+//! What stands after some entries: the seats that are looked at, and what each was last read as. A segment's entries suffice.
+
+mod window;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+pub use window::{Between, Contradiction};
+
+use crate::entry::{Closed, Device, Entry, Event, Reading};
+use crate::look::{Bound, Counters, Fired, Seat, Thread};
+
+/// What stands.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Standing {
+    /// Boot id; empty before the first entry.
+    pub boot: String,
+    /// Times of the last entry, microseconds.
+    pub at: u64,
+    pub up: u64,
+    pub seq: u64,
+    /// The next seat's number.
+    pub next_seat: u64,
+    pub seats: BTreeMap<u64, Open>,
+    /// By pod UID: the last state that was kept; not those that are gone.
+    pub states: BTreeMap<String, String>,
+    /// The public key in use; empty before the first.
+    pub key: String,
+}
+
+/// A seat that is looked at.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Open {
+    /// Pod UID.
+    pub vm: String,
+    pub name: String,
+    pub seat: Seat,
+    /// PCI addresses.
+    pub own_devices: Vec<String>,
+    /// `None` before its first reading.
+    pub last: Option<Known>,
+}
+
+/// A seat's reading, completed by what did not change since the one before.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Known {
+    /// Times, microseconds.
+    pub at: u64,
+    pub up: u64,
+    pub counters: Counters,
+    /// Bound kernel threads that ended since the reading before, also such as began since. One may have run once more after the CPU was
+    /// read: what it did then is in the next window.
+    pub gone: BTreeSet<Thread>,
+}
+
+/// Why an entry does not follow from those before it.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StandingError {
+    #[error("entry {seq} comes after entry {after}")]
+    Order { seq: u64, after: u64 },
+    #[error("entry {seq} has a reading of seat {seat}, which is not open")]
+    Seat { seq: u64, seat: u64 },
+    #[error("entry {seq} has a reading of seat {seat} whose columns are not the entry's")]
+    Columns { seq: u64, seat: u64 },
+}
+
+/// What an entry changes, in its order, for whoever follows.
+pub trait Follow {
+    /// `open` is as it is before the event: an event of another kind has none.
+    fn event(&mut self, _entry: &Entry, _event: &Event, _open: Option<&Open>) {}
+
+    /// `open` is as before the reading.
+    fn reading(&mut self, _number: u64, _open: &Open, _now: &Known) {}
+}
+
+impl Follow for () {}
+
+impl Standing {
+    /// Take in the next entry.
+    ///
+    /// # Errors
+    /// The first reason why a part of it does not follow; all else of it is taken in. A seat whose reading does not follow is not
+    /// open any more, so that nothing is counted from it.
+    pub fn apply(&mut self, entry: &Entry) -> Result<(), StandingError> {
+        self.follow(entry, &mut ())
+    }
+
+    /// The same, telling what it changes.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn follow(&mut self, entry: &Entry, follower: &mut impl Follow) -> Result<(), StandingError> {
+        let mut error = None;
+        if self.seq > 0 && entry.seq <= self.seq {
+            return Err(StandingError::Order {
+                seq: entry.seq,
+                after: self.seq,
+            });
+        }
+        (self.seq, self.at, self.up) = (entry.seq, entry.at, entry.up);
+        for event in &entry.events {
+            self.event(entry, event, follower);
+        }
+        for reading in &entry.readings {
+            if let Err(wrong) = self.reading(entry, reading, follower) {
+                self.seats.remove(&reading.seat);
+                error.get_or_insert(wrong);
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    fn event(&mut self, entry: &Entry, event: &Event, follower: &mut impl Follow) {
+        let open = match event {
+            Event::Opened { seat, .. } | Event::Closed { seat, .. } => self.seats.get(seat),
+            _ => None,
+        };
+        if let Event::Boot { id } = event
+            && *id == self.boot
+        {
+            return;
+        }
+        follower.event(entry, event, open);
+        match event {
+            Event::Boot { id } => {
+                self.boot.clone_from(id);
+                // Their counters ended with the boot.
+                for (seat, open) in std::mem::take(&mut self.seats) {
+                    let why = Closed::Boot;
+                    follower.event(entry, &Event::Closed { seat, why }, Some(&open));
+                }
+                self.states.clear();
+            }
+            Event::Opened {
+                seat,
+                vm,
+                name,
+                cpus,
+                threads,
+                own_devices,
+            } => {
+                self.next_seat = self.next_seat.max(seat.saturating_add(1));
+                let last = self.seats.remove(seat).and_then(|open| open.last);
+                let open = Open {
+                    vm: vm.clone(),
+                    name: name.clone(),
+                    seat: Seat {
+                        cpus: cpus.clone(),
+                        threads: threads.clone(),
+                    },
+                    own_devices: own_devices.clone(),
+                    last,
+                };
+                self.seats.insert(*seat, open);
+            }
+            Event::Closed { seat, .. } => {
+                self.seats.remove(seat);
+            }
+            Event::State { vm, state } if state == GONE => {
+                self.states.remove(vm);
+            }
+            Event::State { vm, state } => {
+                self.states.insert(vm.clone(), state.clone());
+            }
+            Event::Key { key } => self.key.clone_from(key),
+            Event::Started { .. }
+            | Event::Stopped {}
+            | Event::Intruded { .. }
+            | Event::Attributed { .. }
+            | Event::Clock { .. }
+            | Event::Missed { .. }
+            | Event::Cut { .. }
+            | Event::Head { .. } => {}
+        }
+    }
+
+    fn reading(&mut self, entry: &Entry, reading: &Reading, follower: &mut impl Follow) -> Result<(), StandingError> {
+        let (seq, seat) = (entry.seq, reading.seat);
+        let open = self.seats.get_mut(&seat).ok_or(StandingError::Seat { seq, seat })?;
+        if reading.upkeep.len() != entry.upkeep.len() || reading.softirqs.len() != entry.softirqs.len() {
+            return Err(StandingError::Columns { seq, seat });
+        }
+        let now = completed(entry, reading, open.last.as_ref());
+        follower.reading(seat, open, &now);
+        open.last = Some(now);
+        Ok(())
+    }
+}
+
+/// The state of a VM that ended.
+pub const GONE: &str = "gone";
+
+fn completed(entry: &Entry, reading: &Reading, before: Option<&Known>) -> Known {
+    let [switches, own, slack, run_ns, delay_ns, steal] = reading.numbers;
+    let before = before.filter(|_| !reading.full).map(|known| &known.counters);
+    let mut devices = before.map(|before| before.devices.clone()).unwrap_or_default();
+    for (irq, Device(name, count)) in &reading.devices {
+        let fired = Fired {
+            name: name.clone(),
+            count: *count,
+        };
+        devices.insert(*irq, fired);
+    }
+    let mut bound = before.map(|before| before.bound.clone()).unwrap_or_default();
+    for (thread, now) in &reading.bound {
+        match now {
+            Some(now) => bound.insert(*thread, now.clone()),
+            None => bound.remove(thread),
+        };
+    }
+    let gone = reading
+        .bound
+        .iter()
+        .filter(|(_, now)| now.is_none())
+        .map(|(thread, _)| *thread);
+    let columns = |names: &[String], counts: &[u32]| names.iter().cloned().zip(counts.iter().copied()).collect();
+    Known {
+        at: entry.at,
+        up: entry.up,
+        gone: gone.collect(),
+        counters: Counters {
+            switches,
+            own: (own, own.saturating_add(slack)),
+            run_ns,
+            delay_ns,
+            bound,
+            bound_read: true,
+            devices,
+            upkeep: columns(&entry.upkeep, &reading.upkeep),
+            softirqs: columns(&entry.softirqs, &reading.softirqs),
+            steal,
+        },
+    }
+}
+
+impl Known {
+    /// As it is kept: only what differs from the reading before, or all.
+    pub(crate) fn reading(&self, seat: u64, before: Option<&Self>, entry: &Entry) -> Reading {
+        let counters = &self.counters;
+        let before = before.map(|known| &known.counters);
+        let devices = counters
+            .devices
+            .iter()
+            .filter(|(irq, now)| before.is_none_or(|before| before.devices.get(irq) != Some(now)));
+        let devices = devices.map(|(irq, now)| (*irq, Device(now.name.clone(), now.count)));
+        let mut bound: Vec<(Thread, Option<Bound>)> = counters
+            .bound
+            .iter()
+            .filter(|(thread, now)| before.is_none_or(|before| before.bound.get(thread) != Some(now)))
+            .map(|(thread, now)| (*thread, Some(now.clone())))
+            .collect();
+        bound.extend(self.gone.iter().map(|thread| (*thread, None)));
+        let column = |names: &[String], counts: &BTreeMap<String, u32>| {
+            names
+                .iter()
+                .map(|name| counts.get(name).copied().unwrap_or(0))
+                .collect()
+        };
+        Reading {
+            seat,
+            numbers: [
+                counters.switches,
+                counters.own.0,
+                counters.own.1.saturating_sub(counters.own.0),
+                counters.run_ns,
+                counters.delay_ns,
+                counters.steal,
+            ],
+            upkeep: column(&entry.upkeep, &counters.upkeep),
+            softirqs: column(&entry.softirqs, &counters.softirqs),
+            devices: devices.collect(),
+            bound,
+            full: before.is_none(),
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! A task that runs on a VM's CPU: put there by force.
+
+use std::fs;
+use std::io::Write;
+use std::process::{Child, Command, Stdio};
+
+use crate::host::run;
+use crate::pods::Pod;
+
+/// How often it runs at least.
+pub const TIMES: u64 = 40;
+
+/// It waits for a line, runs so many short times, and ends.
+pub struct Intruder(Child);
+
+impl Intruder {
+    /// In the cgroup of the VM's vCPU threads, which no task enters by itself.
+    pub fn in_vcpu(pod: &Pod, cpu: u32, name: &str) -> Self {
+        let child = start(name);
+        fs::write(pod.vcpu().join("cgroup.procs"), child.id().to_string()).expect("into vcpu/");
+        run(&["taskset", "-pc", &cpu.to_string(), &child.id().to_string()]);
+        Self(child)
+    }
+
+    /// Beside a VM that has no partition: in a slice of its own, which nobody restricts.
+    pub fn beside(cpu: u32, name: &str) -> Self {
+        let child = start(name);
+        let slice = "/sys/fs/cgroup/intruder.slice";
+        let _ = fs::create_dir(slice);
+        fs::write(format!("{slice}/cgroup.procs"), child.id().to_string()).expect("into a slice of its own");
+        run(&["taskset", "-pc", &cpu.to_string(), &child.id().to_string()]);
+        Self(child)
+    }
+
+    pub fn intrude(mut self) {
+        let mut line = self.0.stdin.take().expect("stdin");
+        line.write_all(b"go\n").expect("a line");
+        drop(line);
+        let status = self.0.wait().expect("the intruder");
+        assert!(status.success(), "{status}");
+        let _ = fs::remove_dir("/sys/fs/cgroup/intruder.slice");
+    }
+}
+
+/// Its children are in the same cgroup, on the same CPU.
+fn start(name: &str) -> Child {
+    let script = format!("printf {name} > /proc/self/comm; read go; for n in $(seq {TIMES}); do sleep 0.01; done");
+    let mut bash = Command::new("bash");
+    let child = bash.args(["-c", &script]).stdin(Stdio::piped()).spawn();
+    child.expect("bash")
+}

@@ -1,0 +1,318 @@
+//! The ledger against other witnesses: what it books is what the kernel traced and what `/proc/interrupts` counts, whatever happens to the
+//! daemon meanwhile.
+
+mod intruder;
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::Duration;
+
+use stelia_api::attribution::Attribution;
+use stelia_ledger::account::{Account, Range};
+use stelia_ledger::verdict::Verdict;
+
+use self::intruder::Intruder;
+use crate::crash::{kill_daemon, wait_state};
+use crate::drift::all_online;
+use crate::host::{output, run, wait_until, wait_until_or};
+use crate::noise;
+use crate::pods::{Pod, on_node, on_node_undoing};
+use crate::promise::{assert_isolated, describe, is_isolated, state};
+use crate::quiet::interrupts::{Interrupt, Watch};
+use crate::quiet::{NVME, core, read_blocks_on, vm_on};
+
+const BUS: &str = "io.stelia.Isolation1";
+const MANAGER: &str = "/io/stelia/Isolation1";
+const DIRECTORY: &str = "/var/lib/stelia/ledger";
+
+/// The account of a VM from its beginning until now.
+pub fn account(pod: &Pod) -> Account {
+    let object = run(&["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager", "GetInstance", "s", &pod.uid]);
+    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
+    let object = object["data"][0].as_str().expect("a path").to_owned();
+    let call = ["busctl", "--json=short", "call", BUS, &object, "io.stelia.Isolation1.Instance"];
+    answer(&[&call[..], &["Ledger", "tta{sv}", "0", "0", "0"]].concat())
+}
+
+fn answer<T: serde::de::DeserializeOwned>(argv: &[&str]) -> T {
+    let reply: serde_json::Value = serde_json::from_str(&run(argv)).expect("busctl's JSON");
+    let text = reply["data"][0].as_str().expect("a string");
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// Accounts of VMs that ended, too.
+fn accounts(uid: &str) -> Vec<Account> {
+    let call = ["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager"];
+    answer(&[&call[..], &["Ledger", "stta{sv}", uid, "0", "0", "0"]].concat())
+}
+
+fn verdict() -> Verdict {
+    let call = ["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager"];
+    answer(&[&call[..], &["VerifyLedger", "a{sv}", "0"]].concat())
+}
+
+/// Once the readings so far are exact: a guest that wakes just while it is read leaves an interval.
+pub fn exact(pod: &Pod) -> Account {
+    wait_until_or(
+        "an exact reading",
+        || format!("{:?}", account(pod).totals.other_tasks),
+        || Some(account(pod)).filter(|found| found.totals.other_tasks.least == found.totals.other_tasks.most),
+    )
+}
+
+fn devices(of: &Account) -> u64 {
+    of.totals.devices.values().sum()
+}
+
+#[test]
+fn an_intruder_is_booked_as_often_as_the_kernel_traced_it_and_named() {
+    on_node(|| {
+        let pod = Pod::vm("booked", 2);
+        let threads = assert_isolated(&pod, 2);
+        let own = pod.exclusive();
+        let cpu = own.iter().next().expect("a CPU");
+        // The next audit is far: it would move the intruder away.
+        run(&["steliactl", "reconcile"]);
+        let before = exact(&pod);
+        let intruder = Intruder::in_vcpu(&pod, cpu, "intruder");
+        noise::start(&own);
+        let attribution = std::thread::spawn({
+            let uid = pod.uid.clone();
+            move || attribute(&uid, 6)
+        });
+        wait_until("somebody counts", || fs::metadata(INSTANCE).is_ok().then_some(()));
+        sleep(Duration::from_secs(1));
+        intruder.intrude();
+        let attribution = attribution.join().expect("an attribution");
+        noise::stop();
+        let after = exact(&pod);
+        let traced = noise::foreign(&noise::recorded(&own), &threads.vcpus);
+        let traced: u64 = traced.values().map(|times| u64::from(*times)).sum();
+        let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
+        println!("  traced {traced}, booked {booked:?}, attributed {attribution:?}");
+        assert!(traced >= intruder::TIMES, "it did not intrude: {traced}");
+        assert_eq!(booked, Range { least: traced, most: traced });
+        let named = attribution.tasks.iter().filter(|one| one.cpu == cpu && ["intruder", "sleep"].contains(&&*one.name));
+        assert_eq!(named.map(|one| one.count).sum::<u64>(), traced);
+        assert_eq!((attribution.dropped, attribution.problems), (0, Vec::new()));
+        // Nothing is left of the counting.
+        wait_until("the instance is gone", || fs::metadata(INSTANCE).is_err().then_some(()));
+        // It is told as well.
+        let told = run(&["journalctl", "--boot", "--output=cat", "--grep=ran on the CPUs", "--unit=steliad"]);
+        assert!(told.contains(&pod.uid) || told.contains("booked"), "{told}");
+    });
+}
+
+/// Of tracefs, made by steliad-quiet.
+const INSTANCE: &str = "/sys/kernel/tracing/instances/stelia";
+
+pub fn attribute(uid: &str, seconds: u32) -> Attribution {
+    let object = run(&["busctl", "--json=short", "call", BUS, MANAGER, "io.stelia.Isolation1.Manager", "GetInstance", "s", uid]);
+    let object: serde_json::Value = serde_json::from_str(&object).expect("JSON");
+    let object = object["data"][0].as_str().expect("a path").to_owned();
+    let seconds = seconds.to_string();
+    let call = ["busctl", "--json=short", "--timeout=120", "call", BUS, &object, "io.stelia.Isolation1.Instance"];
+    answer(&[&call[..], &["Attribute", "a{sv}", "1", "seconds", "u", &seconds]].concat())
+}
+
+pub fn difference(now: Range, before: Range) -> Range {
+    Range {
+        least: now.least.saturating_sub(before.most),
+        most: now.most.saturating_sub(before.least),
+    }
+}
+
+/// The kernel's own queue of the NVMe disk fires on the VM's CPU for what others write.
+#[test]
+fn device_interrupts_are_those_of_proc_interrupts() {
+    on_node(|| {
+        let queue = Interrupt::named("nvme0q1");
+        let own = core(&queue.placed());
+        let pod = vm_on("fired", &own);
+        assert_isolated(&pod, 2);
+        let writer = queue.mask().difference(&own).iter().next().expect("a shared CPU of its node");
+        let (before, watch) = (account(&pod), Watch::start(&own));
+        write_blocks_on(writer, 200);
+        let (after, risen) = (account(&pod), watch.risen());
+        let booked = devices(&after) - devices(&before);
+        println!("  booked {booked}, /proc/interrupts {risen:?}");
+        assert_eq!(booked, risen.values().sum::<u64>());
+        assert_eq!(after.totals.devices.get("nvme0q1").copied().unwrap_or_default() - before.totals.devices.get("nvme0q1").copied().unwrap_or_default(), 200);
+    });
+}
+
+/// The disk's own blocks, from its beginning, one at a time.
+fn write_blocks_on(cpu: u32, blocks: u64) {
+    let (cpu, count, file) = (cpu.to_string(), format!("count={blocks}"), format!("of={NVME}"));
+    run(&["taskset", "-c", &cpu, "dd", "if=/dev/zero", &file, "bs=4096", &count, "oflag=direct", "conv=notrunc", "status=none"]);
+}
+
+#[test]
+fn totals_outlive_the_daemon_and_whatever_else_happens() {
+    on_node_undoing(all_online, || {
+        let queue = Interrupt::named("nvme0q1");
+        let own = core(&queue.placed());
+        let pod = vm_on("kept", &own);
+        assert_isolated(&pod, 2);
+        let reader = queue.mask().difference(&own).iter().next().expect("a shared CPU of its node");
+        let watch = Watch::start(&own);
+        let mut booked = devices(&account(&pod));
+        let mut seen = 0;
+        let mut more = |what: &str, between: &dyn Fn()| {
+            read_blocks_on(reader, NVME, 30);
+            between();
+            read_blocks_on(reader, NVME, 30);
+            let now = devices(&account(&pod));
+            let risen = watch.risen().values().sum::<u64>();
+            println!("  {what}: booked {booked} → {now}, /proc/interrupts {seen} → {risen}");
+            assert_eq!(now - booked, risen - seen, "{what}");
+            (booked, seen) = (now, risen);
+        };
+        more("nothing", &|| ());
+        more("daemon killed", &|| {
+            kill_daemon();
+            wait_state(&pod, "isolated");
+        });
+        more("daemon restarted, as an upgrade does", &|| {
+            run(&["systemctl", "restart", "steliad"]);
+        });
+        more("kubelet restarted", &|| {
+            // It begins without its file and writes the same one again.
+            let path = "/var/lib/kubelet/cpu_manager_state";
+            let (away, back) = ("/var/lib/kubelet/.test-away", "/var/lib/kubelet/.test");
+            fs::rename(path, away).expect(path);
+            run(&["steliactl", "reconcile"]);
+            fs::copy(away, back).expect(back);
+            fs::rename(back, path).expect(path);
+            fs::remove_file(away).expect(away);
+            wait_until("isolated still", || is_isolated(&pod, 2).then_some(()));
+        });
+        more("steliad-quiet killed", &|| {
+            output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
+        });
+
+        // What happens while a CPU is away is not known, and said.
+        let before = account(&pod);
+        let cpu = own.iter().last().expect("a CPU");
+        let put = |state: &str| fs::write(format!("/sys/devices/system/cpu/cpu{cpu}/online"), state).expect("online");
+        put("0");
+        run(&["steliactl", "reconcile"]);
+        put("1");
+        wait_until("isolated again", || {
+            run(&["steliactl", "reconcile"]);
+            is_isolated(&pod, 2).then_some(())
+        });
+        let after = account(&pod);
+        assert!(after.covered_us > before.covered_us && after.promised_us >= after.covered_us);
+        assert!(!after.gaps.is_empty(), "{after:#?}");
+        assert!(devices(&after) >= devices(&before) && after.totals.own.ns >= before.totals.own.ns);
+
+        // A VM that ended is accounted for, too.
+        run(&["kubelet-standin", "pod", "delete", "kept", "--grace", "1"]);
+        wait_until("its end is kept", || {
+            let all = accounts(&pod.uid);
+            let ended = all.first()?.states.last()?.1 == "gone";
+            ended.then_some(())
+        });
+        let last = accounts(&pod.uid).pop().expect("its account");
+        assert!(devices(&last) >= devices(&after), "{last:#?}");
+    });
+}
+
+#[test]
+fn a_changed_byte_is_found_a_torn_end_is_cut_and_a_full_disk_hurts_no_vm() {
+    let unmount = || {
+        if output(&["umount", DIRECTORY]).status.success() {
+            run(&["systemctl", "restart", "steliad"]);
+        }
+    };
+    on_node_undoing(unmount, || {
+        let pod = Pod::vm("whole", 1);
+        account(&pod);
+        let verdict = verdict();
+        assert!(verdict.is_good() && verdict.entries > 0, "{verdict:#?}");
+        a_copy_that_was_changed_is_not_good();
+        // As a crash leaves it.
+        run(&["systemctl", "stop", "steliad"]);
+        let last = segments().pop().expect("a segment");
+        let whole = fs::read(&last).expect("the segment");
+        let torn = [&whole[..], b"5d41402abc4b2a76b9719d911017c592 {\"seq\":"].concat();
+        fs::write(&last, torn).expect("the segment");
+        run(&["systemctl", "start", "steliad"]);
+        wait_state(&pod, "isolated");
+        account(&pod);
+        let now = self::verdict();
+        assert!(now.is_good() && now.entries >= verdict.entries, "{now:#?}");
+
+        full(&pod);
+    });
+}
+
+fn segments() -> Vec<PathBuf> {
+    let files = fs::read_dir(DIRECTORY).expect(DIRECTORY).flatten().map(|file| file.path());
+    let mut files: Vec<PathBuf> = files.filter(|file| file.extension().is_some_and(|it| it == "ledger")).collect();
+    files.sort();
+    files
+}
+
+/// Looked at offline, as an auditor does who has a copy.
+fn a_copy_that_was_changed_is_not_good() {
+    let copy = tempfile::tempdir().expect("a directory");
+    let to = copy.path().to_str().expect("UTF-8");
+    run(&["cp", "-r", &format!("{DIRECTORY}/."), to]);
+    let key = run(&["steliactl", "ledger", "key"]);
+    let key = key.split_whitespace().last().expect("a key").to_owned();
+    let check = || output(&["steliactl", "ledger", "verify", "--directory", to, "--key", &key]);
+    assert!(check().status.success(), "{:?}", check());
+    let file = fs::read_dir(copy.path()).expect(to).flatten().map(|file| file.path());
+    let file = file.filter(|file| file.extension().is_some_and(|it| it == "ledger")).max().expect("a segment");
+    let mut bytes = fs::read(&file).expect("the segment");
+    let digit = bytes.iter().rposition(u8::is_ascii_digit).expect("a digit");
+    bytes[digit] = if bytes[digit] == b'1' { b'2' } else { b'1' };
+    fs::write(&file, bytes).expect("the segment");
+    let changed = check();
+    assert!(!changed.status.success(), "{changed:?}");
+}
+
+/// The ring's disk is full: said, and nothing else.
+fn full(pod: &Pod) {
+    run(&["systemctl", "stop", "steliad"]);
+    run(&["mount", "-t", "tmpfs", "-o", "size=64k,mode=700", "ledger", DIRECTORY]);
+    output(&["dd", "if=/dev/zero", &format!("of={DIRECTORY}/fill"), "bs=4096", "status=none"]);
+    run(&["systemctl", "start", "steliad"]);
+    wait_state(pod, "isolated");
+    let problem = || describe()["node"]["ledger"]["problem"].as_str().map(str::to_owned);
+    let text = wait_until("it is said", problem);
+    println!("  {text}");
+    let second = Pod::vm("second", 1);
+    assert_isolated(&second, 1);
+    fs::remove_file(format!("{DIRECTORY}/fill")).expect("fill");
+    wait_until("it is kept again", || {
+        run(&["steliactl", "reconcile"]);
+        problem().is_none().then_some(())
+    });
+    assert_eq!(state(pod).as_deref(), Some("isolated"));
+    assert!(account(&second).covered_us > 0 || account(&second).promised_us > 0);
+}
+
+/// What holds on every kernel: also where VMs are contained, and where hist triggers are older.
+pub fn a_contained_vms_intruder_is_booked_and_named(pod: &Pod) {
+    let cpu = pod.exclusive().iter().next().expect("a CPU");
+    let before = exact(pod);
+    let intruder = Intruder::beside(cpu, "intruder");
+    let attribution = std::thread::spawn({
+        let uid = pod.uid.clone();
+        move || attribute(&uid, 5)
+    });
+    wait_until("somebody counts", || fs::metadata(INSTANCE).is_ok().then_some(()));
+    sleep(Duration::from_secs(1));
+    intruder.intrude();
+    let attribution = attribution.join().expect("an attribution");
+    let after = exact(pod);
+    let booked = difference(after.totals.other_tasks, before.totals.other_tasks);
+    let named: u64 = attribution.tasks.iter().filter(|one| one.name == "intruder").map(|one| one.count).sum();
+    println!("  booked {booked:?}, attributed {:?}", attribution.tasks);
+    assert!(named >= intruder::TIMES, "{attribution:#?}");
+    assert!(booked.least >= named, "{booked:?} and {named}");
+}
