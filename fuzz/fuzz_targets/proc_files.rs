@@ -5,11 +5,11 @@
 use std::collections::BTreeMap;
 
 use libfuzzer_sys::fuzz_target;
-use steliad_fuzz::{fits, same};
 use stelia_cpus::CpuSet;
 use stelia_ledger::look::parse::interrupts::{self, Whose};
 use stelia_ledger::look::parse::{ParseError, schedstat, softirqs, steal, task};
 use stelia_node::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
+use steliad_fuzz::{fits, same};
 
 fuzz_target!(|bytes: &[u8]| {
     // Files that are anything at all.
@@ -55,7 +55,9 @@ fn counters(bytes: &[u8]) {
     let table = |read: &dyn Fn(&[u8], &CpuSet) -> Result<Counts, ParseError>| {
         let whole = checked(bytes, |bytes| read(bytes, &all));
         if let Ok(mut lines) = whole {
-            lines.iter_mut().for_each(|(_, counts)| counts.retain(|(cpu, _)| some.contains(*cpu)));
+            lines
+                .iter_mut()
+                .for_each(|(_, counts)| counts.retain(|(cpu, _)| some.contains(*cpu)));
             lines.retain(|(_, counts)| !counts.is_empty());
             same(&read(bytes, &some), &Ok(lines), "fewer CPUs");
         }
@@ -63,13 +65,20 @@ fn counters(bytes: &[u8]) {
     table(&|bytes, wanted| {
         let parsed = interrupts::parse(bytes, wanted)?;
         let counts = parsed.lines.iter().flat_map(|line| &line.counts);
-        assert!(counts.into_iter().all(|(cpu, count)| parsed.online.contains(*cpu) && *count > 0));
+        assert!(
+            counts
+                .into_iter()
+                .all(|(cpu, count)| parsed.online.contains(*cpu) && *count > 0)
+        );
         let named = |line: interrupts::Line<'_>| (format!("{:?}", line.whose), line.counts);
         Ok(parsed.lines.into_iter().map(named).collect())
     });
     table(&|bytes, wanted| {
         let lines = softirqs::parse(bytes, wanted)?;
-        Ok(lines.into_iter().map(|line| (line.name.to_owned(), line.counts)).collect())
+        Ok(lines
+            .into_iter()
+            .map(|line| (line.name.to_owned(), line.counts))
+            .collect())
     });
     by_cpu(bytes, &all, &some, schedstat::parse);
     by_cpu(bytes, &all, &some, steal::parse);
@@ -105,9 +114,17 @@ fn checked<T>(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<T, ParseError>) -> R
 
 /// Whatever name a driver gives its interrupt, counts are what the kernel wrote, and the quiet side reads the same.
 fn interrupts_named(bytes: &[u8]) {
-    let bytes: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, b'\n' | 0)).take(64).collect();
+    let bytes: Vec<u8> = bytes
+        .iter()
+        .copied()
+        .filter(|byte| !matches!(byte, b'\n' | 0))
+        .take(64)
+        .collect();
     let name = String::from_utf8_lossy(&bytes);
-    let text = format!("  CPU0 CPU2\n 24: 5 6 PCI-MSI 0-edge {name}\nLOC: 1 2 {}\n", "Local timer interrupts");
+    let text = format!(
+        "  CPU0 CPU2\n 24: 5 6 PCI-MSI 0-edge {name}\nLOC: 1 2 {}\n",
+        "Local timer interrupts"
+    );
     let parsed = interrupts::parse(text.as_bytes(), &CpuSet::below(3)).expect("a table");
     let ours: Vec<_> = parsed.lines.iter().map(|line| line.counts.clone()).collect();
     assert_eq!(ours, [vec![(0, 5), (2, 6)], vec![(0, 1), (2, 2)]]);
@@ -115,6 +132,12 @@ fn interrupts_named(bytes: &[u8]) {
     if !name.contains('\r') {
         let theirs = stelia_quiet::counts::parse(&text).expect("a table");
         let line = &theirs.lines[&24];
-        assert_eq!(parsed.lines[0].whose, Whose::Device { irq: 24, name: line.name.clone() });
+        assert_eq!(
+            parsed.lines[0].whose,
+            Whose::Device {
+                irq: 24,
+                name: line.name.clone()
+            }
+        );
     }
 }

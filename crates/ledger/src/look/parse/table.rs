@@ -51,10 +51,11 @@ impl Columns {
         let mut words = Words(counts);
         let mut found = Vec::new();
         for (cpu, is_wanted) in &self.cpus {
-            let count = words
-                .number()
-                .and_then(|count| u32::try_from(count).ok())
-                .ok_or_else(wrong)?;
+            if words.zero() {
+                continue;
+            }
+            let count = words.number().and_then(|count| u32::try_from(count).ok());
+            let count = count.ok_or_else(wrong)?;
             if *is_wanted && count > 0 {
                 found.push((*cpu, count));
             }

@@ -7,16 +7,16 @@ use super::ParseError;
 /// # Errors
 /// The last one has no line feed.
 pub(super) fn lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, ParseError> {
-    match text {
-        [] => Ok(text.split(is_line_feed as fn(&u8) -> bool)),
-        [lines @ .., b'\n'] => Ok(lines.split(is_line_feed as fn(&u8) -> bool)),
-        _ => Err(ParseError::Cut),
-    }
+    let lines = match text {
+        [] => text,
+        [lines @ .., b'\n'] => lines,
+        _ => return Err(ParseError::Cut),
+    };
+    Ok(lines.split(|byte| *byte == b'\n'))
 }
 
-fn is_line_feed(byte: &u8) -> bool {
-    *byte == b'\n'
-}
+/// Digits that fit 64 bits whatever they are.
+const SAFE: usize = 19;
 
 /// What is left of a line.
 #[derive(Debug, Clone, Copy)]
@@ -44,16 +44,32 @@ impl<'a> Words<'a> {
         let mut value: u64 = 0;
         let mut length = 0;
         for byte in rest {
-            let digit = match byte {
-                b'0'..=b'9' => byte - b'0',
-                blank if is_blank(*blank) => break,
-                _ => return None,
+            let digit = byte.wrapping_sub(b'0');
+            if digit > 9 {
+                if is_blank(*byte) {
+                    break;
+                }
+                return None;
+            }
+            // So many digits cannot be too many.
+            value = match length < SAFE {
+                true => value * 10 + u64::from(digit),
+                false => value.checked_mul(10)?.checked_add(u64::from(digit))?,
             };
-            value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
             length += 1;
         }
         self.0 = &rest[length..];
         (length > 0).then_some(value)
+    }
+
+    /// The next word if it is 0, as a table of the kernel's has it in a column of ten places: what it has most of.
+    pub(super) fn zero(&mut self) -> bool {
+        const ZERO: &[u8; 12] = b"          0 ";
+        let is_zero = self.0.first_chunk() == Some(ZERO);
+        if is_zero {
+            self.0 = &self.0[ZERO.len() - 1..];
+        }
+        is_zero
     }
 
     /// The next word but `passed` ones, if it is a number.
@@ -90,6 +106,16 @@ mod tests {
             assert_eq!(words.word(), Some(wrong), "it stays the next word");
         }
         assert_eq!((words.number(), words.word()), (None, None));
+    }
+
+    #[test]
+    fn a_zero_in_a_column_of_the_kernels_is_a_word() {
+        let mut words = Words(b"          0          0          01         0");
+        assert_eq!((words.zero(), words.zero(), words.zero()), (true, true, false));
+        assert_eq!(
+            (words.number(), words.zero(), words.number()),
+            (Some(1), false, Some(0))
+        );
     }
 
     #[test]

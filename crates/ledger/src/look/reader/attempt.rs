@@ -15,8 +15,8 @@ use super::candidate::{BoundTried, Candidate, Tried};
 
 pub(super) const SCHEDSTAT: &str = "/proc/schedstat";
 
-/// A bound thread's name and CPU, and its counters.
-type BoundTasks = BTreeMap<Thread, (String, u32, Task)>;
+/// By CPU, of the threads bound to it the name and the counters.
+type BoundTasks = BTreeMap<u32, BTreeMap<Thread, (String, Task)>>;
 
 /// Read what is needed for those that are open; returns the realtime clock and that since boot, microseconds, when the CPUs were read.
 pub(super) fn take(
@@ -100,7 +100,8 @@ fn bound(
     threads.refresh(files, buffer)?;
     for known in threads.of(cpus) {
         if let Some(task) = counters(files, known.thread.id, buffer)? {
-            tasks.insert(known.thread, (known.name.clone(), known.cpu, task));
+            let here = tasks.entry(known.cpu).or_default();
+            here.insert(known.thread, (known.name.clone(), task));
         }
     }
     Ok(tasks)
@@ -108,22 +109,24 @@ fn bound(
 
 /// Of one seat's CPUs.
 fn tried(cpus: &CpuSet, before: &BoundTasks, after: &BoundTasks) -> BoundTried {
-    let here = |tasks: &BoundTasks, thread: &Thread| tasks.get(thread).is_some_and(|(_, cpu, _)| cpus.contains(*cpu));
-    let mut threads = BTreeMap::new();
-    for (thread, (name, _, last)) in after.iter().filter(|(thread, _)| here(after, thread)) {
-        // One that was made meanwhile may have run before the CPUs were read and after.
-        let first = before.get(thread).map_or(0, |(_, _, task)| task.switches);
-        let bound = Bound {
-            name: name.clone(),
-            switches: (first, last.switches),
-            run_ns: last.run_ns,
-        };
-        threads.insert(*thread, bound);
+    let none = BTreeMap::new();
+    let mut tried = BoundTried::default();
+    for cpu in cpus.iter() {
+        let before = before.get(&cpu).unwrap_or(&none);
+        let after = after.get(&cpu).unwrap_or(&none);
+        for (thread, (name, last)) in after {
+            // One that was made meanwhile may have run before the CPUs were read and after.
+            let first = before.get(thread).map_or(0, |(_, task)| task.switches);
+            let bound = Bound {
+                name: name.clone(),
+                switches: (first, last.switches),
+                run_ns: last.run_ns,
+            };
+            tried.threads.insert(*thread, bound);
+        }
+        tried.ended |= before.keys().any(|thread| !after.contains_key(thread));
     }
-    let ended = before
-        .keys()
-        .any(|thread| here(before, thread) && !after.contains_key(thread));
-    BoundTried { threads, ended }
+    tried
 }
 
 /// Of one thread; `None` where it ended.

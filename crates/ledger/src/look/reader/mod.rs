@@ -102,7 +102,13 @@ impl Reader {
                 continue;
             }
             if counters.bound_read {
-                for gone in ended(&*self.files, counters.bound.keys(), &mut buffer)? {
+                // What has not run since the last look need not be looked at: another with its number would have.
+                let known = self.before.get(seat).map(|before| &before.bound);
+                let ran = counters.bound.iter().filter(|(thread, bound)| {
+                    let known = known.and_then(|known| known.get(thread));
+                    known.is_none_or(|known| known.switches != bound.switches)
+                });
+                for gone in ended(&*self.files, ran.map(|(thread, _)| thread), &mut buffer)? {
                     counters.bound.remove(&gone);
                     self.threads.forget(gone.id);
                 }

@@ -300,6 +300,7 @@ fn a_worker_that_ended_is_missing() {
     let (files, mut reader) = host();
     look(&mut reader);
     files.thread(21, "bash", 0x0040_0000, 900);
+    files.task(21, &[4]);
     files.cpu(&[111]);
     assert_eq!(bound(&look(&mut reader)), [(20, "ksoftirqd/2", (5, 5))]);
 }
