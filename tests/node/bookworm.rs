@@ -5,6 +5,7 @@ use crate::contained::contained_from_start_to_end;
 use crate::host::{SLICE, run};
 use crate::pods::{Pod, on_node};
 use crate::quiet::kept_off_and_given_back;
+use crate::quiet::trace::an_intruder_is_named_with_each_of_its_switches;
 
 #[test]
 fn an_instance_is_contained_where_the_kernel_has_no_partitions() {
@@ -34,4 +35,9 @@ fn two_contained_instances_come_and_go_one_by_one() {
             (one.exclusive().is_subset(&list()) && list().is_disjoint(&two.exclusive())).then_some(())
         });
     });
+}
+
+#[test]
+fn who_else_runs_on_a_contained_vms_cpus_is_named() {
+    on_node(an_intruder_is_named_with_each_of_its_switches);
 }

@@ -11,6 +11,7 @@ use stelia_cpus::CpuSet;
 use stelia_settings::isolated_is_safe;
 
 use crate::quiet::interrupts::changed;
+use crate::quiet::trace::remains;
 
 pub const CGROUP: &str = "/sys/fs/cgroup";
 pub const SLICE: &str = "/sys/fs/cgroup/stelia.slice";
@@ -179,5 +180,6 @@ pub fn leftovers() -> Vec<String> {
         left.extend(found.lines().map(str::to_owned));
     }
     left.extend(changed());
+    left.extend(remains());
     left
 }

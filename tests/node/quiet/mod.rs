@@ -8,6 +8,7 @@
 pub mod interrupts;
 mod irqbalance;
 mod load;
+pub mod trace;
 
 use std::collections::BTreeMap;
 use std::fs;

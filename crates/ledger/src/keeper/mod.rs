@@ -106,6 +106,11 @@ impl Keeper {
         vms.values().flat_map(Vm::looked_at).cloned().collect()
     }
 
+    /// What the entries that were kept leave.
+    pub fn standing(&self) -> &Standing {
+        &self.standing
+    }
+
     /// The key in use from now on, base64.
     pub fn use_key(&mut self, key: &str) {
         if self.key != key || self.standing.key != key {

@@ -7,6 +7,7 @@
 pub mod interrupts;
 #[cfg(test)]
 mod tests;
+pub mod tracefs;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -17,6 +18,7 @@ use stelia_cpus::CpuSet;
 
 use crate::files::{Files, Store, System};
 use interrupts::Interrupts;
+use tracefs::Tracefs;
 
 /// What a write of a value to a path does to the tree.
 pub type Rule = Arc<dyn Fn(&mut Tree, &str, &str) -> Result<(), Errno> + Send + Sync>;
@@ -27,6 +29,8 @@ pub enum Call {
     Read,
     Write,
     List,
+    Make,
+    Remove,
     Load,
     Save,
 }
@@ -58,6 +62,8 @@ pub struct Tree {
     /// What the [`Store`] keeps.
     pub kept: BTreeMap<String, String>,
     pub interrupts: Interrupts,
+    /// tracefs, where it is mounted.
+    pub tracefs: Option<Tracefs>,
 }
 
 impl Tree {
@@ -132,8 +138,16 @@ impl Tree {
         Err(failure.errno.into())
     }
 
+    /// If this is one of its paths.
+    fn tracefs_at(&mut self, path: &str) -> Option<&mut Tracefs> {
+        self.tracefs.as_mut().filter(|_| path.starts_with(tracefs::ROOT))
+    }
+
     fn write(&mut self, path: &str, value: &str) -> io::Result<()> {
         self.check(Call::Write, path)?;
+        if let Some(tracefs) = self.tracefs_at(path) {
+            return tracefs.write(path, value);
+        }
         let file = self.files.get(path).ok_or(Errno::NOENT)?;
         if file.mode & 0o222 == 0 {
             return Err(Errno::ACCESS.into());
@@ -155,6 +169,9 @@ impl Tree {
 
     fn list(&mut self, path: &str) -> io::Result<Vec<String>> {
         self.check(Call::List, path)?;
+        if let Some(tracefs) = self.tracefs_at(path) {
+            return tracefs.list(path);
+        }
         let below = format!("{path}/");
         let names = self.files.keys().chain(self.links.keys());
         let names = names.filter_map(|name| name.strip_prefix(&below)?.split('/').next());
@@ -209,6 +226,9 @@ impl Files for FakeKernel {
         if path == crate::counts::PATH {
             return Ok(tree.interrupts.table());
         }
+        if let Some(tracefs) = tree.tracefs_at(path) {
+            return tracefs.read(path);
+        }
         Ok(tree.files.get(path).ok_or(Errno::NOENT)?.text.clone())
     }
 
@@ -224,6 +244,18 @@ impl Files for FakeKernel {
         let tree = self.tree();
         let target = tree.links.get(path).ok_or(Errno::NOENT)?;
         Ok(target.rsplit('/').next().unwrap_or_default().into())
+    }
+
+    fn make_directory(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        tree.check(Call::Make, path)?;
+        tree.tracefs_at(path).ok_or(io::ErrorKind::Unsupported)?.make(path)
+    }
+
+    fn remove_directory(&self, path: &str) -> io::Result<()> {
+        let mut tree = self.tree();
+        tree.check(Call::Remove, path)?;
+        tree.tracefs_at(path).ok_or(io::ErrorKind::Unsupported)?.remove(path)
     }
 
     fn mode(&self, path: &str) -> io::Result<u32> {

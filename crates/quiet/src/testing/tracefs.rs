@@ -1,0 +1,401 @@
+//! tracefs as far as hist triggers go, with the rules of kernels 6.1 and 6.12: what a trigger refers to must be there, what is
+//! referred to cannot be removed, and an instance with variables neither.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use rustix::io::Errno;
+
+/// Where it is mounted.
+pub const ROOT: &str = "/sys/kernel/tracing";
+const HISTOGRAM: &str = "# event histogram\n#\n# trigger info: ";
+const AVAILABLE: &str = "# Available triggers:\n# traceon traceoff snapshot stacktrace enable_event hist\n";
+/// A write of a page is refused.
+const PAGE: usize = 4096;
+
+/// A row of a histogram that a test adds.
+#[derive(Debug, Clone)]
+struct Row {
+    event: String,
+    keys: String,
+    values: Vec<String>,
+    hits: u64,
+    sum: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Trigger {
+    event: String,
+    keys: String,
+    /// `stelia_from0=common_timestamp`
+    variables: Vec<String>,
+    values: String,
+    /// `onmatch(sched.sched_switch).stelia_run(prev_comm,$ns)`
+    fires: Option<String>,
+    size: String,
+    clock: Option<String>,
+    filter: String,
+}
+
+#[derive(Debug, Clone, Default)]
+struct Instance {
+    files: BTreeMap<String, String>,
+    triggers: Vec<Trigger>,
+    rows: Vec<Row>,
+    errors: String,
+}
+
+/// All of it.
+#[derive(Debug, Clone, Default)]
+pub struct Tracefs {
+    events: BTreeSet<String>,
+    /// Synthetic events: how many fields each has.
+    dynamic: BTreeMap<String, usize>,
+    instances: BTreeMap<String, Instance>,
+    /// Path and text of each write that succeeded.
+    pub writes: Vec<(String, String)>,
+    /// What is dropped by each histogram.
+    pub dropped: u64,
+    /// The kernel has no synthetic events.
+    pub without_synthetic: bool,
+}
+
+impl Trigger {
+    fn parse(event: &str, text: &str) -> Option<Self> {
+        let (hist, filter) = text.split_once(" if ").unwrap_or((text, ""));
+        let mut trigger = Self {
+            event: event.into(),
+            keys: String::new(),
+            variables: Vec::new(),
+            values: "hitcount".into(),
+            fires: None,
+            size: "2048".into(),
+            clock: None,
+            filter: filter.into(),
+        };
+        for part in hist.strip_prefix("hist:")?.split(':') {
+            match part.split_once('=') {
+                _ if part.starts_with("onmatch(") => trigger.fires = Some(part.into()),
+                Some(("keys", keys)) => trigger.keys = keys.into(),
+                Some(("size", size)) => trigger.size = size.into(),
+                Some(("clock", clock)) => trigger.clock = Some(clock.into()),
+                Some(("sort", _)) => {}
+                Some(("vals", values)) if values.starts_with("hitcount") => trigger.values = values.into(),
+                Some(("vals", values)) => trigger.values = format!("hitcount,{values}"),
+                Some(_) => trigger.variables.push(part.into()),
+                None => return None,
+            }
+        }
+        (1..=3).contains(&trigger.keys.split(',').count()).then_some(trigger)
+    }
+
+    /// As the kernel prints it.
+    fn print(&self) -> String {
+        let mut text = format!("hist:keys={}:vals={}", self.keys, self.values);
+        for variable in &self.variables {
+            text += &format!(":{variable}");
+        }
+        text += &format!(":sort=hitcount:size={}", self.size);
+        for part in self
+            .clock
+            .iter()
+            .map(|clock| format!("clock={clock}"))
+            .chain(self.fires.clone())
+        {
+            text += &format!(":{part}");
+        }
+        if !self.filter.is_empty() {
+            text += &format!(" if {}", self.filter);
+        }
+        text + " [active]"
+    }
+
+    fn is(&self, other: &Self) -> bool {
+        let what = |one: &Self| {
+            let Self {
+                event,
+                keys,
+                variables,
+                fires,
+                filter,
+                ..
+            } = one.clone();
+            (event, keys, variables, fires, filter)
+        };
+        what(self) == what(other)
+    }
+
+    fn defines(&self, variable: &str) -> bool {
+        self.variables.iter().any(|one| one.split('=').next() == Some(variable))
+    }
+
+    /// Variables of others that it reads.
+    fn reads(&self) -> Vec<String> {
+        let all = self
+            .variables
+            .iter()
+            .chain(&self.fires)
+            .flat_map(|text| text.split('$').skip(1));
+        let end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
+        let names = all.map(|text| text.split(end).next().unwrap_or_default().to_owned());
+        names.filter(|name| !self.defines(name)).collect()
+    }
+
+    /// The event that has to match, the synthetic event that is fired, and how many values it gets.
+    fn fired(&self) -> Option<(String, &str, usize)> {
+        let (matching, fired) = self.fires.as_deref()?.strip_prefix("onmatch(")?.split_once(").")?;
+        let (name, values) = fired.strip_suffix(')')?.split_once('(')?;
+        Some((matching.replace('.', "/"), name, values.split(',').count()))
+    }
+}
+
+impl Tracefs {
+    /// Mounted, with these events.
+    pub fn with(events: &[&str]) -> Self {
+        Self {
+            events: events.iter().map(|event| (*event).to_owned()).collect(),
+            ..Self::default()
+        }
+    }
+
+    pub fn instances(&self) -> Vec<&str> {
+        self.instances.keys().map(String::as_str).collect()
+    }
+
+    pub fn synthetic(&self) -> Vec<&str> {
+        self.dynamic.keys().map(String::as_str).collect()
+    }
+
+    /// The triggers of an instance, as the kernel prints them.
+    pub fn triggers(&self, instance: &str) -> Vec<String> {
+        let triggers = &self.instances[instance].triggers;
+        triggers
+            .iter()
+            .map(|one| format!("{} {}", one.event, one.print()))
+            .collect()
+    }
+
+    /// Count something in whichever histogram of the event has these keys.
+    pub fn count(&mut self, instance: &str, event: &str, keys: &str, values: &[&str], hits: u64, sum: Option<u64>) {
+        let row = Row {
+            event: event.into(),
+            keys: keys.into(),
+            values: values.iter().map(|value| (*value).to_owned()).collect(),
+            hits,
+            sum,
+        };
+        let rows = &mut self.instances.get_mut(instance).expect("the instance").rows;
+        rows.retain(|old| (&old.event, &old.keys, &old.values) != (&row.event, &row.keys, &row.values));
+        rows.push(row);
+    }
+
+    fn all_events(&self) -> impl Iterator<Item = String> + '_ {
+        let synthetic = self.dynamic.keys().map(|name| format!("synthetic/{name}"));
+        self.events.iter().cloned().chain(synthetic)
+    }
+
+    pub(super) fn make(&mut self, path: &str) -> io::Result<()> {
+        let name = path.strip_prefix("/sys/kernel/tracing/instances/").ok_or(Errno::PERM)?;
+        if self.instances.contains_key(name) {
+            return Err(Errno::EXIST.into());
+        }
+        let files = [("tracing_on", "1"), ("buffer_size_kb", "1410")];
+        let files = files.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let instance = Instance {
+            files,
+            ..Instance::default()
+        };
+        self.instances.insert(name.into(), instance);
+        Ok(())
+    }
+
+    pub(super) fn remove(&mut self, path: &str) -> io::Result<()> {
+        let name = path.strip_prefix("/sys/kernel/tracing/instances/").ok_or(Errno::PERM)?;
+        let instance = self.instances.get(name).ok_or(Errno::NOENT)?;
+        if instance.triggers.iter().any(|trigger| !trigger.variables.is_empty()) {
+            return Err(Errno::BUSY.into());
+        }
+        self.instances.remove(name);
+        Ok(())
+    }
+
+    pub(super) fn list(&self, path: &str) -> io::Result<Vec<String>> {
+        let below = path.strip_prefix(ROOT).unwrap_or_default().trim_start_matches('/');
+        let (instance, rest) = match below.strip_prefix("instances") {
+            Some("") => return Ok(self.instances.keys().cloned().collect()),
+            Some(rest) => {
+                let rest = rest.trim_start_matches('/');
+                let (name, rest) = rest.split_once('/').unwrap_or((rest, ""));
+                (Some(self.instances.get(name).ok_or(Errno::NOENT)?), rest)
+            }
+            None => (None, below),
+        };
+        let names: BTreeSet<String> = match rest.strip_prefix("events") {
+            None if rest.is_empty() => {
+                let files = instance.iter().flat_map(|one| one.files.keys().cloned());
+                files.chain(["events".to_owned()]).collect()
+            }
+            None => return Err(Errno::NOENT.into()),
+            Some(group) => {
+                let group = group.trim_start_matches('/');
+                let names = self.all_events();
+                let names = names.filter_map(|event| match group {
+                    "" => event.split('/').next().map(str::to_owned),
+                    _ => Some(event.strip_prefix(group)?.strip_prefix('/')?.to_owned()),
+                });
+                names.chain(["enable".into(), "filter".into()]).collect()
+            }
+        };
+        // Of a group, or of an event, that is not there.
+        match names.len() > 2 || rest.is_empty() || self.all_events().any(|event| rest == format!("events/{event}")) {
+            true => Ok(names.into_iter().collect()),
+            false => Err(Errno::NOENT.into()),
+        }
+    }
+
+    pub(super) fn read(&self, path: &str) -> io::Result<String> {
+        if path == "/sys/kernel/tracing/dynamic_events" {
+            let events = self.dynamic.keys().map(|name| format!("s:synthetic/{name}\tu64 ns\n"));
+            return Ok(events.collect());
+        }
+        let (instance, file) = self.file(path)?;
+        if let Some(value) = instance.files.get(file) {
+            return Ok(format!("{value}\n"));
+        }
+        if file == "error_log" {
+            return Ok(instance.errors.clone());
+        }
+        let event = file.strip_prefix("events/").and_then(|event| event.rsplit_once('/'));
+        let (event, file) = event.ok_or(Errno::NOENT)?;
+        if !self.all_events().any(|one| one == event) {
+            return Err(Errno::NOENT.into());
+        }
+        let mut triggers = instance.triggers.iter().filter(|one| one.event == event).peekable();
+        match file {
+            "trigger" if triggers.peek().is_none() => Ok(AVAILABLE.into()),
+            "trigger" => Ok(triggers.map(|one| one.print() + "\n").collect()),
+            "hist" => Ok(triggers.map(|one| self.histogram(instance, one)).collect()),
+            _ => Err(Errno::NOENT.into()),
+        }
+    }
+
+    fn histogram(&self, instance: &Instance, trigger: &Trigger) -> String {
+        let mut text = format!("{HISTOGRAM}{}\n#\n\n", trigger.print());
+        let rows = instance.rows.iter();
+        for row in rows.filter(|row| row.event == trigger.event && row.keys == trigger.keys) {
+            let keys = row.keys.split(',').zip(&row.values);
+            let keys = keys.map(|(name, value)| match name {
+                "next_comm" | "comm" | "name" => format!("{name}: {value:<48}"),
+                _ => format!("{name}: {value:>10}"),
+            });
+            let keys: Vec<String> = keys.collect();
+            text += &format!("{{ {} }} hitcount: {:>10}", keys.join(", "), row.hits);
+            if let Some(sum) = row.sum {
+                text += &format!("  ns: {sum:>10}");
+            }
+            text.push('\n');
+        }
+        text + &format!(
+            "\nTotals:\n    Hits: 0\n    Entries: 0\n    Dropped: {}\n",
+            self.dropped
+        )
+    }
+
+    fn file<'a>(&self, path: &'a str) -> Result<(&Instance, &'a str), Errno> {
+        let below = path
+            .strip_prefix("/sys/kernel/tracing/instances/")
+            .ok_or(Errno::NOENT)?;
+        let (name, file) = below.split_once('/').ok_or(Errno::ISDIR)?;
+        Ok((self.instances.get(name).ok_or(Errno::NOENT)?, file))
+    }
+
+    pub(super) fn write(&mut self, path: &str, text: &str) -> io::Result<()> {
+        if path == "/sys/kernel/tracing/dynamic_events" {
+            self.dynamic(text)?;
+        } else {
+            let (_, file) = self.file(path)?;
+            let event = file
+                .strip_prefix("events/")
+                .and_then(|file| file.strip_suffix("/trigger"));
+            match event.map(str::to_owned) {
+                Some(event) => self.trigger(path, &event, text)?,
+                None => {
+                    let (name, file) = (self.name(path), file.to_owned());
+                    let files = &mut self.instances.get_mut(&name).ok_or(Errno::NOENT)?.files;
+                    *files.get_mut(&file).ok_or(Errno::NOENT)? = text.into();
+                }
+            }
+        }
+        self.writes.push((path.into(), text.into()));
+        Ok(())
+    }
+
+    fn name(&self, path: &str) -> String {
+        path.split('/').nth(5).unwrap_or_default().to_owned()
+    }
+
+    fn dynamic(&mut self, text: &str) -> Result<(), Errno> {
+        if let Some(name) = text.strip_prefix("-:synthetic/") {
+            if !self.dynamic.contains_key(name) {
+                return Err(Errno::NOENT);
+            }
+            let event = format!("synthetic/{name}");
+            let mut triggers = self.instances.values().flat_map(|one| &one.triggers);
+            if triggers.any(|one| one.event == event || one.fired().is_some_and(|(_, fired, _)| fired == name)) {
+                return Err(Errno::BUSY);
+            }
+            self.dynamic.remove(name);
+            return Ok(());
+        }
+        let (name, fields) = text
+            .strip_prefix("s:")
+            .and_then(|text| text.split_once(' '))
+            .ok_or(Errno::INVAL)?;
+        if self.without_synthetic || self.dynamic.contains_key(name) {
+            return Err(Errno::INVAL);
+        }
+        self.dynamic.insert(name.into(), fields.split(';').count());
+        Ok(())
+    }
+
+    fn trigger(&mut self, path: &str, event: &str, text: &str) -> Result<(), Errno> {
+        if !self.all_events().any(|one| one == event) {
+            return Err(Errno::NOENT);
+        }
+        if text.len() + 1 >= PAGE {
+            return Err(Errno::INVAL);
+        }
+        let (text, removes) = text.strip_prefix('!').map_or((text, false), |text| (text, true));
+        let trigger = Trigger::parse(event, text).ok_or(Errno::INVAL)?;
+        let (_, all) = (self.file(path)?, self.all_events().collect::<BTreeSet<_>>());
+        let fired = trigger
+            .fired()
+            .map(|(matching, name, values)| all.contains(&matching) && self.dynamic.get(name) == Some(&values));
+        let name = self.name(path);
+        let instance = self.instances.get_mut(&name).ok_or(Errno::NOENT)?;
+        let place = instance.triggers.iter().position(|one| one.is(&trigger));
+        if removes {
+            let Some(place) = place else { return Ok(()) };
+            let mut reads = instance.triggers.iter().flat_map(Trigger::reads);
+            if reads.any(|variable| trigger.defines(&variable)) {
+                return Err(Errno::BUSY);
+            }
+            instance.triggers.remove(place);
+            return Ok(());
+        }
+        if place.is_some() {
+            return Err(Errno::EXIST);
+        }
+        let defined = |variable: &String| instance.triggers.iter().any(|one| one.defines(variable));
+        let doubled = trigger.variables.iter().any(|one| {
+            let name = one.split('=').next().unwrap_or_default().to_owned();
+            defined(&name)
+        });
+        if doubled || !trigger.reads().iter().all(defined) || fired == Some(false) {
+            instance.errors = format!("[    1.0] hist:{event}: error: Couldn't find it\n  Command: {text}\n");
+            return Err(Errno::INVAL);
+        }
+        instance.triggers.push(trigger);
+        Ok(())
+    }
+}

@@ -1,0 +1,223 @@
+//! Who ran on a VM's CPUs, as `steliad-quiet` has the kernel count it: held against a trace of each switch, by another instance of
+//! tracefs, and against `/proc/interrupts`. No times: they mean nothing on an emulated node.
+
+use std::fs;
+use std::path::Path;
+
+use stelia_api::attribution::Attribution;
+use stelia_cpus::CpuSet;
+use stelia_quiet::order::{Answer, Target};
+use stelia_quiet::request::{Attribute, Request};
+
+use super::interrupts::{Interrupt, Watch};
+use super::load::{core, read_blocks_on};
+use super::{NVME, PROGRAM, UNITS, come_back, from_the_daemons_cgroup, put, vm_on, wait_steered};
+use crate::host::{output, read, run, wait_until};
+use crate::pods::{Pod, on_node, on_node_undoing};
+
+const TRACEFS: &str = "/sys/kernel/tracing";
+const OURS: &str = "/sys/kernel/tracing/instances/steliad-quiet";
+const WITNESS: &str = "/sys/kernel/tracing/instances/witness";
+/// A name that is hard to read in a text.
+const NAME: &str = "in }, \"x: 7";
+const SLEEPS: u64 = 60;
+
+/// What of ours is in tracefs.
+pub fn remains() -> Vec<String> {
+    let events = fs::read_to_string(format!("{TRACEFS}/dynamic_events")).unwrap_or_default();
+    let events = events.lines().filter(|line| line.contains("stelia")).map(str::to_owned);
+    events
+        .chain(Path::new(OURS).exists().then(|| OURS.to_owned()))
+        .collect()
+}
+
+fn asked(attribute: Attribute) -> Answer {
+    let request = serde_json::to_string(&Request::Attribute { attribute }).expect("JSON");
+    let answer = from_the_daemons_cgroup(&request);
+    serde_json::from_str(&answer).unwrap_or_else(|e| panic!("{e}: {answer:?}"))
+}
+
+fn begin(target: &Target) {
+    let answer = asked(Attribute::Begin(target.clone()));
+    assert!(matches!(answer, Answer::Begun), "{answer:?}");
+}
+
+fn finish() -> Attribution {
+    match asked(Attribute::Finish {}) {
+        Answer::Attributed(attribution) => attribution,
+        other => panic!("{other:?}"),
+    }
+}
+
+fn refused(attribute: Attribute) -> String {
+    match asked(attribute) {
+        Answer::Refused(reason) => reason,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The CPUs of this VM, and its vCPUs' threads.
+fn target(pod: &Pod) -> Target {
+    Target {
+        cpus: pod.exclusive(),
+        own: pod.threads().vcpus.iter().map(|thread| thread.tid as i32).collect(),
+    }
+}
+
+/// Each switch to a task of this name, written down one by one.
+struct Witness;
+
+impl Witness {
+    fn start() -> Self {
+        fs::create_dir(WITNESS).expect(WITNESS);
+        let event = |file: &str| format!("{WITNESS}/events/sched/sched_switch/{file}");
+        put(&event("filter"), "next_comm ~ \"in }*\"");
+        put(&event("enable"), "1");
+        Self
+    }
+
+    /// How many there were on these CPUs.
+    fn switches(&self, on: &CpuSet) -> u64 {
+        let lines = read(format!("{WITNESS}/trace"));
+        let lines = lines.lines().filter(|line| line.contains("sched_switch:"));
+        let cpu = |line: &str| line.split_once('[')?.1.split_once(']')?.0.parse::<u32>().ok();
+        lines.filter(|line| on.contains(cpu(line).expect("a CPU"))).count() as u64
+    }
+}
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let _ = fs::write(format!("{WITNESS}/events/sched/sched_switch/enable"), "0");
+        let _ = fs::remove_dir(WITNESS);
+    }
+}
+
+/// Into the VM's own cgroup, which is the only way onto its CPUs, and onto one of them; there it sleeps and wakes.
+const INTRUDE: &str = r#"
+import os, sys, time
+domain, vcpu, cpu, name, sleeps = sys.argv[1:]
+open(domain + "/cgroup.procs", "w").write("0")
+open(vcpu + "/cgroup.threads", "w").write("0")
+os.sched_setaffinity(0, {int(cpu)})
+open("/proc/self/comm", "w").write(name)
+for _ in range(int(sleeps)):
+    time.sleep(0.002)
+"#;
+
+/// The daemon, which puts it out within milliseconds, stands still meanwhile.
+fn intrude(pod: &Pod, cpu: u32) {
+    let vcpu = pod.vcpu();
+    let domain = vcpu.parent().expect("its domain").display().to_string();
+    let (vcpu, cpu, sleeps) = (vcpu.display().to_string(), cpu.to_string(), SLEEPS.to_string());
+    let signal = |name: &str| run(&["systemctl", "kill", "--kill-whom=main", name, "steliad.service"]);
+    signal("--signal=STOP");
+    let intruder = output(&["python3", "-c", INTRUDE, &domain, &vcpu, &cpu, NAME, &sleeps]);
+    signal("--signal=CONT");
+    assert!(intruder.status.success(), "{intruder:?}");
+}
+
+fn counted(attribution: &Attribution, name: &str) -> u64 {
+    let tasks = attribution.tasks.iter().filter(|one| one.name == name);
+    tasks.map(|one| one.count).sum()
+}
+
+/// Also where the VM is contained and not isolated.
+pub fn an_intruder_is_named_with_each_of_its_switches() {
+    let queue = Interrupt::named("nvme0q1");
+    let pod = vm_on("traced", &core(&queue.placed()));
+    let own = pod.exclusive();
+    wait_steered(&own);
+    let target = target(&pod);
+    assert_eq!(target.own.len(), 2, "{:?}", pod.threads());
+
+    begin(&target);
+    let witness = Witness::start();
+    let watch = Watch::start(&own);
+    let first = own.iter().next().expect("a CPU");
+    intrude(&pod, first);
+    let reader = queue
+        .mask()
+        .difference(&own)
+        .iter()
+        .next()
+        .expect("a shared CPU of the queue");
+    read_blocks_on(reader, NVME, 50);
+    // This program ends meanwhile, and not by itself.
+    output(&["systemctl", "kill", "--signal=KILL", "steliad-quiet.service"]);
+    wait_until("it is not running", || {
+        let state = output(&["systemctl", "is-active", "steliad-quiet.service"]);
+        (String::from_utf8_lossy(&state.stdout).trim() != "active").then_some(())
+    });
+    intrude(&pod, first);
+    let fired = watch.risen();
+    let attribution = finish();
+    let seen = witness.switches(&own);
+    drop(witness);
+    println!("  {attribution:#?}");
+    assert_eq!(attribution.problems, [""; 0]);
+    assert_eq!(
+        (attribution.dropped, attribution.cpus.as_str()),
+        (0, own.to_string().as_str())
+    );
+    assert!(attribution.from_us < attribution.until_us);
+
+    // Each sleep is a switch to it, and what else made it wait is one more.
+    assert!(seen >= 2 * SLEEPS, "{seen}");
+    assert_eq!(counted(&attribution, NAME), seen);
+    let ours = attribution
+        .tasks
+        .iter()
+        .find(|one| one.name == NAME && one.cpu == first);
+    assert!(ours.is_some_and(|one| one.ns.is_some_and(|ns| ns > 0)), "{ours:?}");
+    for thread in pod.threads().vcpus {
+        assert_eq!(counted(&attribution, &thread.name), 0, "{thread:?}");
+    }
+    // The disk's queue fired here for what others read.
+    let name = format!("{} {}", queue.irq, queue.name);
+    let interrupts = attribution.interrupts.iter().filter(|one| one.name == name);
+    let interrupts: u64 = interrupts.map(|one| one.count).sum();
+    assert_eq!(Some(&interrupts), fired.get(&queue));
+    let timer = attribution
+        .vectors
+        .iter()
+        .any(|one| one.name == "local_timer" && one.count > 0 && one.ns.is_some());
+    assert!(timer, "{:#?}", attribution.vectors);
+    assert!(attribution.softirqs.iter().any(|one| one.count > 0));
+    assert_eq!(remains(), Vec::<String>::new());
+}
+
+#[test]
+fn who_else_runs_on_a_vms_cpus_is_named() {
+    on_node(an_intruder_is_named_with_each_of_its_switches);
+}
+
+#[test]
+fn only_vms_cpus_are_looked_at_and_what_is_begun_is_removed() {
+    on_node_undoing(come_back, || {
+        let pod = Pod::vm("traced", 2);
+        let target = target(&pod);
+        let others = Target {
+            cpus: "0-7".parse().expect("CPUs"),
+            ..target.clone()
+        };
+        let reason = refused(Attribute::Begin(others));
+        assert!(reason.ends_with("are no VM's"), "{reason}");
+        assert_eq!(remains(), Vec::<String>::new());
+        let reason = refused(Attribute::Finish {});
+        assert!(reason.starts_with("nothing is counted"), "{reason}");
+
+        // Twice: the second replaces the first. Somebody else's instance is left alone by all of this.
+        let witness = Witness::start();
+        begin(&target);
+        begin(&target);
+        assert!(!remains().is_empty());
+        run(&[&["systemctl", "stop"], &UNITS[..]].concat());
+        run(&[PROGRAM, "--restore"]);
+        assert_eq!(remains(), Vec::<String>::new());
+        assert!(Path::new(WITNESS).exists());
+        drop(witness);
+        come_back();
+        let reason = refused(Attribute::Finish {});
+        assert!(reason.starts_with("nothing is counted"), "{reason}");
+    });
+}
