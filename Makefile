@@ -174,7 +174,7 @@ test: ## unit tests and the integration tests that need no node
 vectors: ## recorded answers of others' code held against ours (DIR=folder: other cases than tests/data/vectors)
 	@STELIA_VECTORS="$(DIR)" $(CARGO) test --quiet --locked --test vectors
 
-bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look
+bench: ## how long a merge of topology hints and an assignment of CPUs take, beside kubelet's own ways; answers for schedulers; the ledger's look and ring
 	$(CARGO) bench --locked --bench merge --bench cpus --bench evaluate
 	$(CARGO) bench --locked -p stelia-ledger --bench look --bench ring
 

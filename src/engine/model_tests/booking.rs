@@ -318,7 +318,8 @@ async fn what_changes_while_it_is_at_work_is_one_look() {
     fake.host.hang(false);
     node.until("all seats are opened", |_| opened(&fake.events()).len() == 6)
         .await;
-    assert!(fake.looks() - before <= 2, "{} looks", fake.looks() - before);
+    // One that hung, one for all that came meanwhile, and one if the last change was not seen by then.
+    assert!(fake.looks() - before <= 3, "{} looks", fake.looks() - before);
     kept.end().await;
 }
 
@@ -335,11 +336,15 @@ async fn what_no_view_shows_differently_is_not_looked_at() {
     node.reconcile().await;
     node.until("it looks beside the audit", |_| fake.looks() > before).await;
     let before = fake.looks();
-    // Another pod's CPUs: every float has others.
-    let pod = node.pod(2, "4-5");
-    node.register(&pod).await.unwrap();
+    // A container that is no VM has CPUs now: every float has fewer.
+    let float = node.handle.view().instances[&uid(1)].float.clone();
+    node.checkpoint.admit(&uid(9), "other", &cpus("4-5")).unwrap();
+    node.until("its float changed", |node| {
+        node.handle.view().instances[&uid(1)].float != float
+    })
+    .await;
     node.quiet().await;
-    assert!(fake.looks() - before <= 1, "{} looks", fake.looks() - before);
+    assert_eq!(fake.looks(), before);
     kept.end().await;
 }
 
