@@ -70,8 +70,11 @@ pub(crate) fn span(text: &str) -> Option<u64> {
     Some(sum)
 }
 
+/// 9999-01-01, microseconds: no later month is known.
+const END: u64 = 253_370_764_800 * SECOND;
+
 /// A month of UTC.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Month {
     year: u64,
     /// 1 to 12.
@@ -88,7 +91,7 @@ impl Month {
 
     /// The month that this time is in.
     pub(crate) fn of(us: u64) -> Self {
-        let (year, month, _) = date(us / DAY);
+        let (year, month, _) = date(us.min(END - 1) / DAY);
         Self { year, month }
     }
 
@@ -102,6 +105,15 @@ impl Month {
                 month: month + 1,
                 ..self
             },
+        }
+    }
+
+    /// So many months before it.
+    pub(crate) fn back(self, months: u64) -> Self {
+        let all = (self.year * 12 + self.month - 1).saturating_sub(months);
+        Self {
+            year: all / 12,
+            month: all % 12 + 1,
         }
     }
 
@@ -268,6 +280,9 @@ mod tests {
         let month = |text: &str| Month::parse(text).unwrap();
         assert_eq!((month("2026-10").days(), month("2026-10").first_weekday()), (31, 3));
         assert_eq!((month("2024-02").days(), month("2023-02").days()), (29, 28));
+        assert_eq!(month("2026-03").back(12).to_string(), "2025-03");
+        assert_eq!(month("2026-03").back(3).to_string(), "2025-12");
+        assert_eq!(Month::of(u64::MAX).to_string(), "9998-12");
         assert_eq!(month("2026-12").next().to_string(), "2027-01");
         assert_eq!(Month::of(NOW).day(5), "2026-10-05");
         assert_eq!(month("2026-06").first_weekday(), 0);
