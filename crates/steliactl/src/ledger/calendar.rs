@@ -7,7 +7,7 @@ use stelia_ledger::account::{Account, Day};
 use super::when::Month;
 use super::words;
 
-const CELL: (u64, u64) = (92, 54);
+const CELL: (u64, u64) = (112, 54);
 const GAP: u64 = 4;
 const TOP: u64 = 44;
 /// Months that are drawn, of a longer time the last ones.

@@ -140,7 +140,7 @@ impl Render for Proof {
         if look.legend && self.good {
             text += match verdict.entries {
                 0 => "\nThe ring is empty.\n",
-                _ => "\nEvery line is what was written.\n",
+                _ => "\nEvery line is what was written, as far as chain and signatures show.\n",
             };
             if self.unproved {
                 text += "The keys are those that the copy names: compare them with what `steliactl ledger key` printed on the node.\n";

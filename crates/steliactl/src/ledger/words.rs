@@ -67,8 +67,8 @@ pub(super) fn rows(totals: &Totals) -> Vec<Row> {
             sum(&totals.upkeep),
             String::new(),
             &totals.upkeep,
-            "The CPUs' own interrupts: the clock's tick and calls between CPUs. Each takes a few microseconds at most; the kernel \
-             cannot do without them.",
+            "The CPUs' own interrupts, a few microseconds each at most; the kernel cannot do without them. LOC is the clock's tick, RES a \
+             wake-up, CAL a call from another CPU, TLB a change of memory maps.",
         ),
         row(
             "Kernel upkeep: soft interrupts",
