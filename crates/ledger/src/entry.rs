@@ -18,6 +18,10 @@ pub struct Entry {
     pub at: u64,
     /// `CLOCK_BOOTTIME`, microseconds.
     pub up: u64,
+    /// The hash of the entry before, in the first entry of a segment alone: so a segment can be checked when the one before it is gone.
+    /// The ring fills it in.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub before: String,
     /// The mnemonics that [`Reading::upkeep`] of this entry is in the order of.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub upkeep: Vec<String>,

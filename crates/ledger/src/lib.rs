@@ -3,10 +3,12 @@
 //!
 //! - [`look`]: the counters, as read at one time;
 //! - [`entry`]: what is kept of them, and of what happened;
+//! - [`ring`]: where entries are kept, each chained to the one before;
 //! - [`account`]: what follows from entries for one VM and a time;
 //! - [`verdict`]: whether a ring is what was written.
 
 pub mod account;
 pub mod entry;
 pub mod look;
+pub mod ring;
 pub mod verdict;

@@ -1,0 +1,169 @@
+//! The ring's directory. Everything in it is opened by its name below the directory's descriptor, and no symbolic link is followed: the
+//! directory is root's, but a mistake there must not make root write elsewhere.
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags};
+
+use super::RingError;
+
+const ENDING: &str = ".ledger";
+
+/// The name of the segment that begins with this entry.
+pub fn name_of(first: u64) -> String {
+    format!("{first:020}{ENDING}")
+}
+
+/// The number of a segment's first entry, by its name.
+pub fn first_of(name: &str) -> Option<u64> {
+    let digits = name.strip_suffix(ENDING)?;
+    let all = digits.len() == 20 && digits.bytes().all(|digit| digit.is_ascii_digit());
+    digits.parse().ok().filter(|_| all)
+}
+
+/// Opened once: a directory that is moved stays the same one.
+#[derive(Debug)]
+pub struct Folder {
+    directory: OwnedFd,
+    path: PathBuf,
+}
+
+impl Folder {
+    /// Makes the directory, for root alone, where there is none.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn make(path: &Path) -> Result<Self, RingError> {
+        match rustix::fs::mkdir(path, Mode::RWXU) {
+            Ok(()) | Err(rustix::io::Errno::EXIST) => Self::open(path),
+            Err(error) => Err(RingError::system("make", path)(error)),
+        }
+    }
+
+    /// # Errors
+    /// The system's.
+    pub fn open(path: &Path) -> Result<Self, RingError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let directory = rustix::fs::open(path, flags, Mode::empty()).map_err(RingError::system("open", path))?;
+        Ok(Self {
+            directory,
+            path: path.to_owned(),
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The numbers that segments begin with, ascending.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn segments(&self) -> Result<Vec<u64>, RingError> {
+        let failed = || RingError::system("list", &self.path);
+        let mut found = Vec::new();
+        for entry in Dir::read_from(&self.directory).map_err(failed())? {
+            let entry = entry.map_err(failed())?;
+            found.extend(entry.file_name().to_str().ok().and_then(first_of));
+        }
+        found.sort_unstable();
+        Ok(found)
+    }
+
+    /// A file to read, `None` where there is none.
+    ///
+    /// # Errors
+    /// The system's; anything but a regular file is refused.
+    pub fn read(&self, name: &str) -> Result<Option<File>, RingError> {
+        match self.regular(name, OFlags::RDONLY) {
+            Ok(file) => Ok(Some(file)),
+            Err(RingError::System { cause, .. }) if cause.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A file to read and write.
+    ///
+    /// # Errors
+    /// The system's; anything but a regular file is refused.
+    pub fn write(&self, name: &str) -> Result<File, RingError> {
+        self.regular(name, OFlags::RDWR)
+    }
+
+    /// A new file, for its owner alone.
+    ///
+    /// # Errors
+    /// The system's, also where the name is taken.
+    pub fn create(&self, name: &str) -> Result<File, RingError> {
+        self.regular(name, OFlags::RDWR | OFlags::CREATE | OFlags::EXCL)
+    }
+
+    /// A file that is made where there is none.
+    ///
+    /// # Errors
+    /// The system's; anything but a regular file is refused.
+    pub fn create_or_open(&self, name: &str) -> Result<File, RingError> {
+        self.regular(name, OFlags::RDWR | OFlags::CREATE)
+    }
+
+    fn regular(&self, name: &str, how: OFlags) -> Result<File, RingError> {
+        let path = self.path.join(name);
+        // A FIFO under this name must not make us wait for its other end.
+        let flags = how | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let mode = Mode::RUSR | Mode::WUSR;
+        let file = rustix::fs::openat(&self.directory, name, flags, mode).map_err(RingError::system("open", &path))?;
+        let found = rustix::fs::fstat(&file).map_err(RingError::system("look at", &path))?;
+        if FileType::from_raw_mode(found.st_mode) == FileType::RegularFile {
+            Ok(File::from(file))
+        } else {
+            Err(RingError::system("open", &path)(io::Error::other(
+                "it is no regular file",
+            )))
+        }
+    }
+
+    /// Removes a file; that it is gone already is no error.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn remove(&self, name: &str) -> Result<(), RingError> {
+        match rustix::fs::unlinkat(&self.directory, name, AtFlags::empty()) {
+            Ok(()) | Err(rustix::io::Errno::NOENT) => Ok(()),
+            Err(error) => Err(RingError::system("remove", &self.path.join(name))(error)),
+        }
+    }
+
+    /// Replaces a small file at once, or leaves it as it was.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn replace(&self, name: &str, text: &[u8]) -> Result<(), RingError> {
+        let new = format!("{name}.new");
+        self.remove(&new)?;
+        let mut file = self.create(&new)?;
+        let written = file.write_all(text).and_then(|()| file.sync_all());
+        let done = written
+            .map_err(RingError::system("write", &self.path.join(&new)))
+            .and_then(|()| {
+                rustix::fs::renameat(&self.directory, &new, &self.directory, name)
+                    .map_err(RingError::system("replace", &self.path.join(name)))
+            });
+        if done.is_err() {
+            // What is left of it would be in nobody's way.
+            let _ = self.remove(&new);
+        }
+        done?;
+        self.sync()
+    }
+
+    /// What was made in the directory is there after a power loss.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn sync(&self) -> Result<(), RingError> {
+        rustix::fs::fsync(self.directory.as_fd()).map_err(RingError::system("sync", &self.path))
+    }
+}

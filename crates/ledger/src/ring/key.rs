@@ -1,0 +1,168 @@
+//! The key that signs what the last entry of a day is.
+//!
+//! It is made when the ledger first starts on a host, of the kernel's random numbers, and is bound to the host's machine id: hosts that
+//! were started from the same image do not go on with the same key. The public part of a key that was given up stays in `key.retired`,
+//! because heads in the ring are signed with it.
+
+use std::fmt;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use ed25519_dalek::{Signature, Signer, SigningKey, VerifyingKey};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+use super::RingError;
+use super::folder::Folder;
+use crate::entry::Event;
+
+const FILE: &str = "key";
+const RETIRED: &str = "key.retired";
+/// The first line of the file: a later version has another number.
+const FORMAT: &str = "stelia-ledger key 1";
+/// No key file is longer, bytes; of the retired ones some hundred have room.
+const LONGEST: u64 = 64 << 10;
+
+/// Why there is no key.
+#[derive(Debug, thiserror::Error)]
+pub enum KeyError {
+    #[error(transparent)]
+    Ring(#[from] RingError),
+    #[error("{} is no key of this version; without it a new one is made", _0.display())]
+    Format(PathBuf),
+    #[error("random numbers: {0}")]
+    Random(io::Error),
+}
+
+/// How the key came to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Made {
+    /// It was there.
+    Loaded,
+    /// It is the first one.
+    New,
+    /// There was one of another machine: this host was started from a copy of its disk. It has a new one now.
+    Cloned,
+}
+
+/// An ed25519 key.
+pub struct Key(SigningKey);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
+        write!(f, "Key({})", self.public())
+    }
+}
+
+impl Key {
+    /// `machine_id` is the text of `/etc/machine-id`. Where that is empty a key that is there is taken, whatever machine it is of.
+    ///
+    /// # Errors
+    /// The system's, or the file is something else than a key. It is not overwritten: whoever removes it gets another one.
+    pub fn load_or_make(directory: &Path, machine_id: &str) -> Result<(Self, Made), KeyError> {
+        let folder = Folder::make(directory)?;
+        let machine = machine_id.lines().next().unwrap_or_default().trim();
+        let Some(text) = text(&folder, FILE)? else {
+            return Ok((Self::make(&folder, machine)?, Made::New));
+        };
+        let stored = Stored::read(&text).ok_or_else(|| KeyError::Format(directory.join(FILE)))?;
+        let key = Self(SigningKey::from_bytes(&stored.seed));
+        if machine.is_empty() || machine == stored.machine {
+            return Ok((key, Made::Loaded));
+        }
+        // Before the key is given up: after a crash in between it is retired once more, which changes nothing.
+        let public = key.public();
+        let mut retired = retired(directory)?;
+        if !retired.contains(&public) {
+            retired.push(public);
+            folder.replace(RETIRED, (retired.join("\n") + "\n").as_bytes())?;
+        }
+        Ok((Self::make(&folder, machine)?, Made::Cloned))
+    }
+
+    fn make(folder: &Folder, machine: &str) -> Result<Self, KeyError> {
+        let mut seed = [0; 32];
+        // Waits until the kernel has gathered enough after boot. So few bytes come at once or not at all (getrandom(2)).
+        let got =
+            getrandom(seed.as_mut_slice(), GetRandomFlags::empty()).map_err(|error| KeyError::Random(error.into()))?;
+        if got != seed.len() {
+            return Err(KeyError::Random(io::ErrorKind::UnexpectedEof.into()));
+        }
+        let text = format!("{FORMAT}\nmachine {machine}\nseed {}\n", STANDARD.encode(seed));
+        folder.replace(FILE, text.as_bytes())?;
+        Ok(Self(SigningKey::from_bytes(&seed)))
+    }
+
+    /// The public part, base64.
+    pub fn public(&self) -> String {
+        STANDARD.encode(self.0.verifying_key().as_bytes())
+    }
+
+    /// That `seq` with its hash is the last entry of the day. It is written soon: [`verify`](super::verify) remembers the last 4096 entries.
+    pub fn sign_head(&self, day: &str, seq: u64, hash: &str) -> Event {
+        let signature = self.0.sign(head_text(day, seq, hash).as_bytes());
+        Event::Head {
+            day: day.to_owned(),
+            seq,
+            hash: hash.to_owned(),
+            key: self.public(),
+            signature: STANDARD.encode(signature.to_bytes()),
+        }
+    }
+}
+
+/// Public keys that were given up, base64, the oldest first.
+///
+/// # Errors
+/// The system's.
+pub fn retired(directory: &Path) -> Result<Vec<String>, RingError> {
+    let text = text(&Folder::open(directory)?, RETIRED)?.unwrap_or_default();
+    Ok(text.lines().map(str::to_owned).collect())
+}
+
+/// What is signed.
+fn head_text(day: &str, seq: u64, hash: &str) -> String {
+    format!("stelia-ledger head 1\n{day}\n{seq}\n{hash}\n")
+}
+
+/// Whether a head is signed by the key that it names.
+pub(super) fn is_signed(day: &str, seq: u64, hash: &str, key: &str, signature: &str) -> bool {
+    let key = array(key).and_then(|key| VerifyingKey::from_bytes(&key).ok());
+    let signature = array(signature).map(|signature| Signature::from_bytes(&signature));
+    let (Some(key), Some(signature)) = (key, signature) else {
+        return false;
+    };
+    key.verify_strict(head_text(day, seq, hash).as_bytes(), &signature)
+        .is_ok()
+}
+
+fn array<const N: usize>(text: &str) -> Option<[u8; N]> {
+    STANDARD.decode(text).ok()?.try_into().ok()
+}
+
+struct Stored<'a> {
+    machine: &'a str,
+    seed: [u8; 32],
+}
+
+impl<'a> Stored<'a> {
+    fn read(text: &'a str) -> Option<Self> {
+        let mut lines = text.lines();
+        lines.next().filter(|line| *line == FORMAT)?;
+        let machine = lines.next()?.strip_prefix("machine ")?;
+        let seed = array(lines.next()?.strip_prefix("seed ")?)?;
+        lines.next().is_none().then_some(Self { machine, seed })
+    }
+}
+
+/// `None` where there is no such file.
+fn text(folder: &Folder, name: &str) -> Result<Option<String>, RingError> {
+    let Some(file) = folder.read(name)? else {
+        return Ok(None);
+    };
+    let mut bytes = Vec::new();
+    let read = file.take(LONGEST).read_to_end(&mut bytes);
+    read.map_err(RingError::system("read", &folder.path().join(name)))?;
+    Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+}

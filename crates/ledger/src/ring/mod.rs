@@ -1,0 +1,64 @@
+//! Entries in a bounded ring of files.
+//!
+//! A line is `HASH JSON`: the SHA-256 of the hash of the line before, a newline and the JSON text. A *segment* is a file of lines, named by
+//! the number of its first entry. That one says all that is needed to read the segment alone, and names the hash of the entry before,
+//! so that it can be checked when older segments are gone.
+//!
+//! - [`Ring`]: the one writer;
+//! - [`read`]: entries for whoever reads, also while they are written;
+//! - [`verify`]: whether anything was changed;
+//! - [`key`]: signs what the last entry of a day is.
+//!
+//! What the chain shows is that nothing was changed after it was written, up to a hash that is known from elsewhere: a signed head, or
+//! one that was published. It does not show that what was written is true: root could have written something else in the first place,
+//! and root has the key.
+
+mod chain;
+mod disk;
+mod folder;
+pub mod key;
+mod line;
+mod lines;
+pub mod read;
+mod tail;
+#[cfg(test)]
+mod tests;
+pub mod verify;
+mod write;
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+pub use line::LONGEST;
+pub use write::{Appended, Found, Limits, Ring};
+
+/// Why the ring could not be written or read.
+#[derive(Debug, thiserror::Error)]
+pub enum RingError {
+    #[error("{operation} {}: {cause}", path.display())]
+    System {
+        operation: &'static str,
+        path: PathBuf,
+        cause: io::Error,
+    },
+    #[error("another process writes the ledger in {}", _0.display())]
+    Locked(PathBuf),
+    #[error("an entry of {bytes} bytes is not kept: {longest} are the most")]
+    TooLong { bytes: usize, longest: usize },
+    #[error("write an entry as JSON: {0}")]
+    Entry(serde_json::Error),
+    #[error("the ledger has no more numbers: {} must be moved away", _0.display())]
+    NoNumbers(PathBuf),
+}
+
+impl RingError {
+    /// `operation` is a verb: open, read, write.
+    fn system<E: Into<io::Error>>(operation: &'static str, path: &Path) -> impl FnOnce(E) -> Self + use<E> {
+        let path = path.to_owned();
+        move |cause| Self::System {
+            operation,
+            path,
+            cause: cause.into(),
+        }
+    }
+}

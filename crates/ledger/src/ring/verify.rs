@@ -1,0 +1,169 @@
+//! Whether a ring is what was written.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::path::{Path, PathBuf};
+
+use super::RingError;
+use super::key;
+use super::read::Entries;
+use crate::entry::{Entry, Event};
+use crate::verdict::{Fault, SignedHead, Verdict};
+
+/// What is checked.
+#[derive(Debug, Clone, Copy)]
+pub enum Ring<'a> {
+    Directory(&'a Path),
+    /// Segments that were copied from somewhere, in any order; those that follow each other.
+    Files(&'a [PathBuf]),
+}
+
+/// Faults that are told; of more the number.
+const FAULTS: u64 = 1000;
+/// The hashes of so many entries are held for heads that name them: a head is written soon after its entry.
+const HELD: usize = 4096;
+
+/// Read everything and compare: the chain, the numbers, the files' names, the signed heads.
+///
+/// `known` are public keys, base64: where there are any, a head of another key is a fault. `expected` is the number and the hash of an
+/// entry that is known from elsewhere. Without it nobody sees that entries at the end are missing, as nobody sees it of those at the
+/// beginning, which the ring removes itself.
+///
+/// # Errors
+/// The directory cannot be read. Everything else is a fault.
+pub fn verify(ring: Ring, known: &[String], expected: Option<(u64, &str)>) -> Result<Verdict, RingError> {
+    let mut entries = match ring {
+        Ring::Directory(directory) => Entries::of_directory(directory)?,
+        Ring::Files(files) => Entries::of_files(files),
+    };
+    let mut check = Check {
+        known: known.iter().map(String::as_str).collect(),
+        expected,
+        ..Check::default()
+    };
+    while let Some(next) = entries.next() {
+        match next {
+            Err(fault) => check.fault(fault),
+            Ok((entry, hash)) => {
+                for text in check.entry(&entry, hash) {
+                    check.fault(entries.fault(text));
+                }
+            }
+        }
+    }
+    check.verdict.segments = entries.seen.segments;
+    check.verdict.bytes = entries.seen.bytes;
+    Ok(check.end())
+}
+
+#[derive(Default)]
+struct Check<'a> {
+    known: BTreeSet<&'a str>,
+    expected: Option<(u64, &'a str)>,
+    verdict: Verdict,
+    /// The last entries, ascending.
+    held: VecDeque<(u64, String)>,
+    left_out: u64,
+}
+
+impl Check<'_> {
+    fn fault(&mut self, fault: Fault) {
+        if (self.verdict.faults.len() as u64) < FAULTS {
+            self.verdict.faults.push(fault);
+        } else {
+            self.left_out += 1;
+        }
+    }
+
+    /// What is wrong with an entry besides its place.
+    fn entry(&mut self, entry: &Entry, hash: String) -> Vec<String> {
+        let mut faults = Vec::new();
+        let verdict = &mut self.verdict;
+        if verdict.entries == 0 {
+            (verdict.first_seq, verdict.first_us) = (entry.seq, entry.at);
+        }
+        verdict.entries += 1;
+        (verdict.last_seq, verdict.last_us) = (entry.seq, entry.at);
+        verdict.hash.clone_from(&hash);
+        if let Some((seq, expected)) = self.expected
+            && seq == entry.seq
+            && expected != hash
+        {
+            faults.push(format!("entry {seq} has another hash than the one that is known of it"));
+        }
+        for event in &entry.events {
+            match event {
+                Event::Key { key } => self.name(key),
+                Event::Head {
+                    day,
+                    seq,
+                    hash,
+                    key,
+                    signature,
+                } => {
+                    let fault = self.head(entry.seq, (day, *seq, hash), key, signature);
+                    self.name(key);
+                    self.verdict.heads.push(SignedHead {
+                        day: day.clone(),
+                        seq: *seq,
+                        hash: hash.clone(),
+                        key: key.clone(),
+                        signature: signature.clone(),
+                        good: fault.is_none(),
+                    });
+                    faults.extend(fault.map(|fault| format!("the head of {seq}: {fault}")));
+                }
+                _ => {}
+            }
+        }
+        if self.held.len() == HELD {
+            self.held.pop_front();
+        }
+        self.held.push_back((entry.seq, hash));
+        faults
+    }
+
+    fn name(&mut self, key: &str) {
+        if !self.verdict.keys.iter().any(|named| named == key) {
+            self.verdict.keys.push(key.to_owned());
+        }
+    }
+
+    fn head(&self, at: u64, (day, seq, hash): (&str, u64, &str), key: &str, signature: &str) -> Option<&'static str> {
+        if !key::is_signed(day, seq, hash, key, signature) {
+            return Some("the signature is not that of its key");
+        }
+        if !self.known.is_empty() && !self.known.contains(key) {
+            return Some("it is signed by an unknown key");
+        }
+        if seq >= at {
+            return Some("it is of an entry that was not written yet");
+        }
+        if seq < self.verdict.first_seq {
+            return None;
+        }
+        match self.held.binary_search_by_key(&seq, |(seq, _)| *seq) {
+            Ok(index) if self.held.get(index).is_some_and(|(_, held)| held == hash) => None,
+            Ok(_) => Some("its hash is not that of the entry"),
+            // Where the entry itself is wrong that is a fault already, and what was signed cannot be compared.
+            Err(_) => Some("its entry is not there to be compared"),
+        }
+    }
+
+    fn end(mut self) -> Verdict {
+        let last = self.verdict.last_seq;
+        if let Some((seq, _)) = self.expected.filter(|(seq, _)| *seq > last) {
+            let text = format!("the ledger ends at number {last}, before number {seq} which is known");
+            self.fault(Fault {
+                text,
+                ..Fault::default()
+            });
+        }
+        if self.left_out > 0 {
+            self.verdict.faults.push(Fault {
+                text: format!("{} more", self.left_out),
+                ..Fault::default()
+            });
+        }
+        self.verdict
+    }
+}
