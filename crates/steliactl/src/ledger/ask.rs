@@ -57,7 +57,7 @@ impl Source<'_> {
     pub(super) async fn verdict(&self) -> Result<Verdict, Failure> {
         match self {
             Self::Daemon(client) => proof::online(client).await,
-            Self::Copy(directory) => proof::offline(directory, &[]),
+            Self::Copy(directory) => proof::offline(directory, &[], None),
         }
     }
 
@@ -94,7 +94,12 @@ pub(super) fn understood<T: DeserializeOwned>(text: &str) -> Result<T, Failure> 
 
 async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result<Vec<Account>, Failure> {
     let text = client.in_the_end(client.manager().ledger(pod, since, until, Dict::new()));
-    understood(&text.await?)
+    let text = text.await?;
+    // Of one VM it is no list.
+    Ok(match text.trim_start().starts_with('{') {
+        true => vec![understood(&text)?],
+        false => understood(&text)?,
+    })
 }
 
 /// Of the last 24 hours, of one VM or all; empty where the daemon keeps no ledger or does not answer about it.

@@ -282,15 +282,18 @@ fn proof(out: &mut String, held: &Held, account: &Account) {
     if held.head.is_some() && !held.covers {
         out.push_str("<p>That head does not cover the last entries of this report yet.</p>\n");
     }
-    out.push_str(
+    let _ = write!(
+        out,
         "<ol>\n<li>Have the node's key from a source other than this report.</li>\n\
          <li>Have a copy of the node's ledger, the files <code>*.ledger</code>, and check it: \
-         <code>steliactl ledger verify --directory DIR --key KEY</code>, or without our programs \
-         <code>python3 verify-ledger.py DIR KEY</code>, a script short enough to be read.</li>\n\
+         <code>steliactl ledger verify --directory DIR --key KEY --expect {}:{}</code>, or without our programs \
+         <code>python3 verify-ledger.py DIR/*.ledger</code>, a script short enough to be read.</li>\n\
          <li>Make this report again from the copy: <code>steliactl ledger VM --directory DIR --report html</code>. The numbers and the \
          hash of the last entry are the same.</li>\n</ol>\n\
          <p>Each line of the ledger carries the hash of the line before it, and each day's last hash is signed. So nothing that was \
          written can be changed, dropped or reordered unnoticed by who has not the key. It does not prove that the host's \
          administrator wrote the truth in the first place.</p>\n",
+        account.seq,
+        clean(&account.hash),
     );
 }

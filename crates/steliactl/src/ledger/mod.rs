@@ -92,6 +92,10 @@ enum About {
         /// itself names
         #[arg(long, value_name = "KEY", requires = "directory")]
         key: Vec<String>,
+        /// An entry that is known from a report, a metric or a signal: it must be there and have this hash. Without one nobody sees that
+        /// entries at the end are missing
+        #[arg(long, value_name = "NUMBER:HASH", requires = "directory", value_parser = proof::expected)]
+        expect: Option<proof::Expected>,
     },
     /// Print the public key that this node signs with, base64
     Key,
@@ -228,9 +232,9 @@ pub(crate) async fn run(
 ) -> Result<String, Failure> {
     match &asked.about {
         Some(About::Key) => return how.print(&proof::key(&client().await?).await?),
-        Some(About::Verify { directory, key }) => {
+        Some(About::Verify { directory, key, expect }) => {
             let verdict = match directory {
-                Some(directory) => proof::offline(directory, key)?,
+                Some(directory) => proof::offline(directory, key, expect.as_ref())?,
                 None => proof::online(&client().await?).await?,
             };
             return how.print(&proof::Proof::of(verdict, directory.is_some(), key.is_empty()));

@@ -4,6 +4,7 @@ use std::path::Path;
 
 use serde::Serialize;
 use stelia_api::client::Dict;
+use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::{Fault, Verdict};
 
 use super::{ask, words};
@@ -41,9 +42,42 @@ pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
     ask::understood(&text)
 }
 
-/// A copy is read here.
-pub(super) fn offline(directory: &Path, _keys: &[String]) -> Result<Verdict, Failure> {
-    Err(Failure::about(directory, &"a copied ring is not checked yet"))
+/// A copy is read here. `keys` are those that heads must be signed with; without any, those that the ring names. `expected` is an entry's
+/// number and hash that are known from elsewhere.
+///
+/// # Errors
+/// The folder cannot be read, or has no ledger in it.
+pub(super) fn offline(directory: &Path, keys: &[String], expected: Option<&Expected>) -> Result<Verdict, Failure> {
+    let expected = expected.map(|known| (known.seq, known.hash.as_str()));
+    let verdict = verify(Ring::Directory(directory), keys, expected);
+    let verdict = verdict.map_err(|cause| Failure::Other(cause.to_string()))?;
+    match verdict.segments {
+        0 => Err(Failure::about(
+            directory,
+            &"there is no ledger here: no file NUMBER.ledger",
+        )),
+        _ => Ok(verdict),
+    }
+}
+
+/// An entry that is known from elsewhere: a report, a metric, a signal.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Expected {
+    seq: u64,
+    /// 64 hexadecimal digits, small.
+    hash: String,
+}
+
+/// `40112:8f3a…`.
+pub(super) fn expected(text: &str) -> Result<Expected, String> {
+    let read = || {
+        let (seq, hash) = text.split_once(':')?;
+        let hash = hash.to_ascii_lowercase();
+        let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let seq = seq.parse().ok()?;
+        is_hash.then_some(Expected { seq, hash })
+    };
+    read().ok_or_else(|| "expected NUMBER:HASH, the hash as 64 hexadecimal digits".to_owned())
 }
 
 /// What checking showed, and against what.
@@ -132,10 +166,7 @@ impl Render for Proof {
         }
         let bad = self.bad_heads();
         if !bad.is_empty() {
-            text += &format!(
-                "\nNot signed by a known key: the heads of {}\n",
-                printable(&bad.join(", "))
-            );
+            text += &format!("\nHeads that are not good: {}\n", printable(&bad.join(", ")));
         }
         if look.legend && self.good {
             text += match verdict.entries {
@@ -150,16 +181,12 @@ impl Render for Proof {
     }
 
     fn failure(&self) -> Option<String> {
-        let heads = match self.bad_heads().len() {
-            0 => None,
-            1 => Some("1 head is not signed by a known key".to_owned()),
-            count => Some(format!("{count} heads are not signed by a known key")),
+        // A bad head is a fault too.
+        let what = match (self.verdict.faults.len() as u64, self.bad_heads().len() as u64) {
+            (0, 0) => return None,
+            (0, heads) => counted(heads, "head") + " not signed by a known key",
+            (faults, _) => counted(faults, "fault"),
         };
-        let faults = match self.verdict.faults.len() as u64 {
-            0 => None,
-            count => Some(counted(count, "fault")),
-        };
-        let parts: Vec<String> = faults.into_iter().chain(heads).collect();
-        (!parts.is_empty()).then(|| format!("the ring is not what was written: {}", parts.join(", ")))
+        Some(format!("the ring is not what was written: {what}"))
     }
 }

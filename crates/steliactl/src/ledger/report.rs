@@ -40,7 +40,9 @@ pub(super) struct Held {
 impl Held {
     fn of(verdict: Verdict, key: String, seq: u64) -> Self {
         let good = proof::is_good(&verdict);
-        let bad = verdict.heads.iter().filter(|head| !head.good).count() + verdict.faults.len();
+        let bad = verdict.heads.iter().filter(|head| !head.good).count();
+        // A bad head is a fault too.
+        let bad = bad.max(verdict.faults.len());
         let heads = verdict.heads;
         let covering = heads.iter().find(|head| head.seq >= seq).cloned();
         Self {
