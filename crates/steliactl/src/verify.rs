@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use stelia_api::Amiss;
 
 use super::client::{Client, Failure};
-use super::ledger::{self, Told};
+use super::ledger::{self, Brief};
 use super::locality;
 use super::node::Description;
 use super::pod::{Pod, Pods};
@@ -106,7 +106,7 @@ pub(crate) struct Verified {
     required: Option<Required>,
     findings: Vec<Finding>,
     /// Of the last 24 hours; `None` where no ledger is kept.
-    ledger: Option<Vec<Told>>,
+    ledger: Option<Vec<Brief>>,
     #[serde(skip)]
     now: u64,
 }
@@ -228,13 +228,7 @@ impl Render for Verified {
         };
         let ledger = self.ledger.iter().flatten();
         let lines: String = ledger
-            .map(|told| {
-                format!(
-                    "{}: {}\n",
-                    view::printable(&told.pod.to_string()),
-                    ledger::line(&told.account)
-                )
-            })
+            .map(|told| format!("{}: {}\n", view::printable(&told.pod.to_string()), told.line()))
             .collect();
         match lines.is_empty() {
             true => text,

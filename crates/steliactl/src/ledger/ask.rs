@@ -7,6 +7,7 @@ use stelia_api::client::{Dict, InstanceProxy};
 use stelia_ledger::account::Account;
 use stelia_ledger::verdict::Verdict;
 
+use super::brief::Brief;
 use super::{Told, proof};
 use crate::client::{Client, Failure};
 use crate::pod::Pod;
@@ -103,10 +104,11 @@ async fn of_daemon(client: &Client, pod: &str, since: u64, until: u64) -> Result
 }
 
 /// Of the last 24 hours, of one VM or all; empty where the daemon keeps no ledger or does not answer about it.
-pub(crate) async fn last_day(client: &Client, pod: Option<&str>) -> Vec<Told> {
+pub(crate) async fn last_day(client: &Client, pod: Option<&str>) -> Vec<Brief> {
     let since = now().saturating_sub(DAY_US);
     let accounts = of_daemon(client, pod.unwrap_or_default(), since, 0).await;
-    accounts.unwrap_or_default().into_iter().map(Told::of).collect()
+    let told = accounts.unwrap_or_default().into_iter().map(Told::of);
+    told.map(Brief::of).collect()
 }
 
 fn of_copy(directory: &Path, _since: u64, _until: u64) -> Result<Vec<Account>, Failure> {

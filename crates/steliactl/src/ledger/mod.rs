@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`ask`] | the accounts of the daemon, or of a copied ring |
 //! | [`when`] | times as people type them |
+//! | [`brief`] | what `verify` shows |
 //! | [`words`] | the account in words, for table and page |
 //! | [`text`] | tables |
 //! | [`report`] | one VM and a month, with what proves it |
@@ -12,6 +13,7 @@
 //! | [`watch`] | who runs now |
 
 mod ask;
+mod brief;
 mod calendar;
 mod html;
 mod proof;
@@ -41,8 +43,8 @@ use super::pod::Pod;
 use super::threads::Roots;
 use super::view::{self, How, Look, Render};
 pub(crate) use ask::last_day;
+pub(crate) use brief::Brief;
 pub use report::page_of;
-pub(crate) use text::line;
 use when::{Month, When};
 
 /// The account of one VM or of all; or `verify`, `key`.
@@ -131,12 +133,12 @@ fn parse_month(text: &str) -> Result<Month, String> {
     .ok_or_else(|| "expected a month, such as 2026-10".to_owned())
 }
 
-/// 1 s to an hour.
+/// 1 s to 10 min, as the daemon takes it.
 fn parse_span(text: &str) -> Result<Duration, String> {
     let span = when::span(text).map(Duration::from_micros);
-    let fits = |span: &Duration| (1..=3_600).contains(&span.as_secs());
+    let fits = |span: &Duration| (1..=600).contains(&span.as_secs());
     span.filter(fits)
-        .ok_or_else(|| "expected 1s to 1h, such as 60s".to_owned())
+        .ok_or_else(|| "expected 1s to 10min, such as 60s".to_owned())
 }
 
 impl LedgerOptions {

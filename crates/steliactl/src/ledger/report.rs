@@ -79,11 +79,15 @@ pub(super) async fn gather(
 
 /// The page of an account, for tests in a browser.
 pub fn page_of(account: Account, verdict: Verdict, key: &str, host: &str, made_us: u64) -> String {
+    html::page(&of(account, verdict, key, host, made_us))
+}
+
+pub(super) fn of(account: Account, verdict: Verdict, key: &str, host: &str, made_us: u64) -> Report {
     let proof = Held::of(verdict, key.to_owned(), account.seq);
-    html::page(&Report {
+    Report {
         host: host.to_owned(),
         made_us,
         told: Told::of(account),
         proof,
-    })
+    }
 }

@@ -66,7 +66,11 @@ fn nothing_known_is_never_told_as_zero() {
             .text(Look::from(true))
             .starts_with("The VM had no CPUs of its own")
     );
-    assert_eq!(line(&told(5, 0).account), "nothing is known");
+    assert_eq!(Brief::of(told(5, 0)).line(), "nothing is known");
+    assert_eq!(
+        Brief::of(Told::of(quiet())).line(),
+        "other tasks 0, other devices' interrupts 0, 100% covered"
+    );
     for unknown in [told(5, 0), told(0, 0)] {
         assert!(page(unknown.account, good()).contains("class=\"headline unknown\""));
     }
@@ -212,4 +216,46 @@ fn every_column_is_explained() {
     assert_eq!(columns("ledger: days"), headings(&text::DAYS));
     assert_eq!(columns("ledger: who ran"), headings(&text::WHO));
     assert_eq!(columns("ledger: faults"), headings(&proof::FAULTS));
+}
+
+/// Names of members, also of objects below; names that are data are none.
+fn members(value: &serde_json::Value, names: &mut std::collections::BTreeSet<String>) {
+    const DATA: [&str; 5] = ["devices", "kernel_threads", "upkeep", "softirqs", "own_interrupts"];
+    match value {
+        serde_json::Value::Array(items) => items.iter().for_each(|item| members(item, names)),
+        serde_json::Value::Object(object) => {
+            for (name, value) in object {
+                names.insert(name.clone());
+                if !DATA.contains(&name.as_str()) {
+                    members(value, names);
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+#[test]
+fn every_member_of_the_json_is_documented() {
+    let page = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/json.md")).unwrap();
+    let report = report::of(october(), good(), "q1w2", "node-7", 1);
+    let watched = watch::Watched {
+        pod: Pod::default(),
+        attribution: october().attributions.remove(0),
+    };
+    let proof = proof::Proof::of(broken(), true, true);
+    for (section, value) in [
+        ("ledger VM", serde_json::to_value(&report).unwrap()),
+        ("ledger VM --watch", serde_json::to_value(&watched).unwrap()),
+        ("ledger verify", serde_json::to_value(&proof).unwrap()),
+    ] {
+        let (_, text) = page.split_once(&format!("\n## {section}\n")).unwrap();
+        let text = text.split("\n## ").next().unwrap();
+        let mut names = std::collections::BTreeSet::new();
+        members(&value, &mut names);
+        for name in names.iter().filter(|name| !name.starts_with("pod_")) {
+            let ends = ["`", ".", "["].map(|before| format!("{before}{name}`"));
+            assert!(ends.iter().any(|end| text.contains(end)), "{section}: {name}");
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! Accounts as tables.
 
-use stelia_ledger::account::{Account, Day, Gap, Window};
+use stelia_ledger::account::{Day, Gap, Window};
 
 use super::Told;
 use super::words::{self, Row, Who};
@@ -184,17 +184,4 @@ pub(super) fn who(rows: &[Who], incomplete: &[String], look: Look) -> String {
         text += &format!("Problem: {}\n", printable(problem));
     }
     text
-}
-
-/// One line for `verify`.
-pub(crate) fn line(account: &Account) -> String {
-    match account.covered_us {
-        0 => "nothing is known".to_owned(),
-        _ => format!(
-            "other tasks {}, other devices' interrupts {}, {} covered",
-            words::range(account.totals.other_tasks),
-            words::grouped(words::total(&account.totals.devices)),
-            words::covered(account.promised_us, account.covered_us)
-        ),
-    }
 }
