@@ -1,0 +1,152 @@
+//! `docs/examples/verify-ledger.py` against rings of ours.
+#![allow(clippy::unwrap_used)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+use stelia_ledger::entry::{Closed, Entry, Event, Reading};
+use stelia_ledger::look::{Bound, Thread};
+use stelia_ledger::ring::key::Key;
+use stelia_ledger::ring::{Limits, Ring};
+
+const WORKER: Thread = Thread { id: 30, start: 5 };
+const LATER: Thread = Thread { id: 40, start: 900 };
+
+fn opened(seat: u64, cpu: u32) -> Event {
+    Event::Opened {
+        seat,
+        vm: format!("vm-{cpu}"),
+        name: String::new(),
+        cpus: cpu.to_string().parse().unwrap(),
+        threads: vec![Thread {
+            id: 7,
+            start: u64::from(cpu),
+        }],
+        own_devices: Vec::new(),
+    }
+}
+
+fn boot(id: &str) -> Event {
+    Event::Boot { id: id.to_owned() }
+}
+
+fn reading(seat: u64, switches: u64, own: u64, more: u64, bound: &[(Thread, (u64, u64))]) -> Reading {
+    let bound = bound.iter().map(|(thread, switches)| {
+        let bound = Bound {
+            name: "kworker/2:1".to_owned(),
+            switches: *switches,
+            run_ns: 1,
+        };
+        (*thread, Some(bound))
+    });
+    Reading {
+        seat,
+        numbers: [switches, own, more, 0, 0, 0],
+        bound: bound.collect(),
+        ..Reading::default()
+    }
+}
+
+/// A ring of several segments and two boots. Seat 1 has 100 − 60 − 3 − 2 = 35 switch-ins of others, give or take what the readings leave
+/// open.
+fn ring(directory: &Path) -> Ring {
+    let limits = Limits {
+        bytes: 1 << 20,
+        segment_bytes: 1,
+    };
+    let (mut ring, _) = Ring::open(directory, limits).unwrap();
+    let (key, _) = Key::load_or_make(directory, "machine").unwrap();
+    let mut write = |events: Vec<Event>, readings: Vec<Reading>| {
+        let mut entry = Entry {
+            events,
+            readings,
+            ..Entry::default()
+        };
+        ring.append(&mut entry).unwrap();
+        ring.head().unwrap()
+    };
+    let all = || vec![boot("one"), opened(1, 2), opened(2, 3)];
+    let quiet = |switches| reading(2, switches, switches, 0, &[]);
+    write(all(), vec![reading(1, 1000, 500, 1, &[(WORKER, (10, 10))]), quiet(80)]);
+    write(all(), vec![reading(1, 1050, 530, 0, &[(WORKER, (13, 13))]), quiet(90)]);
+    let (seq, hash) = write(all(), vec![reading(1, 1100, 560, 2, &[(LATER, (2, 2))]), quiet(95)]);
+    let closed = Event::Closed {
+        seat: 1,
+        why: Closed::Boot,
+    };
+    let signed = key.sign_head("2026-10-31", seq, &hash);
+    write(vec![boot("one"), closed, signed], Vec::new());
+    write(vec![boot("two"), opened(1, 4)], vec![reading(1, 5, 5, 0, &[])]);
+    write(vec![boot("two"), opened(1, 4)], vec![reading(1, 9, 8, 0, &[])]);
+    ring
+}
+
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = fs::read_dir(directory)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|ending| ending == "ledger"))
+        .collect();
+    files.sort();
+    files
+}
+
+fn script(files: &[PathBuf]) -> Output {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/verify-ledger.py");
+    Command::new("python3").arg(script).args(files).output().unwrap()
+}
+
+#[test]
+fn the_script_finds_the_chain_whole_and_says_what_other_tasks_ran() {
+    let directory = tempfile::tempdir().unwrap();
+    ring(directory.path());
+    let mut files = files(directory.path());
+    files.reverse();
+    let output = script(&files);
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_eq!(
+        said,
+        "head 2026-10-31 3 good\nvm-2 2 [33, 36]\nvm-3 3 [0, 0]\nvm-4 4 [1, 1]\n"
+    );
+}
+
+#[test]
+fn the_script_finds_a_change_a_missing_segment_and_a_false_signature() {
+    let directory = tempfile::tempdir().unwrap();
+    drop(ring(directory.path()));
+    let all = files(directory.path());
+    assert!(!script(&[all[0].clone(), all[2].clone()]).status.success());
+    let text = fs::read_to_string(&all[1]).unwrap();
+    fs::write(&all[1], text.replace("1050", "1150")).unwrap();
+    let output = script(&all);
+    assert!(!output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("number 2 is not what was written"), "{said}");
+
+    let directory = tempfile::tempdir().unwrap();
+    let mut ring = ring(directory.path());
+    let (key, _) = Key::load_or_make(directory.path(), "machine").unwrap();
+    let mut signed = key.sign_head("2026-11-01", 2, &"0".repeat(64));
+    let strange = key.sign_head("2026-11-02", 2, &"0".repeat(64));
+    if let Event::Head { day, .. } = &mut signed {
+        *day = "2026-11-03".to_owned();
+    }
+    let mut entry = Entry {
+        events: vec![signed, strange],
+        ..Entry::default()
+    };
+    ring.append(&mut entry).unwrap();
+    let said = String::from_utf8(script(&files(directory.path())).stdout).unwrap();
+    assert!(
+        said.contains("head 2026-11-03 2 BAD\nhead 2026-11-02 2 BAD\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn the_script_is_as_short_as_the_manual_says() {
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/examples/verify-ledger.py");
+    assert!(fs::read_to_string(script).unwrap().lines().count() <= 30);
+}
