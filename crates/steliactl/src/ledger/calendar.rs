@@ -166,9 +166,9 @@ fn short(count: u64) -> String {
         format!("{}.{}{name}", tenths / 10, tenths % 10)
     };
     match count {
-        ..10_000 => words::grouped(count),
-        ..1_000_000 => tenths(1_000, 'k'),
-        ..1_000_000_000 => tenths(1_000_000, 'M'),
+        0..10_000 => words::grouped(count),
+        10_000..1_000_000 => tenths(1_000, 'k'),
+        1_000_000..1_000_000_000 => tenths(1_000_000, 'M'),
         _ => tenths(1_000_000_000, 'G'),
     }
 }

@@ -230,16 +230,16 @@ pub(super) fn duration(ns: u64) -> String {
     };
     match ns {
         0 => "0".to_owned(),
-        ..MICRO => format!("{ns} ns"),
-        ..MILLI => tenths(MICRO, "µs"),
-        ..SECOND => tenths(MILLI, "ms"),
+        1..MICRO => format!("{ns} ns"),
+        MICRO..MILLI => tenths(MICRO, "µs"),
+        MILLI..SECOND => tenths(MILLI, "ms"),
         ns if ns < 60 * SECOND => tenths(SECOND, "s"),
         ns => {
             let seconds = ns.div_ceil(SECOND);
             let (minutes, hours) = (seconds.div_ceil(60), seconds.div_ceil(3_600));
             match seconds {
-                ..3_600 => format!("{}min {}s", seconds / 60, seconds % 60),
-                ..86_400 => format!("{}h {}min", minutes / 60, minutes % 60),
+                0..3_600 => format!("{}min {}s", seconds / 60, seconds % 60),
+                3_600..86_400 => format!("{}h {}min", minutes / 60, minutes % 60),
                 _ => format!("{}d {}h", hours / 24, hours % 24),
             }
         }
