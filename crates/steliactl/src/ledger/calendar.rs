@@ -85,23 +85,19 @@ fn cell(out: &mut String, (x, y): (u64, u64), number: u64, name: &str, account: 
     let was = was(day, name, account);
     let (line, small, title) = said(was, day, name);
     let (width, height) = (CELL.0 - 1, CELL.1 - 1);
+    let number = number.to_string();
     let _ = write!(
         out,
-        "<g class=\"{}\"><title>{title}</title><rect x=\"{x}.5\" y=\"{y}.5\" width=\"{width}\" height=\"{height}\" rx=\"4\"/>\
-         <text class=\"number\" x=\"{}\" y=\"{}\">{number}</text><text class=\"count\" x=\"{}\" y=\"{}\">{line}</text>",
-        was.class(),
-        x + 7,
-        y + 17,
-        x + width - 6,
-        y + 20,
+        "<g class=\"{}\"><title>{title}</title><rect x=\"{x}.5\" y=\"{y}.5\" width=\"{width}\" height=\"{height}\" rx=\"4\"/>",
+        was.class()
     );
-    if !small.is_empty() {
-        let _ = write!(
-            out,
-            "<text class=\"small\" x=\"{}\" y=\"{}\">{small}</text>",
-            x + 7,
-            y + 44
-        );
+    let texts = [
+        ("number", x + 7, y + 17, &number),
+        ("count", x + width - 6, y + 20, &line),
+        ("small", x + 7, y + 44, &small),
+    ];
+    for (class, x, y, text) in texts.iter().filter(|(.., text)| !text.is_empty()) {
+        let _ = write!(out, "<text class=\"{class}\" x=\"{x}\" y=\"{y}\">{text}</text>");
     }
     out.push_str("</g>\n");
 }

@@ -75,7 +75,7 @@ fn table(out: &mut String, headings: &[&str], rows: impl IntoIterator<Item = Vec
             _ => "",
         })
         .collect();
-    out.push_str("<table>\n<thead><tr>");
+    out.push_str("<div class=\"table\"><table>\n<thead><tr>");
     for (heading, kind) in headings.iter().zip(&kinds) {
         let _ = write!(
             out,
@@ -91,7 +91,7 @@ fn table(out: &mut String, headings: &[&str], rows: impl IntoIterator<Item = Vec
         }
         out.push_str("</tr>\n");
     }
-    out.push_str("</tbody>\n</table>\n");
+    out.push_str("</tbody>\n</table></div>\n");
 }
 
 fn facts(out: &mut String, report: &Report) {
