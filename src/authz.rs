@@ -26,6 +26,12 @@ pub enum Operation {
     /// Dry runs included.
     Rebind,
     Reload,
+    /// The account of one's own VM, or of any.
+    Account,
+    /// The accounts of all VMs, those that are gone included, and whether the ledger is whole.
+    Ledger,
+    /// Look closely at who runs on a VM's CPUs: that names tasks of the node.
+    Attribute,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,7 +50,8 @@ pub enum Decision {
 pub enum Action {
     /// Make and end instances: it takes CPUs from others, or a VM's from it.
     ManageInstances,
-    /// Have promises checked and repaired, and the configuration read anew: it changes nothing that was not decided.
+    /// Have promises checked and repaired, the configuration read anew, and read who ran on VMs' CPUs: it changes nothing that was
+    /// not decided.
     Maintain,
 }
 
@@ -62,24 +69,33 @@ named!(Operation {
     Audit = "audit",
     Reconcile = "reconcile",
     Rebind = "rebind",
-    Reload = "reload"
+    Reload = "reload",
+    Account = "account",
+    Ledger = "ledger",
+    Attribute = "attribute"
 });
 
 pub fn decide(role: Role, operation: Operation) -> Decision {
-    use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
+    use Operation::{
+        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Rebind, Reconcile, Register, Reload,
+    };
     match (role, operation) {
         (Role::Root, _) | (Role::User, List | Describe) => Decision::Allow,
         (Role::User, Register | Attach | Deregister | Rebind) => Decision::Ask(Action::ManageInstances),
-        (Role::User, Audit | Reconcile | Reload) => Decision::Ask(Action::Maintain),
-        (Role::Pod, Register | Attach | Deregister | List | Audit) => Decision::Own,
-        (Role::Pod, Describe | Rebind | Reconcile | Reload) | (Role::Stranger, _) => Decision::Deny,
+        (Role::User, Audit | Reconcile | Reload | Account | Ledger | Attribute) => Decision::Ask(Action::Maintain),
+        (Role::Pod, Register | Attach | Deregister | List | Audit | Account) => Decision::Own,
+        (Role::Pod, Describe | Rebind | Reconcile | Reload | Ledger | Attribute) | (Role::Stranger, _) => {
+            Decision::Deny
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Operation::{Attach, Audit, Deregister, Describe, List, Rebind, Reconcile, Register, Reload};
+    use Operation::{
+        Account, Attach, Attribute, Audit, Deregister, Describe, Ledger, List, Rebind, Reconcile, Register, Reload,
+    };
 
     const ROLES: [(Role, &str); 4] = [
         (Role::Root, "root (bus)"),
@@ -100,6 +116,9 @@ mod tests {
             Reconcile => "Reconcile",
             Rebind => "Rebind",
             Reload => "Reload",
+            Account => "Instance.Ledger",
+            Ledger => "Manager.Ledger, VerifyLedger",
+            Attribute => "Attribute",
         }
     }
 
@@ -135,6 +154,9 @@ mod tests {
             (Reconcile, [allow, maintain, deny, deny]),
             (Rebind, [allow, manage, deny, deny]),
             (Reload, [allow, maintain, deny, deny]),
+            (Account, [allow, maintain, own, deny]),
+            (Ledger, [allow, maintain, deny, deny]),
+            (Attribute, [allow, maintain, deny, deny]),
         ] {
             assert_eq!(ROLES.map(|(role, _)| decide(role, operation)), cells, "{operation:?}");
         }

@@ -13,14 +13,14 @@ use stelia_node::systemd::DbusSystemd;
 use stelia_node::{System, holder};
 use stelia_settings::Settings;
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 use tokio_util::sync::CancellationToken;
 use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::format::debug_fn;
 use tracing_subscriber::prelude::*;
 
 use crate::engine::{Engine, Handle};
-use crate::{adoption, dbus, engine, journal, orders, trial};
+use crate::{adoption, booking, dbus, engine, journal, orders, trial};
 
 /// Name the runner socket has in its unit (`FileDescriptorName=`).
 const RUNNER_SOCKET_NAME: &str = "runner";
@@ -194,6 +194,10 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
         Arc::<orders::Programs>::default(),
         cancel.clone(),
     ));
+    let (told, signals) = mpsc::unbounded_channel();
+    tokio::spawn(dbus::tell_of_ledger(bus.clone(), signals));
+    let house = Arc::new(booking::Kernel::new(handle.system()));
+    let ledger = tokio::spawn(booking::run(handle.clone(), house, told, cancel.clone()));
     let mut views = handle.watch();
     notify(&[NotifyState::Ready]);
 
@@ -224,6 +228,7 @@ async fn serve(settings: Settings, beneath: impl FnOnce(System) -> System) -> an
     }
     cancel.cancel();
     running.await.context("the engine failed")?;
+    ledger.await.context("the ledger's task failed")?;
     failure.map_or(Ok(()), |lost| Err(lost.into()))
 }
 

@@ -67,6 +67,21 @@ messages! {
     /// They are not, because steliad-quiet does not answer, or refused.
     NOT_STEERED = "a85d3f6e0c714b2998e1d4a7b3605cf2";
 
+    /// Something ran on a VM's CPUs that is neither its own nor bound there.
+    INTRUDED = "c519480b98ee406ab08430c548cf2deb";
+    /// Who it was, as was counted for a while after it.
+    ATTRIBUTED = "0737748048f24eacb4b9cdeef3cb8e74";
+    /// Nothing can be read for the ledger, or kept.
+    LEDGER_PROBLEM = "f46bbcfcc1c540b39e83fa11c48a4967";
+    /// The ledger is kept again.
+    LEDGER_KEPT = "d4e95e4a8849447593d24629d882d477";
+    /// A day of the ledger ended: its signed head.
+    LEDGER_HEAD = "70c35d7a99074886a320b1ccb46a8086";
+    /// What a crash left behind the ledger's last whole line was cut off.
+    LEDGER_CUT = "32cff6a81f854ed78f12912fc31140f5";
+    /// A key was made that heads are signed with.
+    LEDGER_KEY = "5b8d1f0e7c9a4e62b3d6a4f8c0e1972d";
+
     /// The promise to an instance is not kept.
     DEGRADED = "fd923e76039b4c51ad3036c89ae67172";
     /// The same, because the anchor ended.

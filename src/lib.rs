@@ -9,6 +9,7 @@
 //! | [`dbus`] | the two doors: the bus and the runner socket, their objects, and the gate before them |
 //! | `adoption` | the third door: VMs that do not register themselves, by the administrator's rules |
 //! | `orders` | what is ordered of `steliad-quiet`: interrupts kept off the CPUs of VMs, and the like |
+//! | `booking` | the ledger: who ran on the CPUs of VMs, read from the kernel's counters and kept |
 //! | `authz` | who may call what: a table |
 //! | [`engine`] | the loop and all I/O: events, calls, bounded turns |
 //! | `decide` | pure decisions: admission, placement, the steps that bring a node to what is promised |
@@ -24,6 +25,7 @@
 
 pub(crate) mod adoption;
 pub(crate) mod authz;
+pub(crate) mod booking;
 pub mod daemon;
 pub mod dbus;
 pub(crate) mod decide;

@@ -1,7 +1,14 @@
-//! `/proc/<pid>/stat`, `status` and `cgroup`. A process chooses its own name, and must not choose anything else by it.
+//! `/proc/<pid>/stat`, `status` and `cgroup`. A process chooses its own name, and must not choose anything else by it. And the
+//! counters of CPUs and threads: `/proc/interrupts`, `softirqs`, `schedstat`, `stat`, `/proc/<pid>/schedstat`.
 #![no_main]
 
+use std::collections::BTreeMap;
+
 use libfuzzer_sys::fuzz_target;
+use steliad_fuzz::{fits, same};
+use stelia_cpus::CpuSet;
+use stelia_ledger::look::parse::interrupts::{self, Whose};
+use stelia_ledger::look::parse::{ParseError, schedstat, softirqs, steal, task};
 use stelia_node::proc::{ns_numbers, start_time, thread_group, unified_cgroup};
 
 fuzz_target!(|bytes: &[u8]| {
@@ -34,4 +41,80 @@ fuzz_target!(|bytes: &[u8]| {
     let status = String::from_utf8_lossy(&status);
     assert_eq!(thread_group(&status), Some(7));
     assert_eq!(ns_numbers(&status), Some(vec![8, 2]));
+    counters(bytes);
+    interrupts_named(bytes);
 });
+
+/// By a line's name, the counts of CPUs.
+type Counts = Vec<(String, Vec<(u32, u32)>)>;
+
+/// Readers of files with counters: that fewer CPUs are wanted changes nothing of the others, and a file that was cut is none.
+fn counters(bytes: &[u8]) {
+    let all = CpuSet::below(stelia_cpus::MAX_CPUS);
+    let some: CpuSet = (1..stelia_cpus::MAX_CPUS).step_by(2).collect();
+    let table = |read: &dyn Fn(&[u8], &CpuSet) -> Result<Counts, ParseError>| {
+        let whole = checked(bytes, |bytes| read(bytes, &all));
+        if let Ok(mut lines) = whole {
+            lines.iter_mut().for_each(|(_, counts)| counts.retain(|(cpu, _)| some.contains(*cpu)));
+            lines.retain(|(_, counts)| !counts.is_empty());
+            same(&read(bytes, &some), &Ok(lines), "fewer CPUs");
+        }
+    };
+    table(&|bytes, wanted| {
+        let parsed = interrupts::parse(bytes, wanted)?;
+        let counts = parsed.lines.iter().flat_map(|line| &line.counts);
+        assert!(counts.into_iter().all(|(cpu, count)| parsed.online.contains(*cpu) && *count > 0));
+        let named = |line: interrupts::Line<'_>| (format!("{:?}", line.whose), line.counts);
+        Ok(parsed.lines.into_iter().map(named).collect())
+    });
+    table(&|bytes, wanted| {
+        let lines = softirqs::parse(bytes, wanted)?;
+        Ok(lines.into_iter().map(|line| (line.name.to_owned(), line.counts)).collect())
+    });
+    by_cpu(bytes, &all, &some, schedstat::parse);
+    by_cpu(bytes, &all, &some, steal::parse);
+    if let Ok(task) = checked(bytes, task::parse) {
+        let text = format!("{} {} {}\n", task.run_ns, task.delay_ns, task.switches);
+        assert_eq!(task::parse(text.as_bytes()), Ok(task));
+    }
+}
+
+fn by_cpu<T: PartialEq + std::fmt::Debug>(
+    bytes: &[u8],
+    all: &CpuSet,
+    some: &CpuSet,
+    parse: fn(&[u8], &CpuSet) -> Result<BTreeMap<u32, T>, ParseError>,
+) {
+    if let Ok(mut cpus) = checked(bytes, |bytes| parse(bytes, all)) {
+        cpus.retain(|cpu, _| some.contains(*cpu));
+        same(&parse(bytes, some), &Ok(cpus), "fewer CPUs");
+    }
+}
+
+fn checked<T>(bytes: &[u8], parse: impl Fn(&[u8]) -> Result<T, ParseError>) -> Result<T, ParseError> {
+    let parsed = parse(bytes).inspect_err(fits);
+    if parsed.is_ok()
+        && let [line @ .., b'\n'] = bytes
+        && !line.is_empty()
+        && !line.ends_with(b"\n")
+    {
+        assert!(matches!(parse(line), Err(ParseError::Cut)));
+    }
+    parsed
+}
+
+/// Whatever name a driver gives its interrupt, counts are what the kernel wrote, and the quiet side reads the same.
+fn interrupts_named(bytes: &[u8]) {
+    let bytes: Vec<u8> = bytes.iter().copied().filter(|byte| !matches!(byte, b'\n' | 0)).take(64).collect();
+    let name = String::from_utf8_lossy(&bytes);
+    let text = format!("  CPU0 CPU2\n 24: 5 6 PCI-MSI 0-edge {name}\nLOC: 1 2 {}\n", "Local timer interrupts");
+    let parsed = interrupts::parse(text.as_bytes(), &CpuSet::below(3)).expect("a table");
+    let ours: Vec<_> = parsed.lines.iter().map(|line| line.counts.clone()).collect();
+    assert_eq!(ours, [vec![(0, 5), (2, 6)], vec![(0, 1), (2, 2)]]);
+    // A name may have what other readers take for the end of a line.
+    if !name.contains('\r') {
+        let theirs = stelia_quiet::counts::parse(&text).expect("a table");
+        let line = &theirs.lines[&24];
+        assert_eq!(parsed.lines[0].whose, Whose::Device { irq: 24, name: line.name.clone() });
+    }
+}

@@ -174,7 +174,18 @@ async fn the_manager_tells_of_drift_of_kubelet_of_the_pool_and_of_nothing_else()
     new.counters.drift_repaired = 1;
     new.kubelet_problem = Some("gone".to_owned());
     new.pool = Some(CpuSet::below(2));
-    let names = ["DriftFound", "DriftRepaired", "KubeletProblem", "SharedCPUs"].map(str::to_owned);
+    new.ledger = Arc::new(stelia_api::ledger::LedgerSummary {
+        key: "key".to_owned(),
+        ..Default::default()
+    });
+    let names = [
+        "DriftFound",
+        "DriftRepaired",
+        "KubeletProblem",
+        "LedgerKey",
+        "SharedCPUs",
+    ]
+    .map(str::to_owned);
     assert_eq!(told(&old, &new).await, BTreeSet::from(names));
 }
 
@@ -183,6 +194,7 @@ fn argument(signature: &str) -> Variant<'static> {
     match signature {
         "s" => Variant::from("x"),
         "u" => Variant::from(1u32),
+        "t" => Variant::from(1u64),
         "h" => Variant::from(Fd::from(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()))),
         "a{sv}" => Variant::from(HashMap::from([("no-such-option", Variant::from(true))])),
         "a(uia{sv})" => Variant::from(Vec::<(u32, i32, HashMap<&str, Variant<'_>>)>::new()),
@@ -223,12 +235,12 @@ async fn an_option_that_a_call_does_not_have_is_refused_whichever_call_it_is() {
         (
             MANAGER_PATH,
             include_str!("../../dbus-interfaces/io.stelia.Isolation1.Manager.xml"),
-            6,
+            8,
         ),
         (
             "/one",
             include_str!("../../dbus-interfaces/io.stelia.Isolation1.Instance.xml"),
-            3,
+            5,
         ),
     ];
     for (path, contract, count) in contracts {

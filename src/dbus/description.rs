@@ -43,6 +43,7 @@ mod tests {
     use stelia_kubelet::{PodName, PodUid};
     use stelia_node::proc::TaskId;
 
+    use stelia_api::ledger::{LedgerSummary, LedgerVm};
     use stelia_api::quiet::{self, Quiet};
 
     use super::*;
@@ -147,6 +148,29 @@ mod tests {
                 since_us: 3,
             }]),
             quiet: Arc::new(quiet()),
+            ledger: Arc::new(ledger()),
+        }
+    }
+
+    fn ledger() -> LedgerSummary {
+        let of = LedgerVm {
+            other_tasks_least: 1,
+            other_tasks_most: 2,
+            devices: 3,
+            delay_ns: 4,
+            promised_us: 6,
+            covered_us: 5,
+            intruded: 7,
+        };
+        LedgerSummary {
+            enabled: true,
+            problem: Some("full".to_owned()),
+            key: "key".to_owned(),
+            seq: 8,
+            hash: "00ff".to_owned(),
+            day: "2026-10-31".to_owned(),
+            bytes: 9,
+            vms: [("3ceda12c-3ee9-40fa-9f42-61428fe654a6".to_owned(), of)].into(),
         }
     }
 

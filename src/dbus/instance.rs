@@ -1,6 +1,6 @@
 //! `io.stelia.Isolation1.Instance`, for both doors. The contract is `dbus-interfaces/`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -8,6 +8,7 @@ use stelia_api::{Error, ErrorKind, NOT_PINNED, Reason};
 use stelia_kubelet::{PodName, PodUid};
 use stelia_record::Vcpu;
 use zbus::message::Header;
+use zbus::object_server::SignalEmitter;
 use zbus::{Connection, DBusError as _, Fd, Variant, interface};
 
 use super::call::Call;
@@ -197,6 +198,46 @@ impl Instance {
         })
         .await
     }
+
+    #[zbus(out_args("account"))]
+    async fn ledger(
+        &self,
+        since_us: u64,
+        until_us: u64,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.answer(connection, &header, Operation::Account, || async move {
+            options::known(&options, &[])?;
+            let (since_us, until_us) = options::times(since_us, until_us)?;
+            self.engine.account(Some(self.pod.clone()), since_us, until_us).await
+        })
+        .await
+    }
+
+    #[zbus(out_args("attribution"))]
+    async fn attribute(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.answer(connection, &header, Operation::Attribute, || async move {
+            options::known(&options, &["seconds"])?;
+            let seconds = options::number(&options, "seconds", 1..=600, 10)?;
+            self.engine.attribute(self.pod.clone(), seconds).await
+        })
+        .await
+    }
+
+    #[zbus(signal)]
+    pub(super) async fn intruded(
+        emitter: &SignalEmitter<'_>,
+        cpu: u32,
+        class: &str,
+        details: HashMap<&str, Variant<'_>>,
+    ) -> zbus::Result<()>;
 
     #[zbus(property(emits_changed_signal = "const"), name = "PodUID")]
     fn pod_uid(&self) -> String {

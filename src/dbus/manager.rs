@@ -56,6 +56,9 @@ impl Manager {
         if old.counters.drift_repaired != new.counters.drift_repaired {
             self.drift_repaired_changed(emitter).await?;
         }
+        if old.ledger.key != new.ledger.key {
+            self.ledger_key_changed(emitter).await?;
+        }
         if old.shared_cpus() != new.shared_cpus() {
             self.shared_c_p_us_changed(emitter).await?;
         }
@@ -306,6 +309,42 @@ impl Manager {
             .await
     }
 
+    #[zbus(out_args("account"))]
+    async fn ledger(
+        &self,
+        pod_uid: &str,
+        since_us: u64,
+        until_us: u64,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.call(connection, &header)
+            .answer(Operation::Ledger, |_| async move {
+                options::known(&options, &[])?;
+                let parse = |uid| PodUid::parse(uid).map_err(ErrorKind::InvalidArgument.context("pod_uid"));
+                let pod = Some(pod_uid).filter(|uid| !uid.is_empty()).map(parse).transpose()?;
+                let (since_us, until_us) = options::times(since_us, until_us)?;
+                self.engine.account(pod, since_us, until_us).await
+            })
+            .await
+    }
+
+    #[zbus(out_args("verdict"))]
+    async fn verify_ledger(
+        &self,
+        options: Options,
+        #[zbus(connection)] connection: &Connection,
+        #[zbus(header)] header: Header<'_>,
+    ) -> Result<String, Error> {
+        self.call(connection, &header)
+            .answer(Operation::Ledger, |_| async move {
+                options::known(&options, &[])?;
+                self.engine.verify_ledger().await
+            })
+            .await
+    }
+
     #[zbus(property)]
     fn kubelet_problem(&self) -> Result<String, Error> {
         self.show(|view| view.kubelet_problem.clone().unwrap_or_default())
@@ -319,6 +358,11 @@ impl Manager {
     #[zbus(property)]
     fn drift_repaired(&self) -> Result<u64, Error> {
         self.show(|view| view.counters.drift_repaired)
+    }
+
+    #[zbus(property)]
+    fn ledger_key(&self) -> Result<String, Error> {
+        self.show(|view| view.ledger.key.clone())
     }
 
     #[zbus(property, name = "SharedCPUs")]
@@ -338,5 +382,15 @@ impl Manager {
         emitter: &SignalEmitter<'_>,
         pod_uid: &str,
         instance: ObjectPath<'_>,
+    ) -> zbus::Result<()>;
+
+    #[zbus(signal)]
+    pub(super) async fn ledger_head(
+        emitter: &SignalEmitter<'_>,
+        day: &str,
+        seq: u64,
+        hash: &str,
+        key: &str,
+        signature: &str,
     ) -> zbus::Result<()>;
 }

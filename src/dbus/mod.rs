@@ -13,6 +13,7 @@ mod export;
 pub(crate) mod gate;
 mod instance;
 mod job;
+mod ledger;
 mod manager;
 mod node_topology;
 mod options;
@@ -23,6 +24,8 @@ mod readings;
 mod registration;
 mod report;
 mod runner_socket;
+
+pub(crate) use ledger::tell as tell_of_ledger;
 
 pub use bus::{Bus, BusError, Name, check_alone, connect, serve as serve_bus};
 pub use runner_socket::{serve as serve_runner_socket, serve_as as serve_runner_socket_as};

@@ -1,5 +1,6 @@
 //! The `a{sv}` options of calls, by name and type.
 
+use std::ops::RangeInclusive;
 use std::os::fd::{AsFd, OwnedFd};
 
 use stelia_allocator::evaluate::Request;
@@ -39,6 +40,19 @@ pub(super) fn flag(options: &Options, name: &str) -> Result<bool, Error> {
     }
 }
 
+/// A number within bounds; absent is the default.
+pub(super) fn number(options: &Options, name: &str, allowed: RangeInclusive<u32>, default: u32) -> Result<u32, Error> {
+    let wrong = || {
+        let (least, most) = (allowed.start(), allowed.end());
+        ErrorKind::InvalidArgument.because(format!("option {name:?} must be a number (u) from {least} to {most}"))
+    };
+    match options.get(name).map(|value| &**value) {
+        None => Ok(default),
+        Some(Variant::U32(number)) if allowed.contains(number) => Ok(*number),
+        Some(_) => Err(wrong()),
+    }
+}
+
 /// A descriptor.
 pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd>, Error> {
     let Some(value) = options.get(name) else {
@@ -52,6 +66,15 @@ pub(super) fn descriptor(options: &Options, name: &str) -> Result<Option<OwnedFd
             "option {name:?} must be a file descriptor (h), not {}",
             other.value_signature()
         ))),
+    }
+}
+
+/// A time from when to when, microseconds since the epoch; 0 at its end is now.
+pub(super) fn times(since_us: u64, until_us: u64) -> Result<(u64, Option<u64>), Error> {
+    let until_us = (until_us != 0).then_some(until_us);
+    match until_us.is_none_or(|until_us| since_us <= until_us) {
+        true => Ok((since_us, until_us)),
+        false => Err(ErrorKind::InvalidArgument.because("since_us is later than until_us")),
     }
 }
 

@@ -117,6 +117,9 @@ impl Engine {
         if let Command::ShowQuiet(quiet) = command {
             return self.show_quiet(*quiet);
         }
+        if let Command::ShowLedger(ledger) = command {
+            return self.publisher.show_ledger(*ledger);
+        }
         // A second Deregister waits with the first.
         if let Command::Deregister(pod, more) = command {
             let under_way = self.calls.of.get_mut(&pod).into_iter().flatten();
@@ -165,6 +168,7 @@ impl Engine {
             }
             Command::ShowUnadopted(unadopted) => self.publisher.show_unadopted(unadopted),
             Command::ShowQuiet(quiet) => self.show_quiet(*quiet),
+            Command::ShowLedger(ledger) => self.publisher.show_ledger(*ledger),
             Command::Rebind(request, reply) => {
                 let planned = self.rebind(&request);
                 self.finish(&asker, [reply], planned);

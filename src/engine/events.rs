@@ -57,6 +57,7 @@ impl Engine {
         self.dirty.audit = self.picture.snapshot.instances.keys().cloned().collect();
         self.retries.wake_all();
         self.watch_node();
+        self.audits.send_replace(());
     }
 
     /// Units outside are read where an instance depends on them, else when one begins to.

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::Quiet;
 use stelia_api::{Error, ErrorKind};
 use stelia_kubelet::{PodName, PodUid};
@@ -14,6 +15,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::attach::{AttachRequest, Placed};
 use super::audience::{Restrict, restricted};
 use super::inbox::Asker;
+use super::ledger::LedgerCall;
 use super::rebind::{RebindAnswer, RebindRequest};
 use super::{InstanceView, Metrics, Preview, RegisterRequest, Report, Unadopted, View};
 
@@ -33,6 +35,8 @@ pub(super) enum Command {
     ShowUnadopted(Vec<Unadopted>),
     /// What is done about interrupts and the like; nobody waits for an answer.
     ShowQuiet(Box<Quiet>),
+    /// What is known of the ledger; nobody waits for an answer.
+    ShowLedger(Box<LedgerSummary>),
 }
 
 impl Command {
@@ -60,7 +64,7 @@ impl Command {
             Self::Reconcile(replies) => all(replies),
             Self::Preview(reply) => reply.is_closed(),
             // New settings are used although the caller left.
-            Self::Reload(..) | Self::ShowUnadopted(_) | Self::ShowQuiet(_) => false,
+            Self::Reload(..) | Self::ShowUnadopted(_) | Self::ShowQuiet(_) | Self::ShowLedger(_) => false,
             Self::Rebind(_, reply) => reply.is_closed(),
         }
     }
@@ -80,6 +84,10 @@ pub struct Handle {
     pub(super) settings: watch::Receiver<Arc<Settings>>,
     /// An administrator asked for an audit of everything.
     pub(super) reconciled: watch::Sender<()>,
+    /// An audit of everything begins.
+    pub(super) audits: watch::Sender<()>,
+    /// Who keeps the ledger.
+    pub(super) ledger: watch::Sender<Option<mpsc::UnboundedSender<LedgerCall>>>,
     /// The pod whose calls come through this handle; `None` for an administrator's.
     pub(super) asker: Asker,
 }
@@ -138,6 +146,12 @@ impl Handle {
     /// Changes each time that everything was audited because an administrator asked for it.
     pub(crate) fn reconciled(&self) -> watch::Receiver<()> {
         self.reconciled.subscribe()
+    }
+
+    /// Changes each time that an audit of everything begins, whatever asked for it. The engine reads the instances meanwhile, some in each
+    /// turn.
+    pub(crate) fn audits(&self) -> watch::Receiver<()> {
+        self.audits.subscribe()
     }
 
     /// Show these VMs as not adopted, and no others.

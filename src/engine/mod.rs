@@ -18,6 +18,7 @@
 //! | `publish`, `view` | the view that doors read |
 //! | `reported`, `drifted` | messages of the journal; drift until it is repaired |
 //! | `audience` | the part of all this that a pod may see |
+//! | `ledger` | how doors reach whoever keeps the ledger |
 //! | `metrics`, `report`, `locality` | counters; facts for schedulers; where memory and devices are |
 //! | `rebind` | jobs that move running VMs to better CPUs |
 
@@ -41,6 +42,7 @@ mod kubelet_file;
 mod lasting;
 mod late;
 mod leave;
+mod ledger;
 mod limits;
 mod locality;
 mod metrics;
@@ -74,6 +76,7 @@ pub use task::Engine;
 
 pub(crate) use apply::{now_us, release_host};
 pub(crate) use calls::REGISTRATION_PATIENCE;
+pub(crate) use ledger::{AccountRequest, LedgerCall};
 pub(crate) use locality::localities;
 pub(crate) use metrics::{Metrics, Trigger};
 pub(crate) use pass::{Preview, Report};
@@ -81,6 +84,6 @@ pub(crate) use pass::{Preview, Report};
 pub(crate) use rebind::JobPhase;
 pub(crate) use rebind::{Job, Made, RebindRequest};
 pub(crate) use report::node_facts;
-pub(crate) use view::{Counters, InstanceView, LastPass, Unadopted, Usage, View, usage};
 #[cfg(test)]
-pub(crate) use view::{PinnedThread, PoolsView};
+pub(crate) use view::PoolsView;
+pub(crate) use view::{Counters, InstanceView, LastPass, PinnedThread, Unadopted, Usage, View, usage};

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError};
 
+use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::Quiet;
 use stelia_kubelet::PodUid;
 use stelia_settings::Policies;
@@ -81,6 +82,16 @@ impl Publisher {
 
     pub(super) fn show_quiet(&self, quiet: Quiet) {
         self.set(|view| &mut view.quiet, |view| &view.quiet, Arc::new(quiet));
+    }
+
+    /// No subscriber is woken because its sums rose.
+    pub(super) fn show_ledger(&self, ledger: LedgerSummary) {
+        self.view.send_if_modified(|view| {
+            let (was, now) = (&view.ledger, &ledger);
+            let differs = was.problem != now.problem || was.key != now.key || was.enabled != now.enabled;
+            Arc::make_mut(view).ledger = Arc::new(ledger);
+            differs
+        });
     }
 
     fn show_followers(&self, changed: BTreeMap<PodUid, Option<Arc<InstanceView>>>) {

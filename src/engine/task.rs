@@ -60,6 +60,8 @@ pub struct Engine {
     pub(super) homes: Homes,
     /// The settings, for the tasks beside the engine that follow them.
     pub(super) shown_settings: watch::Sender<Arc<Settings>>,
+    /// Told when everything is about to be audited, for what else is done once for each audit.
+    pub(super) audits: watch::Sender<()>,
     next_audit: Instant,
     alarm: Alarm,
 }
@@ -81,6 +83,8 @@ impl Engine {
             metrics: Arc::default(),
             settings: followed,
             reconciled: watch::Sender::default(),
+            audits: watch::Sender::default(),
+            ledger: watch::Sender::default(),
             asker: None,
         };
         let mut engine = Self {
@@ -105,6 +109,7 @@ impl Engine {
             firing: Firing::default(),
             homes: Homes::default(),
             shown_settings,
+            audits: handle.audits.clone(),
             next_audit: Instant::now(),
             alarm: Alarm::new()?,
             system,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use serde::ser::SerializeMap as _;
 use stelia_allocator::{Allocation, AllocatorNode, AllocatorPolicies, CpuSource, HeldCpus, Pools};
+use stelia_api::ledger::LedgerSummary;
 use stelia_api::quiet::Quiet;
 use stelia_api::view::ReasonOf;
 pub use stelia_api::view::{Counters, LastPass, Usage};
@@ -61,6 +62,8 @@ pub struct View {
     pub unadopted: Arc<Vec<Unadopted>>,
     /// What is done about interrupts and the like.
     pub quiet: Arc<Quiet>,
+    /// Who ran on the CPUs of VMs.
+    pub ledger: Arc<LedgerSummary>,
 }
 
 /// A VM that a rule is of and that is not adopted. In JSON it is [`stelia_api::view::Unadopted`].

@@ -1,11 +1,17 @@
 //! What follows from entries for one VM and a time.
 
+mod fold;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_api::attribution::Attribution;
 
 use crate::entry::{Class, Closed};
+
+pub use fold::{Folded, accounts, booked};
 
 /// The account of one VM. Counts are of whole windows, from one reading to the next; a window is booked where it ends.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]

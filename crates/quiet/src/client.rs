@@ -7,11 +7,14 @@ use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use serde::Serialize;
+use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_text::excerpt::excerpt;
 
 use crate::line::{self, LineError};
-use crate::order::{Answer, MAX_LINE, Order};
+use crate::order::{Answer, MAX_LINE, Order, Target};
+use crate::request::{Attribute, Request};
 
 /// How long an answer may take: an order on a large node takes milliseconds, and irqbalance is waited for a second or two.
 pub const PATIENCE: Duration = Duration::from_secs(10);
@@ -33,6 +36,9 @@ pub enum OrderError {
     NoAnswer(LineError),
     #[error("the answer {answer:?} is not JSON that is understood: {cause}")]
     NotJson { answer: String, cause: serde_json::Error },
+    /// It is the answer to something else.
+    #[error("the answer {0} does not answer what was asked")]
+    Unexpected(String),
     /// Nothing was changed.
     #[error("the order was refused: {0}")]
     Refused(String),
@@ -43,8 +49,49 @@ pub enum OrderError {
 /// # Errors
 /// [`OrderError`].
 pub fn order(socket: &Path, order: &Order, patience: Duration) -> Result<Report, OrderError> {
+    match ask(socket, order, patience)? {
+        Answer::Done(report) => Ok(report),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// Let the kernel count who else runs on these CPUs, from now until [`finish`]. One that was begun before is forgotten.
+/// It does not wait: how long the count takes is for the caller to say, by when it calls [`finish`].
+///
+/// # Errors
+/// [`OrderError`]; then nothing is counted.
+pub fn begin(socket: &Path, target: &Target, patience: Duration) -> Result<(), OrderError> {
+    let attribute = Attribute::Begin(target.clone());
+    match ask(socket, &Request::Attribute { attribute }, patience)? {
+        Answer::Begun => Ok(()),
+        other => Err(unexpected(&other)),
+    }
+}
+
+/// What was counted since [`begin`]. Nothing is counted any more afterwards, also after an error that is
+/// [`OrderError::Refused`].
+///
+/// # Errors
+/// [`OrderError`]; refused where nothing was begun, or it is too long ago.
+pub fn finish(socket: &Path, patience: Duration) -> Result<Attribution, OrderError> {
+    let attribute = Attribute::Finish {};
+    match ask(socket, &Request::Attribute { attribute }, patience)? {
+        Answer::Attributed(attribution) => Ok(attribution),
+        other => Err(unexpected(&other)),
+    }
+}
+
+fn unexpected(answer: &Answer) -> OrderError {
+    match answer {
+        Answer::Refused(reason) => OrderError::Refused(reason.clone()),
+        other => OrderError::Unexpected(excerpt(&serde_json::to_string(other).unwrap_or_default())),
+    }
+}
+
+/// One line each way.
+fn ask(socket: &Path, request: &impl Serialize, patience: Duration) -> Result<Answer, OrderError> {
     // Sets and texts: they cannot fail to be JSON.
-    let text = serde_json::to_string(order).unwrap_or_default();
+    let text = serde_json::to_string(request).unwrap_or_default();
     if text.len() > MAX_LINE {
         return Err(OrderError::TooLong(text.len()));
     }
@@ -62,14 +109,10 @@ pub fn order(socket: &Path, order: &Order, patience: Duration) -> Result<Report,
         (Err(_), Err(error)) => return Err(OrderError::Write(error)),
         (Err(error), Ok(())) => return Err(OrderError::NoAnswer(error)),
     };
-    match serde_json::from_str(&answer) {
-        Ok(Answer::Done(report)) => Ok(report),
-        Ok(Answer::Refused(reason)) => Err(OrderError::Refused(reason)),
-        Err(cause) => Err(OrderError::NotJson {
-            answer: excerpt(&answer),
-            cause,
-        }),
-    }
+    serde_json::from_str(&answer).map_err(|cause| OrderError::NotJson {
+        answer: excerpt(&answer),
+        cause,
+    })
 }
 
 /// Not `UnixStream::connect`, which waits for ever where more connections wait than the listener's queue holds.

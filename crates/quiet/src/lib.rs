@@ -13,8 +13,10 @@ pub mod line;
 pub mod order;
 mod plan;
 mod record;
+pub mod request;
 pub mod resctrl;
 pub mod steer;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod threads;
+pub mod trace;

@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
+use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_cpus::CpuSet;
 
@@ -88,12 +89,16 @@ pub struct Target {
     pub own: BTreeSet<i32>,
 }
 
-/// The answer to an order.
+/// The answer to a [`Request`](crate::request::Request).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Answer {
     /// Carried out, as far as the report says.
     Done(Report),
+    /// Counting began.
+    Begun,
+    /// What was counted.
+    Attributed(Attribution),
     /// Nothing was changed, and why.
     Refused(String),
 }

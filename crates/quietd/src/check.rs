@@ -11,10 +11,10 @@ use std::collections::BTreeMap;
 
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
-use stelia_quiet::order::{CacheClass, Latency, Order, Vm};
+use stelia_quiet::order::{CacheClass, Latency, Order, Target, Vm};
 use stelia_text::excerpt::excerpt;
 
-pub use facts::Facts;
+pub use facts::{Facts, exclusive};
 
 /// Why an order is not carried out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -37,6 +37,33 @@ pub enum Wrong {
         what: &'static str,
         value: u32,
     },
+}
+
+/// Why nothing is counted.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum WrongTarget {
+    #[error("no CPUs are named")]
+    NoCpus,
+    #[error("the CPUs {0} are no VM's")]
+    NotExclusive(CpuSet),
+    #[error("{0} is no thread's number")]
+    Thread(i32),
+}
+
+/// Whether it may be counted who runs there: on CPUs of VMs only, `exclusive`. What else runs on the node is nobody's business here.
+///
+/// # Errors
+/// [`WrongTarget`].
+pub fn check_target(target: &Target, exclusive: &CpuSet) -> Result<(), WrongTarget> {
+    if target.cpus.is_empty() {
+        return Err(WrongTarget::NoCpus);
+    }
+    let others = target.cpus.difference(exclusive);
+    if !others.is_empty() {
+        return Err(WrongTarget::NotExclusive(others));
+    }
+    let thread = target.own.iter().find(|thread| **thread <= 0);
+    thread.map_or(Ok(()), |thread| Err(WrongTarget::Thread(*thread)))
 }
 
 /// What of an order may be carried out.

@@ -19,7 +19,7 @@ use stelia_quiet::files::System;
 use stelia_quiet::irqbalance::SOCKETS;
 use stelia_quiet::kernel::{Directory, Kernel, STORE};
 use stelia_quiet::order::Order;
-use stelia_quiet::threads;
+use stelia_quiet::{threads, trace};
 
 use crate::carry_out::{Memories, carry_out};
 use crate::journal::{Priority, say};
@@ -85,15 +85,23 @@ fn serve() -> Result<(), Failure> {
     let store = Directory::open(STORE).map_err(of("make /run/stelia/quiet"))?;
     let _alone = alone(&store)?;
     let (kernel, cgroups) = (Kernel::below("/"), KernelCgroups::new("/sys/fs/cgroup"));
+    let system = System {
+        files: &kernel,
+        store: &store,
+    };
+    if let Err(error) = trace::expire(system, trace::now_us()) {
+        say(
+            Priority::Warning,
+            &format!("a count that nobody waits for is not removed: {error}"),
+        );
+    }
     let mut server = Server {
-        system: System {
-            files: &kernel,
-            store: &store,
-        },
+        system,
         cgroups: &cgroups,
         sockets: Path::new(SOCKETS),
         admit: &peer::is_daemon,
         patience: PATIENCE,
+        clock: &trace::now_us,
         state: State::default(),
     };
     // Telling systemd cannot fail in a way that anybody could act on.
@@ -136,7 +144,8 @@ fn restore() -> Result<ExitCode, Failure> {
     let mut report = carry_out(system, Path::new(SOCKETS), &nothing, &mut Memories::default());
     // The daemon moves kernel threads itself: the kernel asks for CAP_SYS_NICE there, also of their owner.
     threads::carry_out(system, &nothing, &mut threads::Memory::default(), &mut report);
-    let left = left(&report);
+    let mut left = left(&report);
+    left.extend(trace::remove(system).err().map(|error| error.to_string()));
     for line in &left {
         eprintln!("steliad-quiet: not restored: {line}");
     }

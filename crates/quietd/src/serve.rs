@@ -11,15 +11,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use stelia_api::attribution::Attribution;
 use stelia_api::quiet::Report;
 use stelia_node::cgroup::Cgroups;
 use stelia_quiet::files::System;
 use stelia_quiet::line::{self, LineError};
-use stelia_quiet::order::{Answer, MAX_LINE, Order};
+use stelia_quiet::order::{Answer, MAX_LINE, Order, Target};
+use stelia_quiet::request::{Attribute, Request};
+use stelia_quiet::trace;
 use stelia_text::excerpt;
 
 use crate::carry_out::{Memories, carry_out};
-use crate::check::{Checked, Facts, check};
+use crate::check::{Checked, Facts, check, check_target, exclusive};
 use crate::journal::{Priority, say};
 pub use crate::peer::Stranger;
 
@@ -48,6 +51,8 @@ pub struct Server<'a> {
     pub admit: &'a dyn Fn(&UnixStream) -> Result<(), Stranger>,
     /// [`PATIENCE`].
     pub patience: Duration,
+    /// [`stelia_quiet::trace::now_us`].
+    pub clock: &'a dyn Fn() -> u64,
     pub state: State,
 }
 
@@ -126,13 +131,23 @@ impl Server<'_> {
     }
 
     fn answer(&mut self, text: &str) -> Answer {
-        let order: Order = match serde_json::from_str(text) {
-            Ok(order) => order,
+        match Request::parse(text) {
+            Ok(Request::Order(order)) => self.order(order),
+            Ok(Request::Attribute { attribute }) => {
+                let answer = match attribute {
+                    Attribute::Begin(target) => self.begin(&target).map(|()| Answer::Begun),
+                    Attribute::Finish {} => self.finish().map(Answer::Attributed),
+                };
+                answer.unwrap_or_else(Answer::Refused)
+            }
             Err(cause) => {
                 let cause = excerpt::cause(&cause);
-                return Answer::Refused(format!("it is not JSON that is understood: {cause}"));
+                Answer::Refused(format!("it is not JSON that is understood: {cause}"))
             }
-        };
+        }
+    }
+
+    fn order(&mut self, order: Order) -> Answer {
         let facts = Facts::read(&order, self.cgroups, self.system.files);
         let checked = facts.and_then(|facts| check(order, &facts).map_err(|wrong| wrong.to_string()));
         match checked {
@@ -144,10 +159,19 @@ impl Server<'_> {
         }
     }
 
+    fn begin(&self, target: &Target) -> Result<(), String> {
+        check_target(target, &exclusive(self.cgroups)?).map_err(|wrong| wrong.to_string())?;
+        trace::begin(self.system, target, self.clock).map_err(|error| error.to_string())
+    }
+
+    fn finish(&self) -> Result<Attribution, String> {
+        trace::finish(self.system, self.clock).map_err(|error| error.to_string())
+    }
+
     /// The daemon tries again and again: the journal has it once.
     fn tell_refusal(&mut self, answer: &Answer) {
         let reason = match answer {
-            Answer::Done(_) => None,
+            Answer::Done(_) | Answer::Begun | Answer::Attributed(_) => None,
             Answer::Refused(reason) => Some(reason.clone()),
         };
         if let Some(reason) = reason.as_ref().filter(|_| reason != self.state.refused) {

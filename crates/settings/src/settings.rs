@@ -11,8 +11,10 @@ use stelia_allocator::{
 use stelia_kubelet::home::AUTO;
 use toml::Value;
 
+use crate::ledger::{size, size_text};
 use crate::{
-    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, Partition, PlacementPolicy, QuietSettings, TreeHome, VfioIrqs,
+    AdoptRule, FloatPolicy, IrqSteering, LatencyLevel, LedgerSettings, Partition, PlacementPolicy, QuietSettings,
+    Sample, TreeHome, VfioIrqs,
 };
 
 /// The configuration in force, set by the rows of `KEYS`.
@@ -22,6 +24,7 @@ pub struct Settings {
     pub kubelet_root: PathBuf,
     pub policies: Policies,
     pub quiet: QuietSettings,
+    pub ledger: LedgerSettings,
     /// Least time from the beginning of one rebind job to that of the next.
     pub rebind_interval: Duration,
     pub audit_interval: Duration,
@@ -54,6 +57,7 @@ impl Default for Settings {
             kubelet_root: AUTO.into(),
             policies: Policies::default(),
             quiet: QuietSettings::default(),
+            ledger: LedgerSettings::default(),
             rebind_interval: Duration::from_secs(60),
             audit_interval: Duration::from_secs(30),
         }
@@ -103,7 +107,7 @@ macro_rules! choice {
 }
 
 /// Every key, in the order of `--print-config` and of `packaging/steliad.toml`.
-pub(crate) const KEYS: [Key; 23] = [
+pub(crate) const KEYS: [Key; 26] = [
     Key {
         name: "kubelet-root",
         allowed: &["auto", "an absolute path"],
@@ -234,6 +238,36 @@ pub(crate) const KEYS: [Key; 23] = [
         get: |settings| settings.quiet.cache_monitoring.into(),
     },
     Key {
+        name: "ledger",
+        allowed: &["true", "false"],
+        set: |settings, value| {
+            settings.ledger.kept = value.as_bool()?;
+            Some(())
+        },
+        get: |settings| settings.ledger.kept.into(),
+    },
+    Key {
+        name: "ledger-size",
+        allowed: &["\"4M\" to \"16G\""],
+        set: |settings, value| {
+            settings.ledger.bytes = size(value.as_str()?)?;
+            Some(())
+        },
+        get: |settings| size_text(settings.ledger.bytes).into(),
+    },
+    Key {
+        name: "ledger-sample",
+        allowed: &[OFF, "1 to 600 seconds of an hour or a day, such as \"10s/h\""],
+        set: |settings, value| {
+            settings.ledger.sample = match value.as_str()? {
+                OFF => None,
+                text => Some(Sample::parse(text)?),
+            };
+            Some(())
+        },
+        get: |settings| settings.ledger.sample.map_or(OFF.into(), Sample::text).into(),
+    },
+    Key {
         name: "rebind-interval-s",
         allowed: &["0 to 86400"],
         set: |settings, value| {
@@ -252,6 +286,9 @@ pub(crate) const KEYS: [Key; 23] = [
         get: |settings| seconds(settings.audit_interval),
     },
 ];
+
+/// No VM is looked at closely by itself.
+const OFF: &str = "off";
 
 /// The governor is not set.
 const KEEP: &str = "keep";

@@ -90,6 +90,10 @@ fn a_value_that_is_not_allowed_says_what_is_and_in_which_file() {
         ("latency-low-us = 0", "1 to 10000"),
         ("cpu-governor = \"../on demand\"", "keep or the name of a governor"),
         ("cache-monitoring = \"on\"", "true or false"),
+        ("ledger = \"yes\"", "true or false"),
+        ("ledger-size = \"1M\"", "\"4M\" to \"16G\""),
+        ("ledger-size = 64", "\"4M\" to \"16G\""),
+        ("ledger-sample = \"10s\"", "off or 1 to 600 seconds"),
         ("numa-topology-alignment-policy = \"Single\"", "SingleNUMANode"),
     ] {
         let dir = tree(&[("etc/stelia/steliad.toml.d/7.toml", line)]);

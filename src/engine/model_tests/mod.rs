@@ -2,6 +2,7 @@
 
 mod adopt;
 mod allocator;
+mod booking;
 mod crash;
 mod crun;
 mod fair;

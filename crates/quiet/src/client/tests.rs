@@ -142,3 +142,54 @@ fn an_order_that_would_be_refused_for_its_length_is_not_sent() {
         "{error}"
     );
 }
+
+/// What asking became with a peer that answers this.
+fn asked<T>(answer: &str, ask: impl FnOnce(&Path) -> Result<T, OrderError>) -> (String, Result<T, OrderError>) {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("quiet.sock");
+    let listener = UnixListener::bind(&path).unwrap();
+    let answer = answer.to_owned();
+    let peer = thread::spawn(move || {
+        let mut stream = listener.accept().unwrap().0;
+        let text = line::read(&mut stream, MAX_LINE, PATIENCE).unwrap();
+        line::write(&mut stream, &answer, PATIENCE).unwrap();
+        text
+    });
+    let result = ask(&path);
+    (peer.join().unwrap(), result)
+}
+
+#[test]
+fn an_attribution_is_begun_and_finished_in_a_line_each() {
+    let target = Target {
+        cpus: "2-3".parse().unwrap(),
+        own: [7].into(),
+    };
+    let (line, result) = asked("\"begun\"", |path| begin(path, &target, PATIENCE));
+    result.unwrap();
+    let begun = Request::Attribute {
+        attribute: Attribute::Begin(target),
+    };
+    assert_eq!(Request::parse(&line).unwrap(), begun);
+    let counted = Attribution {
+        cpus: "2-3".into(),
+        dropped: 1,
+        ..Attribution::default()
+    };
+    let answer = serde_json::to_string(&Answer::Attributed(counted.clone())).unwrap();
+    let (line, result) = asked(&answer, |path| finish(path, PATIENCE));
+    assert_eq!(
+        (line.as_str(), result.unwrap()),
+        ("{\"attribute\":{\"finish\":{}}}", counted)
+    );
+}
+
+#[test]
+fn an_answer_to_something_else_is_none_and_an_older_program_refuses() {
+    let (_, result) = asked("\"begun\"", |path| finish(path, PATIENCE));
+    let text = result.unwrap_err().to_string();
+    assert_eq!(text, "the answer \"begun\" does not answer what was asked");
+    let older = "{\"refused\":\"it is not JSON that is understood: unknown field `attribute`\"}";
+    let (_, result) = asked(older, |path| begin(path, &Target::default(), PATIENCE));
+    assert!(matches!(result, Err(OrderError::Refused(_))), "{result:?}");
+}

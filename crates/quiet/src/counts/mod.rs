@@ -56,13 +56,62 @@ impl Line {
         there.map(|(_, count)| u64::from(*count)).sum()
     }
 
-    /// Whether it belongs to a device, whose interrupt could fire elsewhere. Not so on x86 the timer's and the
+    /// As [`Source::is_device`].
+    pub fn is_device(&self) -> bool {
+        is_device(self.irq, &self.chip, &self.hwirq)
+    }
+}
+
+/// Where an interrupt comes from: what a line says behind its counts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Source<'a> {
+    /// As [`Line::chip`].
+    pub chip: &'a str,
+    /// As [`Line::hwirq`].
+    pub hwirq: &'a str,
+    drivers: &'a str,
+}
+
+impl<'a> Source<'a> {
+    /// The controller, the number there with the kind of trigger (`5-edge`, or `30 Level`), the drivers (`show_interrupts` in
+    /// the kernel's `kernel/irq/proc.c`).
+    pub fn parse(text: &'a str) -> Self {
+        let (chip, text) = word(text);
+        let (hwirq, text) = match word(text) {
+            (place, rest) if place.starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+                (place.split('-').next().unwrap_or_default(), rest)
+            }
+            _ => ("", text),
+        };
+        let drivers = match word(text) {
+            ("Level" | "Edge", rest) => rest,
+            _ => text,
+        };
+        Self { chip, hwirq, drivers }
+    }
+
+    /// As [`Line::name`].
+    pub fn name(&self) -> String {
+        self.drivers.split_whitespace().collect::<Vec<_>>().join(" ")
+    }
+
+    /// Whether the interrupt of this number belongs to a device, and could fire elsewhere. Not so on x86 the timer's and the
     /// cascade (IRQ 0 and 2); nor those that each CPU has of its own: Xen's event channels of a CPU, and ARM's
     /// private peripheral interrupts (GIC numbers below 32).
-    pub fn is_device(&self) -> bool {
-        let private = self.chip.starts_with("GIC") && self.hwirq.parse::<u32>().is_ok_and(|number| number < 32);
-        !(private || self.chip.contains("percpu") || is_legacy_timer(self.irq))
+    pub fn is_device(&self, irq: u32) -> bool {
+        is_device(irq, self.chip, self.hwirq)
     }
+}
+
+fn is_device(irq: u32, chip: &str, hwirq: &str) -> bool {
+    let private = chip.starts_with("GIC") && hwirq.parse::<u32>().is_ok_and(|number| number < 32);
+    !(private || chip.contains("percpu") || is_legacy_timer(irq))
+}
+
+/// The first word, and what is behind it.
+fn word(text: &str) -> (&str, &str) {
+    let text = text.trim_start();
+    text.split_at(text.find(char::is_whitespace).unwrap_or(text.len()))
 }
 
 /// IRQ 0, the timer, and 2, the cascade, of a PC: the kernel does without their masks.
@@ -166,36 +215,32 @@ pub fn parse(text: &str) -> Result<Table, ParseError> {
     })
 }
 
-/// After its number: the counts, the controller, the number there with the kind of trigger (`5-edge`, or `30 Level`),
-/// the drivers (`show_interrupts` in the kernel's `kernel/irq/proc.c`).
+/// After its number: the counts, and where it comes from.
 fn line(irq: u32, text: &str, columns: &[u32]) -> Result<Line, ParseError> {
     let wrong = || ParseError::Columns {
         irq,
         expected: columns.len(),
     };
-    let mut words = text.split_whitespace().peekable();
+    let mut left = text;
     let mut counts = Vec::new();
     for cpu in columns {
-        let count = words.next().and_then(|word| word.parse().ok()).ok_or_else(wrong)?;
+        let (count, rest) = word(left);
+        let count = count.parse().map_err(|_| wrong())?;
+        left = rest;
         if count > 0 {
             counts.push((*cpu, count));
         }
     }
+    let source = Source::parse(left);
     // No controller's name is a number: this is a column that the header does not have.
-    if words
-        .peek()
-        .is_some_and(|word| word.bytes().all(|byte| byte.is_ascii_digit()))
-    {
+    if !source.chip.is_empty() && source.chip.bytes().all(|byte| byte.is_ascii_digit()) {
         return Err(wrong());
     }
-    let chip = words.next().unwrap_or_default();
-    let place = words.next_if(|word| word.starts_with(|first: char| first == '-' || first.is_ascii_digit()));
-    words.next_if(|word| matches!(*word, "Level" | "Edge"));
     Ok(Line {
         irq,
-        chip: chip.into(),
-        hwirq: place.and_then(|word| word.split('-').next()).unwrap_or_default().into(),
-        name: words.collect::<Vec<_>>().join(" "),
+        chip: source.chip.into(),
+        hwirq: source.hwirq.into(),
+        name: source.name(),
         counts,
     })
 }

@@ -11,7 +11,7 @@
 //! Whoever moves them needs CAP_SYS_NICE, because they have every capability (security/commoncap.c, cap_safe_nice): so the daemon
 //! does it, and steliad-quiet, which has none, only where the package is removed.
 
-mod stat;
+pub mod stat;
 #[cfg(test)]
 mod tests;
 

@@ -5,15 +5,18 @@ const PF_KTHREAD: u64 = 0x0020_0000;
 /// sched_setaffinity(2) answers EINVAL.
 const PF_NO_SETAFFINITY: u64 = 0x0400_0000;
 
+/// What is read of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Stat {
-    pub(super) name: String,
+pub struct Stat {
+    /// As the kernel shows it; of a `kworker` with what it is busy with.
+    pub name: String,
     flags: u64,
-    pub(super) start: u64,
+    /// Ticks since boot, field 22.
+    pub start: u64,
 }
 
-/// `None` for a text of another form.
-pub(super) fn parse(text: &str) -> Option<Stat> {
+/// The text; `None` for one of another form.
+pub fn parse(text: &str) -> Option<Stat> {
     // The name may have blanks and parentheses: it ends with the last one.
     let (before, after) = text.rsplit_once(')')?;
     let (_, name) = before.split_once('(')?;
@@ -26,16 +29,18 @@ pub(super) fn parse(text: &str) -> Option<Stat> {
 }
 
 impl Stat {
-    pub(super) fn is_kernel_thread(&self) -> bool {
+    /// Whether the kernel made it.
+    pub fn is_kernel_thread(&self) -> bool {
         self.flags & PF_KTHREAD != 0
     }
 
-    pub(super) fn refuses(&self) -> bool {
+    /// Whether nobody may set its CPUs.
+    pub fn refuses(&self) -> bool {
         self.flags & PF_NO_SETAFFINITY != 0
     }
 
     /// Not a thread whose mask follows another one: an interrupt's, or that of the workqueues. Rescuers do not follow it.
-    pub(super) fn may_be_late(&self) -> bool {
+    pub fn may_be_late(&self) -> bool {
         let follows = self.name.starts_with("irq/") || self.name.starts_with("kworker/");
         !follows || self.name.starts_with("kworker/R-")
     }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use stelia_cpus::CpuSet;
 use stelia_kubelet::PodUid;
 use stelia_node::cgroup::{CgroupError, CgroupPath, Cgroups, populated};
-use stelia_node::containers::of_pod;
+use stelia_node::containers::{all, of_pod};
 use stelia_quiet::files::Files;
 use stelia_quiet::order::Order;
 use stelia_record::{Record, SCHEMA_ATTRIBUTE, Tree};
@@ -41,6 +41,28 @@ impl Facts {
     }
 }
 
+/// The exclusive CPUs of every live instance. A record that cannot be used has none: it must not keep the others from what is
+/// theirs.
+///
+/// # Errors
+/// The cgroups cannot be listed.
+pub fn exclusive(cgroups: &dyn Cgroups) -> Result<CpuSet, String> {
+    let mut exclusive = CpuSet::new();
+    let slice = CgroupPath::slice();
+    let scopes = match cgroups.children(&slice) {
+        Err(error) if error.is_gone() => Vec::new(),
+        names => names.map_err(|error| error.to_string())?,
+    };
+    let scopes = scopes.iter().map(|name| slice.child(name));
+    let containers = all(cgroups).map_err(|error| error.to_string())?;
+    for cgroup in scopes.chain(containers.into_iter().map(|(container, _)| container)) {
+        if let Ok(Some(record)) = live_record(cgroups, &cgroup) {
+            exclusive.union_with(&record.exclusive);
+        }
+    }
+    Ok(exclusive)
+}
+
 fn online(files: &dyn Files) -> Result<CpuSet, String> {
     let text = files.read(ONLINE).map_err(|cause| format!("read {ONLINE}: {cause}"))?;
     let list = text.trim().parse();
@@ -61,8 +83,14 @@ fn live(cgroups: &dyn Cgroups, pod: &PodUid) -> Result<Option<Record>, String> {
     Ok(None)
 }
 
-/// The record on this cgroup; `None` where there is none, or it is not of what is there.
+/// The pod's record on this cgroup; `None` where there is none, or it is not of what is there.
 fn record(cgroups: &dyn Cgroups, pod: &PodUid, cgroup: &CgroupPath) -> Result<Option<Record>, String> {
+    let record = live_record(cgroups, cgroup)?;
+    Ok(record.filter(|record| record.pod == *pod))
+}
+
+/// Whichever pod's it is.
+fn live_record(cgroups: &dyn Cgroups, cgroup: &CgroupPath) -> Result<Option<Record>, String> {
     let read = || -> Result<_, CgroupError> {
         let attributes = cgroups.attributes(cgroup)?;
         let is_live = attributes.contains_key(SCHEMA_ATTRIBUTE) && populated(cgroups, cgroup)?;
@@ -74,5 +102,5 @@ fn record(cgroups: &dyn Cgroups, pod: &PodUid, cgroup: &CgroupPath) -> Result<Op
     };
     let Some(attributes) = attributes else { return Ok(None) };
     let record = Record::parse(&attributes).map_err(|error| format!("{cgroup}: {error}"))?;
-    Ok((record.pod == *pod && Tree::of(&record).scope() == cgroup).then_some(record))
+    Ok((Tree::of(&record).scope() == cgroup).then_some(record))
 }

@@ -129,6 +129,7 @@ impl Node {
             sockets: Path::new("/nonexistent"),
             admit,
             patience: SHORT,
+            clock: &|| 1,
             state: State::default(),
         })
     }
@@ -158,7 +159,7 @@ impl Node {
         let answer = self.said(bytes);
         let reason = match serde_json::from_str(&answer).unwrap() {
             Answer::Refused(reason) => reason,
-            Answer::Done(report) => panic!("{report:?}"),
+            other => panic!("{other:?}"),
         };
         self.unchanged();
         reason
@@ -168,7 +169,7 @@ impl Node {
     fn left_out(&self, order: &Order) -> Option<String> {
         match self.answer(order) {
             Answer::Done(report) => report.left_out.get(POD).cloned(),
-            Answer::Refused(reason) => panic!("{reason}"),
+            other => panic!("{other:?}"),
         }
     }
 

@@ -1,9 +1,18 @@
 //! The kernel's counters of the CPUs of VMs, as read at one time. Every number is the kernel's own, since boot or since the thread began.
+//!
+//! [`Reader`] reads them, [`parse`] has the forms of the kernel's files.
+
+mod files;
+mod kernel_threads;
+pub mod parse;
+mod reader;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 use stelia_cpus::CpuSet;
+
+pub use reader::{LookError, Reader};
 
 /// CPUs that some threads have to themselves: as a rule one CPU and one vCPU thread. Where several threads share CPUs it is all of
 /// these, and a CPU that no thread is pinned to is a seat without threads.
@@ -52,9 +61,10 @@ pub struct Counters {
     pub bound_read: bool,
     /// Interrupts of devices by number, without those that never fired here. The kernel's counters have 32 bits and wrap.
     pub devices: BTreeMap<u32, Fired>,
-    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), 32 bits too.
+    /// The CPUs' own interrupts by the kernel's mnemonic (`LOC`, `RES`, `CAL`, `TLB`, …), 32 bits too. Without
+    /// those that are 0.
     pub upkeep: BTreeMap<String, u32>,
-    /// By the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits.
+    /// By the kernel's name (`TIMER`, `NET_RX`, `RCU`, …), 32 bits. Without those that are 0.
     pub softirqs: BTreeMap<String, u32>,
     /// Time that a hypervisor below this host took away, in the kernel's ticks of 10 ms (`/proc/stat`).
     pub steal: u64,

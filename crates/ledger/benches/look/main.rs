@@ -1,0 +1,82 @@
+//! How long a look at a host with 512 CPUs takes, each the seat of a vCPU thread: `cargo bench -p stelia-ledger`.
+//!
+//! The files lie below a folder, so the kernel's formatting of them is not in it; that is printed beside it for the files of the host
+//! that this runs on.
+
+mod fixture;
+#[path = "../../../../benches/timing/mod.rs"]
+mod timing;
+
+use std::fs;
+use std::hint::black_box;
+use std::path::Path;
+
+use anyhow::ensure;
+use criterion::Criterion;
+use stelia_cpus::CpuSet;
+use stelia_ledger::look::Reader;
+use stelia_ledger::look::parse::interrupts;
+
+use timing::median;
+
+fn main() -> anyhow::Result<()> {
+    let mut criterion = Criterion::default().configure_from_args();
+    let text = fixture::interrupts();
+    let wanted = CpuSet::below(fixture::CPUS);
+    let one = CpuSet::below(1);
+    ensure!(interrupts::parse(text.as_bytes(), &wanted)?.online == wanted);
+    let folder = tempfile::tempdir()?;
+    let seats = fixture::write(folder.path())?;
+    let mut reader = Reader::new(folder.path());
+    let look = reader.look(&seats)?;
+    ensure!(look.seats.len() == seats.len(), "{} seats", look.seats.len());
+    ensure!(
+        look.seats
+            .values()
+            .all(|counters| counters.bound_read && counters.bound.len() == 6)
+    );
+
+    let mut report = String::new();
+    let mut timed = |name: &str, run: &mut dyn FnMut()| {
+        criterion.bench_function(&format!("look/{name}"), |bencher| bencher.iter(&mut *run));
+        report += &format!("{name:<52} {:>10.2?}\n", median(run));
+    };
+    let size = text.len() / 1000;
+    timed(&format!("parse {size} kB of interrupts, 512 CPUs wanted"), &mut || {
+        black_box(interrupts::parse(black_box(text.as_bytes()), &wanted).is_ok());
+    });
+    timed(&format!("parse {size} kB of interrupts, 1 CPU wanted"), &mut || {
+        black_box(interrupts::parse(black_box(text.as_bytes()), &one).is_ok());
+    });
+    timed("512 seats, nothing else ran", &mut || {
+        black_box(reader.look(&seats).is_ok());
+    });
+    let mut round = 0;
+    timed(
+        "512 seats, other tasks ran on each (with the bench's write)",
+        &mut || {
+            round += 1;
+            black_box((
+                fixture::disturb(folder.path(), round).is_ok(),
+                reader.look(&seats).is_ok(),
+            ));
+        },
+    );
+    timed("the bench's write alone", &mut || {
+        round += 1;
+        black_box(fixture::disturb(folder.path(), round).is_ok());
+    });
+    timed("512 seats for the first time", &mut || {
+        black_box(Reader::new(Path::new(folder.path())).look(&seats).is_ok());
+    });
+    for path in ["/proc/interrupts", "/proc/schedstat"] {
+        // A kernel without CONFIG_SCHEDSTATS has no schedstat.
+        let Ok(text) = fs::read(path) else { continue };
+        timed(&format!("{path} of this host, {} bytes", text.len()), &mut || {
+            black_box(fs::read(path).is_ok());
+        });
+    }
+    criterion.final_summary();
+    print!("\n{report}");
+    Ok(())
+}

@@ -1,0 +1,101 @@
+//! Lines, words and decimal numbers of a text of the kernel's.
+
+use super::ParseError;
+
+/// The lines, without their line feeds.
+///
+/// # Errors
+/// The last one has no line feed.
+pub(super) fn lines(text: &[u8]) -> Result<impl Iterator<Item = &[u8]>, ParseError> {
+    match text {
+        [] => Ok(text.split(is_line_feed as fn(&u8) -> bool)),
+        [lines @ .., b'\n'] => Ok(lines.split(is_line_feed as fn(&u8) -> bool)),
+        _ => Err(ParseError::Cut),
+    }
+}
+
+fn is_line_feed(byte: &u8) -> bool {
+    *byte == b'\n'
+}
+
+/// What is left of a line.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Words<'a>(pub(super) &'a [u8]);
+
+impl<'a> Words<'a> {
+    /// Without the blanks before the next word.
+    pub(super) fn rest(&self) -> &'a [u8] {
+        let blanks = self.0.iter().take_while(|byte| is_blank(**byte)).count();
+        &self.0[blanks..]
+    }
+
+    /// The next word.
+    pub(super) fn word(&mut self) -> Option<&'a [u8]> {
+        let rest = self.rest();
+        let length = rest.iter().take_while(|byte| !is_blank(**byte)).count();
+        let (word, after) = rest.split_at(length);
+        self.0 = after;
+        (!word.is_empty()).then_some(word)
+    }
+
+    /// The next word, if it is a number of 64 bits; if it is not, it stays the next.
+    pub(super) fn number(&mut self) -> Option<u64> {
+        let rest = self.rest();
+        let mut value: u64 = 0;
+        let mut length = 0;
+        for byte in rest {
+            let digit = match byte {
+                b'0'..=b'9' => byte - b'0',
+                blank if is_blank(*blank) => break,
+                _ => return None,
+            };
+            value = value.checked_mul(10)?.checked_add(u64::from(digit))?;
+            length += 1;
+        }
+        self.0 = &rest[length..];
+        (length > 0).then_some(value)
+    }
+
+    /// The next word but `passed` ones, if it is a number.
+    pub(super) fn number_after(&mut self, passed: usize) -> Option<u64> {
+        for _ in 0..passed {
+            self.number()?;
+        }
+        self.number()
+    }
+}
+
+fn is_blank(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_that_ends_within_a_line_was_cut() {
+        let all = |text: &'static [u8]| lines(text).map(|lines| lines.collect::<Vec<_>>());
+        assert_eq!(all(b"a\n\nb\n"), Ok(vec![&b"a"[..], b"", b"b"]));
+        assert_eq!(all(b""), Ok(vec![&b""[..]]));
+        assert_eq!(all(b"a\nb"), Err(ParseError::Cut));
+    }
+
+    #[test]
+    fn a_number_is_a_whole_word_of_64_bits() {
+        let mut words = Words(b"  7\t18446744073709551615 x9 9x 18446744073709551616");
+        assert_eq!((words.number(), words.number()), (Some(7), Some(u64::MAX)));
+        for wrong in [&b"x9"[..], b"9x", b"18446744073709551616"] {
+            assert_eq!(words.number(), None);
+            assert_eq!(words.word(), Some(wrong), "it stays the next word");
+        }
+        assert_eq!((words.number(), words.word()), (None, None));
+    }
+
+    #[test]
+    fn words_passed_over_are_numbers_too() {
+        assert_eq!(Words(b"1 2 3").number_after(2), Some(3));
+        assert_eq!(Words(b"1 x 3").number_after(2), None);
+        assert_eq!(Words(b"1 2").number_after(2), None);
+    }
+}

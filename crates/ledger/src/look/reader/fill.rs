@@ -1,0 +1,123 @@
+//! What need not agree with the switches: interrupts, softirqs and steal.
+
+use std::collections::BTreeMap;
+
+use stelia_cpus::CpuSet;
+
+use super::super::files::Files;
+use super::super::parse::interrupts::{self, Interrupts, Whose};
+use super::super::parse::{ParseError, softirqs, steal};
+use super::super::{Counters, Seat};
+use super::{LookError, TRIES};
+
+const INTERRUPTS: &str = "/proc/interrupts";
+const SOFTIRQS: &str = "/proc/softirqs";
+const STAT: &str = "/proc/stat";
+
+/// Add them to these counters, and remove seats with a CPU that is offline by now.
+pub(super) fn fill(
+    files: &dyn Files,
+    seats: &mut BTreeMap<Seat, Counters>,
+    buffer: &mut Vec<u8>,
+) -> Result<(), LookError> {
+    let wanted = seats.keys().fold(CpuSet::new(), |all, seat| all.union(&seat.cpus));
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    parsed(files, INTERRUPTS, buffer, |text| {
+        let table = interrupts::parse(text, &wanted)?;
+        seats.retain(|seat, _| seat.cpus.is_subset(&table.online));
+        add_interrupts(table, seats);
+        Ok(())
+    })?;
+    parsed(files, SOFTIRQS, buffer, |text| {
+        let lines = softirqs::parse(text, &wanted)?;
+        let mut places = Places::new(seats);
+        for line in lines {
+            for (cpu, count) in line.counts {
+                places.each(cpu, |seat| add(&mut seat.softirqs, line.name, count));
+            }
+        }
+        Ok(())
+    })?;
+    parsed(files, STAT, buffer, |text| {
+        let steal = steal::parse(text, &wanted)?;
+        seats.retain(|seat, _| seat.cpus.iter().all(|cpu| steal.contains_key(&cpu)));
+        for (seat, counters) in seats.iter_mut() {
+            counters.steal = seat.cpus.iter().filter_map(|cpu| steal.get(&cpu)).sum();
+        }
+        Ok(())
+    })
+}
+
+/// Read a file and use it; again where a CPU came or went meanwhile.
+fn parsed(
+    files: &dyn Files,
+    path: &str,
+    buffer: &mut Vec<u8>,
+    mut take: impl FnMut(&[u8]) -> Result<(), ParseError>,
+) -> Result<(), LookError> {
+    let mut left = TRIES;
+    loop {
+        left -= 1;
+        files.text(path, buffer).map_err(LookError::read(path))?;
+        match take(buffer) {
+            Err(ParseError::Columns { .. } | ParseError::Cut) if left > 0 => {}
+            other => return other.map_err(LookError::form(path)),
+        }
+    }
+}
+
+fn add_interrupts(table: Interrupts<'_>, seats: &mut BTreeMap<Seat, Counters>) {
+    let mut places = Places::new(seats);
+    for line in table.lines {
+        for (cpu, count) in line.counts {
+            places.each(cpu, |seat| match &line.whose {
+                Whose::Device { irq, name } => {
+                    let fired = seat.devices.entry(*irq).or_default();
+                    if fired.name.is_empty() {
+                        fired.name.clone_from(name);
+                    }
+                    fired.count = fired.count.wrapping_add(count);
+                }
+                Whose::Cpu(name) => add(&mut seat.upkeep, name, count),
+            });
+        }
+    }
+}
+
+/// The kernel's counters have 32 bits, and so has their sum.
+fn add(sums: &mut BTreeMap<String, u32>, name: &str, count: u32) {
+    match sums.get_mut(name) {
+        Some(sum) => *sum = sum.wrapping_add(count),
+        None => {
+            sums.insert(name.to_owned(), count);
+        }
+    }
+}
+
+/// The seats that a CPU is of: one, where no VM is just changing its CPUs.
+struct Places<'a> {
+    counters: Vec<&'a mut Counters>,
+    of: BTreeMap<u32, Vec<usize>>,
+}
+
+impl<'a> Places<'a> {
+    fn new(seats: &'a mut BTreeMap<Seat, Counters>) -> Self {
+        let mut of: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+        let mut counters = Vec::with_capacity(seats.len());
+        for (place, (seat, counted)) in seats.iter_mut().enumerate() {
+            seat.cpus.iter().for_each(|cpu| of.entry(cpu).or_default().push(place));
+            counters.push(counted);
+        }
+        Self { counters, of }
+    }
+
+    fn each(&mut self, cpu: u32, mut change: impl FnMut(&mut Counters)) {
+        for place in self.of.get(&cpu).into_iter().flatten() {
+            if let Some(counters) = self.counters.get_mut(*place) {
+                change(counters);
+            }
+        }
+    }
+}

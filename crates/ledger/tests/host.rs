@@ -1,0 +1,137 @@
+//! The files of the kernel that this runs on.
+#![allow(clippy::expect_used, clippy::panic)]
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::ErrorKind;
+use std::path::Path;
+use std::thread::{sleep, yield_now};
+use std::time::Duration;
+
+use stelia_cpus::CpuSet;
+use stelia_ledger::look::parse::interrupts::{self, Whose};
+use stelia_ledger::look::parse::{schedstat, softirqs, steal, task};
+use stelia_ledger::look::{LookError, Reader, Seat, Thread};
+use stelia_quiet::threads::stat;
+
+const TIMES: u64 = 1000;
+
+fn online() -> CpuSet {
+    let text = fs::read_to_string("/sys/devices/system/cpu/online").expect("the online CPUs");
+    text.trim().parse().expect("a list")
+}
+
+/// This thread, as a seat's.
+fn this_thread() -> Thread {
+    let link = fs::read_link("/proc/thread-self").expect("this thread");
+    let id = link
+        .file_name()
+        .and_then(|name| name.to_str()?.parse().ok())
+        .expect("its number");
+    let text = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).expect("its stat");
+    let start = stat::parse(&text).expect("a stat").start;
+    Thread { id, start }
+}
+
+fn own() -> task::Task {
+    task::parse(&fs::read("/proc/thread-self/schedstat").expect("schedstat")).expect("three numbers")
+}
+
+#[test]
+fn the_tables_have_columns_of_all_online_cpus_and_rise() {
+    let online = online();
+    let local = || {
+        let text = fs::read("/proc/interrupts").expect("interrupts");
+        let parsed = interrupts::parse(&text, &online).expect("a table");
+        assert_eq!(parsed.online, online);
+        let mut devices = parsed
+            .lines
+            .iter()
+            .filter(|line| matches!(line.whose, Whose::Device { .. }));
+        assert!(devices.next().is_some(), "no device has ever interrupted this host");
+        let theirs = stelia_quiet::counts::parse(&String::from_utf8_lossy(&text)).expect("a table");
+        for line in &parsed.lines {
+            if let Whose::Device { irq, name } = &line.whose {
+                assert_eq!(
+                    (name, &line.counts[..]),
+                    (&theirs.lines[irq].name, theirs.lines[irq].counts())
+                );
+            }
+        }
+        let upkeep = parsed.lines.iter().filter(|line| matches!(line.whose, Whose::Cpu(_)));
+        upkeep
+            .flat_map(|line| &line.counts)
+            .map(|(_, count)| u64::from(*count))
+            .sum::<u64>()
+    };
+    let before = local();
+    sleep(Duration::from_millis(50));
+    assert!(local() > before, "a sleep is ended by an interrupt");
+    let text = fs::read("/proc/softirqs").expect("softirqs");
+    let names: Vec<&str> = softirqs::parse(&text, &online)
+        .expect("a table")
+        .iter()
+        .map(|line| line.name)
+        .collect();
+    assert!(names.contains(&"RCU") || names.contains(&"TIMER"), "{names:?}");
+    let stolen = steal::parse(&fs::read("/proc/stat").expect("stat"), &online).expect("CPUs");
+    assert_eq!(stolen.keys().copied().collect::<CpuSet>(), online);
+}
+
+#[test]
+fn a_thread_that_sleeps_a_thousand_times_began_to_run_as_often() {
+    let before = own();
+    for _ in 0..TIMES {
+        sleep(Duration::from_micros(10));
+        yield_now();
+    }
+    let after = own();
+    assert!(after.switches - before.switches >= TIMES, "{before:?} {after:?}");
+    assert!(after.run_ns > before.run_ns && after.delay_ns >= before.delay_ns);
+}
+
+/// A kernel without CONFIG_SCHEDSTATS has no /proc/schedstat: then the error says so, and the counters of CPUs are not tested here.
+#[test]
+fn a_look_counts_what_a_thread_did_or_says_what_the_kernel_lacks() {
+    let seat = Seat {
+        cpus: online(),
+        threads: vec![this_thread()],
+    };
+    let seats = BTreeSet::from([seat.clone()]);
+    let mut reader = Reader::new(Path::new("/"));
+    let there = fs::read("/proc/schedstat").is_ok() && fs::read("/sys/fs/cgroup/cgroup.procs").is_ok();
+    if !there {
+        let Err(LookError::Read { path, cause }) = reader.look(&seats) else {
+            panic!("a look without the kernel's files")
+        };
+        eprintln!("this host has no {path}: only the error is tested");
+        assert!(
+            path == "/proc/schedstat" || path == "/sys/fs/cgroup/cgroup.procs",
+            "{path}"
+        );
+        assert_eq!(cause.kind(), ErrorKind::NotFound);
+        return;
+    }
+    schedstat::parse(&fs::read("/proc/schedstat").expect("schedstat"), &seat.cpus).expect("a known version");
+    let before = reader
+        .look(&seats)
+        .expect("a look")
+        .seats
+        .remove(&seat)
+        .expect("the seat");
+    for _ in 0..TIMES {
+        sleep(Duration::from_micros(10));
+    }
+    let after = reader
+        .look(&seats)
+        .expect("a look")
+        .seats
+        .remove(&seat)
+        .expect("the seat");
+    assert!(after.own.0 - before.own.1 >= TIMES);
+    assert!(
+        after.switches - before.switches >= TIMES,
+        "all of them were on these CPUs"
+    );
+    assert!(after.bound.values().any(|bound| bound.name.starts_with("ksoftirqd/")));
+}

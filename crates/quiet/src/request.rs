@@ -1,0 +1,105 @@
+//! What a connection asks for: an order, or a part of an attribution.
+//!
+//! An order is a line by itself, as it was before there were attributions: a daemon and a `steliad-quiet` of which one is older
+//! understand each other's orders, and an older `steliad-quiet` refuses an attribution by the field that it does not know.
+
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Serialize};
+
+use crate::order::{Order, Target};
+
+/// A line of the daemon's.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
+pub enum Request {
+    Order(Order),
+    Attribute { attribute: Attribute },
+}
+
+/// Who ran on CPUs for a while: counting begins, and somebody who waited meanwhile asks what was counted.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub enum Attribute {
+    /// Replaces one that was begun before.
+    Begin(Target),
+    /// Ends it.
+    Finish {},
+}
+
+/// Of both kinds, to tell which it is.
+#[derive(Deserialize)]
+struct Either {
+    attribute: Option<IgnoredAny>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Attributing {
+    attribute: Attribute,
+}
+
+impl Request {
+    /// # Errors
+    /// It is not JSON that is understood.
+    pub fn parse(text: &str) -> serde_json::Result<Self> {
+        match serde_json::from_str(text) {
+            Ok(Either { attribute: Some(_) }) => {
+                let Attributing { attribute } = serde_json::from_str(text)?;
+                Ok(Self::Attribute { attribute })
+            }
+            _ => serde_json::from_str(text).map(Self::Order),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_is_read_as_ever_and_an_attribution_by_its_field() {
+        let order = Order {
+            steer: true,
+            ..Order::default()
+        };
+        let target = Target {
+            cpus: "2-3".parse().unwrap(),
+            own: [7, 9].into(),
+        };
+        let begin = Request::Attribute {
+            attribute: Attribute::Begin(target),
+        };
+        let finish = Request::Attribute {
+            attribute: Attribute::Finish {},
+        };
+        let lines = [
+            (Request::Order(order.clone()), serde_json::to_string(&order).unwrap()),
+            (
+                begin,
+                r#"{"attribute":{"begin":{"cpus":"2-3","own":[7,9]}}}"#.to_owned(),
+            ),
+            (finish, r#"{"attribute":{"finish":{}}}"#.to_owned()),
+        ];
+        for (request, line) in lines {
+            assert_eq!(serde_json::to_string(&request).unwrap(), line);
+            assert_eq!(Request::parse(&line).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn what_is_neither_is_named() {
+        let cases = [
+            (r#"{"steer":true,"restart":true}"#, "unknown field `restart`"),
+            (r#"{"attribute":{"finish":{}},"steer":true}"#, "unknown field `steer`"),
+            (r#"{"attribute":{"stop":{}}}"#, "unknown variant `stop`"),
+            (r#"{"attribute":{"begin":{"pids":[1]}}}"#, "unknown field `pids`"),
+            (r#"{"attribute":{"finish":{"at":1}}}"#, "unknown field `at`"),
+            (r#"{"attribute":"begin"}"#, "invalid type: unit variant"),
+            ("", "EOF"),
+        ];
+        for (line, expected) in cases {
+            let error = Request::parse(line).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,270 @@
+//! Histograms to who ran. Pure.
+
+#[cfg(test)]
+mod tests;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+use stelia_api::attribution::{Attribution, Doer};
+
+use super::hist::{Histogram, Row};
+use super::plan;
+use crate::order::Target;
+
+/// Softirqs by their number (`include/linux/interrupt.h`).
+const SOFTIRQS: [&str; 10] = [
+    "hi", "timer", "net_tx", "net_rx", "block", "irq_poll", "tasklet", "sched", "hrtimer", "rcu",
+];
+
+/// An answer is a line with a limit: more of one kind than this are one for each CPU.
+const MOST: usize = 10_000;
+const OTHERS: &str = "(others)";
+
+/// How often something ran, and how long.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Sum {
+    pub count: u64,
+    /// Of those that ended; `None`: none did, or it is not measured.
+    pub ns: Option<u64>,
+}
+
+impl Sum {
+    fn add(&mut self, count: u64, ns: Option<u64>) {
+        self.count = self.count.saturating_add(count);
+        if let Some(ns) = ns {
+            self.ns = Some(self.ns.unwrap_or(0).saturating_add(ns));
+        }
+    }
+}
+
+/// By CPU, and by name.
+type Sums = BTreeMap<u32, BTreeMap<String, Sum>>;
+
+/// What was counted since the triggers were set.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Counted {
+    pub dropped: u64,
+    /// Rows that could not be read.
+    pub unread: u64,
+    pub tasks: Sums,
+    pub interrupts: Sums,
+    pub softirqs: Sums,
+    pub vectors: Sums,
+}
+
+impl Counted {
+    /// By event, as in [`plan::hist`]: its histograms.
+    pub fn of(target: &Target, histograms: &BTreeMap<String, Vec<Histogram>>) -> Self {
+        let all = || histograms.values().flatten();
+        let read = Read { target, histograms };
+        Self {
+            dropped: all().fold(0, |sum, one| sum.saturating_add(one.dropped)),
+            unread: all().fold(0, |sum, one| sum.saturating_add(one.unread)),
+            tasks: read.tasks(),
+            interrupts: read.interrupts(),
+            softirqs: read.softirqs(),
+            vectors: read.vectors(),
+        }
+    }
+
+    /// What was counted since this earlier look.
+    pub fn since(self, earlier: &Self) -> Self {
+        Self {
+            dropped: self.dropped.saturating_sub(earlier.dropped),
+            unread: self.unread,
+            tasks: since(self.tasks, &earlier.tasks),
+            interrupts: since(self.interrupts, &earlier.interrupts),
+            softirqs: since(self.softirqs, &earlier.softirqs),
+            vectors: since(self.vectors, &earlier.vectors),
+        }
+    }
+
+    /// As it is told. Times and CPUs are not part of it.
+    pub fn told(self) -> Attribution {
+        let mut problems = Vec::new();
+        if self.unread > 0 {
+            problems.push(format!("{} rows of the kernel's counts could not be read", self.unread));
+        }
+        Attribution {
+            dropped: self.dropped,
+            problems,
+            tasks: doers(self.tasks),
+            interrupts: doers(self.interrupts),
+            softirqs: doers(self.softirqs),
+            vectors: doers(self.vectors),
+            ..Attribution::default()
+        }
+    }
+}
+
+fn since(later: Sums, earlier: &Sums) -> Sums {
+    let mut sums = Sums::new();
+    for (cpu, names) in later {
+        for (name, sum) in names {
+            let before = earlier.get(&cpu).and_then(|names| names.get(&name));
+            let before = before.copied().unwrap_or_default();
+            let ns = sum.ns.map(|ns| ns.saturating_sub(before.ns.unwrap_or(0)));
+            let count = sum.count.saturating_sub(before.count);
+            // None of its runs ended since.
+            let ns = ns.filter(|ns| *ns > 0);
+            if count > 0 || ns.is_some() {
+                sums.entry(cpu).or_default().insert(name, Sum { count, ns });
+            }
+        }
+    }
+    sums
+}
+
+fn doers(sums: Sums) -> Vec<Doer> {
+    let total: usize = sums.values().map(BTreeMap::len).sum();
+    let most = if total > MOST { MOST / sums.len().max(1) } else { MOST };
+    let mut doers = Vec::new();
+    for (cpu, names) in sums {
+        let mut names: Vec<(String, Sum)> = names.into_iter().collect();
+        if names.len() > most {
+            names.sort_by_key(|(_, sum)| Reverse((sum.ns, sum.count)));
+            let mut others = Sum::default();
+            for (_, sum) in names.drain(most..) {
+                others.add(sum.count, sum.ns);
+            }
+            names.push((OTHERS.to_owned(), others));
+        }
+        doers.extend(names.into_iter().map(|(name, sum)| Doer {
+            cpu,
+            name,
+            count: sum.count,
+            ns: sum.ns,
+            estimated: false,
+        }));
+    }
+    doers
+}
+
+struct Read<'a> {
+    target: &'a Target,
+    histograms: &'a BTreeMap<String, Vec<Histogram>>,
+}
+
+impl<'a> Read<'a> {
+    /// Each row of the event's histograms that have this key first, with its CPU: those of other CPUs are nobody's business.
+    fn rows(&self, event: &str, first: &'a str) -> impl Iterator<Item = (u32, &'a Histogram, &'a Row)> + use<'a, '_> {
+        let histograms = self.histograms.get(event).into_iter().flatten();
+        let histograms = histograms.filter(move |one| one.keys.first().is_some_and(|key| key == first));
+        histograms.flat_map(move |histogram| {
+            let at = histogram.at("common_cpu");
+            histogram.rows.iter().filter_map(move |row| {
+                let cpu = row.keys.get(at?)?.parse().ok()?;
+                self.target.cpus.contains(cpu).then_some((cpu, histogram, row))
+            })
+        })
+    }
+
+    /// The same with the first key's value, which is a number.
+    fn numbered(&self, event: &str, first: &'a str) -> Vec<(u32, u32, &'a Row)> {
+        let rows = self.rows(event, first);
+        rows.filter_map(|(cpu, _, row)| Some((cpu, row.keys.first()?.parse().ok()?, row)))
+            .collect()
+    }
+
+    fn tasks(&self) -> Sums {
+        let mut sums = Sums::new();
+        let mut add = |event: &str, name: &'a str, number: &str, timed: bool| {
+            for (cpu, histogram, row) in self.rows(event, name) {
+                // Where the filter had no room for them.
+                let thread = histogram.at(number).and_then(|at| row.keys.get(at)?.parse().ok());
+                if thread.is_some_and(|thread: i32| self.target.own.contains(&thread)) {
+                    continue;
+                }
+                let name = row.keys.first().cloned().unwrap_or_default();
+                let sum = sums.entry(cpu).or_default().entry(name).or_default();
+                match timed {
+                    true => sum.add(0, row.sum),
+                    false => sum.add(row.hits, None),
+                }
+            }
+        };
+        add(plan::SWITCH, "next_comm", "next_pid", false);
+        add(&format!("synthetic/{}", plan::RUN), "comm", "pid", true);
+        sums
+    }
+
+    /// By the interrupt's number. One that several drivers share has all their names, and is counted once for them.
+    fn interrupts(&self) -> Sums {
+        let mut found: BTreeMap<(u32, u32), (BTreeSet<&str>, Sum)> = BTreeMap::new();
+        for (cpu, histogram, row) in self.rows(plan::INTERRUPT_ENTRY, "irq") {
+            // The other histogram of this event is there for the times.
+            let Some(name) = histogram.at("name").and_then(|at| row.keys.get(at)) else {
+                continue;
+            };
+            let Some(number) = row.keys.first().and_then(|number| number.parse().ok()) else {
+                continue;
+            };
+            let (names, sum) = found.entry((cpu, number)).or_default();
+            names.insert(name);
+            // Each of its handlers is called each time.
+            sum.count = sum.count.max(row.hits);
+        }
+        for (cpu, number, row) in self.numbered(&format!("synthetic/{}", plan::INTERRUPT), "n") {
+            let (_, sum) = found.entry((cpu, number)).or_default();
+            sum.add(0, row.sum);
+        }
+        let mut sums = Sums::new();
+        for ((cpu, number), (names, sum)) in found {
+            let names: Vec<&str> = names.into_iter().collect();
+            let name = format!("{number} {}", names.join(", "));
+            sums.entry(cpu).or_default().insert(name.trim_end().to_owned(), sum);
+        }
+        sums
+    }
+
+    fn softirqs(&self) -> Sums {
+        let mut sums = Sums::new();
+        let mut add = |cpu: u32, number: u32, count, ns| {
+            let known = SOFTIRQS.get(number as usize).map(|name| (*name).to_owned());
+            let name = known.unwrap_or_else(|| format!("softirq {number}"));
+            sums.entry(cpu).or_default().entry(name).or_default().add(count, ns);
+        };
+        for (cpu, number, row) in self.numbered(plan::SOFTIRQ_ENTRY, "vec") {
+            add(cpu, number, row.hits, None);
+        }
+        for (cpu, number, row) in self.numbered(&format!("synthetic/{}", plan::SOFTIRQ), "n") {
+            add(cpu, number, 0, row.sum);
+        }
+        sums
+    }
+
+    /// The CPUs' own interrupts, by the name of the event that counts them: the times know the vector's number only.
+    fn vectors(&self) -> Sums {
+        let mut sums = Sums::new();
+        let mut names: BTreeMap<u32, &str> = BTreeMap::new();
+        for event in self.histograms.keys() {
+            let name = event
+                .strip_prefix(plan::VECTORS)
+                .and_then(|name| name.strip_prefix('/'));
+            let Some(name) = name.and_then(|name| name.strip_suffix("_entry")) else {
+                continue;
+            };
+            for (cpu, vector, row) in self.numbered(event, "vector") {
+                names.insert(vector, name);
+                let names = sums.entry(cpu).or_default();
+                names.entry(name.to_owned()).or_default().add(row.hits, None);
+            }
+        }
+        for (cpu, vector, row) in self.numbered(&format!("synthetic/{}", plan::VECTOR), "n") {
+            if let Some(name) = names.get(&vector) {
+                let names = sums.entry(cpu).or_default();
+                names.entry((*name).to_owned()).or_default().add(0, row.sum);
+            }
+        }
+        // Every handler is asked each time, and told with what it answered: those that had nothing to do took time, too.
+        for (cpu, handled, row) in self.numbered(plan::NMI, "handled") {
+            let count = if handled == 0 { 0 } else { row.hits };
+            let names = sums.entry(cpu).or_default();
+            names.entry("nmi".to_owned()).or_default().add(count, row.sum);
+        }
+        sums
+    }
+}

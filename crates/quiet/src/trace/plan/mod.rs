@@ -1,0 +1,328 @@
+//! What is written to tracefs so that the kernel counts who runs on CPUs. Pure.
+//!
+//! Triggers are in hist triggers' language (Documentation/trace/histogram.rst). Each CPU range is a comparison, not
+//! `CPU & CPUS{2-3}`: that is shorter, and kernel 6.1 does not know it. How long something ran is a variable set when it
+//! begins and read when it ends; since a variable cannot be summed, reading it fires a synthetic event, and that one is
+//! summed.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+
+use stelia_cpus::CpuSet;
+
+use crate::order::Target;
+
+/// Where tracefs is mounted.
+pub(crate) const ROOT: &str = "/sys/kernel/tracing";
+/// Our own instance. It outlives this program.
+pub(crate) const INSTANCE: &str = "/sys/kernel/tracing/instances/steliad-quiet";
+/// Synthetic events are made and removed here.
+pub(crate) const DYNAMIC: &str = "/sys/kernel/tracing/dynamic_events";
+
+/// Of the synthetic event that a task's run fires: every instance sees them, so the names are ours alone.
+pub(crate) const RUN: &str = "stelia_run";
+pub(crate) const INTERRUPT: &str = "stelia_irq";
+pub(crate) const SOFTIRQ: &str = "stelia_softirq";
+pub(crate) const VECTOR: &str = "stelia_vector";
+pub(crate) const SYNTHETIC: [&str; 4] = [RUN, INTERRUPT, SOFTIRQ, VECTOR];
+
+pub(crate) const SWITCH: &str = "sched/sched_switch";
+pub(crate) const INTERRUPT_ENTRY: &str = "irq/irq_handler_entry";
+const INTERRUPT_EXIT: &str = "irq/irq_handler_exit";
+pub(crate) const SOFTIRQ_ENTRY: &str = "irq/softirq_entry";
+const SOFTIRQ_EXIT: &str = "irq/softirq_exit";
+pub(crate) const NMI: &str = "nmi/nmi_handler";
+/// The CPUs' own interrupts, on x86.
+pub(crate) const VECTORS: &str = "irq_vectors";
+
+/// The kernel takes less than a page in one write.
+const MOST_OF_CPUS: usize = 1200;
+const MOST_OF_OWN: usize = 2000;
+
+/// Those that disturb in practice: how long the others take, such as those for errors, is not worth two more triggers each.
+const TIMED: [&str; 5] = [
+    "local_timer",
+    "reschedule",
+    "call_function",
+    "call_function_single",
+    "irq_work",
+];
+
+/// What is counted. What a part needs is in the part itself or in an earlier one; without the first nothing is counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Part {
+    Tasks,
+    TaskTimes,
+    Interrupts,
+    InterruptTimes,
+    Softirqs,
+    SoftirqTimes,
+    Vectors,
+    VectorTimes,
+    Nmis,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Tasks => "tasks are not counted",
+            Self::TaskTimes => "how long tasks ran is not known",
+            Self::Interrupts => "devices' interrupts are not counted",
+            Self::InterruptTimes => "how long devices' interrupts took is not known",
+            Self::Softirqs => "softirqs are not counted",
+            Self::SoftirqTimes => "how long softirqs took is not known",
+            Self::Vectors => "the CPUs' own interrupts are not counted",
+            Self::VectorTimes => "how long the CPUs' own interrupts took is not known",
+            Self::Nmis => "non-maskable interrupts are not counted",
+        })
+    }
+}
+
+/// One write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Step {
+    pub part: Part,
+    pub path: String,
+    pub text: String,
+    /// Whose histogram this adds to, as in [`hist`].
+    pub event: Option<String>,
+}
+
+/// Of an event of our instance: `sched/sched_switch`.
+pub(crate) fn trigger(event: &str) -> String {
+    format!("{INSTANCE}/events/{event}/trigger")
+}
+
+/// As [`trigger`].
+pub(crate) fn hist(event: &str) -> String {
+    format!("{INSTANCE}/events/{event}/hist")
+}
+
+/// The writes, in order. `offered` are the kernel's events: a part that is not offered has no steps.
+pub(crate) fn plan(target: &Target, offered: &BTreeSet<String>) -> Vec<Step> {
+    let mut plan = Plan {
+        ranges: ranges(&target.cpus),
+        cpus: target.cpus.len(),
+        offered,
+        steps: Vec::new(),
+    };
+    plan.tasks(&target.own);
+    plan.interrupts();
+    plan.softirqs();
+    plan.vectors();
+    if plan.offers(&[NMI]) {
+        let keys = "hist:keys=handled,common_cpu:vals=delta_ns";
+        plan.each(Part::Nmis, NMI, |_, range| format!("{keys}:size=128 if {range}"));
+    }
+    plan.steps
+}
+
+struct Plan<'a> {
+    /// Filters that together have each CPU once.
+    ranges: Vec<String>,
+    cpus: usize,
+    offered: &'a BTreeSet<String>,
+    steps: Vec<Step>,
+}
+
+impl Plan<'_> {
+    fn offers(&self, events: &[&str]) -> bool {
+        events.iter().all(|event| self.offered.contains(*event))
+    }
+
+    /// A synthetic event, and the sum of its times.
+    fn sum(&mut self, part: Part, name: &str, fields: &str, keys: &str, size: usize) {
+        self.steps.push(Step {
+            part,
+            path: DYNAMIC.to_owned(),
+            text: format!("s:{name} {fields}; u64 ns"),
+            event: None,
+        });
+        let event = format!("synthetic/{name}");
+        self.steps.push(Step {
+            part,
+            path: trigger(&event),
+            text: format!("hist:keys={keys},common_cpu:vals=ns:size={size}"),
+            event: Some(event),
+        });
+    }
+
+    /// A trigger for each range: with its number, which makes a variable's name unique, and its filter.
+    fn each(&mut self, part: Part, event: &str, text: impl Fn(usize, &str) -> String) {
+        for (number, range) in self.ranges.iter().enumerate() {
+            self.steps.push(Step {
+                part,
+                path: trigger(event),
+                text: text(number, range),
+                event: Some(event.to_owned()),
+            });
+        }
+    }
+
+    fn tasks(&mut self, own: &BTreeSet<i32>) {
+        let (next, previous) = (excluded("next_pid", own), excluded("prev_pid", own));
+        let number = if next.is_none() { ",next_pid" } else { "" };
+        let summed = if next.is_none() { "comm,pid" } else { "comm" };
+        let (next, previous) = (next.unwrap_or_default(), previous.unwrap_or_default());
+        let size = self.size(if number.is_empty() { 64 } else { 128 }, 2048);
+        self.each(Part::Tasks, SWITCH, |_, range| {
+            format!("hist:keys=next_comm{number},common_cpu:size={size} if {range} && next_pid != 0{next}")
+        });
+        let runs = self.size(128, 4096);
+        self.sum(Part::TaskTimes, RUN, "char comm[16]; pid_t pid", summed, size);
+        self.each(Part::TaskTimes, SWITCH, |i, range| {
+            let keys = format!("hist:keys=next_pid,common_cpu:stelia_from{i}=common_timestamp");
+            format!("{keys}:size={runs}:clock=local if {range} && next_pid != 0{next}")
+        });
+        self.each(Part::TaskTimes, SWITCH, |i, range| {
+            let keys = format!("hist:keys=prev_pid,common_cpu:stelia_ns{i}=common_timestamp-$stelia_from{i}");
+            let fires = format!("onmatch(sched.sched_switch).{RUN}(prev_comm,prev_pid,$stelia_ns{i})");
+            format!("{keys}:{fires}:size={runs}:clock=local if {range} && prev_pid != 0{previous}")
+        });
+    }
+
+    fn interrupts(&mut self) {
+        if !self.offers(&[INTERRUPT_ENTRY, INTERRUPT_EXIT]) {
+            return;
+        }
+        let size = self.size(16, 1024);
+        self.each(Part::Interrupts, INTERRUPT_ENTRY, |_, range| {
+            format!("hist:keys=irq,name,common_cpu:size={size} if {range}")
+        });
+        self.sum(Part::InterruptTimes, INTERRUPT, "int n", "n", size);
+        self.entry(Part::InterruptTimes, INTERRUPT_ENTRY, ("irq", "irq"), size);
+        self.exit(
+            Part::InterruptTimes,
+            [INTERRUPT_ENTRY, INTERRUPT_EXIT],
+            ("irq", "irq", INTERRUPT),
+            size,
+        );
+    }
+
+    fn softirqs(&mut self) {
+        if !self.offers(&[SOFTIRQ_ENTRY, SOFTIRQ_EXIT]) {
+            return;
+        }
+        let size = self.size(16, 256);
+        self.entry(Part::Softirqs, SOFTIRQ_ENTRY, ("vec", "softirq"), size);
+        self.sum(Part::SoftirqTimes, SOFTIRQ, "u32 n", "n", size);
+        self.exit(
+            Part::SoftirqTimes,
+            [SOFTIRQ_ENTRY, SOFTIRQ_EXIT],
+            ("vec", "softirq", SOFTIRQ),
+            size,
+        );
+    }
+
+    fn vectors(&mut self) {
+        let offered = self.offered.iter();
+        let names = offered.filter_map(|event| event.strip_prefix(VECTORS)?.strip_prefix('/')?.strip_suffix("_entry"));
+        let (timed, plain): (Vec<&str>, Vec<&str>) = names.partition(|name| {
+            let exit = format!("{VECTORS}/{name}_exit");
+            TIMED.contains(name) && self.offers(&[&exit])
+        });
+        let size = self.size(1, 128);
+        for name in plain {
+            let event = format!("{VECTORS}/{name}_entry");
+            let keys = "hist:keys=vector,common_cpu";
+            self.each(Part::Vectors, &event, |_, range| {
+                format!("{keys}:size={size} if {range}")
+            });
+        }
+        for name in &timed {
+            let entry = format!("{VECTORS}/{name}_entry");
+            self.entry(Part::Vectors, &entry, ("vector", name), size);
+        }
+        if timed.is_empty() {
+            return;
+        }
+        let all = self.size(TIMED.len(), 128);
+        self.sum(Part::VectorTimes, VECTOR, "int n", "n", all);
+        for name in &timed {
+            let events = [format!("{VECTORS}/{name}_entry"), format!("{VECTORS}/{name}_exit")];
+            let events = [events[0].as_str(), events[1].as_str()];
+            self.exit(Part::VectorTimes, events, ("vector", name, VECTOR), size);
+        }
+    }
+
+    /// Counts, and remembers when it began. `field` is its number in the event, `name` makes the variable's name unique.
+    fn entry(&mut self, part: Part, event: &str, (field, name): (&str, &str), size: usize) {
+        self.each(part, event, |i, range| {
+            let keys = format!("hist:keys={field},common_cpu:stelia_from_{name}{i}=common_timestamp");
+            format!("{keys}:size={size}:clock=local if {range}")
+        });
+    }
+
+    /// Fires the synthetic event with the time since the entry.
+    fn exit(
+        &mut self,
+        part: Part,
+        [entry, exit]: [&str; 2],
+        (field, name, synthetic): (&str, &str, &str),
+        size: usize,
+    ) {
+        let matching = entry.replace('/', ".");
+        self.each(part, exit, |i, range| {
+            let ns = format!("stelia_ns_{name}{i}");
+            let keys = format!("hist:keys={field},common_cpu:{ns}=common_timestamp-$stelia_from_{name}{i}");
+            let fires = format!("onmatch({matching}).{synthetic}({field},${ns})");
+            format!("{keys}:{fires}:size={size}:clock=local if {range}")
+        });
+    }
+
+    /// How many different keys a histogram has room for: a power of two, since the kernel takes the next one anyway, and no
+    /// more than a few MiB.
+    fn size(&self, each: usize, least: usize) -> usize {
+        self.cpus.saturating_mul(each).clamp(least, 65_536).next_power_of_two()
+    }
+}
+
+/// `(CPU >= 2 && CPU <= 3 || CPU == 6)`; several where one would be too long.
+fn ranges(cpus: &CpuSet) -> Vec<String> {
+    let numbers = cpus.iter().map(i64::from);
+    let terms = runs(numbers).into_iter().map(|(first, last)| match first == last {
+        true => format!("CPU == {first}"),
+        false => format!("(CPU >= {first} && CPU <= {last})"),
+    });
+    let mut ranges: Vec<String> = Vec::new();
+    for term in terms {
+        match ranges.last_mut() {
+            Some(range) if range.len() + term.len() < MOST_OF_CPUS => {
+                range.push_str(" || ");
+                range.push_str(&term);
+            }
+            _ => ranges.push(term),
+        }
+    }
+    ranges.into_iter().map(|range| format!("({range})")).collect()
+}
+
+/// ` && next_pid != 7 && (next_pid < 9 || next_pid > 12)`; `None`: it would be too long.
+fn excluded(field: &str, own: &BTreeSet<i32>) -> Option<String> {
+    let mut text = String::new();
+    for (first, last) in runs(own.iter().map(|thread| i64::from(*thread))) {
+        text.push_str(&match first == last {
+            true => format!(" && {field} != {first}"),
+            false => format!(" && ({field} < {first} || {field} > {last})"),
+        });
+        if text.len() > MOST_OF_OWN {
+            return None;
+        }
+    }
+    Some(text)
+}
+
+/// First and last of each run of consecutive numbers, which come ascending.
+fn runs(numbers: impl Iterator<Item = i64>) -> Vec<(i64, i64)> {
+    let mut runs: Vec<(i64, i64)> = Vec::new();
+    for number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    runs
+}

@@ -1,0 +1,220 @@
+//! Which VMs' CPUs are to be looked at, from the engine's view. It changes often, and seldom in what matters here: instances that are the
+//! same value in memory are not compared.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use stelia_cpus::CpuSet;
+use stelia_kubelet::{PodName, PodUid};
+use stelia_ledger::look::{Seat, Thread};
+use stelia_node::cgroup::CgroupPath;
+use stelia_record::Phase;
+
+use crate::engine::{InstanceView, PinnedThread, View};
+
+/// What matters of an instance.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Vm {
+    /// `namespace/name`; empty where the runtime does not tell it.
+    pub(crate) name: String,
+    /// As D-Bus has it.
+    pub(crate) state: &'static str,
+    /// Empty unless its CPUs are its own now.
+    pub(crate) seats: BTreeSet<Seat>,
+    /// The container's cgroup, by which its devices are found.
+    pub(crate) origin: CgroupPath,
+}
+
+/// By pod.
+pub(crate) type Vms = BTreeMap<PodUid, Arc<Vm>>;
+
+/// What was wanted last.
+#[derive(Debug, Default)]
+pub(super) struct Known {
+    of: BTreeMap<PodUid, (Arc<InstanceView>, Arc<Vm>)>,
+}
+
+impl Known {
+    /// Whether anything that matters is different in this view.
+    pub(super) fn update(&mut self, view: &View) -> bool {
+        let before = self.of.len();
+        self.of.retain(|pod, _| view.instances.contains_key(pod));
+        let mut changed = self.of.len() != before;
+        for (pod, shown) in &view.instances {
+            match self.of.get_mut(pod) {
+                Some((seen, _)) if Arc::ptr_eq(seen, shown) => {}
+                Some((seen, vm)) => {
+                    if !is_same(seen, shown) {
+                        let now = Vm::of(shown);
+                        changed |= **vm != now;
+                        *vm = Arc::new(now);
+                    }
+                    *seen = shown.clone();
+                }
+                None => {
+                    self.of.insert(pod.clone(), (shown.clone(), Arc::new(Vm::of(shown))));
+                    changed = true;
+                }
+            }
+        }
+        changed
+    }
+
+    pub(super) fn vms(&self) -> Vms {
+        self.of.iter().map(|(pod, (_, vm))| (pod.clone(), vm.clone())).collect()
+    }
+
+    /// Whether any VM has CPUs of its own.
+    #[cfg(test)]
+    pub(super) fn has_seats(&self) -> bool {
+        self.of.values().any(|(_, vm)| !vm.seats.is_empty())
+    }
+}
+
+fn is_same(one: &InstanceView, other: &InstanceView) -> bool {
+    one.state == other.state
+        && one.exclusive == other.exclusive
+        && one.vcpus == other.vcpus
+        && one.origin == other.origin
+        && one.pod_name == other.pod_name
+}
+
+impl Vm {
+    fn of(shown: &InstanceView) -> Self {
+        let has_cpus = [Phase::Isolated.name(), Phase::Contained.name()].contains(&shown.state);
+        Self {
+            name: shown.pod_name.as_ref().map(PodName::to_string).unwrap_or_default(),
+            state: shown.state,
+            seats: match has_cpus {
+                true => seats(&shown.exclusive, &shown.vcpus),
+                false => BTreeSet::new(),
+            },
+            origin: shown.origin.clone(),
+        }
+    }
+}
+
+/// One for each CPU, with the threads that are pinned to it. A thread that may use all of the CPUs makes them one seat: what else ran on one
+/// of them cannot be told from that thread. Spare CPUs of an adopted VM are not among `exclusive`: its other threads run there.
+fn seats(exclusive: &CpuSet, pinned: &[PinnedThread]) -> BTreeSet<Seat> {
+    let threads = |of: &dyn Fn(Option<u32>) -> bool| {
+        let threads = pinned
+            .iter()
+            .filter(|pinned| of(pinned.thread.cpu))
+            .map(|pinned| Thread {
+                id: pinned.thread.task.id,
+                start: pinned.thread.task.start,
+            });
+        let sorted: BTreeSet<Thread> = threads.collect();
+        sorted.into_iter().collect::<Vec<_>>()
+    };
+    if exclusive.is_empty() {
+        return BTreeSet::new();
+    }
+    if pinned.iter().any(|pinned| pinned.thread.cpu.is_none()) {
+        return BTreeSet::from([Seat {
+            cpus: exclusive.clone(),
+            threads: threads(&|_| true),
+        }]);
+    }
+    let seat = |cpu: u32| Seat {
+        cpus: [cpu].into_iter().collect(),
+        threads: threads(&|pinned| pinned == Some(cpu)),
+    };
+    exclusive.iter().map(seat).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use stelia_api::ThreadRole;
+    use stelia_node::proc::TaskId;
+    use stelia_record::VcpuThread;
+
+    use super::*;
+
+    fn pod(number: u32) -> PodUid {
+        PodUid::parse(&format!("00000000-0000-4000-8000-{number:012}")).unwrap()
+    }
+
+    fn cpus(list: &str) -> CpuSet {
+        list.parse().unwrap()
+    }
+
+    fn pinned(id: i32, cpu: Option<u32>) -> PinnedThread {
+        PinnedThread {
+            thread: VcpuThread {
+                role: ThreadRole::Vcpu(id.unsigned_abs()),
+                task: TaskId { id, start: 7 },
+                cpu,
+            },
+            guest_node: None,
+        }
+    }
+
+    /// As `CPUs: threads`.
+    fn shown(exclusive: &str, threads: &[(i32, Option<u32>)]) -> Vec<String> {
+        let pinned: Vec<_> = threads.iter().map(|(id, cpu)| pinned(*id, *cpu)).collect();
+        let text = |seat: Seat| {
+            let threads: Vec<String> = seat.threads.iter().map(|thread| thread.id.to_string()).collect();
+            format!("{}: {}", seat.cpus, threads.join(" "))
+        };
+        seats(&cpus(exclusive), &pinned).into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn each_cpu_is_a_seat_with_its_thread_and_one_without_any_too() {
+        assert_eq!(shown("2-4", &[(11, Some(3)), (10, Some(2))]), ["2: 10", "3: 11", "4: "]);
+        assert_eq!(shown("2-3", &[(11, Some(2)), (10, Some(2))]), ["2: 10 11", "3: "]);
+        assert_eq!(shown("", &[(10, None)]), Vec::<String>::new());
+    }
+
+    #[test]
+    fn threads_that_may_use_all_cpus_make_them_one_seat() {
+        assert_eq!(shown("2-3", &[(12, None), (10, None), (11, None)]), ["2-3: 10 11 12"]);
+        assert_eq!(shown("2-4", &[(12, Some(4)), (10, None)]), ["2-4: 10 12"]);
+    }
+
+    fn view(instances: Vec<InstanceView>) -> View {
+        let instances = instances.into_iter().map(|shown| (shown.pod.clone(), Arc::new(shown)));
+        View {
+            instances: instances.collect(),
+            ..View::default()
+        }
+    }
+
+    fn isolated(number: u32) -> InstanceView {
+        InstanceView {
+            state: Phase::Isolated.name(),
+            exclusive: cpus("2"),
+            vcpus: vec![pinned(10, Some(2))],
+            ..InstanceView::registered(pod(number))
+        }
+    }
+
+    #[test]
+    fn only_what_matters_is_a_change() {
+        let mut known = Known::default();
+        assert!(!known.update(&View::default()));
+        let mut now = view(vec![isolated(1)]);
+        assert!(known.update(&now));
+        assert!(known.has_seats());
+        assert!(!known.update(&now), "nothing changed");
+        now.instances.insert(pod(1), Arc::new(isolated(1)));
+        assert!(!known.update(&now), "another value that is the same");
+        let float = InstanceView {
+            float: cpus("0-1"),
+            ..isolated(1)
+        };
+        now.instances.insert(pod(1), Arc::new(float));
+        assert!(!known.update(&now), "where it floats does not matter");
+        let leaving = InstanceView {
+            state: "leaving",
+            ..isolated(1)
+        };
+        now.instances.insert(pod(1), Arc::new(leaving));
+        assert!(known.update(&now));
+        assert!(!known.has_seats(), "it leaves: its CPUs are not its own");
+        assert!(known.update(&View::default()), "it is gone");
+        assert!(known.vms().is_empty());
+    }
+}

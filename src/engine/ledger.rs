@@ -1,0 +1,79 @@
+//! How doors reach whoever keeps the ledger: calls through a channel, as the engine's own. The engine knows nothing of it but what it is
+//! told to show.
+
+use stelia_api::ledger::LedgerSummary;
+use stelia_api::{Error, ErrorKind};
+use stelia_kubelet::PodUid;
+use tokio::sync::{mpsc, oneshot};
+
+use super::handle::{Command, Handle, Reply};
+
+/// What is asked of the ledger.
+pub(crate) enum LedgerCall {
+    Account(AccountRequest, Reply<String>),
+    /// Look closely at who runs on the CPUs of this pod's VM, for so many seconds.
+    Attribute(PodUid, u32, Reply<String>),
+    Verify(Reply<String>),
+}
+
+/// Whose account is asked for, and of which time, microseconds since the epoch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct AccountRequest {
+    /// `None`: every VM's.
+    pub(crate) pod: Option<PodUid>,
+    pub(crate) since_us: u64,
+    /// `None`: now, for which the counters are read once more.
+    pub(crate) until_us: Option<u64>,
+    /// Whether a pod asks, for its own.
+    pub(crate) by_pod: bool,
+}
+
+impl Handle {
+    /// Take the calls about the ledger from now on. Before, and after the receiver is gone, they are refused.
+    pub(crate) fn ledger_calls(&self) -> mpsc::UnboundedReceiver<LedgerCall> {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        self.ledger.send_replace(Some(sender));
+        receiver
+    }
+
+    async fn ask_ledger(&self, call: impl FnOnce(Reply<String>) -> LedgerCall) -> Result<String, Error> {
+        let (reply, answer) = oneshot::channel();
+        let nobody = || ErrorKind::Busy.because("nobody keeps the ledger now");
+        let sent = self.ledger.borrow().as_ref().map(|keeper| keeper.send(call(reply)));
+        sent.and_then(Result::ok).ok_or_else(nobody)?;
+        answer.await.map_err(|_| nobody())?
+    }
+
+    /// The account of one VM, or of all in an array, as JSON. On behalf of a pod: what it may know of its own.
+    pub(crate) async fn account(
+        &self,
+        pod: Option<PodUid>,
+        since_us: u64,
+        until_us: Option<u64>,
+    ) -> Result<String, Error> {
+        let request = AccountRequest {
+            pod,
+            since_us,
+            until_us,
+            by_pod: self.asker.is_some(),
+        };
+        self.ask_ledger(|reply| LedgerCall::Account(request, reply)).await
+    }
+
+    /// Who runs on a VM's CPUs besides it, as JSON; answers when the time is over.
+    pub(crate) async fn attribute(&self, pod: PodUid, seconds: u32) -> Result<String, Error> {
+        self.ask_ledger(|reply| LedgerCall::Attribute(pod, seconds, reply))
+            .await
+    }
+
+    /// Whether the ledger is what was written, as JSON.
+    pub(crate) async fn verify_ledger(&self) -> Result<String, Error> {
+        self.ask_ledger(LedgerCall::Verify).await
+    }
+
+    /// Show this of the ledger.
+    pub(crate) fn show_ledger(&self, ledger: LedgerSummary) {
+        // The daemon may be stopping.
+        let _ = self.commands.send((None, Command::ShowLedger(Box::new(ledger))));
+    }
+}

@@ -1,0 +1,467 @@
+//! The ledger beside the engine: what is kept of a VM's life, and that nobody waits for whoever keeps it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+
+use stelia_api::attribution::{Attribution, Doer};
+use stelia_ledger::account::{Account, Range};
+use stelia_ledger::entry::{Closed, Entry, Event};
+use stelia_ledger::look::{Counters, Look, Seat};
+use stelia_ledger::ring::{Appended, read};
+use stelia_ledger::verdict::Verdict;
+use stelia_quiet::order::Target;
+use tokio::sync::mpsc;
+
+use super::*;
+use crate::booking::{self, Files, House, Meter, Office, Opened, Pages, Shelf, Signal, Tracer};
+
+/// What the kernel counts, and what the disk does.
+#[derive(Default)]
+struct Host {
+    /// Looks that were begun.
+    looks: AtomicU64,
+    /// A disk that does not answer.
+    hangs: Mutex<bool>,
+    bell: Condvar,
+    full: AtomicBool,
+    /// Switch-ins of others since boot, on each CPU.
+    others: AtomicU64,
+    clock: AtomicU64,
+    targets: Mutex<Vec<Target>>,
+}
+
+impl Host {
+    fn hang(&self, hangs: bool) {
+        *self.hangs.lock().unwrap() = hangs;
+        self.bell.notify_all();
+    }
+
+    fn wait(&self) {
+        let mut hangs = self.hangs.lock().unwrap();
+        while *hangs {
+            hangs = self.bell.wait(hangs).unwrap();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Fake {
+    host: Arc<Host>,
+    root: PathBuf,
+}
+
+impl Fake {
+    fn new(directory: &Path) -> Self {
+        let root = directory.join("host");
+        for folder in ["proc/sys/kernel/random", "etc"] {
+            std::fs::create_dir_all(root.join(folder)).unwrap();
+        }
+        let boot = "0b6d4fd0-6c3c-4b0e-9f1b-4d8f6c1d2e3f";
+        std::fs::write(root.join("proc/sys/kernel/random/boot_id"), boot).unwrap();
+        std::fs::write(root.join("etc/machine-id"), "b08dfa6083e7567a1921a715000001fb\n").unwrap();
+        Self {
+            host: Arc::default(),
+            root,
+        }
+    }
+
+    fn files(&self) -> Files {
+        Files::new(&self.root, &self.root.join("ledger"))
+    }
+
+    fn entries(&self) -> Vec<Entry> {
+        let Ok(entries) = read::entries(&self.root.join("ledger"), None) else {
+            return Vec::new();
+        };
+        entries.map(|entry| entry.unwrap().0).collect()
+    }
+
+    fn events(&self) -> Vec<Event> {
+        self.entries().into_iter().flat_map(|entry| entry.events).collect()
+    }
+
+    fn looks(&self) -> u64 {
+        self.host.looks.load(Ordering::SeqCst)
+    }
+}
+
+impl House for Fake {
+    fn meter(&self) -> Box<dyn Meter> {
+        Box::new(self.clone())
+    }
+
+    fn office(&self) -> Box<dyn Office> {
+        Box::new(self.clone())
+    }
+
+    fn shelf(&self) -> Arc<dyn Shelf> {
+        Arc::new(self.files())
+    }
+
+    fn tracer(&self) -> Arc<dyn Tracer> {
+        Arc::new(self.clone())
+    }
+}
+
+impl Meter for Fake {
+    fn look(&mut self, seats: &BTreeSet<Seat>) -> Result<Look, String> {
+        self.host.looks.fetch_add(1, Ordering::SeqCst);
+        self.host.wait();
+        // Each look is a second after the one before.
+        let clock = self.host.clock.fetch_add(1, Ordering::SeqCst) * 1_000_000;
+        let others = self.host.others.load(Ordering::SeqCst);
+        let own = 1000 + clock / 1_000_000 * 10;
+        let counters = Counters {
+            switches: own + others,
+            own: (own, own),
+            run_ns: clock * 900,
+            bound_read: true,
+            ..Counters::default()
+        };
+        Ok(Look {
+            at_us: 1_793_000_000_000_000 + clock,
+            up_us: 5_000_000 + clock,
+            seats: seats.iter().map(|seat| (seat.clone(), counters.clone())).collect(),
+        })
+    }
+
+    fn clocks(&self) -> (u64, u64) {
+        let clock = self.host.clock.load(Ordering::SeqCst) * 1_000_000;
+        (1_793_000_000_000_000 + clock, 5_000_000 + clock)
+    }
+
+    fn devices(&self, _: &CgroupPath) -> BTreeSet<String> {
+        BTreeSet::new()
+    }
+}
+
+impl Office for Fake {
+    fn open(&mut self, bytes: u64) -> Result<Opened, String> {
+        self.host.wait();
+        let opened = self.files().open(bytes)?;
+        let pages = Box::new(Slow {
+            pages: opened.pages,
+            host: self.host.clone(),
+        });
+        Ok(Opened { pages, ..opened })
+    }
+
+    fn bytes(&self) -> u64 {
+        self.files().bytes()
+    }
+}
+
+struct Slow {
+    pages: Box<dyn Pages>,
+    host: Arc<Host>,
+}
+
+impl Pages for Slow {
+    fn append(&mut self, entry: &mut Entry) -> Result<Appended, String> {
+        self.host.wait();
+        if self.host.full.load(Ordering::SeqCst) {
+            return Err("write /var/lib/stelia/ledger: No space left on device".to_owned());
+        }
+        self.pages.append(entry)
+    }
+
+    fn starts_segment(&self) -> bool {
+        self.pages.starts_segment()
+    }
+
+    fn limit(&mut self, bytes: u64) {
+        self.pages.limit(bytes);
+    }
+
+    fn sign(&self, day: &str, seq: u64, hash: &str) -> Event {
+        self.pages.sign(day, seq, hash)
+    }
+}
+
+impl Tracer for Fake {
+    fn begin(&self, target: &Target) -> Result<(), String> {
+        self.host.targets.lock().unwrap().push(target.clone());
+        Ok(())
+    }
+
+    fn finish(&self) -> Result<Attribution, String> {
+        Ok(Attribution {
+            tasks: vec![Doer {
+                cpu: 2,
+                name: "payroll".to_owned(),
+                count: 3,
+                ..Doer::default()
+            }],
+            ..Attribution::default()
+        })
+    }
+
+    fn may_be_counting(&self) -> bool {
+        false
+    }
+}
+
+/// The ledger beside a node's daemon.
+struct Kept {
+    cancel: CancellationToken,
+    running: JoinHandle<()>,
+    signals: mpsc::UnboundedReceiver<Signal>,
+}
+
+impl Kept {
+    async fn end(self) {
+        self.cancel.cancel();
+        self.running.await.unwrap();
+    }
+}
+
+impl Node {
+    fn keeping(&self, fake: &Fake) -> Kept {
+        let (sender, signals) = mpsc::unbounded_channel();
+        let cancel = CancellationToken::new();
+        let running = booking::run(self.handle.clone(), Arc::new(fake.clone()), sender, cancel.clone());
+        Kept {
+            cancel,
+            running: tokio::spawn(running),
+            signals,
+        }
+    }
+
+    /// Of all its time.
+    async fn account(&self, pod: &Pod) -> Account {
+        let text = self.handle.account(Some(pod.uid.clone()), 0, None).await.unwrap();
+        serde_json::from_str(&text).unwrap()
+    }
+}
+
+fn states(events: &[Event]) -> Vec<String> {
+    let states = events.iter().filter_map(|event| match event {
+        Event::State { state, .. } => Some(state.clone()),
+        _ => None,
+    });
+    states.collect()
+}
+
+fn opened(events: &[Event]) -> BTreeMap<u64, String> {
+    let opened = events.iter().filter_map(|event| match event {
+        Event::Opened { seat, cpus, .. } => Some((*seat, cpus.to_string())),
+        _ => None,
+    });
+    opened.collect()
+}
+
+#[tokio::test]
+async fn of_a_vms_life_its_seats_are_opened_read_and_closed() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    let seats = opened(&fake.events());
+    assert_eq!(seats.values().collect::<Vec<_>>(), ["2", "3"]);
+    let account = node.account(&pod).await;
+    assert_eq!(account.vm, uid(1).to_string());
+    assert_eq!(account.totals.other_tasks, Range::default(), "nobody else ran");
+    assert!(account.covered_us > 0, "{account:?}");
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    let ended = |events: &[Event]| {
+        let closed = events.iter().filter(|event| matches!(event, Event::Closed { .. }));
+        closed.count() == 2 && states(events).last().is_some_and(|state| state == "gone")
+    };
+    node.until("they are closed", |_| ended(&fake.events())).await;
+    for event in fake.events() {
+        if let Event::Closed { why, .. } = event {
+            assert!([Closed::Ended, Closed::NotIsolated].contains(&why), "{why:?}");
+        }
+    }
+    let verdict: Verdict = serde_json::from_str(&node.handle.verify_ledger().await.unwrap()).unwrap();
+    assert!(verdict.is_good() && verdict.entries > 1, "{verdict:?}");
+    assert_eq!(verdict.keys, [node.handle.view().ledger.key.clone()]);
+    kept.end().await;
+    assert!(matches!(fake.events().last(), Some(Event::Stopped {})));
+}
+
+#[tokio::test]
+async fn neither_engine_nor_callers_wait_for_a_disk_that_hangs() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    fake.host.hang(true);
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.check().await;
+    assert_eq!(
+        node.account(&pod).await.covered_us,
+        0,
+        "it is answered without a fresh look"
+    );
+    node.handle.deregister(pod.uid.clone()).await.unwrap();
+    node.check().await;
+    kept.end().await;
+    // For the thread, which nobody waits for.
+    fake.host.hang(false);
+}
+
+#[tokio::test]
+async fn what_changes_while_it_is_at_work_is_one_look() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    node.until("it looked once", |_| fake.looks() > 0).await;
+    fake.host.hang(true);
+    let before = fake.looks();
+    for (number, list) in [(1, "2-3"), (2, "4-5"), (3, "6-7")] {
+        node.isolated(number, list).await;
+    }
+    fake.host.hang(false);
+    node.until("all seats are opened", |_| opened(&fake.events()).len() == 6)
+        .await;
+    assert!(fake.looks() - before <= 2, "{} looks", fake.looks() - before);
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn what_no_view_shows_differently_is_not_looked_at() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    node.quiet().await;
+    let before = fake.looks();
+    node.reconcile().await;
+    node.until("it looks beside the audit", |_| fake.looks() > before).await;
+    let before = fake.looks();
+    // Another pod's CPUs: every float has others.
+    let pod = node.pod(2, "4-5");
+    node.register(&pod).await.unwrap();
+    node.quiet().await;
+    assert!(fake.looks() - before <= 1, "{} looks", fake.looks() - before);
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn a_full_disk_is_said_hurts_no_vm_and_loses_no_count() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    fake.host.full.store(true, Ordering::SeqCst);
+    fake.host.others.fetch_add(7, Ordering::SeqCst);
+    let problem = |node: &Node| node.handle.view().ledger.problem.clone();
+    for _ in 0..100 {
+        node.reconcile().await;
+        if problem(&node).is_some() {
+            break;
+        }
+    }
+    assert!(problem(&node).unwrap().contains("No space left"));
+    node.check().await;
+    fake.host.full.store(false, Ordering::SeqCst);
+    node.reconcile().await;
+    node.until("it is kept again", |node| problem(node).is_none()).await;
+    let missed = |event: &Event| matches!(event, Event::Missed { why, .. } if why.contains("No space left"));
+    node.until("what was missed is said", |_| fake.events().iter().any(missed))
+        .await;
+    let others = node.account(&pod).await.totals.other_tasks;
+    assert_eq!((others.least, others.most), (14, 14), "seven on each of two CPUs");
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn a_daemon_that_was_killed_loses_and_books_nothing_twice() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    let (pod, _) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    fake.host.others.fetch_add(5, Ordering::SeqCst);
+    assert_eq!(
+        node.account(&pod).await.totals.other_tasks,
+        Range { least: 10, most: 10 }
+    );
+    // It does not come to write that it ends.
+    fake.host.full.store(true, Ordering::SeqCst);
+    kept.end().await;
+    fake.host.full.store(false, Ordering::SeqCst);
+    fake.host.others.fetch_add(1, Ordering::SeqCst);
+    node.restart().await;
+    node.reconcile().await;
+    let kept = node.keeping(&fake);
+    node.until("the next one began", |_| {
+        let started = fake
+            .events()
+            .iter()
+            .filter(|event| matches!(event, Event::Started { .. }))
+            .count();
+        started == 2
+    })
+    .await;
+    let account = node.account(&pod).await;
+    assert_eq!(account.totals.other_tasks, Range { least: 12, most: 12 }, "{account:?}");
+    assert_eq!(account.gaps, [], "nothing is unknown");
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn an_intruder_is_told_and_looked_for_and_its_pod_is_not_told_who() {
+    let mut node = Node::new();
+    let fake = Fake::new(node.directory.path());
+    let mut kept = node.keeping(&fake);
+    let (pod, qemu) = node.isolated(1, "2-3").await;
+    node.until("its seats are opened", |_| opened(&fake.events()).len() == 2)
+        .await;
+    fake.host.others.fetch_add(5, Ordering::SeqCst);
+    node.reconcile().await;
+    let signal = tokio::time::timeout(Duration::from_secs(60), kept.signals.recv())
+        .await
+        .unwrap();
+    let Some(Signal::Intruded(intruded, events)) = signal else {
+        panic!("{signal:?}")
+    };
+    assert_eq!((intruded, events.len()), (pod.uid.clone(), 2));
+    node.until("it is looked who", |_| !fake.host.targets.lock().unwrap().is_empty())
+        .await;
+    let target = fake.host.targets.lock().unwrap()[0].clone();
+    assert_eq!(
+        (target.cpus, target.own),
+        (cpus("2-3"), qemu.vcpus.iter().copied().collect())
+    );
+    let own = node.handle.on_behalf_of(&pod.uid);
+    let told = own.account(Some(pod.uid.clone()), 0, None).await.unwrap();
+    let account: Account = serde_json::from_str(&told).unwrap();
+    assert_eq!(account.totals.other_tasks.least, 10);
+    let busy = own.account(Some(pod.uid.clone()), 0, None).await.unwrap_err();
+    assert_eq!(busy.kind, ErrorKind::Busy);
+    kept.end().await;
+}
+
+#[tokio::test]
+async fn switched_off_nothing_is_looked_at_and_a_reload_switches_it() {
+    let mut node = Node::new();
+    node.settings.ledger.kept = false;
+    node.restart().await;
+    let fake = Fake::new(node.directory.path());
+    let kept = node.keeping(&fake);
+    node.isolated(1, "2-3").await;
+    node.reconcile().await;
+    tokio::time::sleep(Duration::from_millis(20)).await;
+    assert_eq!((fake.looks(), node.handle.view().ledger.enabled), (0, false));
+    node.settings.ledger.kept = true;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    node.until("it is switched on", |_| opened(&fake.events()).len() == 2)
+        .await;
+    node.settings.ledger.kept = false;
+    node.handle.reload(node.settings.clone()).await.unwrap();
+    node.until("it is switched off", |node| !node.handle.view().ledger.enabled)
+        .await;
+    let ended = || matches!(fake.events().last(), Some(Event::Stopped {}));
+    node.until("and says so", |_| ended()).await;
+    kept.end().await;
+}
