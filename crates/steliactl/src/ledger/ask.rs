@@ -8,7 +8,7 @@ use stelia_ledger::account::Account;
 use stelia_ledger::verdict::Verdict;
 
 use super::brief::Brief;
-use super::{Told, proof};
+use super::{Told, offline, proof};
 use crate::client::{Client, Failure};
 use crate::pod::Pod;
 use crate::view::now;
@@ -26,7 +26,7 @@ impl Source<'_> {
     pub(super) async fn all(&self, since: u64, until: u64) -> Result<Vec<Told>, Failure> {
         let accounts = match self {
             Self::Daemon(client) => of_daemon(client, "", since, until).await?,
-            Self::Copy(directory) => of_copy(directory, since, until)?,
+            Self::Copy(directory) => offline::accounts_of(directory, since, until)?,
         };
         let mut all: Vec<Told> = accounts.into_iter().map(Told::of).collect();
         all.sort_by(|a, b| (a.pod.to_string(), &a.pod.pod_uid).cmp(&(b.pod.to_string(), &b.pod.pod_uid)));
@@ -58,7 +58,7 @@ impl Source<'_> {
     pub(super) async fn verdict(&self) -> Result<Verdict, Failure> {
         match self {
             Self::Daemon(client) => proof::online(client).await,
-            Self::Copy(directory) => proof::offline(directory, &[], None),
+            Self::Copy(directory) => offline::verdict(directory, &[], None),
         }
     }
 
@@ -109,10 +109,6 @@ pub(crate) async fn last_day(client: &Client, pod: Option<&str>) -> Vec<Brief> {
     let accounts = of_daemon(client, pod.unwrap_or_default(), since, 0).await;
     let told = accounts.unwrap_or_default().into_iter().map(Told::of);
     told.map(Brief::of).collect()
-}
-
-fn of_copy(directory: &Path, _since: u64, _until: u64) -> Result<Vec<Account>, Failure> {
-    Err(Failure::about(directory, &"accounts of a copied ring are not made yet"))
 }
 
 /// Like [`crate::pod::pick`], among VMs that may have ended: of several of one name the UID has to say which.

@@ -3,6 +3,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`ask`] | the accounts of the daemon, or of a copied ring |
+//! | [`offline`] | a copied ring |
 //! | [`when`] | times as people type them |
 //! | [`brief`] | what `verify` shows |
 //! | [`words`] | the account in words, for table and page |
@@ -16,6 +17,7 @@ mod ask;
 mod brief;
 mod calendar;
 mod html;
+mod offline;
 mod proof;
 mod report;
 mod text;
@@ -96,8 +98,8 @@ enum About {
         key: Vec<String>,
         /// An entry that is known from a report, a metric or a signal: it must be there and have this hash. Without one nobody sees that
         /// entries at the end are missing
-        #[arg(long, value_name = "NUMBER:HASH", requires = "directory", value_parser = proof::expected)]
-        expect: Option<proof::Expected>,
+        #[arg(long, value_name = "NUMBER:HASH", requires = "directory", value_parser = offline::expected)]
+        expect: Option<offline::Expected>,
     },
     /// Print the public key that this node signs with, base64
     Key,
@@ -236,7 +238,7 @@ pub(crate) async fn run(
         Some(About::Key) => return how.print(&proof::key(&client().await?).await?),
         Some(About::Verify { directory, key, expect }) => {
             let verdict = match directory {
-                Some(directory) => proof::offline(directory, key, expect.as_ref())?,
+                Some(directory) => offline::verdict(directory, key, expect.as_ref())?,
                 None => proof::online(&client().await?).await?,
             };
             return how.print(&proof::Proof::of(verdict, directory.is_some(), key.is_empty()));

@@ -1,10 +1,7 @@
 //! Whether the ring is what was written, and the key that says so.
 
-use std::path::Path;
-
 use serde::Serialize;
 use stelia_api::client::Dict;
-use stelia_ledger::ring::verify::{Ring, verify};
 use stelia_ledger::verdict::{Fault, Verdict};
 
 use super::{ask, words};
@@ -40,44 +37,6 @@ impl Render for Key {
 pub(super) async fn online(client: &Client) -> Result<Verdict, Failure> {
     let text = client.in_the_end(client.manager().verify_ledger(Dict::new())).await?;
     ask::understood(&text)
-}
-
-/// A copy is read here. `keys` are those that heads must be signed with; without any, those that the ring names. `expected` is an entry's
-/// number and hash that are known from elsewhere.
-///
-/// # Errors
-/// The folder cannot be read, or has no ledger in it.
-pub(super) fn offline(directory: &Path, keys: &[String], expected: Option<&Expected>) -> Result<Verdict, Failure> {
-    let expected = expected.map(|known| (known.seq, known.hash.as_str()));
-    let verdict = verify(Ring::Directory(directory), keys, expected);
-    let verdict = verdict.map_err(|cause| Failure::Other(cause.to_string()))?;
-    match verdict.segments {
-        0 => Err(Failure::about(
-            directory,
-            &"there is no ledger here: no file NUMBER.ledger",
-        )),
-        _ => Ok(verdict),
-    }
-}
-
-/// An entry that is known from elsewhere: a report, a metric, a signal.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Expected {
-    seq: u64,
-    /// 64 hexadecimal digits, small.
-    hash: String,
-}
-
-/// `40112:8f3a…`.
-pub(super) fn expected(text: &str) -> Result<Expected, String> {
-    let read = || {
-        let (seq, hash) = text.split_once(':')?;
-        let hash = hash.to_ascii_lowercase();
-        let is_hash = hash.len() == 64 && hash.bytes().all(|byte| byte.is_ascii_hexdigit());
-        let seq = seq.parse().ok()?;
-        is_hash.then_some(Expected { seq, hash })
-    };
-    read().ok_or_else(|| "expected NUMBER:HASH, the hash as 64 hexadecimal digits".to_owned())
 }
 
 /// What checking showed, and against what.
