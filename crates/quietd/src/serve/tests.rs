@@ -1,5 +1,5 @@
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{Read, Write};
 use std::thread;
 
@@ -48,8 +48,12 @@ impl Cgroups for Records {
     }
 
     fn children(&self, cgroup: &CgroupPath) -> Result<Vec<String>, CgroupError> {
-        let below = self.0.keys().filter(|path| path.parent().as_ref() == Some(cgroup));
-        Ok(below.map(|path| path.name().to_owned()).collect())
+        let below = self
+            .0
+            .keys()
+            .filter_map(|path| path.as_str().strip_prefix(cgroup.as_str())?.strip_prefix('/'));
+        let names: BTreeSet<&str> = below.filter_map(|rest| rest.split('/').next()).collect();
+        Ok(names.into_iter().map(str::to_owned).collect())
     }
 
     fn read(&self, cgroup: &CgroupPath, file: File) -> Result<String, CgroupError> {

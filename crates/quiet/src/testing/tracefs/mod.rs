@@ -1,10 +1,14 @@
 //! tracefs as far as hist triggers go, with the rules of kernels 6.1 and 6.12: what a trigger refers to must be there, what is
 //! referred to cannot be removed, and an instance with variables neither.
 
+mod trigger;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use rustix::io::Errno;
+
+use trigger::Trigger;
 
 /// Where it is mounted.
 pub const ROOT: &str = "/sys/kernel/tracing";
@@ -21,20 +25,6 @@ struct Row {
     values: Vec<String>,
     hits: u64,
     sum: Option<u64>,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq)]
-struct Trigger {
-    event: String,
-    keys: String,
-    /// `stelia_from0=common_timestamp`
-    variables: Vec<String>,
-    values: String,
-    /// `onmatch(sched.sched_switch).stelia_run(prev_comm,$ns)`
-    fires: Option<String>,
-    size: String,
-    clock: Option<String>,
-    filter: String,
 }
 
 #[derive(Debug, Clone, Default)]
@@ -58,95 +48,6 @@ pub struct Tracefs {
     pub dropped: u64,
     /// The kernel has no synthetic events.
     pub without_synthetic: bool,
-}
-
-impl Trigger {
-    fn parse(event: &str, text: &str) -> Option<Self> {
-        let (hist, filter) = text.split_once(" if ").unwrap_or((text, ""));
-        let mut trigger = Self {
-            event: event.into(),
-            keys: String::new(),
-            variables: Vec::new(),
-            values: "hitcount".into(),
-            fires: None,
-            size: "2048".into(),
-            clock: None,
-            filter: filter.into(),
-        };
-        for part in hist.strip_prefix("hist:")?.split(':') {
-            match part.split_once('=') {
-                _ if part.starts_with("onmatch(") => trigger.fires = Some(part.into()),
-                Some(("keys", keys)) => trigger.keys = keys.into(),
-                Some(("size", size)) => trigger.size = size.into(),
-                Some(("clock", clock)) => trigger.clock = Some(clock.into()),
-                Some(("sort", _)) => {}
-                Some(("vals", values)) if values.starts_with("hitcount") => trigger.values = values.into(),
-                Some(("vals", values)) => trigger.values = format!("hitcount,{values}"),
-                Some(_) => trigger.variables.push(part.into()),
-                None => return None,
-            }
-        }
-        (1..=3).contains(&trigger.keys.split(',').count()).then_some(trigger)
-    }
-
-    /// As the kernel prints it.
-    fn print(&self) -> String {
-        let mut text = format!("hist:keys={}:vals={}", self.keys, self.values);
-        for variable in &self.variables {
-            text += &format!(":{variable}");
-        }
-        text += &format!(":sort=hitcount:size={}", self.size);
-        for part in self
-            .clock
-            .iter()
-            .map(|clock| format!("clock={clock}"))
-            .chain(self.fires.clone())
-        {
-            text += &format!(":{part}");
-        }
-        if !self.filter.is_empty() {
-            text += &format!(" if {}", self.filter);
-        }
-        text + " [active]"
-    }
-
-    fn is(&self, other: &Self) -> bool {
-        let what = |one: &Self| {
-            let Self {
-                event,
-                keys,
-                variables,
-                fires,
-                filter,
-                ..
-            } = one.clone();
-            (event, keys, variables, fires, filter)
-        };
-        what(self) == what(other)
-    }
-
-    fn defines(&self, variable: &str) -> bool {
-        self.variables.iter().any(|one| one.split('=').next() == Some(variable))
-    }
-
-    /// Variables of others that it reads.
-    fn reads(&self) -> Vec<String> {
-        let all = self
-            .variables
-            .iter()
-            .chain(&self.fires)
-            .flat_map(|text| text.split('$').skip(1));
-        let end = |c: char| !c.is_ascii_alphanumeric() && c != '_';
-        let names = all.map(|text| text.split(end).next().unwrap_or_default().to_owned());
-        names.filter(|name| !self.defines(name)).collect()
-    }
-
-    /// The event that has to match, the synthetic event that is fired, and how many values it gets.
-    fn fired(&self) -> Option<(String, &str, usize)> {
-        let (matching, fired) = self.fires.as_deref()?.strip_prefix("onmatch(")?.split_once(").")?;
-        let (name, values) = fired.strip_suffix(')')?.split_once('(')?;
-        Some((matching.replace('.', "/"), name, values.split(',').count()))
-    }
 }
 
 impl Tracefs {
@@ -184,7 +85,9 @@ impl Tracefs {
             hits,
             sum,
         };
-        let rows = &mut self.instances.get_mut(instance).expect("the instance").rows;
+        let Some(Instance { rows, .. }) = self.instances.get_mut(instance) else {
+            return;
+        };
         rows.retain(|old| (&old.event, &old.keys, &old.values) != (&row.event, &row.keys, &row.values));
         rows.push(row);
     }
@@ -320,7 +223,7 @@ impl Tracefs {
             match event.map(str::to_owned) {
                 Some(event) => self.trigger(path, &event, text)?,
                 None => {
-                    let (name, file) = (self.name(path), file.to_owned());
+                    let (name, file) = (name(path), file.to_owned());
                     let files = &mut self.instances.get_mut(&name).ok_or(Errno::NOENT)?.files;
                     *files.get_mut(&file).ok_or(Errno::NOENT)? = text.into();
                 }
@@ -328,10 +231,6 @@ impl Tracefs {
         }
         self.writes.push((path.into(), text.into()));
         Ok(())
-    }
-
-    fn name(&self, path: &str) -> String {
-        path.split('/').nth(5).unwrap_or_default().to_owned()
     }
 
     fn dynamic(&mut self, text: &str) -> Result<(), Errno> {
@@ -367,11 +266,12 @@ impl Tracefs {
         }
         let (text, removes) = text.strip_prefix('!').map_or((text, false), |text| (text, true));
         let trigger = Trigger::parse(event, text).ok_or(Errno::INVAL)?;
-        let (_, all) = (self.file(path)?, self.all_events().collect::<BTreeSet<_>>());
+        self.file(path)?;
+        let all: BTreeSet<String> = self.all_events().collect();
         let fired = trigger
             .fired()
             .map(|(matching, name, values)| all.contains(&matching) && self.dynamic.get(name) == Some(&values));
-        let name = self.name(path);
+        let name = name(path);
         let instance = self.instances.get_mut(&name).ok_or(Errno::NOENT)?;
         let place = instance.triggers.iter().position(|one| one.is(&trigger));
         if removes {
@@ -387,10 +287,11 @@ impl Tracefs {
             return Err(Errno::EXIST);
         }
         let defined = |variable: &String| instance.triggers.iter().any(|one| one.defines(variable));
-        let doubled = trigger.variables.iter().any(|one| {
-            let name = one.split('=').next().unwrap_or_default().to_owned();
-            defined(&name)
-        });
+        let mut names = trigger
+            .variables
+            .iter()
+            .filter_map(|one| Some(one.split_once('=')?.0.to_owned()));
+        let doubled = names.any(|name| defined(&name));
         if doubled || !trigger.reads().iter().all(defined) || fired == Some(false) {
             instance.errors = format!("[    1.0] hist:{event}: error: Couldn't find it\n  Command: {text}\n");
             return Err(Errno::INVAL);
@@ -398,4 +299,8 @@ impl Tracefs {
         instance.triggers.push(trigger);
         Ok(())
     }
+}
+
+fn name(path: &str) -> String {
+    path.split('/').nth(5).unwrap_or_default().to_owned()
 }
