@@ -5,6 +5,8 @@
 
 use std::time::{Duration, Instant};
 
+use rustix::time::{ClockId, clock_gettime};
+
 use stelia_ledger::entry::{Device, Entry, Event, Reading};
 use stelia_ledger::look::{Bound, Thread};
 use stelia_ledger::ring::verify::{self, verify};
@@ -78,12 +80,16 @@ fn entry(hour: u64, starts: bool) -> Entry {
     }
 }
 
-/// The shortest of five: what else runs on the machine only adds to it.
+fn cpu_time() -> Duration {
+    clock_gettime(ClockId::ProcessCPUTime).try_into().unwrap_or_default()
+}
+
+/// CPU time, the shortest of five: what else runs on the machine only adds to it.
 fn shortest(mut run: impl FnMut()) -> Duration {
     let took = (0..5).map(|_| {
-        let started = Instant::now();
+        let started = cpu_time();
         run();
-        started.elapsed()
+        cpu_time() - started
     });
     took.min().unwrap_or_default()
 }
@@ -117,6 +123,6 @@ fn main() {
         verdict.bytes / HOURS / 1024,
         written / HOURS as u32
     );
-    println!("read and checked: {all:.1?}, may take {WITHIN:?}; the last day: {last:.1?}");
+    println!("CPU time to read and check all: {all:.1?}, may take {WITHIN:?}; the last day: {last:.1?}");
     assert!(all <= WITHIN || std::env::var_os("PRINT").is_some(), "too long");
 }
